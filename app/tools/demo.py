@@ -2,7 +2,7 @@
 A built-in tool for demonstrations and tests: needs no network, and uses every feature of hosted tools.
 
 With `[tools.demo]` in the settings, a request declares it as an MCP server: `{"type": "mcp", "server_label": "demo"}`.
-Its calls produce items of all types that clients know.
+Its calls produce items with all hosted item types.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class DemoTool:
         return cls(DemoSettings.model_validate(dict(table)))
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession] | None:
-        """Return a session for a declaration of the label `demo`, unless it names another server."""
+        """Return a session for the label `demo`, unless the declaration selects another server."""
         tool = declaration.tool
         if tool.get("server_label") != DEMO_LABEL or tool.get("connector_id") or tool.get("server_url"):
             return None
@@ -57,37 +57,33 @@ class DemoTool:
         return nullcontext(DemoSession(self._settings, allowed if isinstance(allowed, list) else None))
 
     def declarations(self, key_names: Collection[str]) -> list[dict[str, object]]:
-        """Return the declaration of the demo server."""
         return [{"type": "mcp", "server_label": DEMO_LABEL}]
 
     def rights(self, declaration: Mapping[str, object]) -> tuple[str, ...]:
-        """Return the rights to the demo server."""
         return _RIGHTS
 
     async def check(self) -> Mapping[str, str | None]:
-        """Report no error."""
         return {DEMO_LABEL: None}
 
-    async def aclose(self) -> None:
-        """Do nothing: there are no resources."""
+    async def aclose(self) -> None: ...
 
 
 def _schema(**properties: str) -> dict[str, object]:
-    """Return the schema of an object whose members are all required."""
+    """Return an object schema in which all members are required."""
     members = {name: {"type": json_type} for name, json_type in properties.items()}
     return {"type": "object", "properties": members, "required": [*members], "additionalProperties": False}
 
 
 class DemoSession:
-    """The tool during one response."""
+    """The tool during a response."""
 
     def __init__(self, settings: DemoSettings, allowed: Sequence[object] | None = None) -> None:
-        """`allowed` are the names of the functions of the demo server that the model may call; None for all."""
+        """`allowed` are names of the demo server's callable functions; None allows all."""
         self._settings = settings
         self._allowed = allowed
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
-        """Return the functions; they are listed in an item once in a conversation, as those of an MCP server are."""
+        """Return the functions. Like an MCP server's, they are listed once per conversation in an item."""
         functions = [
             self._labelled(*entry) for entry in _LABELLED if self._allowed is None or entry[0] in self._allowed
         ]
@@ -126,7 +122,7 @@ class DemoSession:
         return _text_outcome("Done.")
 
     async def fail(self, call: ToolCall, report: Report) -> Outcome:
-        return Outcome.failed(str(call.arguments.get("message") or "It did not work."))
+        return Outcome.failed(str(call.arguments.get("message") or "The call failed."))
 
     async def send(self, call: ToolCall, report: Report) -> Outcome:
         return _text_outcome(f"Sent: {call.arguments.get('text', '')}")
@@ -140,7 +136,7 @@ class DemoSession:
             "sources": [{"type": "url", "url": PAGE["url"]}],
         }
         return Outcome(
-            f"1. [{PAGE['title']}]({PAGE['url']}): all there is to know of {query}.",
+            f"1. [{PAGE['title']}]({PAGE['url']}): everything about {query}.",
             {"action": action},
             sources=[Source({"type": "url_citation", **PAGE})],
             usage={"web_search": {"num_requests": 1}},

@@ -1,4 +1,4 @@
-"""Requests of hosted tools to the endpoints of a backend, beside those of its models."""
+"""Hosted tools' requests to other endpoints of a backend."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from app.tools.guard import GuardedTransport
 
 def endpoint_options(host: ToolHost, name: str, field: str, endpoint: str) -> TransportOptions:
     """
-    Return how to reach a backend; raises `ValueError` if a tool cannot use it.
+    Return a backend's transport options; raises `ValueError` if tools cannot use the backend.
 
-    `field` is the key in the tool's table that names the backend, `endpoint` what the tool uses there.
+    `field` is the key in the tool's table that names the backend; `endpoint` names the endpoint in errors.
     """
     backend = host.backends.get(name)
     if backend is None:
@@ -21,13 +21,13 @@ def endpoint_options(host: ToolHost, name: str, field: str, endpoint: str) -> Tr
     if not backend.url:
         raise ValueError(f"{field}: {name!r} has no URL and therefore no {endpoint}")
     if backend.passes_keys:
-        raise ValueError(f"{field}: {name!r} is used with the callers' own keys, which tools do not have")
+        raise ValueError(f"{field}: {name!r} uses the callers' own keys, which tools do not have")
     options: TransportOptions = backend.options().transport
     return options
 
 
 def endpoint_client(options: TransportOptions, *, timeout: httpx.Timeout | float, max_bytes: int) -> httpx.AsyncClient:
-    """Return a client for paths below a backend's base URL; an answer of more than `max_bytes` is an error."""
+    """Return a client for paths below a backend's base URL. Responses above `max_bytes` are errors."""
     headers = {**options.headers}
     if options.api_key:
         headers[options.auth_header] = f"{options.auth_scheme} {options.api_key}".strip()

@@ -1,18 +1,18 @@
 """
-Outbound requests to hosts that a caller or a model chose, guarded against server-side request forgery (SSRF).
+Outbound requests to hosts chosen by a caller or a model, guarded against server-side request forgery (SSRF).
 
     patterns = [URLPattern.parse("https://*.example.com/*")]
     url = checked_url("https://mcp.example.com/mcp", allowed=patterns)
     async with httpx.AsyncClient(transport=GuardedTransport("public"), trust_env=False) as client: ...
 
-    page = await fetch("https://example.com/")     # redirects followed, each hop checked anew
+    page = await fetch("https://example.com/")     # follows redirects and checks each hop
 
-A URL must be in plain form and its host allowed. A name is resolved once for each connection, all its addresses are
-checked, and the connection is made to a checked address, so that DNS rebinding has no effect (TLS still verifies the
-name). Proxies of the environment are not used. Responses are limited in size, after decompression, and in time.
+A URL must be plainly spelled, and its host allowed. Each connection resolves the name once, checks all addresses, and
+connects to a checked address, so DNS rebinding has no effect (TLS still verifies the name). Environment proxies are
+ignored. Responses are limited in time, and in size after decompression.
 
-`Reach` is the set of allowed addresses: "public" (only globally routable ones), "private" (also private networks, but
-no link-local addresses or metadata services), "any" (for hosts that the operator has configured).
+`Reach` is the set of allowed addresses: "public" (globally routable), "private" (also private networks, but no
+link-local addresses or metadata services), "any" (for hosts configured by the operator).
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ Reach: TypeAlias = Literal["public", "private", "any"]
 Address: TypeAlias = IPv4Address | IPv6Address
 Resolver: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]  # (host, port) -> IP addresses
 
-MAX_RESPONSE_BYTES = 2_000_000  # of a page
-MAX_SECONDS = 15.0  # for a page, redirects included
+MAX_RESPONSE_BYTES = 2_000_000  # per page
+MAX_SECONDS = 15.0  # per page, including redirects
 MAX_REDIRECTS = 5
 USER_AGENT = "antiphon"
 
 _MAX_URL = 8192  # characters
-_PIECE = 65_536  # bytes per step of decompression
-_MAX_MEMBERS = 1000  # of a gzip body
+_PIECE = 65_536  # bytes per decompression step
+_MAX_MEMBERS = 1000  # per gzip body
 _PORTS = {"http": 80, "https": 443}
 
 
 class OutboundRefused(Exception):
-    """A refused request, or a response over the limits; the message may be shown to a caller."""
+    """A refused request, or a response above the limits. The message is safe to show to a caller."""
 
 
 # Addresses.
 
 _GLOBAL_UNICAST = ip_network("2000::/3")
 _NAT64 = ip_network("64:ff9b::/96")
-# For translation within a network, which chooses where in the address the IPv4 address stands (RFC 8215, RFC 6052).
+# Local NAT64 prefixes, in which the position of the IPv4 address is not fixed (RFC 8215, RFC 6052).
 _LOCAL_NAT64 = ip_network("64:ff9b:1::/48")
 _COMPATIBLE = ip_network("::/96")
-# Ranges that `ipaddress` of some Python version reports as global: IETF protocols, 6to4 relays, IPv6 documentation.
+# Some Python versions report these ranges as global: IETF protocols, 6to4 relays, IPv6 documentation.
 _NOT_PUBLIC = (ip_network("192.0.0.0/24"), ip_network("192.88.99.0/24"), ip_network("3fff::/20"))
-# Metadata services of clouds, which hand out credentials; link-local ones are refused anyway.
+# Cloud metadata services, which return credentials. Link-local ones are refused anyway.
 _METADATA = frozenset(
     map(
         ip_address,
@@ -80,7 +80,10 @@ _METADATA = frozenset(
 
 
 def is_allowed(address: Address, reach: Reach) -> bool:
-    """Return whether an address may be connected to. An IPv6 address with an embedded IPv4 address counts as that."""
+    """
+    Return whether connections to an address are allowed. An embedded IPv4 address is checked in place of its IPv6
+    address.
+    """
     if reach == "any":
         return True
     if (embedded := _embedded(address)) is not None:
@@ -104,10 +107,10 @@ def _embedded(address: Address) -> IPv4Address | None:
 
 
 def _local_embedded(address: Address) -> Iterator[IPv4Address]:
-    """Yield each IPv4 address that may be embedded in one of `_LOCAL_NAT64`: behind 48, 56, 64 or 96 bits."""
+    """Yield the IPv4 addresses possibly embedded in a `_LOCAL_NAT64` address: after 48, 56, 64 or 96 bits."""
     data = address.packed
     for start in (6, 7, 8):
-        yield IPv4Address((data[start:8] + data[9:])[:4])  # the byte behind the first 64 bits is left out
+        yield IPv4Address((data[start:8] + data[9:])[:4])  # the byte after the first 64 bits is skipped
     yield IPv4Address(data[12:])
 
 
@@ -122,7 +125,9 @@ def _is_public(address: Address) -> bool:
 
 
 def _is_unused(address: Address) -> bool:
-    """Return whether `ipaddress` reports an address as private that no private network uses: 240/4, Teredo."""
+    """
+    Return whether `ipaddress` reports an address as private although private networks do not use it: 240/4, Teredo.
+    """
     return address.teredo is not None if isinstance(address, IPv6Address) else address.is_reserved
 
 
@@ -132,10 +137,10 @@ def _is_unused(address: Address) -> bool:
 @dataclass(frozen=True, slots=True)
 class URLPattern:
     """
-    A pattern of allowed URLs, such as `https://*.example.com/*`; each part is matched separately.
+    A pattern for allowed URLs, such as `https://*.example.com/*`. Each part is matched separately.
 
-    `*.` before a host matches its subdomains, at any depth; `*` alone every host. A path may contain `*` anywhere;
-    without a path, any path matches. The default port is that of the scheme, and `:*` is any port.
+    `*.` before a host matches subdomains at any depth, and `*` alone matches every host. A path may contain `*`
+    anywhere; without a path, any path matches. The default port is the scheme's; `:*` matches any port.
     """
 
     scheme: str
@@ -153,7 +158,6 @@ class URLPattern:
         return cls(scheme, host.lower().strip("[]"), None if port == "*" else int(port or _PORTS[scheme]), path or "/*")
 
     def matches(self, url: httpx.URL) -> bool:
-        """Return whether a URL matches."""
         if url.scheme != self.scheme or self.port not in (None, url.port or _PORTS[self.scheme]):
             return False
         host = url.host.rstrip(".")
@@ -166,7 +170,7 @@ class URLPattern:
 
 URL_NOT_ALLOWED = "Requests to this URL are not allowed."
 
-# A server may decode `%2e%2e/`, or `%252e%252e/`, to `../`, and take `..;` for it.
+# Servers may decode `%2e%2e/` or `%252e%252e/` to `../`, or treat `..;` like `..`.
 _LEAVES_PATH = re.compile(r"%(25|2e|2f|5c)|/\.\.?(;|/|$)", re.IGNORECASE)
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f\\]")
 _NUMBER = re.compile(r"\d+|0x[\da-f]*", re.IGNORECASE)
@@ -174,28 +178,30 @@ _NUMBER = re.compile(r"\d+|0x[\da-f]*", re.IGNORECASE)
 
 def checked_url(url: str, *, allowed: Sequence[URLPattern] | None = None, reach: Reach = "public") -> httpx.URL:
     """
-    Check the spelling of a URL and return it parsed; the addresses of its host are checked on connecting.
+    Check a URL's spelling and return it parsed. The host's addresses are checked on connecting.
 
-    With `allowed`, one of the patterns has to match; without, any https URL at the standard port is allowed. Raises
-    `OutboundRefused` for all others: other schemes, a user before the host, unusual spellings of addresses.
+    With `allowed`, a pattern must match; otherwise, any https URL with the standard port is allowed. Raises
+    `OutboundRefused` for all others: other schemes, user info, unusual address spellings.
     """
     if len(url) > _MAX_URL or _FORBIDDEN.search(url):
-        raise OutboundRefused("The URL must not be too long or contain spaces, backslashes or control characters.")
+        raise OutboundRefused(
+            "The URL must not contain spaces, backslashes or control characters, and not be too long."
+        )
     try:
         parsed = httpx.URL(url)
         host = parsed.host
-    except (httpx.InvalidURL, ValueError):  # an invalid IDNA name is a ValueError
-        raise OutboundRefused("The URL cannot be read.") from None
+    except (httpx.InvalidURL, ValueError):  # an invalid IDNA name raises ValueError
+        raise OutboundRefused("The URL is invalid.") from None
     if parsed.scheme not in _PORTS:
         raise OutboundRefused("The URL must begin with https://.")
     if parsed.userinfo or "@" in re.split(r"[/?#]", url.partition("//")[2], maxsplit=1)[0]:
-        raise OutboundRefused("The URL must not have a user or a password in front of its host.")
+        raise OutboundRefused("The URL must not contain a user name or password.")
     _check_host(host, reach)
     if allowed is None:
         if parsed.scheme != "https":
             raise OutboundRefused("The URL must begin with https://.")
         if parsed.port not in (None, 443):
-            raise OutboundRefused("The URL must not name a port.")
+            raise OutboundRefused("The URL must not contain a port.")
     elif not any(pattern.matches(parsed) for pattern in allowed):
         raise OutboundRefused(URL_NOT_ALLOWED)
     return parsed
@@ -203,9 +209,9 @@ def checked_url(url: str, *, allowed: Sequence[URLPattern] | None = None, reach:
 
 def is_same_place(url: str, known: str | None) -> bool:
     """
-    Return whether a server may take a URL for one that is `known`, however it is spelled.
+    Return whether a server may treat a URL like a `known` URL with a different spelling.
 
-    A query that the known URL does not have makes no other place; another query than its own does.
+    If the known URL has a query, the query must be equal; otherwise queries are ignored.
     """
     try:
         place, other = httpx.URL(url), httpx.URL(known or "")
@@ -233,7 +239,7 @@ def _check_host(host: str, reach: Reach) -> None:
     except ValueError:
         # Some resolvers read 2130706433, 0x7f.1 and 127.1 as 127.0.0.1, others as names.
         if _NUMBER.fullmatch(host.rstrip(".").rpartition(".")[2]):
-            raise OutboundRefused("The URL has an address for a host that is not spelled plainly.") from None
+            raise OutboundRefused("The host in the URL must not be an unusually spelled IP address.") from None
         return
     if not is_allowed(address, reach):
         raise OutboundRefused("The address in the URL is not allowed.")
@@ -243,14 +249,14 @@ def _check_host(host: str, reach: Reach) -> None:
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:
-    """Resolve a host with the system's resolver; return its IP addresses."""
+    """Resolve a host with the system's resolver to IP addresses."""
     infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=SOCK_STREAM)
     return list(dict.fromkeys(str(info[4][0]) for info in infos))
 
 
 class GuardedNetwork(httpcore.AsyncNetworkBackend):
     """
-    A network backend of `httpcore` (or of `httpcore2`, passed as `library`) that connects only to checked addresses.
+    A network backend for `httpcore` (or `httpcore2`, passed as `library`) that only connects to checked addresses.
 
     A host is refused if any of its addresses is not allowed.
     """
@@ -268,16 +274,16 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
         self,
         host: str,
         port: int,
-        timeout: float | None = None,  # noqa: ASYNC109 - as httpcore calls it
+        timeout: float | None = None,  # noqa: ASYNC109 - httpcore's signature
         local_address: str | None = None,
         socket_options: object = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Connect to the first reachable address of a host; raises `OutboundRefused`, or the library's errors."""
+        """Connect to a host's first reachable address; raises `OutboundRefused`, or the library's errors."""
         try:
             async with asyncio.timeout(timeout):
                 return await self._connect(host, port, local_address, socket_options)
         except TimeoutError:
-            raise self._timed_out("The connection took too long.") from None
+            raise self._timed_out("The connection timed out.") from None
 
     async def _connect(
         self, host: str, port: int, local_address: str | None, socket_options: object
@@ -305,17 +311,15 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
         return addresses
 
     async def connect_unix_socket(self, path: str, *args: object, **options: object) -> httpcore.AsyncNetworkStream:
-        """Refuse: Unix sockets are not allowed."""
         raise OutboundRefused("Unix sockets are not allowed.")
 
     async def sleep(self, seconds: float) -> None:
-        """Sleep; the library does so between attempts."""
         await asyncio.sleep(seconds)
 
 
 @cache
 def tls() -> ssl.SSLContext:
-    """Return the TLS context, with the certificate authorities of `SSL_CERT_FILE` if it is set."""
+    """Return the TLS context, with `SSL_CERT_FILE`'s certificate authorities if set."""
     return httpx.create_ssl_context()
 
 
@@ -362,7 +366,7 @@ async def _inflated(body: AsyncIterable[bytes], error: Callable[[str], Exception
 
 
 class GuardedTransport(httpx.AsyncBaseTransport):
-    """An `httpx` transport that connects only to checked addresses, and limits responses."""
+    """An `httpx` transport that only connects to checked addresses, and limits responses."""
 
     def __init__(self, reach: Reach, *, max_bytes: int = MAX_RESPONSE_BYTES, resolver: Resolver = resolve) -> None:
         self._max_bytes = max_bytes
@@ -371,8 +375,8 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         self._http._pool = httpcore.AsyncConnectionPool(ssl_context=tls(), network_backend=network)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request; the body of the response is decompressed."""
-        request.headers["accept-encoding"] = "identity"  # the size of a compressed body is not known in advance
+        """Send a request. The response body is decompressed."""
+        request.headers["accept-encoding"] = "identity"  # a compressed body's size is not known in advance
         response = await self._http.handle_async_request(request)
         return httpx.Response(
             response.status_code,
@@ -386,20 +390,20 @@ class GuardedTransport(httpx.AsyncBaseTransport):
 
 
 def plain_headers(headers: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the headers of a response that match its decompressed body, with a charset that may be used."""
+    """Return response headers that match the decompressed body, with a safe charset."""
     plain = [(name, value) for name, value in headers if name.lower() not in ("content-encoding", "content-length")]
     return [(name, _plain_media_type(value) if name.lower() == "content-type" else value) for name, value in plain]
 
 
 def _plain_media_type(value: str) -> str:
-    """Return a media type without parameters, except a charset that is safe: `httpx` decodes by any that Python has."""
+    """Remove parameters except a safe charset: `httpx` would decode with any Python codec."""
     codec = codec_of(declared_charset(value) or "")
     media_type = value.partition(";")[0].strip()
     return f"{media_type}; charset={codec}" if codec else media_type
 
 
 class BoundedBody:
-    """The body of a response of `httpx`, or of `httpx2`: decompressed, and limited in size."""
+    """A response body from `httpx` or `httpx2`: decompressed, and limited in size."""
 
     _too_large: type[Exception] = OutboundRefused
 
@@ -421,9 +425,9 @@ class _Body(BoundedBody, httpx.AsyncByteStream):
 
 @dataclass(frozen=True, slots=True)
 class FetchedPage:
-    """The response of a URL."""
+    """A fetched response."""
 
-    url: httpx.URL  # behind all redirects
+    url: httpx.URL  # after redirects
     status: int
     content_type: str
     content: bytes
@@ -439,10 +443,9 @@ async def fetch(
     resolver: Resolver = resolve,
 ) -> FetchedPage:
     """
-    Return the response of a URL, with any status. Redirects are followed; each target is checked as well.
+    Fetch a URL, with any status. Redirects are followed, and each target is checked.
 
-    Raises `OutboundRefused` for a URL that is not allowed or a response that is too large, `TimeoutError`, and
-    `httpx.HTTPError`.
+    Raises `OutboundRefused` for disallowed URLs and large responses, `TimeoutError`, and `httpx.HTTPError`.
     """
     transport = GuardedTransport(reach, max_bytes=max_bytes, resolver=resolver)
     headers = {"user-agent": USER_AGENT}
@@ -455,4 +458,4 @@ async def fetch(
                         media_type = response.headers.get("content-type", "")
                         return FetchedPage(checked, response.status_code, media_type, await response.aread())
                     url = str(response.next_request.url)
-    raise OutboundRefused(f"The URL is redirected more than {MAX_REDIRECTS} times.")
+    raise OutboundRefused(f"The URL redirects more than {MAX_REDIRECTS} times.")

@@ -1,11 +1,11 @@
-"""The text of HTML as a reader sees it."""
+"""Visible text of HTML pages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-# Elements whose text is not displayed, and block elements.
+# Elements without displayed text, and block elements.
 _INVISIBLE = frozenset({"script", "style", "noscript", "template", "svg", "head"})
 _BLOCKS = frozenset(
     {"address", "article", "aside", "blockquote", "br", "dd", "div", "dl", "dt", "fieldset", "figcaption"}
@@ -16,9 +16,9 @@ _BLOCKS |= {"option", "p", "pre", "section", "summary", "table", "td", "th", "tr
 
 def html_title_and_text(page: str | bytes) -> tuple[str, str]:
     """
-    Return the title and the visible text of a page; both empty if it is none.
+    Return a page's title and visible text, both empty for an empty document.
 
-    The encoding of bytes that are not UTF-8 is the one that the page declares, else Latin-1.
+    Bytes that are not UTF-8 are decoded with the charset declared in the page, else as Latin-1.
     """
     from lxml import etree, html  # an extra
 
@@ -40,7 +40,7 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def _visible_text(tree: object) -> Iterator[str]:
-    """Yield the visible text of an element. Iterative: elements may be nested deeper than the recursion limit."""
+    """Yield an element's visible text. Iterative, since nesting may exceed the recursion limit."""
     stack: list[Any] = [tree]
     while stack:
         node = stack.pop()
@@ -61,7 +61,7 @@ def _visible_text(tree: object) -> Iterator[str]:
 
 
 def _spaced(text: str) -> str:
-    """Collapse whitespace to single spaces, as browsers do."""
+    """Collapse whitespace to single spaces, like browsers."""
     inner = " ".join(text.split())
     if not inner:
         return " " if text else ""

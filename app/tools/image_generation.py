@@ -1,12 +1,12 @@
 """
-The hosted tool `image_generation`, through the images API of a backend.
+The hosted tool `image_generation`, using a backend's images API.
 
     [tools.image_generation]
     backend = "default"            # its /images/generations and /images/edits
     model = "gpt-image-1"
 
-The model is offered one function, `image_generation`, with a prompt. If the conversation has images, sent by the caller
-or generated before, it may choose to edit the latest of them.
+The model is offered the function `image_generation` with a prompt. If the conversation contains images (sent by the
+caller or generated), the model may edit the latest ones.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from app.tools.endpoint import endpoint_client, endpoint_options
 from app.tools.guard import OutboundRefused
 from app.tools.validation import read_declaration, read_table
 
-MAX_IMAGE_ANSWER_BYTES = 200_000_000  # of an images API's answer: base64, partial images included
-MAX_EDITED_IMAGES = 4  # the latest images of the conversation
+MAX_IMAGE_ANSWER_BYTES = 200_000_000  # per images API response: base64, including partial images
+MAX_EDITED_IMAGES = 4  # the latest images in the conversation
 
 _DATA_URL = re.compile(r"data:(image/[a-z0-9.+-]+);base64,", re.IGNORECASE)
 
@@ -59,14 +59,14 @@ class ImageSettings(BaseModel):
     """Seconds that an image may take."""
 
     def choose_model(self, declared: str | None) -> str | None:
-        """Return the declared model if it is allowed, else that of the settings; None for the backend's default."""
+        """Return the declared model if allowed, else the configured model; None means the backend's default."""
         if declared and any(fnmatchcase(declared, pattern) for pattern in self.models):
             return declared
         return self.model
 
 
 class ImageMask(BaseModel):
-    """`input_image_mask` of a declaration."""
+    """A declaration's `input_image_mask`."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -74,7 +74,7 @@ class ImageMask(BaseModel):
 
 
 class ImageDeclaration(BaseModel):
-    """A tool of the type `image_generation`, as a request declares it."""
+    """A request's tool with the type `image_generation`."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -91,24 +91,24 @@ class ImageDeclaration(BaseModel):
     size: str | None = None
 
     def options(self) -> dict[str, object]:
-        """Return the fields that are sent to the backend as declared."""
+        """Return the fields sent to the backend unchanged."""
         return self.model_dump(exclude_none=True, exclude={"action", "input_image_mask", "model", "partial_images"})
 
 
 class ImageFailed(Exception):
-    """An image could not be generated; the message is fit for the model and the caller."""
+    """Image generation failed. The message is safe for the model and the caller."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputImage:
-    """An image in the input, or a mask."""
+    """An input image or a mask."""
 
     media_type: str
     data: bytes
 
 
 class ImageGenerationTool:
-    """Serves declarations of `image_generation`."""
+    """Serves `image_generation` declarations."""
 
     types = ("image_generation",)
 
@@ -133,12 +133,14 @@ class ImageGenerationTool:
         if declared.input_image_mask and (url := declared.input_image_mask.image_url):
             mask = _image_of(url)
             if mask is None:
-                message = "A mask must be a data URL with an image in base64."
+                message = (
+                    f"Invalid '{declaration.place}.input_image_mask.image_url': must be a data URL with a base64 image."
+                )
                 raise InvalidRequest(message, param=f"{declaration.place}.input_image_mask.image_url")
         return nullcontext(ImageSession(self._settings, self._api, declared, mask))
 
     async def check(self) -> Mapping[str, str | None]:
-        """Return no checks: a real check would generate an image, and cost money."""
+        """Report nothing: a real check would generate an image, and cost money."""
         return {}
 
     async def aclose(self) -> None:
@@ -146,7 +148,7 @@ class ImageGenerationTool:
 
 
 class ImageSession:
-    """The tool during one response."""
+    """The tool during a response."""
 
     def __init__(
         self, settings: ImageSettings, api: ImagesAPI, declared: ImageDeclaration, mask: InputImage | None
@@ -158,14 +160,16 @@ class ImageSession:
         self._model = settings.choose_model(declared.model)
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
-        """Return the function; it can edit if the conversation has images."""
+        """Return the function. It supports edits if the conversation contains images."""
         properties: dict[str, object] = {"prompt": {"type": "string", "description": _PROMPT}}
         action = self._declared.action or "auto"
         edits = action != "generate" and next(_images_of(items, report), None) is not None
         if edits and action == "auto":
             properties["action"] = {"type": "string", "enum": ["generate", "edit"], "description": _ACTION}
         if self._declared.model and self._model != self._declared.model:
-            report.warn(f"The image model '{self._declared.model}' is not available; another one is used.")
+            report.warn(
+                f"The image model '{self._declared.model}' is not available; the default model is used instead."
+            )
         return [
             HostedFunction(
                 "image_generation",
@@ -215,7 +219,7 @@ class ImageSession:
         )
 
     async def _images_to_edit(self, call: ToolCall, report: Report) -> list[InputImage]:
-        """Return the images to edit, oldest first; none to generate a new image."""
+        """Return the images to edit, oldest first; [] to generate a new image."""
         declared = self._declared.action or "auto"
         action = call.arguments.get("action") if declared == "auto" else declared
         if action != "edit":
@@ -255,11 +259,11 @@ def _without_none(fields: Mapping[str, object]) -> dict[str, object]:
 
 def _images_of(items: Sequence[Item], report: Report) -> Iterator[InputImage | Item]:
     """
-    Yield the images of a conversation, generated or sent by the caller, latest first.
+    Yield the conversation's images, generated or sent by the caller, latest first.
 
-    For an image that has to be loaded, yield its item instead.
+    If an image must be loaded from the store, its item is yielded instead.
     """
-    stored: set[str] = set()  # ids already yielded: a client may have sent an item again
+    stored: set[str] = set()  # ids already yielded: a client may have resent an item
     for item in reversed(items):
         if item.get("type") == "image_generation_call":
             if image := _made_image(item, item.get("result")):
@@ -294,7 +298,7 @@ def _decoded(form: str, data: object) -> InputImage | None:
 
 
 def _result_of(answer: Mapping[str, object]) -> str:
-    """Return the image of an answer in base64; raises `ImageFailed`."""
+    """Return a response's image in base64; raises `ImageFailed`."""
     data = answer.get("data")
     entries: Iterable[object] = data if isinstance(data, list) else (answer,)
     for entry in entries:
@@ -309,7 +313,7 @@ def _usage(answer: Mapping[str, object]) -> dict[str, Counts]:
 
 
 class ImagesAPI:
-    """The images API of a backend."""
+    """A backend's images API."""
 
     def __init__(self, options: TransportOptions, timeout: float) -> None:
         self._http = endpoint_client(options, timeout=timeout, max_bytes=MAX_IMAGE_ANSWER_BYTES)
@@ -318,7 +322,7 @@ class ImagesAPI:
         self, options: Mapping[str, object], images: Sequence[InputImage], mask: InputImage | None, partial: int
     ) -> AsyncIterator[JSONObject]:
         """
-        Generate or edit one image; yield partial images if the backend streams them, and the answer last.
+        Generate or edit an image. Yields partial images if the backend streams them, and finally the response.
 
         Raises `ImageFailed`.
         """
@@ -332,16 +336,16 @@ class ImagesAPI:
                     async for event in _events(response):
                         yield event
                     return
-            # A server that cannot stream images rejects the fields before generating anything: retry without them.
+            # Servers that cannot stream images reject the fields before generating anything, so retry without them.
             async with self._request(fields, images, mask) as response:
                 async for event in _events(response):
                     yield event
         except OutboundRefused as error:
             raise ImageFailed(str(error)) from None
         except httpx.TimeoutException:
-            raise ImageFailed("The backend did not make the image in time.") from None
+            raise ImageFailed("The backend did not generate the image in time.") from None
         except httpx.HTTPError as error:
-            raise ImageFailed(f"The backend that makes images does not answer: {why_no_answer(error)}.") from None
+            raise ImageFailed(f"The image backend does not answer: {why_no_answer(error)}.") from None
 
     def _request(
         self, fields: Mapping[str, object], images: Sequence[InputImage], mask: InputImage | None
@@ -367,7 +371,7 @@ def _as_form(value: object) -> str:
 
 
 async def _events(response: httpx.Response) -> AsyncIterator[dict[str, object]]:
-    """Yield the events of an answer, or its single JSON object; raises `ImageFailed`."""
+    """Yield a response's events, or its single JSON object; raises `ImageFailed`."""
     if response.status_code != 200:
         raise ImageFailed(_refusal(response.status_code, await response.aread()))
     if not response.headers.get("content-type", "").startswith("text/event-stream"):
@@ -377,7 +381,7 @@ async def _events(response: httpx.Response) -> AsyncIterator[dict[str, object]]:
         if line.startswith("data:") and (data := line[5:].strip()) != "[DONE]":
             event = _object(data)
             if event.get("type") == "error" or "error" in event:
-                raise ImageFailed(_message(event) or "The backend could not make the image.")
+                raise ImageFailed(_message(event) or "The backend could not generate the image.")
             yield event
 
 
@@ -387,19 +391,19 @@ def _object(data: bytes | str) -> dict[str, object]:
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise ImageFailed("The backend's answer is no image.")
+        raise ImageFailed("The backend's response contains no image.")
     return value
 
 
 def _refusal(status: int, body: bytes) -> str:
-    """Return the message for a refused request: the backend's own for an invalid prompt (400), else the status."""
+    """Return the error for a refused request: the backend's message for an invalid prompt (400), else the status."""
     try:
         message = _message(orjson.loads(body))
     except ValueError:
         message = None
     if status == 400 and message:
         return message
-    return f"The backend did not make the image: it answered with status {status}."
+    return f"The backend did not generate the image: status {status}."
 
 
 def _message(answer: object) -> str | None:

@@ -1,8 +1,8 @@
 """
-The hosted tool `tool_search`, for deferred tools: `{"type": "tool_search"}`.
+The hosted tool `tool_search` for deferred tools: `{"type": "tool_search"}`.
 
-A model with many tools is first offered only the search, and then the tools that it finds: functions of the client, and
-of hosted tools.
+A model with many tools is first offered only the search, then the tools it finds: the client's functions and hosted
+tools' functions.
 """
 
 from __future__ import annotations
@@ -18,40 +18,39 @@ from app.core.types import JSONObject
 from app.core.types.request import Item
 from app.tools import Declaration, DeferredTool, HostedFunction, Outcome, Report, ToolCall
 
-_DEFAULT_LIMIT = 5  # results, if the model does not send a limit
+_DEFAULT_LIMIT = 5  # if the model sends no limit
 _MAX_LIMIT = 20
 
 
 class ToolSearch:
-    """The hosted tool `tool_search`, which every server has: it only reads the request's own declarations."""
+    """The hosted tool `tool_search`. Always available, since it only reads the request's own declarations."""
 
     types = ("tool_search",)
 
     def rights(self, declaration: Mapping[str, object]) -> Sequence[str]:
-        """Return no rights: every key may search the tools that it declares."""
+        """No rights are required: every key may search the tools it declares."""
         return ()
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSearchSession] | None:
-        """Return a session; None where the client runs the search."""
+        """Return a session, or None if the client runs the search."""
         return None if declaration.tool.get("execution") == "client" else nullcontext(ToolSearchSession())
 
     async def check(self) -> Mapping[str, str | None]:
-        """Return no checks: the search has no dependencies."""
+        """Report nothing: the search has no dependencies."""
         return {}
 
-    async def aclose(self) -> None:
-        """Do nothing: the search has no resources."""
+    async def aclose(self) -> None: ...
 
 
 class ToolSearchSession:
-    """The search during one response."""
+    """The search during a response."""
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
-        """Return the search function; the loop offers it only if there are deferred tools."""
+        """Return the search function. The loop only offers it if deferred tools exist."""
         return [HostedFunction("tool_search", "tool_search_call", **TOOL_SEARCH, fields={"execution": "server"})]
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
-        """Search the deferred tools. The results are a `tool_search_output`, which makes the loop offer them."""
+        """Search the deferred tools. The loop offers the tools in the resulting `tool_search_output`."""
         argument = call.arguments.get("limit")
         limit = min(max(argument, 1), _MAX_LIMIT) if isinstance(argument, int) else _DEFAULT_LIMIT
         results = best(str(call.arguments.get("query") or ""), call.deferred)[:limit]
@@ -62,7 +61,7 @@ class ToolSearchSession:
 
 
 def _declarations(tools: Sequence[DeferredTool]) -> list[JSONObject]:
-    """Return the declarations of tools, grouped by namespace."""
+    """Return tool declarations, grouped by namespace."""
     declarations: list[JSONObject] = []
     namespaces: dict[str, JSONObject] = {}
     for tool in tools:
@@ -81,7 +80,7 @@ def best(query: str, tools: Sequence[DeferredTool]) -> list[DeferredTool]:
     """
     Return the tools that share words with a query, best first.
 
-    Rare words have a higher weight, and words of a tool's name count twice.
+    Rare words have a higher weight, and words in a tool's name count twice.
     """
     words = [
         Counter([*_words(tool.name) * 2, *_words(tool.description), *_words(f"{tool.namespace or ''} {tool.about}")])
@@ -95,6 +94,6 @@ def best(query: str, tools: Sequence[DeferredTool]) -> list[DeferredTool]:
 
 
 def _words(text: str) -> list[str]:
-    """Return the words of a text or of a name (`get_currentTime`), without the endings that say nothing."""
+    """Split a text or name (`get_currentTime`) into words without inflectional endings."""
     parts = re.findall(r"[A-Z]?[a-z]+|[A-Z]+|\d+|[^\W\d_]+", text)
     return [re.sub(r"(?<=\w\w\w)(ings?|ed|es|s|e)$", "", part.lower()) for part in parts]

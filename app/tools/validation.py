@@ -1,4 +1,4 @@
-"""Validation of a tool's table in the settings, and of the declarations in requests."""
+"""Validates tools' settings tables and request declarations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def read_table(model: type[M], table: Mapping[str, object]) -> M:
-    """Validate a table; raises `ValueError`, which names the invalid keys and never their values."""
+    """Validate a table; raises `ValueError` with the invalid keys, never their values."""
     try:
         return model.model_validate(dict(table))
     except ValidationError as error:
@@ -25,9 +25,9 @@ def read_table(model: type[M], table: Mapping[str, object]) -> M:
 
 def read_declaration(model: type[M], declaration: Mapping[str, object], place: str, warnings: Warnings) -> M:
     """
-    Validate a declaration, or a part of one; raises `InvalidRequest` for its first invalid field.
+    Validate a declaration or a part; raises `InvalidRequest` for the first invalid field.
 
-    `place` is its path in the request, such as `tools[0]`. Fields that the model does not have are named in `warnings`.
+    `place` is its JSON path in the request, such as `tools[0]`. Unknown fields are reported in `warnings`.
     """
     try:
         read = model.model_validate(dict(declaration))
@@ -44,11 +44,11 @@ def read_declaration(model: type[M], declaration: Mapping[str, object], place: s
         raise InvalidRequest(f"Invalid '{field}': {message}.", param=field, code="invalid_value") from None
 
 
-_DIRECT = ("allowed_callers", ["direct"])  # as it always is
+_DIRECT = ("allowed_callers", ["direct"])  # the only supported value
 
 
 def _undeclared(read: BaseModel, declaration: Mapping[str, object], place: str) -> Iterator[str]:
-    """Yield the paths of the fields that a model has ignored."""
+    """Yield the paths of fields ignored by a model."""
     for name, value in declaration.items():
         if name not in type(read).model_fields:
             if name != "type" and value not in (None, [], {}) and (name, value) != _DIRECT:
@@ -62,7 +62,7 @@ def _details(error: ValidationError) -> Sequence[Any]:
 
 
 def _path(detail: Mapping[str, Any]) -> list[str | int]:
-    """Return the path of a field, without the names that pydantic adds for the members of a union."""
+    """Return a field's path, without pydantic's tags for union members."""
     path = detail["loc"]
     return [step for step in path if isinstance(step, int) or re.fullmatch(r"[a-z_][\w.-]*", step, re.ASCII)]
 
@@ -76,11 +76,11 @@ def _table_problem(model: type[BaseModel], detail: Mapping[str, Any]) -> str:
 
 
 def known_keys(model: type[BaseModel], path: Sequence[object]) -> set[str]:
-    """Return the keys of the table at a path in the table of a model."""
+    """Return the known keys at a path in a model's table."""
     models = [model]
     for step in path:
         fields = [inner.model_fields[str(step)] for inner in models if str(step) in inner.model_fields]
-        if fields:  # otherwise it is a name that the settings give, such as that of a server
+        if fields:  # otherwise the step is a name from the settings, for example a server's
             models = [inner for field in fields for inner in _models_in(field.annotation)]
     return {name for inner in models for name in inner.model_fields}
 

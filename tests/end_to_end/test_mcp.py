@@ -595,7 +595,7 @@ async def test_server_url_that_is_not_allowed_is_refused(upstream: Upstream, too
         answer = await client.post("/v1/responses", json={"model": "m", "input": "Hi.", "tools": [tool]})
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, "tools[0].server_url")
-    assert "calls only MCP servers that its operator" in error["message"]
+    assert "only calls MCP servers declared by its operator" in error["message"]
     assert upstream.requests == []
 
 

@@ -1,10 +1,11 @@
 """
 MCP servers as tools: `{"type": "mcp", "server_label": "lab", ...}`.
 
-A server is declared by the operator, in the table `[tools.mcp.servers.lab]`, and selected by callers through its label
-(or `connector_id`); or a caller sends a `server_url` that matches a pattern of the operator's `allow_urls`. This module
-decides which server is used and which calls need an approval; `session` uses one server during one response, `pool`
-keeps connections open between responses, `connection` holds the SDK's client, and `http` sends its requests.
+The operator declares a server in the table `[tools.mcp.servers.lab]`; callers select it by label or `connector_id`.
+Alternatively, a caller sends a `server_url` that matches a pattern in the operator's `allow_urls`.
+
+This module selects the server and the calls that need approval. `session` uses a server during a response, `pool` keeps
+connections open between responses, `connection` runs the SDK's client, and `http` sends its requests.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ T = TypeVar("T")
 _APPROVAL: TypeAdapter[Approval] = TypeAdapter(Approval)
 _ALLOWED: TypeAdapter[list[str] | ToolFilter] = TypeAdapter(list[str] | ToolFilter)
 
-# Headers that the transport sets itself, and headers that could forge the origin of a request.
+# Headers set by the transport, and headers that could forge a request's origin.
 _RESERVED = frozenset(
     (
         "accept",
@@ -55,8 +56,6 @@ _RESERVED = frozenset(
 
 
 class MCPTool:
-    """The hosted tool `mcp`."""
-
     types = ("mcp",)
 
     def __init__(self, settings: MCPSettings, max_result_chars: int = 60_000) -> None:
@@ -71,7 +70,7 @@ class MCPTool:
         return cls(read_settings(table, host.environment, host.directory), host.max_result_chars)
 
     def declarations(self, key_names: Collection[str]) -> list[dict[str, object]]:
-        """Return a declaration for each server that the operator lets a caller use."""
+        """Return a declaration for each declared server that the caller may use."""
         servers = self._settings.servers.items()
         return [{"type": "mcp", "server_label": name} for name, server in servers if server.serves(key_names)]
 
@@ -106,16 +105,16 @@ class MCPTool:
 
     def _chosen(self, declaration: Declaration, label: str) -> tuple[str, MCPServer] | None:
         """
-        Return the declared server that a declaration selects, with its name; None if it is to be called by its URL.
+        Return the declared server that a declaration selects, with its name; None to call the caller's URL.
 
-        The caller's right to it is checked here, where it is chosen, and nowhere else.
+        The caller's right to use the server is checked only here.
         """
         tool, place, url = declaration.tool, declaration.place, _url_of(declaration)
         if tool.get("tunnel_id"):
             raise InvalidRequest("Tunnels are not supported. Send a `server_url`.", param=f"{place}.tunnel_id")
         connector = tool.get("connector_id")
         if connector is not None and not isinstance(connector, str):
-            raise InvalidRequest("`connector_id` must be a string.", param=f"{place}.connector_id")
+            raise InvalidRequest("Invalid 'connector_id': must be a string.", param=f"{place}.connector_id")
         name = label if connector is None else connector
         server = self._settings.servers.get(name)
         if url and not (server and is_same_place(url, server.url)):
@@ -130,9 +129,9 @@ class MCPTool:
 
     def _named_by_url(self, url: str, declaration: Declaration) -> tuple[str, MCPServer] | None:
         """
-        Return the server that the operator has declared at a caller's URL; None if there is none.
+        Return the server declared at a caller's URL, or None.
 
-        Its settings apply however a caller names it.
+        A declared server's settings apply even if the caller selects it by URL.
         """
         settings, field = self._settings, f"{declaration.place}.server_url"
         declaration.require(*_rights(CALLERS_URLS))
@@ -147,7 +146,9 @@ class MCPTool:
         for name, server in declared:
             if server.serves(declaration.key_names) and declaration.access.allows_tool(*_rights(name)):
                 if declaration.secrets.get("authorization") and _has_token(server.headers):
-                    message = f"The MCP server '{name}' at this URL uses its operator's token. Do not send another one."
+                    message = (
+                        f"The MCP server '{name}' at this URL uses its operator's token. Do not send `authorization`."
+                    )
                     raise InvalidRequest(message, param=f"{declaration.place}.authorization")
                 return name, server
         raise InvalidRequest(URL_NOT_ALLOWED, param=field)
@@ -158,7 +159,7 @@ class MCPTool:
         return [f"servers.{name}: {problem}" for name, server in servers if (problem := server.program_problem())]
 
     async def check(self) -> Mapping[str, str | None]:
-        """Connect to every declared server and list its tools; return the error of each, or None."""
+        """Connect to every declared server and list its tools; return each server's error, or None."""
         servers = self._settings.servers.items()
         errors = await asyncio.gather(*(self._check(name, server) for name, server in servers))
         return dict(zip(self._settings.servers, errors, strict=True))
@@ -173,7 +174,7 @@ class MCPTool:
             return address.redactor(failure.message)
 
     def _examine(self, name: str, server: MCPServer, listed: Sequence[Mapping[str, object]]) -> str | None:
-        """Note the tools of a server that may be called; return a problem if the settings allow none of them."""
+        """Record a server's callable tools; return an error if the settings allow none."""
         tools = [tool for description in listed if (tool := read_tool(description))]
         if not tools:
             self._details[name] = "but has no tools"
@@ -182,14 +183,14 @@ class MCPTool:
         allowed = [tool for tool in tools if selection.allows(tool)]
         missing = selection.missing(allowed)
         if not allowed:
-            return f"`allowed_tools` {missing}, which are {_names(tools)}"
+            return f"`allowed_tools` {missing}; its tools are {_names(tools)}"
         number = f"{len(allowed)} of {len(tools)}" if len(allowed) < len(tools) else f"{len(tools)}"
         details = f"{number} tools: {_names(allowed)}"
         self._details[name] = f"{details}; but `allowed_tools` {missing}" if missing else details
         return None
 
     def details(self) -> Mapping[str, str]:
-        """Return the tools of the servers that `check` has reached."""
+        """Return descriptions of the servers that `check` reached."""
         return self._details
 
     async def aclose(self) -> None:
@@ -197,12 +198,13 @@ class MCPTool:
 
 
 def _rights(server: str) -> tuple[str, str]:
-    """Return the rights to a declared server, or to `CALLERS_URLS`: that to it alone, and that to all of MCP."""
+    """
+    Return the rights for a declared server, or for `CALLERS_URLS`: specific to the server, and for all MCP servers.
+    """
     return f"mcp:{server}", "mcp"
 
 
 def server_address(name: str, server: MCPServer) -> ServerAddress:
-    """Return the address of a server that the operator has declared."""
     headers = {header: value.get_secret_value() for header, value in server.headers.items()}
     return ServerAddress(
         url=server.url or "",
@@ -220,7 +222,7 @@ def server_address(name: str, server: MCPServer) -> ServerAddress:
 
 
 def _with_token(name: str, headers: Mapping[str, str], declaration: Declaration) -> Mapping[str, str]:
-    """Add the token that a caller sends for a declared server; other headers can only be set by the operator."""
+    """Add the caller's token for a declared server. Other headers can only be set by the operator."""
     if declaration.secrets.get("headers"):
         message = f"The headers of the MCP server '{name}' are set by its operator. Send only `authorization`."
         raise InvalidRequest(message, param=f"{declaration.place}.headers")
@@ -234,7 +236,7 @@ def _has_token(headers: Collection[str]) -> bool:
 def _url_of(declaration: Declaration) -> str | None:
     url = declaration.secrets.get("server_url")
     if url is not None and not isinstance(url, str):
-        raise InvalidRequest("`server_url` must be a string.", param=f"{declaration.place}.server_url")
+        raise InvalidRequest("Invalid 'server_url': must be a string.", param=f"{declaration.place}.server_url")
     return url or None
 
 
@@ -247,24 +249,24 @@ def _authorization(declaration: Declaration) -> dict[str, str]:
     if token is None:
         return {}
     if not isinstance(token, str) or not _is_header_value(token):
-        message = "`authorization` must be a token on one line."
+        message = "Invalid 'authorization': must be a token without line breaks."
         raise InvalidRequest(message, param=f"{declaration.place}.authorization")
     token = token.strip()
     return {"Authorization": token if re.match(r"(?i)(bearer|basic)\s", token) else f"Bearer {token}"}
 
 
 def _headers_of(declaration: Declaration) -> dict[str, str]:
-    """Return the headers that a caller sends to a server of its own; raises `InvalidRequest`."""
+    """Return a caller's headers for its own server; raises `InvalidRequest`."""
     declared, field = declaration.secrets.get("headers") or {}, f"{declaration.place}.headers"
     if not isinstance(declared, Mapping):
-        raise InvalidRequest("`headers` must be an object of strings.", param=field)
+        raise InvalidRequest("Invalid 'headers': must be an object of strings.", param=field)
     headers = _authorization(declaration)
     for name, value in declared.items():
         if not isinstance(value, str) or not _is_header_value(value) or not re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name):
-            raise InvalidRequest("`headers` must be an object of valid header names and values.", param=field)
+            raise InvalidRequest("Invalid 'headers': must be an object of valid header names and values.", param=field)
         lower = name.lower()
         if lower in _RESERVED or lower.startswith(("mcp-", "x-forwarded-", "sec-")):
-            raise InvalidRequest(f"The header '{name[:64]}' cannot be set.", param=field)
+            raise InvalidRequest(f"Invalid 'headers': must not contain '{name[:64]}'.", param=field)
         if lower != "authorization" or "Authorization" not in headers:
             headers[name] = value
     return headers
@@ -275,12 +277,12 @@ def _is_header_value(value: str) -> bool:
 
 
 def _validated(adapter: TypeAdapter[T], declaration: Declaration, field: str, default: T) -> T:
-    """Return a validated field of a declaration, or the default; raises `InvalidRequest`."""
+    """Return a validated field from a declaration, or the default; raises `InvalidRequest`."""
     value = declaration.tool.get(field)
     if value is None:
         return default
     try:
         return adapter.validate_python(value)
     except ValidationError:
-        message = f"`{field}` has an unknown form. See the documentation of MCP tools."
+        message = f"Invalid '{field}': must have a form described in the documentation of MCP tools."
         raise InvalidRequest(message, param=f"{declaration.place}.{field}") from None

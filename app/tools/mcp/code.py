@@ -1,8 +1,8 @@
 """
 `code_interpreter` through an MCP server: `provider = "mcp:NAME"` in the table `[tools.code_interpreter]`.
 
-The server has a tool that runs code, such as `run_python`. If the tool has a session argument, each container gets a
-session of its own, so that the server can preserve state between calls and turns.
+The server has a tool that runs code, for example `run_python`. If the tool has a session argument, each container gets
+its own session, so that the server can preserve state between calls and turns.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from app.tools.mcp.session import MCPSession, tools_of
 from app.tools.mcp.settings import MCPServer, PoolLimits, read_settings
 from app.tools.validation import read_declaration, read_table
 
-_CODE = ("code", "source", "script", "python_code")  # arguments that hold the code, in order of preference
-_SESSION = ("session_id", "container_id", "session")  # arguments that name what the code runs in
+_CODE = ("code", "source", "script", "python_code")  # names of code arguments, in order of preference
+_SESSION = ("session_id", "container_id", "session")  # names of session arguments
 _DESCRIPTION = (
     "Run Python code in a sandbox. Returns the printed output. Variables and files can be lost before the next call."
 )
-_STATEFUL = "Run Python code in a sandbox. Returns the printed output. State is kept between calls."
+_STATEFUL = "Run Python code in a sandbox. Returns the printed output. Variables and files persist between calls."
 _SCHEMA: dict[str, object] = {
     "type": "object",
     "properties": {"code": {"type": "string", "description": "Python code."}},
@@ -47,7 +47,7 @@ def _provider(name: str) -> str:
 
 
 class MCPCodeSettings(BaseModel):
-    """`code_interpreter` by an MCP server."""
+    """`code_interpreter` run by an MCP server."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -60,18 +60,18 @@ class MCPCodeSettings(BaseModel):
 
 
 class MCPCodeContainer(BaseModel):
-    """The `container` of a request whose code an MCP server runs."""
+    """A request's `container` if an MCP server runs the code."""
 
     model_config = ConfigDict(extra="ignore")
 
     type: Literal["auto"]
     file_ids: Annotated[list[str], Field(max_length=0)] = []
-    network_policy: None = None  # the server's own
+    network_policy: None = None  # the server decides
     skills: Annotated[list[object], Field(max_length=0)] | None = None
 
 
 class MCPCodeInterpreter:
-    """The hosted tool `code_interpreter`, where an MCP server runs the code."""
+    """The hosted tool `code_interpreter` if an MCP server runs the code."""
 
     types = ("code_interpreter",)
 
@@ -90,7 +90,7 @@ class MCPCodeInterpreter:
         servers = mcp.servers
         name = settings.provider.removeprefix("mcp:")
         if name not in servers:
-            declared = f"there are {', '.join(servers)}" if servers else "there is none"
+            declared = f"declared servers: {', '.join(servers)}" if servers else "no servers are declared"
             raise ValueError(f"provider: MCP server {name!r} not found in [tools.mcp.servers]; {declared}")
         return cls(settings, servers[name], host.max_result_chars, mcp.pool_limits)
 
@@ -123,12 +123,12 @@ class CodeFunction(NamedTuple):
     """The MCP server's tool that runs code."""
 
     name: str
-    code: str  # the argument for the code
-    session: str | None  # the argument for the session
+    code: str  # name of the code argument
+    session: str | None  # name of the session argument
 
 
 def code_function(tools: Sequence[Mapping[str, object]], name: str = "") -> CodeFunction:
-    """Return the tool with this name, or the first tool with an argument for code; raises `MCPFailure`."""
+    """Return the tool with this name, or the first tool with a code argument; raises `MCPFailure`."""
     for tool in tools:
         schema = tool.get("inputSchema")
         arguments = schema.get("properties") if isinstance(schema, Mapping) else None
@@ -142,7 +142,7 @@ def code_function(tools: Sequence[Mapping[str, object]], name: str = "") -> Code
 
 
 class MCPCodeSession(MCPSession):
-    """`code_interpreter` during one response. The server is not contacted before the model runs code."""
+    """`code_interpreter` during a response. The server is not contacted before the model runs code."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class MCPCodeSession(MCPSession):
         max_chars: int,
         pool: SessionPool,
     ) -> None:
-        # A session for each conversation, since the server may keep the state of code in it.
+        # A session per conversation, since the server may keep code state in it.
         scope = f"{declaration.owner}\n{container or declaration.chain}"
         super().__init__(settings.provider, address, MCPServerTools((), "never"), max_chars, pool, scope)
         self._settings = settings
@@ -162,7 +162,7 @@ class MCPCodeSession(MCPSession):
         self._code_function: CodeFunction | None = None
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
-        """Return the function that runs code; a conversation continues in the container of its latest call."""
+        """Return the function that runs code. A conversation continues in its latest call's container."""
         calls = (item for item in reversed(items) if item.get("type") == "code_interpreter_call")
         earlier = (container_id for item in calls if isinstance(container_id := item.get("container_id"), str))
         self._container = self._container or next(earlier, None) or f"cntr_{self._digest(self._chain, 48)}"
@@ -171,7 +171,6 @@ class MCPCodeSession(MCPSession):
         return [HostedFunction("code_interpreter", "code_interpreter_call", description, _SCHEMA, fields=fields)]
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
-        """Run code, once."""
         code = call.arguments.get("code")
         if not isinstance(code, str) or not code.strip():
             return Outcome.failed("`code` must be Python code.", {"outputs": []})
@@ -181,7 +180,7 @@ class MCPCodeSession(MCPSession):
                 listed, _ = await connection.list_tools()
                 self._code_function = code_function(listed, self._settings.function)
             function = self._code_function
-            # The owner is part of the session id: a caller may send any container id, but reaches only its own.
+            # The session id includes the owner, so that a caller's container ids only reach the caller's own sessions.
             arguments = {function.code: code}
             if function.session:
                 arguments[function.session] = self._digest(self._container, 32)
@@ -196,7 +195,7 @@ class MCPCodeSession(MCPSession):
 
 
 def _outcome(result: Outcome) -> Outcome:
-    """Return the result of an MCP call as the outcome of a `code_interpreter_call`: logs and images."""
+    """Convert an MCP outcome for a `code_interpreter_call`: logs and images."""
     parts = result.output if isinstance(result.output, list) else [{"type": "input_text", "text": result.output}]
     logs = "".join(str(part["text"]) for part in parts if part["type"] == "input_text")
     outputs: list[dict[str, object]] = [{"type": "logs", "logs": logs}] if logs else []

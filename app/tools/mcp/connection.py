@@ -1,10 +1,10 @@
 """
-One MCP session, in a task of its own.
+An MCP session in its own task.
 
-The SDK's client opens anyio cancel scopes, which must be left in the task that entered them, but a response may be
-closed in any task. So only the task of a `ServerConnection` enters and leaves the client; it takes requests from a
-queue and runs each in a child task. A caller awaits a future, and may be cancelled at any time: the request is then
-cancelled too, and the server is notified.
+The SDK's client opens anyio cancel scopes, which must be exited in the task that entered them, but a response may be
+closed in any task. So only the `ServerConnection` task enters and exits the client. It reads requests from a queue and
+runs each in a child task. A caller awaits a future. If the caller is cancelled, the request is cancelled too, and the
+server is notified.
 """
 
 from __future__ import annotations
@@ -41,24 +41,23 @@ from app.tools.mcp import messages
 from app.tools.mcp.http import MAX_RESULT_BYTES, Exchange, exchange, http_client
 from app.tools.mcp.server import CONNECTION_CLOSED, REQUEST_TIMEOUT, MCPFailure, ServerAddress
 
-MAX_PAGES = 50  # of a list of tools
-MAX_LIST_BYTES = 8 * 1024 * 1024  # of memory that a list may take; it is stored with the turn
-MAX_MESSAGE = 2000  # characters of a server's error
-_CLOSE_SECONDS = 5  # for closing a session
-_CHECK_SECONDS = 5  # for the answer to a ping
-_WITHOUT_SESSIONS = "2026-07-28"  # the first version of the protocol without sessions over HTTP, and without ping
-_OTHER_TRANSPORT = frozenset({400, 404, 405, 406, 415})  # answers of an SSE server to streamable HTTP
+MAX_PAGES = 50  # per tool list
+MAX_LIST_BYTES = 8 * 1024 * 1024  # memory per tool list, which is stored with the turn
+MAX_MESSAGE = 2000  # characters in a server's error message
+_CLOSE_SECONDS = 5  # seconds to close a session
+_CHECK_SECONDS = 5  # seconds until a ping must be answered
+_WITHOUT_SESSIONS = "2026-07-28"  # first protocol version without HTTP sessions and pings
+_OTHER_TRANSPORT = frozenset({400, 404, 405, 406, 415})  # statuses of SSE servers for streamable HTTP requests
 
-# The SDK logs URLs, session ids and messages. Failures are reported to callers as `MCPFailure` instead.
+# The SDK logs URLs, session ids and messages, so its logs are disabled. Callers get failures as `MCPFailure`.
 for _name in ("mcp", "httpx2", "httpcore2"):
     logging.getLogger(_name).setLevel(logging.CRITICAL + 1)
-# The SDK's name for its own logger; records of other packages under that name are logged.
+# The SDK's own logger has this generic name; other packages' records under this name are still logged.
 logging.getLogger("client").addFilter(lambda record: f"{os.sep}mcp{os.sep}client{os.sep}" not in record.pathname)
 
 messages.parse_leniently()
 
-# Beginnings of the messages of errors that the SDK itself makes where a connection has ended; it gives them a code that
-# servers use for errors of their own.
+# Prefixes of the SDK's own error messages for closed connections. Their code is also used by servers for their errors.
 _LOST = ("Connection closed", "SSE stream ")
 
 
@@ -70,10 +69,10 @@ class _Request:
 
 
 class ServerConnection:
-    """A session with one MCP server. Every method raises `MCPFailure` if the server fails."""
+    """A session with an MCP server. Every method raises `MCPFailure` if the server fails."""
 
     def __init__(self, address: ServerAddress, *, stderr: bool = False) -> None:
-        """With `stderr`, the standard error of a server program is that of this process; otherwise it is dropped."""
+        """With `stderr`, a server program inherits this process's standard error; otherwise it is discarded."""
         self._address = address
         self._stderr = stderr
         self._requests: asyncio.Queue[_Request | None] = asyncio.Queue()
@@ -82,7 +81,7 @@ class ServerConnection:
         self._task: asyncio.Task[None] | None = None
         self._failed: MCPFailure | None = None
         self._sse = False
-        self.list_version = 0  # incremented when the server reports that its list of tools has changed
+        self.list_version = 0  # incremented when the server reports a changed tool list
 
     @property
     def is_open(self) -> bool:
@@ -92,7 +91,7 @@ class ServerConnection:
     async def open(self) -> None:
         """Connect, and negotiate the protocol version."""
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # In a context of its own: the session outlives the response that opens it, with its trace and its log fields.
+        # In a separate context, because the session outlives the response with its trace and log fields.
         self._task = asyncio.create_task(self._run(opened), name="mcp-session", context=Context())
         try:
             await opened
@@ -101,7 +100,7 @@ class ServerConnection:
             raise
 
     async def list_tools(self) -> tuple[list[dict[str, object]], bool]:
-        """Return the server's tools as it describes them, and whether the list is complete."""
+        """Return the server's tool descriptions, and whether the list is complete."""
         tools, complete = await self._request(partial(_list_tools, seconds=self._address.open_seconds))
         return tools, complete
 
@@ -112,15 +111,15 @@ class ServerConnection:
         return result
 
     async def check(self) -> None:
-        """Return if the server still has the session; raises `MCPFailure` if not."""
+        """Check that the server still has the session; raises `MCPFailure` if not."""
         try:
             await self._request(partial(_ping, seconds=_CHECK_SECONDS, over_http=not self._address.command))
         except MCPFailure as failure:
-            if not failure.by_server:  # an error of the server is a sign of life, too
+            if not failure.by_server:  # an error from the server also proves that it is alive
                 raise
 
     def close(self) -> asyncio.Task[None] | None:
-        """Close the session; return the task that does so, within a few seconds, or None if it was never opened."""
+        """Close the session. Returns the task, which ends within a few seconds, or None if never opened."""
         if self._task and not self._task.done():
             self._requests.put_nowait(None)
             self._scope.deadline = min(self._scope.deadline, anyio.current_time() + _CLOSE_SECONDS)
@@ -162,7 +161,7 @@ class ServerConnection:
             for future in (opened, *(request.answer for request in self._pending)):
                 if not future.done():
                     future.set_exception(failure)
-                    future.exception()  # marks it as retrieved: nothing may await the future any more
+                    future.exception()  # mark as retrieved, since the future may no longer be awaited
 
     async def _connect(self, stack: AsyncExitStack, seen: Exchange) -> Client:
         *others, last = self._transports()
@@ -188,7 +187,7 @@ class ServerConnection:
 
     def _client(self, kind: str) -> Client:
         info = mcp_types.Implementation(name="antiphon", version=__version__)
-        # Servers from before streamable HTTP support only the legacy handshake.
+        # Servers older than streamable HTTP support only the legacy handshake.
         return Client(
             self._transport(kind),
             client_info=info,
@@ -234,7 +233,7 @@ class ServerConnection:
             failure = failure_of(error, seen.status)
             # 404: the server has dropped the session.
             if failure.error["code"] in (CONNECTION_CLOSED, 404) and not failure.by_server:
-                self._failed = failure  # running requests may finish; new ones are refused
+                self._failed = failure  # running requests may finish; new requests are refused
             if not request.answer.done():
                 request.answer.set_exception(failure)
             return
@@ -286,7 +285,7 @@ async def _call_tool(client: Client, name: str, arguments: dict[str, object], se
     parameters = mcp_types.CallToolRequestParams(name=name, arguments=arguments)
     request = mcp_types.CallToolRequest(params=parameters)
     with anyio.fail_after(seconds):
-        # Not `client.call_tool`, which lists the tools again and validates the result, which is up to the model.
+        # `client.call_tool` would list the tools again and validate the result, which is left to the model.
         try:
             result = await client.session.send_request(request, mcp_types.CallToolResult)
         except MCPError as error:
@@ -297,11 +296,11 @@ async def _call_tool(client: Client, name: str, arguments: dict[str, object], se
     return result.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
-_UNREADABLE = "The MCP server's response cannot be read."
+_UNREADABLE = "The MCP server sent an invalid response."
 
 
 def failure_of(error: BaseException, status: int | None = None) -> MCPFailure:
-    """Return the failure for an exception of the SDK, and the HTTP status of the refused request, if any."""
+    """Translate an SDK exception, with the refused request's HTTP status if any."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, MCPFailure):
@@ -309,7 +308,7 @@ def failure_of(error: BaseException, status: int | None = None) -> MCPFailure:
     if isinstance(error, httpx2.HTTPStatusError):
         status = error.response.status_code
     if isinstance(error, OutboundRefused):
-        return MCPFailure(f"No request may be sent to the MCP server: {error}")
+        return MCPFailure(f"Requests to the MCP server are not allowed: {error}")
     if status is not None:
         return _refusal(status)
     match error:
@@ -324,7 +323,7 @@ def failure_of(error: BaseException, status: int | None = None) -> MCPFailure:
         case ValidationError() | json.JSONDecodeError() | httpx2.DecodingError():
             return MCPFailure(_UNREADABLE, mcp_types.PARSE_ERROR)
         case FileNotFoundError() | PermissionError():
-            return MCPFailure("The program of the MCP server cannot be run: it does not exist, or may not be executed.")
+            return MCPFailure("The MCP server's program cannot be run: it was not found, or is not executable.")
         case httpx2.HTTPError() | OSError() | subprocess.SubprocessError():
             return MCPFailure("The MCP server cannot be reached.")
     return MCPFailure("The session with the MCP server has failed.", mcp_types.INTERNAL_ERROR)

@@ -1,8 +1,8 @@
 """
-The HTTP client for MCP servers: the guard's rules applied to `httpx2`, which the MCP SDK uses.
+HTTP client for MCP servers: the guard's rules applied to `httpx2`, which the MCP SDK uses.
 
-`exchange` is a context variable through which a call gets the HTTP status of its own request: the SDK reports only that
-there was an error, but sends each message in the context of the caller.
+The context variable `exchange` gives a call the HTTP status of its own request: the SDK only reports an error, but
+sends each message in the caller's context.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import httpx2
 from app.tools.guard import BoundedBody, GuardedNetwork, OutboundRefused, plain_headers, tls
 from app.tools.mcp.server import ServerAddress
 
-MAX_RESULT_BYTES = 32 * 1024 * 1024  # of one document, or of one event of a stream
-_MAX_STREAM_BYTES = 8 * MAX_RESULT_BYTES  # of a whole event stream
+MAX_RESULT_BYTES = 32 * 1024 * 1024  # per document, or per event in a stream
+_MAX_STREAM_BYTES = 8 * MAX_RESULT_BYTES  # per event stream
 
 
 @dataclass
 class Exchange:
-    """The outcome of the HTTP requests of one call."""
+    """The outcome of a call's HTTP requests."""
 
-    status: int | None = None  # of the last response with a status of 300 or more
-    on_refusal: Callable[[], None] | None = None  # called when a POST gets such a response
+    status: int | None = None  # last response with a status of 300 or above
+    on_refusal: Callable[[], None] | None = None  # called if a POST receives such a response
 
 
 exchange: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
@@ -37,7 +37,7 @@ class ResponseTooLarge(httpx2.StreamError):
 
 
 def http_client(address: ServerAddress, *, seconds: float) -> httpx2.AsyncClient:
-    """Return a client for the server at an address only; `seconds` is the timeout of each step, such as a read."""
+    """Return a client restricted to a server's origin; `seconds` is the timeout of each step, for example a read."""
     return httpx2.AsyncClient(
         transport=_GuardedTransport(address),
         headers=dict(address.headers),
@@ -47,7 +47,7 @@ def http_client(address: ServerAddress, *, seconds: float) -> httpx2.AsyncClient
 
 
 class _GuardedTransport(httpx2.AsyncBaseTransport):
-    """Sends requests to one origin only, at checked addresses, and limits the size of responses."""
+    """Sends requests to a single origin, at checked addresses, and limits response sizes."""
 
     def __init__(self, address: ServerAddress) -> None:
         url = httpx2.URL(address.url)
@@ -58,10 +58,10 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         self._http._pool = httpcore2.AsyncConnectionPool(ssl_context=tls(), network_backend=network)  # type: ignore[arg-type]
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request, and record a status of 300 or more in the current `Exchange`."""
+        """Send a request, and record a status of 300 or above in the current `Exchange`."""
         if (request.url.scheme, request.url.host, request.url.port) != self._origin:
-            raise OutboundRefused("The MCP server refers to another origin, to which no request is sent.")
-        self._check(str(request.url))  # the SDK follows redirects of the same origin
+            raise OutboundRefused("The MCP server refers to another origin, which is not allowed.")
+        self._check(str(request.url))  # the SDK follows redirects to the same origin
         request.headers["accept-encoding"] = "identity"
         response = await self._http.handle_async_request(request)
         current = exchange.get()

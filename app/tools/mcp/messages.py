@@ -1,8 +1,8 @@
 """
-Messages of MCP servers that the SDK would discard as a whole because of a part of them.
+Repairs MCP messages that the SDK would otherwise discard entirely.
 
-A message that is nested too deeply cannot be parsed, and a list with one tool that deviates from the protocol is
-invalid: all tools of the server would be lost. Here what is too deep is cut off, and what deviates is left out.
+A message nested too deeply cannot be parsed, and a single nonconforming tool invalidates the whole tool list. Here,
+values nested too deeply become null, and nonconforming fields are dropped.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import mcp_types
 from mcp.client import streamable_http
 from pydantic import ValidationError
 
-MAX_LEVELS = 150  # of a message; pydantic parses about 200
-MAX_MENDED = 4 * 1024 * 1024  # bytes: the search for what is too deep holds the event loop
+MAX_LEVELS = 150  # in a message; pydantic parses about 200
+MAX_MENDED = 4 * 1024 * 1024  # bytes; the search for deep nesting blocks the event loop
 
-# A text, or a bracket outside of one.
+# A string, or a bracket outside a string.
 _TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)
 
 
 def parse_leniently() -> None:
-    """Let the SDK's clients parse such messages."""
+    """Patch the SDK's clients to repair such messages."""
     adapter = _Adapter(mcp_types.jsonrpc_message_adapter)
     for module in (mcp_types, streamable_http):
         setattr(module, "jsonrpc_message_adapter", adapter)  # noqa: B010 - the SDK declares its type
 
 
 class _Adapter:
-    """The type adapter with which the SDK parses messages."""
+    """Wraps the SDK's type adapter for messages."""
 
     def __init__(self, adapter: Any) -> None:
         self._adapter = adapter
@@ -51,13 +51,13 @@ class _Adapter:
             message = self._adapter.validate_json(mended, **options)
         if isinstance(message, mcp_types.JSONRPCResponse) and isinstance(tools := message.result.get("tools"), list):
             conforming = [*map(conforming_tool, tools)]
-            if any(tool["name"] for tool in conforming):  # otherwise it is no list of tools
+            if any(tool["name"] for tool in conforming):  # otherwise `tools` is not a tool list
                 message.result["tools"] = conforming
         return message
 
 
 def without_deep(data: bytes, levels: int = MAX_LEVELS) -> bytes:
-    """Return JSON with null for each object and array that is nested in `levels` others."""
+    """Replace each object and array nested below `levels` others with null."""
     kept: list[bytes] = []
     level = end = 0
     for token in _TOKENS.finditer(data):
@@ -75,7 +75,7 @@ def without_deep(data: bytes, levels: int = MAX_LEVELS) -> bytes:
 
 
 def conforming_tool(tool: object) -> dict[str, object]:
-    """Return a tool of a list in the form of the protocol, as far as it is used here; without a name it is unusable."""
+    """Return a listed tool reduced to the protocol's fields used here. A tool without a name is unusable."""
     described = tool if isinstance(tool, Mapping) and isinstance(tool.get("name"), str) else {"name": ""}
     fields: dict[str, object] = {
         field: text for field in ("name", "title", "description") if isinstance(text := described.get(field), str)
@@ -87,7 +87,7 @@ def conforming_tool(tool: object) -> dict[str, object]:
 
 
 def _conforming_schema(schema: object) -> dict[str, object]:
-    """Return the schema of a tool's arguments, which are always an object."""
+    """Return the schema for a tool's arguments, which is always an object schema."""
     conforming = {**schema, "type": "object"} if isinstance(schema, dict) else {"type": "object"}
     properties, required = conforming.get("properties"), conforming.get("required")
     if not isinstance(properties, dict) or not all(isinstance(one, dict | bool) for one in properties.values()):

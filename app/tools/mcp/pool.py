@@ -1,8 +1,8 @@
 """
-Open sessions with declared MCP servers, reused by later responses of the same owner.
+Open sessions with declared MCP servers, reused by the same owner's later responses.
 
-A ping checks the session before a response reuses it, and a lost session is replaced. No call is sent twice. Idle and
-old sessions are closed. Servers named by a caller's URL get a new session for each response.
+Before reuse, a ping checks the session; a lost session is replaced. No call is sent twice. Idle and old sessions are
+closed. Servers at callers' URLs get a new session per response.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _CONNECTION = "app.tools.mcp.connection"
 
-_CLOSE_SECONDS = 10  # for closing all connections at shutdown
-_LIST_SECONDS = 300.0  # after which a cached list of tools is requested again
+_CLOSE_SECONDS = 10  # seconds to close all connections at shutdown
+_LIST_SECONDS = 300.0  # TTL of a cached tool list
 _MAX_CACHED_LIST = 1024 * 1024  # characters of JSON
 
 _Key: TypeAlias = tuple[str, str, frozenset[tuple[str, str]]]  # server, owner, headers
@@ -35,7 +35,7 @@ _Listed: TypeAlias = tuple[list[dict[str, object]], bool]
 async def open_connection(address: ServerAddress, *, stderr: bool = False) -> ServerConnection:
     """Open a session with a server; raises `MCPFailure`. The first call imports the SDK."""
     if _CONNECTION not in sys.modules:
-        await asyncio.to_thread(importlib.import_module, _CONNECTION)  # takes more than a second
+        await asyncio.to_thread(importlib.import_module, _CONNECTION)  # slower than a second
     from app.tools.mcp.connection import ServerConnection
 
     connection = ServerConnection(address, stderr=stderr)
@@ -45,11 +45,11 @@ async def open_connection(address: ServerAddress, *, stderr: bool = False) -> Se
 
 @dataclass(eq=False, slots=True)
 class PooledConnection:
-    """An open connection with its number of users and the cached list of tools."""
+    """An open connection with a reference count and a cached tool list."""
 
     connection: ServerConnection
-    key: _Key | None  # None: it is not reused
-    expires: float  # loop time
+    key: _Key | None  # None if never reused
+    expires: float  # event loop time
     users: int = 1
     idle: asyncio.TimerHandle | None = field(default=None)
     _listed: str = ""  # JSON, so that responses cannot change each other's list
@@ -58,7 +58,6 @@ class PooledConnection:
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection accepts requests."""
         return self.connection.is_open
 
     async def list_tools(self) -> _Listed:
@@ -79,7 +78,7 @@ class PooledConnection:
 
 
 class _Opening:
-    """A connection that is being opened, or checked, and the number of responses that wait for it."""
+    """A connection being opened or checked, and the number of waiting responses."""
 
     __slots__ = ("task", "waiting")
     task: asyncio.Task[PooledConnection]
@@ -93,13 +92,13 @@ class SessionPool:
 
     def __init__(self, limits: PoolLimits) -> None:
         self._limits = limits
-        self._kept: dict[_Key, PooledConnection] = {}  # the least recently used first
+        self._kept: dict[_Key, PooledConnection] = {}  # least recently used first
         self._opening: dict[_Key, _Opening] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def acquire(self, address: ServerAddress, owner: str) -> PooledConnection:
-        """Return an open connection, which `release` gives back; raises `MCPFailure`."""
+        """Return an open connection, to be returned with `release`; raises `MCPFailure`."""
         if not address.name or self._closed or self._limits.idle <= 0:
             return PooledConnection(await open_connection(address), None, 0.0)
         key = (address.name, "" if address.shared else owner, frozenset(address.headers.items()))
@@ -114,7 +113,7 @@ class SessionPool:
             raise
 
     async def _open(self, key: _Key, address: ServerAddress, opening: _Opening) -> PooledConnection:
-        """Return an open connection for the responses that wait for it, however many."""
+        """Return an open connection, shared by all waiting responses."""
         try:
             pooled = await self._reused(key) or await self._opened(key, address)
         finally:
@@ -124,7 +123,7 @@ class SessionPool:
         return pooled
 
     def _leave(self, key: _Key, opening: _Opening) -> None:
-        """Stop waiting for a connection; without waiting responses, it is not opened."""
+        """Stop waiting for a connection. It is not opened if no response waits."""
         task = opening.task
         if not task.done():
             opening.waiting -= 1
@@ -174,7 +173,7 @@ class SessionPool:
         return pooled
 
     def release(self, pooled: PooledConnection) -> None:
-        """Give a connection back: keep it for later responses, or begin to close it."""
+        """Return a connection: keep it open for later responses, or start closing it."""
         pooled.users -= 1
         if pooled.users:
             return
@@ -186,7 +185,7 @@ class SessionPool:
             pooled.idle = asyncio.get_running_loop().call_later(self._limits.idle, self._retire, pooled)
 
     def _retire(self, pooled: PooledConnection) -> None:
-        """Reuse a connection no more, and close it once no response uses it."""
+        """Stop reusing a connection, and close it once unused."""
         if pooled.key is not None and self._kept.get(pooled.key) is pooled:
             del self._kept[pooled.key]
         if not pooled.users:
@@ -200,7 +199,7 @@ class SessionPool:
             task.add_done_callback(self._closing.discard)
 
     async def aclose(self) -> None:
-        """Close all connections, and wait for it up to a timeout; no connection is kept from now on."""
+        """Close all connections, waiting up to a timeout. Later connections are not kept open."""
         self._closed = True
         while self._kept:
             self._close(self._kept.popitem()[1])

@@ -1,4 +1,4 @@
-"""Results of MCP servers as outcomes for the model and the caller, without secrets."""
+"""Converts MCP results to outcomes for the model and the caller, without secrets."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from app.core.redaction import Redactor
 from app.core.types import JSONMapping, Part
 from app.tools import Outcome
 
-Block: TypeAlias = JSONMapping  # of a result's `content`, as the protocol has it
+Block: TypeAlias = JSONMapping  # in a result's `content`, as defined by the protocol
 
 CUT = "\n[Result truncated here.]"
-MAX_IMAGES, MAX_IMAGE_CHARS = 32, 20_000_000  # of one result, in base64; they are stored with the turn
-_LONG_SEGMENT = 16  # characters from which on a segment of a URL's path is treated as a secret
+MAX_IMAGES, MAX_IMAGE_CHARS = 32, 20_000_000  # base64, per result; stored with the turn
+_LONG_SEGMENT = 16  # characters; longer URL path segments are treated as secrets
 
 
 def redactor_for(url: str = "", headers: Mapping[str, str] | None = None, more: Iterable[str] = ()) -> Redactor:
-    """Return a redactor for the secrets of one server: in its URL, its header values (with any scheme), and `more`."""
+    """Return a redactor for a server's secrets: in its URL, header values (with any scheme), and `more`."""
     values = [*more, *_secrets_of(url)]
     for value in (headers or {}).values():
         values += [value, value.partition(" ")[2]]
@@ -27,7 +27,7 @@ def redactor_for(url: str = "", headers: Mapping[str, str] | None = None, more: 
 
 
 def without_secrets(value: object, redactor: Redactor) -> object:
-    """Return a JSON value without the known secrets, at any depth."""
+    """Redact the known secrets in a JSON value, at any depth."""
     if isinstance(value, str):
         return redactor.without_known(value)
     if isinstance(value, list):
@@ -38,7 +38,7 @@ def without_secrets(value: object, redactor: Redactor) -> object:
 
 
 def _secrets_of(url: str) -> list[str]:
-    """Return the parts of a URL that may be secrets: some servers expect a key in the path or the query."""
+    """Return URL parts that may be secrets: some servers expect a key in the path or query."""
     parts = urlsplit(url)
     path = [segment for segment in parts.path.split("/") if len(segment) >= _LONG_SEGMENT]
     whole = [f"{parts.path}?{parts.query}"] if parts.query else []
@@ -46,7 +46,7 @@ def _secrets_of(url: str) -> list[str]:
 
 
 def outcome_of(result: JSONMapping, redactor: Redactor, max_chars: int) -> Outcome:
-    """Return the outcome of a call that the server answered with a result of `tools/call`."""
+    """Convert a `tools/call` result."""
     blocks: list[Block] = result.get("content") or []
     text = cut(redactor.without_known(_text(blocks, result.get("structuredContent"))), max_chars)
     if result.get("isError"):
@@ -55,24 +55,24 @@ def outcome_of(result: JSONMapping, redactor: Redactor, max_chars: int) -> Outco
         return Outcome.failed(f"Error: {text}", {"output": None, "error": error})
     images, left_out = _images(blocks)
     if left_out:
-        text += f"\n[{left_out} images of this result were omitted: too many or too large.]"
+        text += f"\n[{left_out} images in this result were omitted: too many or too large.]"
     output: str | list[Part] = [{"type": "input_text", "text": text}, *images] if images else text
     return Outcome(output, {"output": text, "error": None})
 
 
 def failed(error: Mapping[str, object], redactor: Redactor, *, begun: bool = True) -> Outcome:
-    """Return the outcome of a call that got no result; `error` is the `error` of the `mcp_call` item."""
+    """Return the outcome for a call without result; `error` is the `error` in the `mcp_call` item."""
     message = redactor(str(error["message"]))
     return Outcome.failed(f"Error: {message}", {"output": None, "error": {**error, "message": message}}, begun=begun)
 
 
 def cut(text: str, max_chars: int) -> str:
-    """Truncate a text to `max_chars` characters, including a note that it was cut."""
+    """Truncate a text to `max_chars` characters, including a truncation note."""
     return text if len(text) <= max_chars else text[: max(0, max_chars - len(CUT))] + CUT
 
 
 def _text(blocks: Iterable[Block], structured: object) -> str:
-    """Return the text of a result's blocks; its structured content is added only if there is no text block."""
+    """Join the blocks' text. Structured content is only added if no text block exists."""
     blocks = list(blocks)
     if structured is not None and not any(block.get("type") == "text" for block in blocks):
         return "\n".join([json.dumps(structured, ensure_ascii=False), *filter(None, map(_block_text, blocks))])
@@ -97,7 +97,7 @@ def _block_text(block: Block) -> str:
 
 
 def _images(blocks: Iterable[Block]) -> tuple[list[Part], int]:
-    """Return the images of a result that are shown to the model, and the number of the others."""
+    """Return the images shown to the model, and the number omitted."""
     shown: list[Part] = []
     left, left_out = MAX_IMAGE_CHARS, 0
     for image in filter(None, map(_image, blocks)):
@@ -111,7 +111,7 @@ def _images(blocks: Iterable[Block]) -> tuple[list[Part], int]:
 
 
 def _image(block: Block) -> Part | None:
-    """Return an image block, or an embedded image resource, as an `input_image` part; None for other blocks."""
+    """Return an image block, or embedded image resource, as an `input_image` part; None for other blocks."""
     if block.get("type") == "resource":
         resource = block.get("resource") or {}
         media_type, data = resource.get("mimeType"), resource.get("blob")

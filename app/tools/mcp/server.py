@@ -1,4 +1,4 @@
-"""The address of an MCP server, the tools that a response may call, and failures. Does not import the SDK."""
+"""An MCP server's address, the tools callable in a response, and failures. Does not import the SDK."""
 
 from __future__ import annotations
 
@@ -17,32 +17,31 @@ from app.tools.mcp.settings import Approval, ToolFilter, adds_approval, needs_ap
 
 TransportName: TypeAlias = Literal["auto", "http", "sse"]
 
-CONNECTION_CLOSED = -32000  # JSON-RPC error codes that the SDK uses for failed connections
+CONNECTION_CLOSED = -32000  # JSON-RPC error codes used by the SDK for failed connections
 REQUEST_TIMEOUT = -32001
 
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """The address of an MCP server, with its headers and timeouts. Its `repr` contains no secrets."""
+    """An MCP server's address, headers and timeouts. The `repr` contains no secrets."""
 
     url: str = field(default="", repr=False)
-    name: str = ""  # of a declared server
+    name: str = ""  # declared servers only
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     transport: TransportName = "auto"
     reach: Reach = "public"
-    command: Sequence[str] = field(default=(), repr=False)  # a program to run, in place of the URL
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)  # more environment variables of the program
-    directory: str | None = None  # the working directory of the program
-    shared: bool = False  # whether responses of all owners use one session
+    command: Sequence[str] = field(default=(), repr=False)  # program to run, in place of the URL
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)  # additional environment variables for the program
+    directory: str | None = None  # the program's working directory
+    shared: bool = False  # whether all owners share a session
     open_seconds: float = 30
     call_seconds: float = 120
     resolver: Resolver = field(default=resolve, repr=False)
-    # Called with the URL of each request to a server that a caller has named; raises `OutboundRefused`.
+    # Called with each request's URL, for servers at callers' URLs; raises `OutboundRefused`.
     check: Callable[[str], object] = field(default=str, repr=False)
 
     @property
     def redactor(self) -> Redactor:
-        """A redactor for the secrets in it."""
         return redactor_for(self.url, self.headers, self.env.values())
 
     @property
@@ -53,9 +52,9 @@ class ServerAddress:
 
 class MCPFailure(Exception):
     """
-    A failure of an MCP server; the message is fit for the model and the caller.
+    An MCP server failed. The message is safe for the model and the caller.
 
-    `error` is the `error` of the `mcp_call` item.
+    `error` is the `error` in the `mcp_call` item.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class MCPFailure(Exception):
         *,
         by_server: bool = False,
     ) -> None:
-        """`by_server`: it is an error of the protocol that the server itself has sent, so the session goes on."""
+        """`by_server`: a protocol error sent by the server itself, so the session continues."""
         super().__init__(message)
         self.message = message
         self.by_server = by_server
@@ -75,27 +74,26 @@ class MCPFailure(Exception):
 
 @dataclass(frozen=True)
 class MCPServerTools:
-    """The tools of a server that may be called in a response, and the calls that need an approval."""
+    """The tools callable in a response, and the calls that need approval."""
 
-    allowed: Sequence[ToolFilter]  # all have to match
-    approval: Approval  # which calls need an approval
-    added: Approval = "never"  # and which others, since the request asks for more approvals than the operator
-    deferred: bool = False  # whether the tools are offered only after a tool search has returned them
+    allowed: Sequence[ToolFilter]  # all must match
+    approval: Approval  # calls that need approval
+    added: Approval = "never"  # additional calls that need approval, by the request
+    deferred: bool = False  # whether tools are only offered after a tool search returned them
 
     def allows(self, tool: JSONMapping) -> bool:
-        """Return whether a tool, as described in an `mcp_list_tools` item, may be called."""
+        """Return whether a tool, as described in an `mcp_list_tools` item, is callable."""
         return all(tool_filter.matches(tool["name"], is_read_only(tool)) for tool_filter in self.allowed)
 
     def needs_approval(self, tool: JSONMapping) -> bool:
-        """Return whether calls of a tool have to be approved."""
         name, read_only = tool["name"], is_read_only(tool)
         return needs_approval(self.approval, name, read_only) or adds_approval(self.added, name, read_only)
 
     def missing(self, tools: Sequence[JSONMapping]) -> str:
         """
-        Return in words what the last filter, that of the request, asks for in vain; "" if there is nothing of that.
+        Describe what the request's filter (the last one) selects in vain; "" if nothing.
 
-        `tools` are those that may be called: whether there are others is not for the caller to know.
+        `tools` are the callable tools, since the caller must not learn about others.
         """
         asked = self.allowed[-1] if self.allowed else ToolFilter()
         names = [tool["name"] for tool in tools]
@@ -113,7 +111,7 @@ class MCPServerTools:
 
 
 def some_of(names: Sequence[object]) -> str:
-    """Return some names for a message."""
+    """List up to three names for a message."""
     more = f" and {len(names) - 3} more" if names[3:] else ""
     return f"{', '.join(map(label, names[:3]))}{more}"
 

@@ -1,4 +1,4 @@
-"""One MCP server during one response: its tools as functions, and their calls."""
+"""An MCP server during a response: its tools as functions, and their calls."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from app.tools.mcp.pool import PooledConnection, SessionPool, open_connection
 from app.tools.mcp.results import failed, outcome_of, without_secrets
 from app.tools.mcp.server import MCPFailure, MCPServerTools, ServerAddress, some_of
 
-MAX_SCHEMA_LEVELS = 100  # of a tool that is offered; `messages` cuts off what is nested deeper in a list
+MAX_SCHEMA_LEVELS = 100  # in an offered tool's schema; `messages` truncates deeper lists
 
-# The notes that are stored with a list item, or encrypted, so that no caller can write them: the server and the filters
-# that the list was made from, and the hash of its tools.
+# Private data stored (or encrypted) with a list item, so that callers cannot forge it: the server and filters for which
+# the list was made, and a hash of its tools.
 _SOURCE, _DIGEST = "source", "digest"
 
 
 async def tools_of(address: ServerAddress) -> list[dict[str, object]]:
-    """Connect to a server, and return its tools as it lists them; raises `MCPFailure`."""
+    """Connect to a server, and return its tool descriptions; raises `MCPFailure`."""
     connection = await open_connection(address, stderr=True)
     try:
         listed, _ = await connection.list_tools()
@@ -35,9 +35,9 @@ async def tools_of(address: ServerAddress) -> list[dict[str, object]]:
 
 class MCPSession(AbstractAsyncContextManager["MCPSession"]):
     """
-    A `ToolSession` that takes a connection from a pool on its first request, and another one if that was lost.
+    A `ToolSession` that acquires a pooled connection on its first request, and another if it was lost.
 
-    `scope` names who shares the connection: responses with the same one.
+    Responses with the same `scope` share a connection.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class MCPSession(AbstractAsyncContextManager["MCPSession"]):
             self._pool.release(connection)
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
-        """Return the tools that may be called. They are listed once per conversation; later turns use the list item."""
+        """Return the callable tools. They are listed once per conversation; later turns reuse the list item."""
         source = f"{self._address.fingerprint}:{self._tools.fingerprint}"
         tools = self._earlier_list(items, report, source)
         if tools is None:
@@ -75,7 +75,6 @@ class MCPSession(AbstractAsyncContextManager["MCPSession"]):
         return [self._function(tool) for tool in tools if self._tools.allows(tool)]
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
-        """Call a tool of the server."""
         try:
             connection = await self._connection()
         except MCPFailure as failure:
@@ -88,10 +87,10 @@ class MCPSession(AbstractAsyncContextManager["MCPSession"]):
 
     def _earlier_list(self, items: Sequence[Item], report: Report, source: str) -> list[dict[str, object]] | None:
         """
-        Return the tools of the conversation's latest list of this server; None if there is none to reuse.
+        Return the tools from the conversation's latest list of this server, or None if it cannot be reused.
 
-        A list says which tools are read-only, and so which may be called without an approval: only one that was made
-        here counts, as it was made, whatever a caller has sent in its place.
+        A list determines which tools are read-only and thus callable without approval. So it is only reused if this
+        server created it, and the caller has not modified it.
         """
         for item in reversed(items):
             if item["type"] == "mcp_list_tools" and item.get("server_label") == self._label:
@@ -103,7 +102,7 @@ class MCPSession(AbstractAsyncContextManager["MCPSession"]):
         return None
 
     async def _list(self, report: Report, source: str) -> list[dict[str, object]] | None:
-        """Return the tools that may be called, as the server lists them; None if it cannot be asked."""
+        """List the callable tools; None if the server fails."""
         item = report.add("mcp_list_tools", server_label=self._label)
         try:
             connection = await self._connection()
@@ -114,12 +113,12 @@ class MCPSession(AbstractAsyncContextManager["MCPSession"]):
             report.warn(f"The tools of the MCP server {self._label!r} cannot be used: {message}")
             return None
         if not complete:
-            report.warn(f"The tool list of the MCP server {self._label!r} is endless; it was truncated.")
+            report.warn(f"The tool list of the MCP server {self._label!r} is too long or has no end; it was truncated.")
         tools = [tool for description in listed if (tool := read_tool(without_secrets(description, self._redactor)))]
         if len(tools) < len(listed):
             report.warn(f"The MCP server {self._label!r} lists tools without a name; they were ignored.")
         if deep := [tool["name"] for tool in tools if is_deep(tool["input_schema"])]:
-            which = f"Tools of the MCP server {self._label!r} whose schemas have more than {MAX_SCHEMA_LEVELS} levels"
+            which = f"Tools of the MCP server {self._label!r} with schemas deeper than {MAX_SCHEMA_LEVELS} levels"
             report.warn(f"{which} were ignored: {some_of(deep)}.")
         tools = [tool for tool in tools if tool["name"] not in deep and self._tools.allows(tool)]
         item.note(**{_SOURCE: source, _DIGEST: _digest(tools)})
@@ -145,7 +144,7 @@ class MCPSession(AbstractAsyncContextManager["MCPSession"]):
 
 
 def read_tool(tool: object) -> dict[str, object] | None:
-    """Return a tool, from a server's list or an item, in the shape of `mcp_list_tools`; None if it is malformed."""
+    """Convert a tool from a server's list or an item to the `mcp_list_tools` shape; None if malformed."""
     if not isinstance(tool, Mapping) or not isinstance(name := tool.get("name"), str) or not name:
         return None
     schema = tool.get("inputSchema", tool.get("input_schema"))
@@ -158,7 +157,7 @@ def read_tool(tool: object) -> dict[str, object] | None:
 
 
 def is_deep(value: object, levels: int = MAX_SCHEMA_LEVELS) -> bool:
-    """Return whether a JSON value has more than `levels` of objects and arrays."""
+    """Return whether a JSON value has more than `levels` levels of objects and arrays."""
     if not isinstance(value, dict | list):
         return False
     inner = value.values() if isinstance(value, dict) else value
@@ -166,5 +165,5 @@ def is_deep(value: object, levels: int = MAX_SCHEMA_LEVELS) -> bool:
 
 
 def _digest(tools: Sequence[Mapping[str, object]]) -> str:
-    """Return a hash of tools, as `read_tool` returns them."""
+    """Hash tools returned by `read_tool`."""
     return sha256(json.dumps(tools, sort_keys=True).encode()).hexdigest()[:32]

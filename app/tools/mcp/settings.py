@@ -1,5 +1,5 @@
 """
-The settings of MCP servers: the table `[tools.mcp]`, and files in the `mcpServers` format of other programs.
+Settings for MCP servers: the table `[tools.mcp]`, and files in other programs' `mcpServers` format.
 
     [tools.mcp]
     allow_urls = ["https://*.example.com/*"]      # what callers may name in `server_url`
@@ -39,7 +39,7 @@ from app.tools.validation import read_table
 
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
-# The right `mcp:url` is that to servers that callers name by a URL, so no declared server has this name.
+# `mcp:url` is the right to use callers' URLs, so no declared server may have this name.
 CALLERS_URLS = "url"
 
 
@@ -48,19 +48,19 @@ class _Settings(BaseModel):
 
 
 class ToolFilter(_Settings):
-    """Selects tools of a server by name, and by whether they are read-only."""
+    """Selects a server's tools by name, and by whether they are read-only."""
 
     tool_names: list[str] | None = None
     read_only: bool | None = None
 
     def matches(self, name: str, read_only: bool) -> bool:
-        """Return whether a tool is selected; `tool_names` are globs."""
+        """Return whether a tool is selected. `tool_names` are globs."""
         name_matches = self.tool_names is None or any(fnmatchcase(name, pattern) for pattern in self.tool_names)
         return name_matches and self.read_only in (None, read_only)
 
 
 class ApprovalFilter(_Settings):
-    """Selects the calls that need an approval: `always` overrides `never`, and a tool in neither needs one."""
+    """Selects calls that need approval. `always` overrides `never`; tools in neither need approval."""
 
     always: ToolFilter | None = None
     never: ToolFilter | None = None
@@ -70,7 +70,6 @@ Approval: TypeAlias = Literal["always", "never"] | ApprovalFilter
 
 
 def needs_approval(setting: Approval, name: str, read_only: bool) -> bool:
-    """Return whether calls of a tool need an approval by this setting."""
     if isinstance(setting, str):
         return setting == "always"
     if setting.always and setting.always.matches(name, read_only):
@@ -80,9 +79,9 @@ def needs_approval(setting: Approval, name: str, read_only: bool) -> bool:
 
 def adds_approval(asked: Approval, name: str, read_only: bool) -> bool:
     """
-    Return whether a request adds approvals for a tool to those that the operator requires.
+    Return whether a request requires approval for a tool beyond the operator's setting.
 
-    A filter is about the tools that it names in `always`, or about all but those in `never`.
+    A filter selects the tools in `always`, or else all tools except those in `never`.
     """
     if isinstance(asked, str):
         return asked == "always"
@@ -111,7 +110,7 @@ def _pattern(pattern: object) -> object:
 
 
 def _server(server: object) -> object:
-    """Accept a plain URL or command, as `antiphon serve --mcp` does."""
+    """Accept a plain URL or command, like `antiphon serve --mcp`."""
     if not isinstance(server, str):
         return server
     return {"url": server} if re.match(r"https?://", server) else {"command": server}
@@ -153,17 +152,17 @@ class MCPServer(_Settings):
     @model_validator(mode="after")
     def _has_one_place(self) -> MCPServer:
         if bool(self.url) == bool(self.command):
-            raise ValueError("must have a `url` or a `command`, and not both")
+            raise ValueError("must have either a `url` or a `command`")
         return self
 
     @property
     def allowed(self) -> ToolFilter:
-        """Its tools that may be called."""
+        """The filter for callable tools."""
         allowed = self.allowed_tools
         return allowed if isinstance(allowed, ToolFilter) else ToolFilter(tool_names=allowed)
 
     def program_problem(self) -> str | None:
-        """Return why the program of the server cannot be run; None if it can be, or if there is none."""
+        """Return why the server's program cannot be run, or None."""
         if not self.command:
             return None
         if self.directory and not Path(self.directory).is_dir():
@@ -184,11 +183,11 @@ class MCPServer(_Settings):
 
 
 class PoolLimits(NamedTuple):
-    """The limits of connections that are kept open between responses."""
+    """Limits for connections kept open between responses."""
 
     connections: int
-    idle: float  # seconds after the last use; 0: a connection is closed when its response ends
-    age: float  # seconds after which a connection is not reused
+    idle: float  # seconds after the last use; 0 closes a connection when its response ends
+    age: float  # seconds until a connection is no longer reused
 
 
 class MCPSettings(_Settings):
@@ -213,22 +212,21 @@ class MCPSettings(_Settings):
 
     @property
     def pool_limits(self) -> PoolLimits:
-        """The limits of sessions that are kept open."""
         return PoolLimits(self.max_sessions, self.session_idle, self.session_age)
 
     @property
     def reach(self) -> Reach:
-        """The addresses that the URLs of callers may lead to."""
+        """The address range that callers' URLs may resolve to."""
         return "private" if self.allow_private else "public"
 
     def check_url(self, url: str) -> None:
-        """Raise `OutboundRefused` for a URL that no server of a caller may have, nor lead to."""
+        """Raise `OutboundRefused` unless callers may send this URL (also as a redirect target)."""
         checked_url(url, allowed=self.allow_urls, reach=self.reach)
         if self.declared_at(url):
             raise OutboundRefused(URL_NOT_ALLOWED)
 
     def declared_at(self, url: str) -> list[tuple[str, MCPServer]]:
-        """Return the declared servers at a URL, with their names."""
+        """Return the servers declared at a URL, with their names."""
         return [(name, server) for name, server in self.servers.items() if is_same_place(url, server.url)]
 
     @field_validator("servers")
@@ -236,9 +234,9 @@ class MCPSettings(_Settings):
     def _are_labels(cls, servers: dict[str, MCPServer]) -> dict[str, MCPServer]:
         for name in servers:
             if not LABEL.fullmatch(name):
-                raise ValueError(f"{name!r} must be a name of letters, digits, '_', '-' and '.'")
+                raise ValueError(f"{name!r} must contain only letters, digits, '_', '-' and '.'")
             if name == CALLERS_URLS:
-                raise ValueError(f"{name!r} cannot be a server's name: the right `mcp:{name}` is that to callers' URLs")
+                raise ValueError(f"must not contain the name {name!r}: the right `mcp:{name}` is for callers' URLs")
         return servers
 
 
@@ -246,7 +244,7 @@ def read_settings(table: Mapping[str, object], environment: Mapping[str, str], d
     """
     Read the table `[tools.mcp]`, and its `file`, which is relative to `directory`.
 
-    The values of `headers_env` are added to `headers`. Raises `ValueError`, which names the invalid key.
+    Adds the values of `headers_env` to `headers`. Raises `ValueError` with the invalid key.
     """
     file = table.get("file")
     from_file = read_file(directory / file, environment) if isinstance(file, str) else {}
@@ -268,7 +266,7 @@ def _with_headers(name: str, server: MCPServer, environment: Mapping[str, str]) 
     for header, secret in headers.items():
         value = secret.get_secret_value()
         if re.search(r"[\r\n\0]", value) or not re.fullmatch(r"[!#$%&'*+.^_`|~\w-]+", header, re.ASCII):
-            raise ValueError(f"servers.{name}.headers: {header!r} cannot be sent as a header")
+            raise ValueError(f"servers.{name}.headers: {header!r} is not a valid header")
         if header.lower() == "authorization" and " " not in value.strip():
             headers[header] = SecretStr(f"Bearer {value.strip()}")
     return server.model_copy(update={"headers": headers})
@@ -276,10 +274,10 @@ def _with_headers(name: str, server: MCPServer, environment: Mapping[str, str]) 
 
 def read_file(path: Path, environment: Mapping[str, str]) -> JSONObject:
     """
-    Return the servers of a file in the `mcpServers` format, as tables `[tools.mcp.servers.NAME]`.
+    Return the servers in an `mcpServers` file, as tables `[tools.mcp.servers.NAME]`.
 
-    `${NAME}`, `${env:NAME}` and `${NAME:-default}` are replaced by environment variables. Disabled servers are left
-    out. Raises `ValueError`.
+    `${NAME}`, `${env:NAME}` and `${NAME:-default}` are replaced by environment variables. Disabled servers are skipped.
+    Raises `ValueError`.
     """
     try:
         document = json.loads(path.expanduser().read_text(encoding="utf-8-sig"))
@@ -304,7 +302,7 @@ _SAME = ("url", "env", "headers", "headers_env", "description", "allowed_tools",
 
 
 def _table(server: JSONMapping) -> dict[str, object]:
-    """Translate one server of such a file to our settings; settings of other programs are ignored."""
+    """Translate a server from such a file to our settings. Unknown settings are ignored."""
     table: JSONObject = {name: server[name] for name in _SAME if server.get(name) is not None}
     if url := server.get("serverUrl") or server.get("httpUrl"):
         table.setdefault("url", url)

@@ -1,11 +1,11 @@
 """
-The search commands of Codex: `POST /v1/alpha/search`.
+Codex search commands: `POST /v1/alpha/search`.
 
     {"id": "session", "model": "m", "commands": {"search_query": [{"q": "python"}], "open": [{"ref_id": "https://..."}]}}
 
-The answer has one text for the model: `{"output": "...", "results": [...], "encrypted_output": null}`. The request is
-defined in `codex-rs/codex-api/src/search.rs` of https://github.com/openai/codex. Failures are reported in the text,
-because Codex ends the turn at an HTTP error.
+The response contains a text for the model: `{"output": "...", "results": [...], "encrypted_output": null}`. The request
+is defined in `codex-rs/codex-api/src/search.rs` in https://github.com/openai/codex. Failures are reported in the text,
+because Codex ends the turn after an HTTP error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from app.tools import Declaration, Outcome
 
 MOST_COMMANDS = 16  # per request
 _CONCURRENT = 4
-_CHARS = 4  # per token, about
+_CHARS = 4  # characters per token, approximately
 _SIZES = {"short": "low", "medium": "medium", "long": "high"}  # `search_context_size` by `response_length`
 _REFERENCES = "The `ref_id` of a result is its URL."
 
@@ -34,7 +34,7 @@ class _Fields(BaseModel):
 
 
 class QueryCommand(_Fields):
-    """One search."""
+    """A search."""
 
     q: str
     recency: int | None = None
@@ -42,7 +42,7 @@ class QueryCommand(_Fields):
 
 
 class OpenCommand(_Fields):
-    """Opens a page, at a line."""
+    """Opens a page at a line."""
 
     ref_id: str
     lineno: int | None = Field(None, ge=0)
@@ -62,7 +62,7 @@ class TimeCommand(_Fields):
 
 
 class SearchCommands(_Fields):
-    """The commands that are run; the text names the alternative to all others."""
+    """Supported commands, and unsupported ones, for which the answer names an alternative."""
 
     search_query: list[QueryCommand] | None = None
     open: list[OpenCommand] | None = None
@@ -98,11 +98,11 @@ _UNSUPPORTED = {
     "sports": "Sports are not available as a command. Use `search_query`.",
 }
 _PAGES_OFF = "Pages cannot be opened. Use `search_query`; its results contain text."
-_DOMAIN_CLASH = "None of the `domains` is allowed."
+_DOMAIN_CLASH = "None of the `domains` are allowed."
 
 
 class SearchSession(Protocol):
-    """A session of the tool `web_search`."""
+    """A `web_search` session."""
 
     @property
     def opens_pages(self) -> bool: ...
@@ -118,7 +118,7 @@ _Command: TypeAlias = Callable[[], Awaitable[Outcome]]
 
 
 class CodexSearch:
-    """Runs the commands of Codex by the tool `web_search`."""
+    """Runs Codex commands with the tool `web_search`."""
 
     def __init__(self, open_session: Callable[[Declaration], SearchSession]) -> None:
         self._open_session = open_session
@@ -152,7 +152,7 @@ class CodexSearch:
         declared = {name: value for name, value in request.settings.items() if name in _SETTINGS}
         if commands.response_length in _SIZES and not declared.get("search_context_size"):
             declared["search_context_size"] = _SIZES[commands.response_length]
-        # Modes beside true and false, such as `index_only`, are for an index that this server does not have.
+        # Other modes, such as `index_only`, need an index that this server does not have.
         if declared.get("external_web_access") not in (None, True):
             declared["external_web_access"] = False
 
@@ -210,7 +210,7 @@ def _opening(session: SearchSession, command: OpenCommand) -> _Command:
     return open_page
 
 
-_HEAD = 4  # lines before the text of a page: title, URL, a note, an empty line
+_HEAD = 4  # lines before a page's text: title, URL, a note, an empty line
 
 
 def _finding(session: SearchSession, command: FindCommand) -> _Command:
@@ -223,7 +223,7 @@ def _finding(session: SearchSession, command: FindCommand) -> _Command:
 
 
 def _unopened(session: SearchSession, ref_id: str) -> Outcome | None:
-    """Return why a page is not opened; None if it may be."""
+    """Return the error if a page may not be opened, else None."""
     if not session.opens_pages:
         return Outcome.failed(_PAGES_OFF)
     if not ref_id.lower().startswith(("http://", "https://")):

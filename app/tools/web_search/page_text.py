@@ -1,7 +1,7 @@
 """
-Read web pages: extract their text, and find places in it.
+Extracts the text of web pages, and finds matches in it.
 
-Pages are untrusted: extraction may take very long, and is therefore done in a process of its own (`pages`).
+Pages are untrusted, and extraction may be very slow, so it runs in a worker process (`pages`).
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from types import FrameType
 from app.core.charsets import codec_of, declared_charset, decoded
 from app.tools.html_text import html_title_and_text
 
-MAX_TEXT_CHARS = 400_000  # of one page
+MAX_TEXT_CHARS = 400_000  # per page
 MAX_PATTERN_CHARS = 1000
 MAX_MATCHES = 20
 
 _CONTEXT = 200  # characters on each side of a match
 _MAX_TITLE = 300  # characters
 _META = re.compile(rb"<meta[^<>]{0,500}?charset\s*=\s*[\"']?([\w.:-]{1,40})", re.IGNORECASE)
-_HEAD = 4096  # bytes in which a page declares its charset
+_HEAD = 4096  # bytes searched for a charset declaration
 _BOMS = ((b"\xef\xbb\xbf", "utf_8"), (b"\xff\xfe", "utf_16_le"), (b"\xfe\xff", "utf_16_be"))
 
 
 class PageFailed(Exception):
-    """A page could not be fetched or read; the message is fit for the model and the caller."""
+    """A page could not be fetched or read. The message is safe for the model and the caller."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageText:
-    """The text of a page."""
+    """A page's text."""
 
     url: str  # after redirects
     title: str
@@ -42,14 +42,14 @@ class PageText:
 
 def read_page(url: str, content_type: str, content: bytes, seconds: float) -> PageText:
     """
-    Return the text of a page; raises `PageFailed`.
+    Return a page's text; raises `PageFailed`.
 
-    Of HTML it is that of the article, or of the whole page if there is none, or if it takes longer than `seconds`.
+    For HTML, this is the article, or the whole page if no article is found within `seconds`.
     """
     media_type = content_type.partition(";")[0].strip().lower()
     is_html = media_type in ("text/html", "application/xhtml+xml", "")
     if not (is_html or media_type.startswith("text/") or re.search(r"[/+](json|xml)$", media_type)):
-        raise PageFailed(f"The page cannot be read: it is of the type {media_type[:100]}.")
+        raise PageFailed(f"The page cannot be read: its type is {media_type[:100]}.")
     text = _decoded(content, declared_charset(content_type), is_html=is_html)
     if not is_html:
         return PageText(url, url, text[:MAX_TEXT_CHARS])
@@ -60,7 +60,7 @@ def read_page(url: str, content_type: str, content: bytes, seconds: float) -> Pa
 
 
 def _decoded(content: bytes, charset: str | None, *, is_html: bool) -> str:
-    """Decode a page as browsers do: by its byte order mark, else as its server or the page itself declares."""
+    """Decode a page like browsers: by its byte order mark, else by the charset declared by the server or the page."""
     for mark, marked in _BOMS:
         if content.startswith(mark):
             return decoded(content.removeprefix(mark), marked)
@@ -75,7 +75,7 @@ def _decoded(content: bytes, charset: str | None, *, is_html: bool) -> str:
 
 
 class _TooSlow(BaseException):
-    """The extraction takes too long. No `Exception`: trafilatura would handle it."""
+    """Extraction timed out. Not an `Exception`, since trafilatura would catch it."""
 
 
 def _title_and_text(page: str, url: str, seconds: float) -> tuple[str, str]:
@@ -97,7 +97,7 @@ def _title_and_text(page: str, url: str, seconds: float) -> tuple[str, str]:
 
 @contextmanager
 def _interrupted(seconds: float) -> Iterator[None]:
-    """Raise `_TooSlow` within the context after some seconds, where the system can do so; in the main thread."""
+    """Raise `_TooSlow` within the context after some seconds, if the system supports it; main thread only."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise _TooSlow
@@ -115,7 +115,7 @@ def _interrupted(seconds: float) -> Iterator[None]:
 
 
 def matches(text: str, pattern: str) -> list[str]:
-    """Return the parts of a text around each match of a pattern, ignoring case; at most `MAX_MATCHES`."""
+    """Return the context of each case-insensitive match; at most `MAX_MATCHES`."""
     folded, wanted = _folded(text), _folded(pattern.strip())
     excerpts: list[str] = []
     at = folded.find(wanted)
@@ -127,7 +127,7 @@ def matches(text: str, pattern: str) -> list[str]:
 
 
 def _folded(text: str) -> str:
-    """Return a text of the same length without the difference between upper and lower case."""
+    """Fold case without changing the text's length."""
     folded = text.casefold()
     if len(folded) == len(text):
         return folded
@@ -136,4 +136,4 @@ def _folded(text: str) -> str:
 
 def _folded_character(character: str) -> str:
     folded = character.casefold()
-    return folded if len(folded) == 1 else character.lower()[:1]  # of ß is ss, and of İ an i with a second dot
+    return folded if len(folded) == 1 else character.lower()[:1]  # ß would become ss, and İ an i with a combining dot

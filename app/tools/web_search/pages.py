@@ -1,4 +1,4 @@
-"""Web pages as text: fetched through the guard, and read in processes of their own."""
+"""Web pages as text: fetched through the guard, and parsed in worker processes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ from app.tools.guard import OutboundRefused, Reach, URLPattern, fetch
 from app.tools.web_search.page_text import PageFailed, PageText, read_page
 from app.tools.web_search.providers import is_in_domains
 
-PAGE_READERS = 3  # pages that are read concurrently, which takes CPU; of one caller, one less
-PAGE_SECONDS = 30.0  # for one page, with the start of the process
-EXTRACT_SECONDS = 8.0  # for the article of a page; then all of its text is taken
+PAGE_READERS = 3  # concurrent CPU-bound parsers; one fewer per caller
+PAGE_SECONDS = 30.0  # per page, including process startup
+EXTRACT_SECONDS = 8.0  # to extract the article; then the page's full text is used
 PAGE_MEMORY = 1024**3  # bytes of address space
 
 
 class Pages:
-    """Opens web pages."""
-
     def __init__(self, reach: Reach, seconds: float) -> None:
-        """`seconds` limits the time in which a page is fetched."""
+        """`seconds` limits the time to fetch a page."""
         self._reach: Reach = reach
         self._seconds = seconds
         self._readers = IsolatedCalls(PAGE_READERS, seconds=PAGE_SECONDS, memory=PAGE_MEMORY)
@@ -48,7 +46,7 @@ class Pages:
         if not is_in_domains(str(page.url), allowed, blocked):
             raise PageFailed("The page redirects to a domain that is not allowed.")
         if page.status != 200:
-            raise PageFailed(f"The page cannot be read: its server answered with status {page.status}.")
+            raise PageFailed(f"The page cannot be read: its server returned status {page.status}.")
         try:
             arguments = str(page.url), page.content_type, page.content, EXTRACT_SECONDS
             return await self._readers.run(owner, read_page, *arguments)
@@ -59,7 +57,7 @@ class Pages:
 
 
 def _patterns(domains: Sequence[str], reach: Reach) -> list[URLPattern] | None:
-    """Return the patterns of allowed URLs; None if every https URL is allowed."""
+    """Return patterns for allowed URLs; None if every https URL is allowed."""
     hosts = [host for domain in domains for host in (domain, f"*.{domain}")]
     if reach == "public" and not hosts:
         return None

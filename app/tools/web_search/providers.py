@@ -1,8 +1,8 @@
 """
-Search services: their requests, and the results in their answers.
+Search services: their requests and results.
 
-A service is a row of `PROVIDERS`, which describes its request and where its results are in the JSON answer. Any other
-service is a class at an import path, with the methods of `SearchProvider`.
+A service is a row in `PROVIDERS`, which describes its request and the position of results in its JSON response. Any
+other service is a class at an import path, with the methods of `SearchProvider`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from app.runtime.connect_errors import why_no_answer
 from app.tools.guard import GuardedTransport, OutboundRefused
 from app.tools.web_search.settings import WebSearchSettings
 
-MAX_ANSWER_BYTES = 8_000_000  # of a search service; Tavily and Exa send the text of pages
+MAX_ANSWER_BYTES = 8_000_000  # per search response; Tavily and Exa return page texts
 
 
 class SearchFailed(Exception):
-    """A search failed; the message is fit for the model and the caller."""
+    """A search failed. The message is safe for the model and the caller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,32 +31,31 @@ class SearchQuery:
     """A search query with its options."""
 
     text: str
-    count: int = 8  # of results, at most
-    allowed_domains: Sequence[str] = ()  # and their subdomains; empty: any
+    count: int = 8  # maximum number of results
+    allowed_domains: Sequence[str] = ()  # and their subdomains; empty allows any
     blocked_domains: Sequence[str] = ()
     country: str | None = None  # two letters, ISO 3166-1
-    result_chars: int = 2000  # of text of each result, at most
+    result_chars: int = 2000  # maximum characters per result
 
     @property
     def with_sites(self) -> str:
-        """The text with `site:` operators, for services that have no field for domains."""
+        """The text with `site:` operators, for services without a domain field."""
         sites = " OR ".join(f"site:{domain}" for domain in self.allowed_domains)
         excluded = " ".join(f"-site:{domain}" for domain in self.blocked_domains)
         return " ".join(filter(None, (self.text, f"({sites})" if " OR " in sites else sites, excluded)))
 
     def permits(self, url: str) -> bool:
-        """Return whether a URL is in the domains of the query."""
         return is_in_domains(url, self.allowed_domains, self.blocked_domains)
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """One result of a search."""
+    """A search result."""
 
     url: str
     title: str
     text: str = ""
-    published: str | None = None  # the date, in the service's own format
+    published: str | None = None  # the date, in the service's format
 
 
 class SearchProvider(Protocol):
@@ -66,22 +65,20 @@ class SearchProvider(Protocol):
         """Return the results, best first; raises `SearchFailed`."""
         ...
 
-    async def aclose(self) -> None:
-        """Release the provider's resources."""
-        ...
+    async def aclose(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchAPI:
-    """The HTTP API of a search service."""
+    """A search service's HTTP API."""
 
     path: str
-    results: tuple[str, ...]  # the keys that lead to the list of results
-    text: Callable[[JSONMapping], Iterable[object]]  # the pieces of text of a result, best first
-    params: Callable[[SearchQuery], JSONObject]  # of the query string, or the JSON body where `method` is POST
-    url: str | None = None  # base URL of the service; None if each operator has a server
+    results: tuple[str, ...]  # path of keys to the result list
+    text: Callable[[JSONMapping], Iterable[object]]  # a result's text pieces, best first
+    params: Callable[[SearchQuery], JSONObject]  # query string, or JSON body if `method` is POST
+    url: str | None = None  # base URL; None if each operator runs a server
     method: str = "GET"
-    key_header: str | None = None  # the header of the key; None if the service needs no key
+    key_header: str | None = None  # None if the service needs no key
     key_prefix: str = ""
     published: str = "publishedDate"
     hints: Mapping[int, str] = field(default_factory=dict)  # advice for the operator, by HTTP status
@@ -140,7 +137,7 @@ PROVIDERS: dict[str, SearchAPI] = {
 
 
 class HTTPSearchProvider:
-    """A search service of `PROVIDERS`, queried over HTTP."""
+    """A service in `PROVIDERS`, queried over HTTP."""
 
     def __init__(
         self, api: SearchAPI, url: str, key: str | None, *, params: Mapping[str, object], timeout: float, name: str
@@ -159,15 +156,15 @@ class HTTPSearchProvider:
 
     @classmethod
     def from_settings(cls, settings: WebSearchSettings, key: str | None) -> HTTPSearchProvider:
-        """Return the provider of the settings; raises `ValueError`."""
+        """Create the configured provider; raises `ValueError`."""
         api = PROVIDERS[settings.provider]
         url = settings.url or api.url
         if url is None:
-            raise ValueError(f"url: must be the base URL of the server for {settings.provider}")
+            raise ValueError(f"url: must be set to the base URL of the {settings.provider} server")
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
             raise ValueError("url: must be the base URL of a server, such as http://127.0.0.1:8888")
         if api.key_header and not key:
-            raise ValueError(f"api_key_env: must name the variable that contains the key for {settings.provider}")
+            raise ValueError(f"api_key_env: must be set to the variable with the API key for {settings.provider}")
         return cls(api, url, key, params=settings.params, timeout=settings.timeout, name=settings.provider)
 
     async def search(self, query: SearchQuery) -> Sequence[SearchResult]:
@@ -185,12 +182,12 @@ class HTTPSearchProvider:
             raise SearchFailed(f"The search failed: {self._name} does not answer: {why_no_answer(error)}.") from None
         if response.status_code != 200:
             hint = self._api.hints.get(response.status_code)
-            status = f"{self._name} answered with status {response.status_code}"
+            status = f"{self._name} returned status {response.status_code}"
             raise SearchFailed(f"The search failed: {status}{f'; {hint}' if hint else ''}.")
         try:
             answer = response.json()
         except ValueError:
-            raise SearchFailed("The answer of the search service cannot be read.") from None
+            raise SearchFailed("The search failed: the search service sent an invalid response.") from None
         return [*self._read(answer, query)]
 
     def _read(self, answer: object, query: SearchQuery) -> Iterable[SearchResult]:
@@ -215,7 +212,7 @@ class HTTPSearchProvider:
 
 
 def urlsplit_host(url: str) -> str | None:
-    """Return the host of an HTTP URL, in lower case; None for any other string."""
+    """Return an HTTP URL's host in lower case; None for other strings."""
     try:
         parts = urlsplit(url)
         host = parts.hostname
@@ -225,7 +222,7 @@ def urlsplit_host(url: str) -> str | None:
 
 
 def is_in_domains(url: str, allowed: Sequence[str], blocked: Sequence[str] = ()) -> bool:
-    """Return whether a URL is in an allowed domain or its subdomains (an empty list allows all), and not blocked."""
+    """Return whether a URL is in an allowed domain or subdomain (an empty list allows all), and not blocked."""
     host = urlsplit_host(url)
     if host is None:
         return False

@@ -1,5 +1,5 @@
 """
-The table `[tools.web_search]`.
+Settings for the table `[tools.web_search]`.
 
     [tools.web_search]
     provider = "searxng"                       # searxng, brave, tavily, exa, or an import path
@@ -18,8 +18,6 @@ from app.loading.optional_dependencies import require_packages
 
 
 class WebSearchSettings(BaseModel):
-    """The settings of web search."""
-
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     provider: str = "searxng"
@@ -47,7 +45,7 @@ class WebSearchSettings(BaseModel):
         return open_pages
 
     def key(self, environment: Mapping[str, str]) -> str | None:
-        """Return the key of the service; raises `ValueError` where its variable is not set."""
+        """Return the service's API key; raises `ValueError` if its variable is not set."""
         if self.api_key is not None:
             return self.api_key.get_secret_value()
         if self.api_key_env is None:

@@ -185,7 +185,7 @@ async def test_parts_of_many_times_the_file_are_refused(client: AsyncOpenAI, mon
     upload = await create(client, 3)
     for _ in range(5):
         await add(client, upload, b"abc")
-    with pytest.raises(openai.BadRequestError, match="by far"):
+    with pytest.raises(openai.BadRequestError, match="in total"):
         await add(client, upload, b"abc")
 
 

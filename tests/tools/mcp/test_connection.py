@@ -168,7 +168,7 @@ async def test_address_shows_no_secret() -> None:
 
 
 async def test_private_addresses_of_callers_get_no_request(lab: Lab) -> None:
-    with pytest.raises(MCPFailure, match="No request may be sent"):
+    with pytest.raises(MCPFailure, match="are not allowed"):
         await ServerConnection(ServerAddress(url=lab.url, reach="public")).open()
     assert lab.headers == []
 

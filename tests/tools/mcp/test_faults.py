@@ -420,7 +420,7 @@ async def test_answer_that_cannot_be_read_is_not_quoted(broken: Broken) -> None:
     assert failure == {
         "type": "mcp_protocol_error",
         "code": UNREADABLE,
-        "message": "The MCP server's response cannot be read.",
+        "message": "The MCP server sent an invalid response.",
     }
 
 

@@ -58,9 +58,9 @@ def test_result_images_are_shown_to_the_model(block: dict[str, Any]) -> None:
     ("sizes", "shown", "words"),
     [
         ([10] * MAX_IMAGES, MAX_IMAGES, None),
-        ([10] * (MAX_IMAGES + 3), MAX_IMAGES, "[3 images of this result were omitted"),
-        ([MAX_IMAGE_CHARS, 10], 1, "[1 images of this result were omitted"),
-        ([MAX_IMAGE_CHARS // 2, MAX_IMAGE_CHARS, 10], 2, "[1 images of this result were omitted"),
+        ([10] * (MAX_IMAGES + 3), MAX_IMAGES, "[3 images in this result were omitted"),
+        ([MAX_IMAGE_CHARS, 10], 1, "[1 images in this result were omitted"),
+        ([MAX_IMAGE_CHARS // 2, MAX_IMAGE_CHARS, 10], 2, "[1 images in this result were omitted"),
     ],
 )
 def test_result_images_beyond_the_bounds_are_not_shown(sizes: list[int], shown: int, words: str | None) -> None:

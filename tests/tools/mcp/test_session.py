@@ -328,7 +328,7 @@ async def test_tools_that_cannot_be_offered_are_left_out_with_a_warning(
     async with opened(tool_of({"servers": {"lab": {"url": lab.url}}}), server_label="lab") as session:
         found = names(await session.functions([], response))
     assert "add" in found and not found & {"deep", "deeper"}
-    deep = "Tools of the MCP server 'lab' whose schemas have more than 100 levels were ignored: 'deep', 'deeper'."
+    deep = "Tools of the MCP server 'lab' with schemas deeper than 100 levels were ignored: 'deep', 'deeper'."
     assert response.warnings == ["The MCP server 'lab' lists tools without a name; they were ignored.", deep]
 
 
@@ -487,7 +487,7 @@ async def test_declared_servers_are_checked(lab: Lab, tmp_path: Path) -> None:
         "no_folder": f"directory '{tmp_path}/folder' not found",
     }
     assert str(found["none"]).startswith(
-        "`allowed_tools` has names that match none of its tools: 'serch*', which are add,"
+        "`allowed_tools` has names that match none of its tools: 'serch*'; its tools are add,"
     )
     details = tool.details()
     assert details["lab"].startswith("12 tools: add, echo, ")
@@ -522,5 +522,5 @@ async def test_program_that_does_not_exist_is_said_to_be_missing() -> None:
     response = Response()
     async with opened(tool_of({"servers": {"typo": "no-such-program"}}), server_label="typo") as session:
         assert await session.functions([], response) == []
-    assert "program of the MCP server cannot be run" in response.items[0].fields["error"]
+    assert "MCP server's program cannot be run" in response.items[0].fields["error"]
     assert "no-such-program" not in response.items[0].fields["error"]

@@ -48,7 +48,7 @@ def test_scheme_in_a_header_is_not_changed(value: str) -> None:
         ({"servers": {"lab": {"url": "lab:9000"}}}, "servers.lab.url: must be an http or https URL"),
         ({"servers": {"lab": {"urls": "http://lab"}}}, "servers.lab.urls: unknown key"),
         ({"servers": {"l/b": {"url": "http://lab"}}}, "'l/b' must be a name"),
-        ({"servers": {"url": {"url": "http://lab"}}}, "'url' cannot be a server's name"),
+        ({"servers": {"url": {"url": "http://lab"}}}, "must not contain the name 'url'"),
         ({"servers": {"lab": {"url": "http://lab", "headers_env": {"A": "NONE"}}}}, "variable NONE is not set"),
         ({"servers": {"lab": {"url": "http://lab", "headers": {"A": "x\r\ny"}}}}, "servers.lab.headers"),
         ({"servers": {"lab": {"url": "http://lab", "require_approval": "maybe"}}}, "servers.lab.require_approval"),

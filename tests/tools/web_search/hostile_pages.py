@@ -46,12 +46,12 @@ PAGES = {
     # What is looked for.
     "one letter, and many of it": Page(lambda: b"a" * SIZE, "of at most 1000 characters", TEXT, "a" * 8000),
     "one letter, and others at the end": Page(
-        lambda: b"a" * SIZE, "not found in the page", TEXT, "a" * 500 + "b" + "a" * 499
+        lambda: b"a" * SIZE, "does not contain the text", TEXT, "a" * 500 + "b" + "a" * 499
     ),
     "one letter, and another at the beginning": Page(
-        lambda: b"a" * SIZE, "not found in the page", TEXT, "b" + "a" * 999
+        lambda: b"a" * SIZE, "does not contain the text", TEXT, "b" + "a" * 999
     ),
-    "periods": Page(lambda: b"ab" * (SIZE // 2), "not found in the page", TEXT, "ab" * 499 + "ba"),
+    "periods": Page(lambda: b"ab" * (SIZE // 2), "does not contain the text", TEXT, "ab" * 499 + "ba"),
     "letters that grow when folded": Page(lambda: "ß".encode() * (SIZE // 2), "ßßß", TEXT, "ßß"),
     "a capital letter with a dot": Page(lambda: ("İ" * 1000 + "needle").encode(), "İneedle", TEXT, "İNEEDLE"),
     "a pattern of an expression": Page(lambda: b"(a+)+$" * 1000, "(a+)+$", TEXT, "(a+)+$"),
@@ -104,8 +104,8 @@ PAGES = {
     # Other types.
     "XML": Page(entities, "ENTITY", "application/xml"),
     "JSON": Page(lambda: b"[" * SIZE, "[[[", "application/json"),
-    "a PDF": Page(lambda: b"%PDF-1.7", "it is of the type application/pdf", "application/pdf"),
-    "a long type": Page(lambda: b"", "it is of the type x/yyy", "x/" + "y" * 10_000),
+    "a PDF": Page(lambda: b"%PDF-1.7", "its type is application/pdf", "application/pdf"),
+    "a long type": Page(lambda: b"", "its type is x/yyy", "x/" + "y" * 10_000),
     # Transfer.
     "a bomb": Page(lambda: gzip.compress(b"a" * 50_000_000), "larger than 2000000 bytes", TEXT, None, "gzip"),
     "no gzip": Page(lambda: b"\x1f\x8b" + b"\0" * 1000, "cannot be decompressed", TEXT, None, "gzip"),

@@ -345,12 +345,12 @@ def test_matches_in_a_page_are_shown_with_their_context() -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({}, "url: must be the base URL of the server for searxng"),
+        ({}, "url: must be set to the base URL of the searxng server"),
         ({"url": "localhost"}, "must be the base URL"),
-        ({"provider": "brave"}, "api_key_env: must name the variable that contains the key for brave"),
+        ({"provider": "brave"}, "api_key_env: must be set to the variable with the API key for brave"),
         ({"provider": "brave", "api_key_env": "NO_SUCH_VARIABLE"}, "NO_SUCH_VARIABLE is not set"),
-        ({"provider": "bing"}, "not one of searxng, brave, tavily, exa"),
-        ({"provider": "no.such:Thing"}, "cannot be imported"),
+        ({"provider": "bing"}, "must be one of searxng, brave, tavily, exa"),
+        ({"provider": "no.such:Thing"}, "import failed"),
         ({"url": "http://a", "open_page": True}, "open_page"),
     ],
 )

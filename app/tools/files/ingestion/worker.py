@@ -98,7 +98,7 @@ class Ingestion:
             except FilesUnavailable:
                 pass  # the claim expires
             except Exception:
-                logger.exception("file indexing failed: %s", job.file_id)
+                logger.exception("file %s was not indexed", job.file_id)
             finally:
                 self._end(job)
 
