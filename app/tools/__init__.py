@@ -133,12 +133,11 @@ class Declaration:
 
 
 def is_label(label: object) -> TypeGuard[str]:
-    """Return whether a declaration's `server_label` is valid."""
     return isinstance(label, str) and 0 < len(label) <= 128
 
 
 def unknown_server(declaration: Declaration) -> InvalidRequest:
-    """The error for an undeclared MCP server, or for a declaration without a label."""
+    """The error for an undeclared MCP server, or a missing label."""
     tool, place = declaration.tool, declaration.place
     if not is_label(tool.get("server_label")):
         message = "Invalid 'server_label': must have 1 to 128 characters."
@@ -152,8 +151,6 @@ def unknown_server(declaration: Declaration) -> InvalidRequest:
 
 @frozen
 class ToolCall:
-    """A call made by the model."""
-
     id: str  # item id
     function: HostedFunction
     arguments: JSONObject
@@ -287,9 +284,7 @@ class ToolSession(Protocol):
         """
         ...
 
-    async def run(self, call: ToolCall, report: Report) -> Outcome:
-        """Run a call, once."""
-        ...
+    async def run(self, call: ToolCall, report: Report) -> Outcome: ...
 
 
 @runtime_checkable
@@ -409,6 +404,4 @@ class HostedTool(Protocol):
         """Check the tool's dependencies. Returns an error, or None if it works, by dependency name."""
         ...
 
-    async def aclose(self) -> None:
-        """Release all resources. The tool is not used afterwards."""
-        ...
+    async def aclose(self) -> None: ...

@@ -25,19 +25,15 @@ PAGE = {"title": "A demo page", "url": "https://demo.example/page"}
 
 
 class DemoSettings(BaseModel):
-    """The table `[tools.demo]`."""
-
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     longest_wait: float = Field(10, ge=0)
-    """Seconds that the function `wait` takes at most."""
+    """Maximum duration of the function `wait`, in seconds."""
     approve: list[str] = ["send"]
-    """Functions whose calls the caller has to approve."""
+    """Functions that need approval."""
 
 
 class DemoTool:
-    """Serves MCP declarations with the label `demo`."""
-
     types = ("mcp",)
 
     def __init__(self, settings: DemoSettings) -> None:
@@ -48,7 +44,6 @@ class DemoTool:
         return cls(DemoSettings.model_validate(dict(table)))
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession] | None:
-        """Return a session for the label `demo`, unless the declaration selects another server."""
         tool = declaration.tool
         if tool.get("server_label") != DEMO_LABEL or tool.get("connector_id") or tool.get("server_url"):
             return None
@@ -69,14 +64,11 @@ class DemoTool:
 
 
 def _schema(**properties: str) -> dict[str, object]:
-    """Return an object schema in which all members are required."""
     members = {name: {"type": json_type} for name, json_type in properties.items()}
     return {"type": "object", "properties": members, "required": [*members], "additionalProperties": False}
 
 
 class DemoSession:
-    """The tool during a response."""
-
     def __init__(self, settings: DemoSettings, allowed: Sequence[object] | None = None) -> None:
         """`allowed` are names of the demo server's callable functions; None allows all."""
         self._settings = settings

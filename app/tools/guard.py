@@ -150,7 +150,6 @@ class URLPattern:
 
     @classmethod
     def parse(cls, pattern: str) -> URLPattern:
-        """Parse a pattern; raises `ValueError`."""
         match = re.fullmatch(r"(https?)://(\*|(?:\*\.)?[\w.-]+|\[[0-9a-fA-F:.]+\])(?::(\d+|\*))?(/[^?#\s]*)?", pattern)
         if match is None:
             raise ValueError("must be a URL, such as https://mcp.example.com/* or https://*.example.com/*")
@@ -249,7 +248,6 @@ def _check_host(host: str, reach: Reach) -> None:
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:
-    """Resolve a host with the system's resolver to IP addresses."""
     infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=SOCK_STREAM)
     return list(dict.fromkeys(str(info[4][0]) for info in infos))
 
@@ -425,8 +423,6 @@ class _Body(BoundedBody, httpx.AsyncByteStream):
 
 @dataclass(frozen=True, slots=True)
 class FetchedPage:
-    """A fetched response."""
-
     url: httpx.URL  # after redirects
     status: int
     content_type: str

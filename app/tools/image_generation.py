@@ -45,18 +45,16 @@ _DATA_URL = re.compile(r"data:(image/[a-z0-9.+-]+);base64,", re.IGNORECASE)
 
 
 class ImageSettings(BaseModel):
-    """The table `[tools.image_generation]`."""
-
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     backend: str = "default"
-    """Name of the backend whose images API is used."""
+    """Name of the backend with the images API."""
     model: str | None = None
-    """The model that makes images; the backend's own default where it is left out."""
+    """The image model. Default: the backend's own default."""
     models: list[str] = []
-    """Globs of other models that callers may name."""
+    """Globs for other models that callers may select."""
     timeout: float = Field(300, gt=0)
-    """Seconds that an image may take."""
+    """Time limit per image, in seconds."""
 
     def choose_model(self, declared: str | None) -> str | None:
         """Return the declared model if allowed, else the configured model; None means the backend's default."""
@@ -66,16 +64,12 @@ class ImageSettings(BaseModel):
 
 
 class ImageMask(BaseModel):
-    """A declaration's `input_image_mask`."""
-
     model_config = ConfigDict(extra="ignore")
 
     image_url: str | None = None
 
 
 class ImageDeclaration(BaseModel):
-    """A request's tool with the type `image_generation`."""
-
     model_config = ConfigDict(extra="ignore")
 
     action: Literal["auto", "generate", "edit"] | None = None
@@ -101,15 +95,11 @@ class ImageFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class InputImage:
-    """An input image or a mask."""
-
     media_type: str
     data: bytes
 
 
 class ImageGenerationTool:
-    """Serves `image_generation` declarations."""
-
     types = ("image_generation",)
 
     def __init__(self, settings: ImageSettings, api: ImagesAPI) -> None:
@@ -148,8 +138,6 @@ class ImageGenerationTool:
 
 
 class ImageSession:
-    """The tool during a response."""
-
     def __init__(
         self, settings: ImageSettings, api: ImagesAPI, declared: ImageDeclaration, mask: InputImage | None
     ) -> None:
@@ -180,7 +168,6 @@ class ImageSession:
         ]
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
-        """Generate or edit an image."""
         prompt = call.arguments.get("prompt")
         if not isinstance(prompt, str) or not prompt.strip():
             return Outcome.failed("`prompt` must be a string that describes the image.")
@@ -313,8 +300,6 @@ def _usage(answer: Mapping[str, object]) -> dict[str, Counts]:
 
 
 class ImagesAPI:
-    """A backend's images API."""
-
     def __init__(self, options: TransportOptions, timeout: float) -> None:
         self._http = endpoint_client(options, timeout=timeout, max_bytes=MAX_IMAGE_ANSWER_BYTES)
 

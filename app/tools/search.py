@@ -36,15 +36,12 @@ class ToolSearch:
         return None if declaration.tool.get("execution") == "client" else nullcontext(ToolSearchSession())
 
     async def check(self) -> Mapping[str, str | None]:
-        """Report nothing: the search has no dependencies."""
         return {}
 
     async def aclose(self) -> None: ...
 
 
 class ToolSearchSession:
-    """The search during a response."""
-
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
         """Return the search function. The loop only offers it if deferred tools exist."""
         return [HostedFunction("tool_search", "tool_search_call", **TOOL_SEARCH, fields={"execution": "server"})]

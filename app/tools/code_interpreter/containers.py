@@ -44,8 +44,6 @@ class ContainerFailed(APIError):
 
 @dataclass(slots=True)
 class ContainerFile:
-    """A file in a container."""
-
     id: str
     container_id: str
     path: str
@@ -56,7 +54,6 @@ class ContainerFile:
 
     @property
     def filename(self) -> str:
-        """The last path segment."""
         return self.path.rpartition("/")[2]
 
     def resource(self) -> dict[str, object]:
@@ -73,8 +70,6 @@ class ContainerFile:
 
 @dataclass(slots=True)
 class Container:
-    """A container, running or suspended."""
-
     id: str
     owner: str
     name: str
@@ -100,8 +95,6 @@ class Container:
 
 
 class NewContainer(TypedDict, total=False):
-    """Options for a new container."""
-
     name: str
     file_ids: Sequence[str]
     memory_limit: MemoryLimit | None
@@ -112,13 +105,15 @@ class NewContainer(TypedDict, total=False):
 class SandboxChannel(Protocol):
     """Channel to a container's sandbox while in use."""
 
-    async def request(self, op: str, *, within: float = STOP_GRACE, **fields: object) -> JSONObject:
-        """Send a request to the sandbox and return its answer; see `Sandbox.request`."""
-        ...
+    async def request(self, op: str, *, within: float = STOP_GRACE, **fields: object) -> JSONObject: ...
 
 
 class Containers(ABC):
-    """All callers' containers, each visible only to its owner, and their file operations."""
+    """
+    All callers' containers, each visible only to its owner, and their file operations.
+
+    Unknown ids raise `NotFound`, and unknown cursors `UnknownCursor`.
+    """
 
     def __init__(self, settings: CodeSettings, skills: SkillFolder | None = None) -> None:
         self.settings = settings
@@ -127,15 +122,10 @@ class Containers(ABC):
 
     @abstractmethod
     async def create(self, owner: str, **options: Unpack[NewContainer]) -> Container:
-        """
-        Create a container; its sandbox starts on first use.
-
-        Raises `NotFound` for an unknown file, and `InvalidRequest`.
-        """
+        """Create a container; its sandbox starts on first use. Raises `InvalidRequest`."""
 
     @abstractmethod
-    async def get(self, owner: str, container_id: str) -> Container:
-        """Return a container; raises `NotFound`."""
+    async def get(self, owner: str, container_id: str) -> Container: ...
 
     @abstractmethod
     async def of_conversation(
@@ -149,16 +139,14 @@ class Containers(ABC):
         """
 
     @abstractmethod
-    async def list(self, owner: str, page: Page, name: str | None = None) -> dict[str, object]:
-        """Return a page of containers; raises `UnknownCursor`."""
+    async def list(self, owner: str, page: Page, name: str | None = None) -> dict[str, object]: ...
 
     @abstractmethod
     async def summaries(self, owner: str | None, limit: int) -> Sequence[dict[str, object]]:
         """Return the newest containers of an owner, or of all owners (None), without their content."""
 
     @abstractmethod
-    async def delete(self, owner: str, container_id: str) -> dict[str, object]:
-        """Delete a container; raises `NotFound`."""
+    async def delete(self, owner: str, container_id: str) -> dict[str, object]: ...
 
     @abstractmethod
     def use(self, container: Container) -> AbstractAsyncContextManager[SandboxChannel]:
@@ -175,8 +163,7 @@ class Containers(ABC):
         """Refresh the file list of a container in use, and return new and changed files."""
 
     @abstractmethod
-    async def aclose(self) -> None:
-        """Close all containers in this process."""
+    async def aclose(self) -> None: ...
 
     async def _upload(self, owner: str, file_id: str) -> File:
         if self.uploads is None:
@@ -189,7 +176,7 @@ class Containers(ABC):
             raise
 
     async def read(self, sandbox: SandboxChannel, path: str, offset: int = 0, size: int = _PIECE) -> bytes:
-        """Return up to `size` bytes from a file at `offset`; raises `NotFound`."""
+        """Return up to `size` bytes from a file at `offset`."""
         answer = await sandbox.request("read", path=path, offset=offset, size=size)
         data = answer.get("data")
         if not isinstance(data, str):
@@ -214,7 +201,7 @@ class Containers(ABC):
     # Files.
 
     async def add_file(self, container: Container, filename: str, pieces: AsyncIterator[bytes]) -> dict[str, object]:
-        """Write a file from content pieces, and return its resource; raises `InvalidRequest`."""
+        """Write a file from content pieces; raises `InvalidRequest`."""
         path = path_for(filename)
         async with self.use(container) as sandbox:
             await self._write(sandbox, path, pieces)
@@ -224,7 +211,6 @@ class Containers(ABC):
             return container.files[path].resource()
 
     async def copy_upload(self, container: Container, file_id: str) -> dict[str, object]:
-        """Copy an uploaded file into a container; raises `NotFound`."""
         try:
             file = await self._upload(container.owner, file_id)
         except APIError as error:
@@ -239,7 +225,6 @@ class Containers(ABC):
             return page_of([file.resource() for file in container.files.values()], page)
 
     async def file(self, container: Container, file_id: str) -> ContainerFile:
-        """Return a file; raises `NotFound`."""
         async with self.use(container) as sandbox:
             await self.changes(container, sandbox)
             return self._file(container, file_id)
@@ -262,7 +247,6 @@ class Containers(ABC):
             yield data
 
     async def delete_file(self, container: Container, file_id: str) -> dict[str, object]:
-        """Delete a file; raises `NotFound`."""
         async with self.use(container) as sandbox:
             await self.changes(container, sandbox)
             await sandbox.request("delete", path=self._file(container, file_id).path)

@@ -47,8 +47,6 @@ _EVERYBODY = KeyAccess().owner  # owner of all containers on a server without ke
 
 @dataclass(slots=True)
 class LocalContainer(Container):
-    """A container in this process."""
-
     mounts: Sequence[File] = ()  # uploaded files to copy into a new sandbox
     chain: str | None = None  # the conversation for which it was created
     sandbox: Sandbox | None = None
@@ -61,8 +59,6 @@ class LocalContainer(Container):
 
 
 class LocalContainers(Containers):
-    """Containers whose sandboxes are child processes."""
-
     def __init__(
         self,
         bubblewrap: Bubblewrap,
@@ -165,7 +161,6 @@ class LocalContainers(Containers):
         return not container.users and container.last_active_at + container.idle_minutes * 60 <= self._clock()
 
     def _sweep(self) -> None:
-        """Delete expired containers."""
         for container in [*filter(self._expired, self._containers.values())]:
             self._drop(container)
         sweep = asyncio.get_running_loop().call_later

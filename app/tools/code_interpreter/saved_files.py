@@ -19,8 +19,6 @@ _WITHIN = 60.0  # seconds per request
 
 
 class SavedFiles:
-    """A suspended container's files."""
-
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self.size = 0  # bytes

@@ -48,8 +48,6 @@ _MAX_LINE = 2 * MAX_ANSWER  # bytes
 
 
 class SharedContainers(Containers):
-    """Containers shared by all workers."""
-
     def __init__(
         self, bubblewrap: Bubblewrap, settings: CodeSettings, directory: Path, skills: SkillFolder | None = None
     ) -> None:
@@ -138,7 +136,7 @@ class SharedContainers(Containers):
 
     @asynccontextmanager
     async def use(self, container: Container) -> AsyncIterator[SandboxChannel]:
-        """Open a container's sandbox, here or on the host; see `Containers.use`."""
+        """Open a container's sandbox, here or on the host."""
         host = await self._connect()
         if isinstance(host, LocalContainers):
             async with host.use(await host.get(container.owner, container.id)) as sandbox:
@@ -234,7 +232,6 @@ class _RemoteSandbox:
         self._reader, self._writer = reader, writer
 
     async def request(self, op: str, *, within: float = STOP_GRACE, **fields: object) -> JSONObject:
-        """Send a request to the sandbox and return its answer; raises `SandboxEnded`."""
         answer: JSONObject = await self.send(op, {"within": within, **fields})
         return answer
 
@@ -266,7 +263,6 @@ def _write(writer: asyncio.StreamWriter, message: Mapping[str, object]) -> None:
 
 
 async def _run(host: LocalContainers, operation: str, fields: JSONMapping) -> Any:
-    """Run an operation on the host's own containers."""
     fields = dict(fields)
     if "skills" in fields:
         fields["skills"] = [Skill(*skill) for skill in fields["skills"]]
@@ -286,7 +282,6 @@ async def _run(host: LocalContainers, operation: str, fields: JSONMapping) -> An
 
 
 def _sendable(options: NewContainer) -> JSONObject:
-    """Convert container options to JSON types."""
     return {**options, "skills": [[*skill] for skill in options.get("skills") or ()]}
 
 

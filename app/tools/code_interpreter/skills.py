@@ -45,8 +45,6 @@ SkillText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length
 
 
 class SkillSource(BaseModel):
-    """An inline skill's archive."""
-
     model_config = ConfigDict(extra="allow")
 
     type: Literal["base64"]
@@ -55,8 +53,6 @@ class SkillSource(BaseModel):
 
 
 class InlineSkill(BaseModel):
-    """A skill contained in the request."""
-
     model_config = ConfigDict(extra="allow")
 
     type: Literal["inline"]
@@ -66,8 +62,6 @@ class InlineSkill(BaseModel):
 
 
 class SkillReference(BaseModel):
-    """A skill in the operator's folder."""
-
     model_config = ConfigDict(extra="allow")
 
     type: Literal["skill_reference"]
@@ -88,15 +82,12 @@ DeclaredSkills: TypeAlias = Annotated[list[DeclaredSkill], Field(max_length=MAX_
 
 
 class Skill(NamedTuple):
-    """A skill that can be mounted in a container."""
-
     name: str
     description: str
     directory: str  # on this machine
 
     @property
     def folder(self) -> str:
-        """The folder name in the container."""
         return re.sub(r"[^\w.-]+", "-", self.name, flags=re.ASCII).strip(".-") or "skill"
 
 
@@ -161,7 +152,7 @@ class SkillFolder:
         return Skill(skill.name, skill.description, str(target))
 
     def _unpack(self, files: Mapping[str, bytes], target: Path) -> None:
-        """Write a skill's files into a new folder; raises `OSError`."""
+        """Write a skill's files into a new folder."""
         self._make_room(sum(map(len, files.values())))
         with tempfile.TemporaryDirectory(prefix=".", dir=self._root()) as temporary:
             fresh = Path(temporary) / "skill"

@@ -32,8 +32,6 @@ class _Waiter:
 
 
 class ContainerSlots:
-    """All container slots."""
-
     def __init__(self, total: int, limit_of: Callable[[str], int]) -> None:
         """`limit_of` returns an owner's maximum number of slots."""
         self._total, self._limit_of = total, limit_of

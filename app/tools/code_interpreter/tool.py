@@ -104,16 +104,12 @@ _BY_MCP = "app.tools.mcp.code:MCPCodeInterpreter"
 
 
 class NetworkPolicy(BaseModel):
-    """A container's network access: always disabled."""
-
     model_config = ConfigDict(extra="ignore")
 
     type: Literal["disabled"] = "disabled"
 
 
 class ContainerOptions(BaseModel):
-    """Options for the container created for a conversation."""
-
     model_config = ConfigDict(extra="ignore")
 
     type: Literal["auto", "container_auto"]
@@ -124,8 +120,6 @@ class ContainerOptions(BaseModel):
 
 
 class ContainerReference(BaseModel):
-    """A reference to an existing container."""
-
     model_config = ConfigDict(extra="ignore")
 
     type: Literal["container_reference"]
@@ -150,7 +144,6 @@ class CodeInterpreter:
         self.containers.uploads = next((files for files in uploads if isinstance(files, Files)), None)
 
     def declarations(self, key_names: Collection[str]) -> list[dict[str, object]]:
-        """Return declarations with a container created for the response."""
         return [
             {"type": "code_interpreter", "container": {"type": "auto"}},
             {"type": "shell", "environment": {"type": "container_auto"}},
@@ -271,15 +264,12 @@ class _Session(ABC):
 
 
 class PythonSession(_Session):
-    """`code_interpreter` during a response."""
-
     def _function(self, container: Container) -> HostedFunction:
         fields = {"container_id": container.id}
         about = _PYTHON + describe_skills(container.skills)
         return HostedFunction("code_interpreter", "code_interpreter_call", about, _CODE_SCHEMA, fields=fields)
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
-        """Run the code in the container, and return its output, images and files."""
         container, settings = self._container, self._containers.settings
         assert container
         code = call.arguments.get("code")
@@ -329,8 +319,6 @@ class PythonSession(_Session):
 
 
 class ShellSession(_Session):
-    """`shell` in a container during a response."""
-
     def _function(self, container: Container) -> HostedFunction:
         fields = {"environment": {"type": "container_reference", "container_id": container.id}}
         about = _SHELL + describe_skills(container.skills)

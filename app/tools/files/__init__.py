@@ -47,8 +47,6 @@ class VectorsUnsupported(ValueError):
 
 
 class UnknownCursor(InvalidRequest):
-    """The cursor `after` or `before` is not an id in the list."""
-
     def __init__(self, name: str, cursor: str) -> None:
         super().__init__(f"Invalid '{name}': object with id '{cursor}' not found in this list.", param=name)
 
@@ -111,23 +109,20 @@ class File:
 
 class FileStore(Protocol):
     """
-    Stores all owners' files. Every method raises `FilesUnavailable` in an outage.
+    Stores all owners' files. Every method raises `FilesUnavailable` in an outage, and pages raise `UnknownCursor`.
 
-    Content is written and read in pieces of about `PIECE` bytes, so a whole file is never in memory.
+    Content is written and read in pieces of about `PIECE` bytes, so a whole file is never in memory. Reading content
+    does not check the owner. Expired files are not found.
     """
 
     @property
     def vector_stores(self) -> VectorStoreRecords: ...
 
     @property
-    def uploads(self) -> UploadRecords:
-        """Multipart uploads."""
-        ...
+    def uploads(self) -> UploadRecords: ...
 
     @property
-    def batches(self) -> BatchRecords:
-        """Batch API jobs."""
-        ...
+    def batches(self) -> BatchRecords: ...
 
     async def write(self, file_id: str, number: int, data: bytes) -> None:
         """Write a piece, numbered from 0, to a file or upload part. The content is not visible before `add`."""
@@ -153,21 +148,15 @@ class FileStore(Protocol):
         """Delete the pieces of a file or part that was never added."""
         ...
 
-    async def file(self, owner: str, file_id: str) -> File | None:
-        """Return a file, or None if it does not exist or has expired."""
-        ...
+    async def file(self, owner: str, file_id: str) -> File | None: ...
 
     async def files(self, owner: str, page: Page, purpose: str | None = None) -> tuple[list[File], bool]:
-        """Return a page and whether more files exist; raises `UnknownCursor`."""
+        """Return a page, and whether more files exist."""
         ...
 
-    def content(self, file_id: str) -> AsyncIterator[bytes]:
-        """Yield a file's content in pieces. Does not check the owner."""
-        ...
+    def content(self, file_id: str) -> AsyncIterator[bytes]: ...
 
-    def part_content(self, part_id: str) -> AsyncIterator[bytes]:
-        """Yield an upload part's content in pieces. Does not check the owner."""
-        ...
+    def part_content(self, part_id: str) -> AsyncIterator[bytes]: ...
 
     async def delete(self, owner: str, file_id: str) -> bool:
         """Delete a file, also from vector stores; return whether it existed."""
@@ -189,7 +178,6 @@ class FileStore(Protocol):
 
 
 def new_file_id() -> str:
-    """Return `file-` and 24 random hexadecimal digits."""
     return f"file-{secrets.token_hex(12)}"
 
 

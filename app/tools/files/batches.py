@@ -90,8 +90,6 @@ class RequestBatch:
 
 
 class BatchLine(NamedTuple):
-    """A batch request."""
-
     number: int  # in the file, from 1
     custom_id: str
     body: bytes  # JSON
@@ -106,15 +104,17 @@ class ClaimedLine(NamedTuple):
 
 
 class LineResult(NamedTuple):
-    """A batch request's result."""
-
     succeeded: bool
     output: bytes  # a line for the output or error file, without line break
     usage: Sequence[int] = (0, 0, 0, 0)
 
 
 class BatchRecords(Protocol):
-    """Stores batches. Every method raises `FilesUnavailable` in an outage."""
+    """
+    Stores batches. Every method raises `FilesUnavailable` in an outage, and pages raise `UnknownCursor`.
+
+    Methods for a claimed batch or request return False, without changes, if the claim was lost.
+    """
 
     async def create(self, batch: RequestBatch) -> bool:
         """Add a batch; return False, without changes, if the owner already has `MAX_UNFINISHED`."""
@@ -122,9 +122,7 @@ class BatchRecords(Protocol):
 
     async def get(self, owner: str, batch_id: str) -> RequestBatch | None: ...
 
-    async def list(self, owner: str, page: Page) -> tuple[list[RequestBatch], bool]:
-        """Return a page and whether more batches exist; raises `UnknownCursor`."""
-        ...
+    async def list(self, owner: str, page: Page) -> tuple[list[RequestBatch], bool]: ...
 
     async def cancel(self, owner: str, batch_id: str) -> bool:
         """Start cancelling a batch; return False, without changes, if it has ended."""
@@ -134,16 +132,14 @@ class BatchRecords(Protocol):
         """Claim a batch whose file must be read, or which must be ended."""
         ...
 
-    async def add_lines(self, batch: RequestBatch, worker: str, lines: Sequence[BatchLine]) -> bool:
-        """Add requests to a claimed batch; return False if the claim was lost."""
-        ...
+    async def add_lines(self, batch: RequestBatch, worker: str, lines: Sequence[BatchLine]) -> bool: ...
 
     async def begin(self, batch: RequestBatch, worker: str, total: int, model: str | None) -> None:
         """Start running a claimed batch, after its file was read."""
         ...
 
     async def fail(self, batch: RequestBatch, worker: str, errors: Sequence[Mapping[str, object]]) -> bool:
-        """End a claimed batch with an invalid file; return False if the claim was lost."""
+        """End a claimed batch with an invalid file."""
         ...
 
     async def claim_lines(self, worker: str, lease: float, most: int) -> Sequence[ClaimedLine]:
@@ -164,22 +160,18 @@ class BatchRecords(Protocol):
         """Release a request, to be run after `delay` seconds. Only attempts that `failed` count."""
         ...
 
-    async def finish(self, claimed: ClaimedLine, worker: str, result: LineResult) -> bool:
-        """Store a claimed request's result; return False, without changes, if the claim was lost."""
-        ...
+    async def finish(self, claimed: ClaimedLine, worker: str, result: LineResult) -> bool: ...
 
     async def results(self, batch_id: str, after: int, count: int) -> Sequence[tuple[int, str, bool | None, bytes]]:
         """Return the next requests in a batch: number, id, success (None if not run) and result."""
         ...
 
     async def end(self, batch: RequestBatch, worker: str, status: str, files: Mapping[str, File]) -> bool:
-        """End a claimed batch, with its files by `output` and `error`; return False if the claim was lost."""
+        """End a claimed batch, with its files by `output` and `error`."""
         ...
 
 
 class CreateRequestBatch(BaseModel):
-    """`POST /batches`."""
-
     model_config = ConfigDict(extra="allow")
 
     input_file_id: Annotated[str, StringConstraints(min_length=1, max_length=128), WITHOUT_NUL]
@@ -190,14 +182,16 @@ class CreateRequestBatch(BaseModel):
 
 
 class Batches:
-    """All callers' batches, each visible only to its owner."""
+    """
+    All callers' batches, each visible only to its owner. Unknown ids raise `NotFound`, unknown cursors `UnknownCursor`.
+    """
 
     def __init__(self, store: FileStore, clock: Callable[[], float] = time.time) -> None:
         self.store, self.records, self._clock = store, store.batches, clock
         self.wake: Callable[[], None] = lambda: None  # called when a batch needs processing
 
     async def create(self, owner: str, key: str, body: CreateRequestBatch) -> dict[str, object]:
-        """Create a batch, charged to the key named `key`; raises `NotFound` and `InvalidRequest`."""
+        """Create a batch, charged to the key named `key`; raises `InvalidRequest`."""
         file = await self.store.file(owner, body.input_file_id)
         if file is None:
             raise no_such_file(body.input_file_id, "input_file_id")
@@ -226,19 +220,17 @@ class Batches:
         return batch.resource()
 
     async def retrieve(self, owner: str, batch_id: str) -> dict[str, object]:
-        """Return a batch; raises `NotFound`."""
         batch = await self.records.get(owner, batch_id)
         if batch is None:
             raise NotFound(f"No such batch: {batch_id}", param="batch_id")
         return batch.resource()
 
     async def list(self, owner: str, page: Page) -> dict[str, object]:
-        """Return a page of batches; raises `UnknownCursor`."""
         batches, more = await self.records.list(owner, page)
         return list_page([batch.resource() for batch in batches], more)
 
     async def cancel(self, owner: str, batch_id: str) -> dict[str, object]:
-        """Start cancelling a batch, and return it; raises `NotFound`, and `InvalidRequest` if it has ended."""
+        """Start cancelling a batch, and return it; raises `InvalidRequest` if it has ended."""
         cancelled = await self.records.cancel(owner, batch_id)
         batch = await self.retrieve(owner, batch_id)
         if not cancelled and batch["status"] not in ("cancelling", "cancelled"):

@@ -122,8 +122,6 @@ WHERE id = $1 RETURNING completed + failed, total, status, times
 
 
 class SQLBatches:
-    """Batches and their requests."""
-
     def __init__(self, tables: FileTables) -> None:
         self._tables = tables
 
@@ -326,7 +324,7 @@ class SQLBatches:
 
 
 def _hold(batch: RequestBatch, worker: str) -> Steps[bool]:
-    """Lock a claimed batch; return False if the process has lost the claim."""
+    """Lock a claimed batch; return False if the claim was lost."""
     rows = yield Statement(f"SELECT 1 FROM antiphon_request_batches WHERE {_HELD} FOR UPDATE", (batch.id, worker))
     return bool(rows)
 

@@ -32,8 +32,6 @@ _RETRYABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 
 
 class EmbeddingsUnavailable(APIError):
-    """The backend returned no embeddings."""
-
     status = 503
     code = "embeddings_unavailable"
 
@@ -109,8 +107,6 @@ class Embeddings:
 
 
 class _Refused(Exception):
-    """A failed embeddings request."""
-
     def __init__(self, problem: str, *, again: bool, wait: float | None = None) -> None:
         """`again`: whether to retry, after `wait` seconds if the backend sent `Retry-After`."""
         super().__init__(problem)

@@ -17,8 +17,6 @@ _FILE = "SELECT id, owner, filename, purpose, bytes, created_at, expires_at FROM
 
 
 class SQLFileStore:
-    """Files, multipart uploads and batch jobs."""
-
     def __init__(self, tables: FileTables, pieces: Contents, storage: ObjectStorage | None) -> None:
         """New content is written to `storage` if configured, otherwise to `pieces`."""
         self._tables = tables

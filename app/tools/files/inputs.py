@@ -26,8 +26,6 @@ _IMAGES = (  # signature (first bytes) per format
 
 
 class StoredFiles:
-    """Replaces file ids in content parts with file contents."""
-
     def __init__(self, store: FileStore) -> None:
         self._store = store
 

@@ -38,8 +38,6 @@ UploadStatus: TypeAlias = Literal["pending", "completed", "cancelled", "expired"
 
 @dataclass(frozen=True, slots=True)
 class MultipartUpload:
-    """A multipart upload's record."""
-
     id: str
     owner: str
     filename: str
@@ -52,7 +50,6 @@ class MultipartUpload:
     file_id: str | None = None  # the completed file
 
     def resource(self, file: File | None = None) -> dict[str, object]:
-        """Return the API resource, with the completed file."""
         return {
             "id": self.id,
             "object": "upload",
@@ -68,8 +65,6 @@ class MultipartUpload:
 
 @dataclass(frozen=True, slots=True)
 class UploadPart:
-    """A part's record, without its content."""
-
     id: str
     upload_id: str
     bytes: int
@@ -80,10 +75,14 @@ class UploadPart:
 
 
 class UploadRecords(Protocol):
-    """Stores multipart uploads. Every method raises `FilesUnavailable` in an outage."""
+    """
+    Stores multipart uploads. Every method raises `FilesUnavailable` in an outage.
+
+    A method that returns False has made no changes, for example because the upload has ended.
+    """
 
     async def create(self, upload: MultipartUpload, limit: int | None = None) -> bool:
-        """Add an upload; return False, without changes, if the owner's files would exceed `limit` bytes."""
+        """Add an upload; return False if the owner's files would exceed `limit` bytes."""
         ...
 
     async def get(self, owner: str, upload_id: str) -> MultipartUpload | None:
@@ -100,16 +99,14 @@ class UploadRecords(Protocol):
         """
         ...
 
-    async def parts(self, upload_id: str) -> dict[str, int]:
-        """Return part sizes by part id."""
-        ...
+    async def parts(self, upload_id: str) -> dict[str, int]: ...
 
     async def complete(self, upload: MultipartUpload, part_ids: Sequence[str], file: File) -> bool:
-        """Create a file from parts, and delete unused parts; return False, without changes, if the upload has ended."""
+        """Create a file from parts, and delete unused parts; return False if the upload has ended."""
         ...
 
     async def cancel(self, upload: MultipartUpload) -> bool:
-        """Cancel an upload and delete its parts; return False, without changes, if it has ended."""
+        """Cancel an upload and delete its parts; return False if it has ended."""
         ...
 
 
@@ -125,8 +122,6 @@ class FileExpiry(_Body):
 
 
 class CreateUpload(_Body):
-    """`POST /uploads`."""
-
     bytes: Annotated[int, Field(ge=1)]
     filename: Annotated[str, StringConstraints(min_length=1, max_length=4096), WITHOUT_NUL]
     mime_type: Annotated[str, StringConstraints(max_length=256)]  # ignored: the file name determines the type
@@ -142,8 +137,6 @@ class CreateUpload(_Body):
 
 
 class CompleteUpload(_Body):
-    """`POST /uploads/{id}/complete`."""
-
     part_ids: Annotated[
         list[Annotated[str, StringConstraints(max_length=128), WITHOUT_NUL]],
         Field(min_length=1, max_length=MAX_PARTS_OF_FILE),
@@ -159,7 +152,7 @@ class CompleteUpload(_Body):
 
 
 class MultipartUploads:
-    """All callers' uploads, each visible only to its owner."""
+    """All callers' uploads, each visible only to its owner. Unknown ids raise `NotFound`."""
 
     def __init__(
         self,
@@ -195,9 +188,7 @@ class MultipartUploads:
         return upload.resource()
 
     async def part(self, owner: str, upload_id: str) -> PartWriter:
-        """
-        Return a context manager that receives a part; raises `NotFound`, and `InvalidRequest` if the upload has ended.
-        """
+        """Return a context manager that receives a part; raises `InvalidRequest` if the upload has ended."""
         upload = await self._pending(owner, upload_id)
         return PartWriter(self._store, upload, self._max_owner_bytes, self._clock)
 
@@ -205,8 +196,8 @@ class MultipartUploads:
         """
         Create the file from the parts, in request order, and return the upload.
 
-        Idempotent, for clients that did not receive the first response. Raises `NotFound`, and `InvalidRequest` if the
-        parts do not match the upload, its size, or the request's MD5.
+        Idempotent, for clients that did not receive the first response. Raises `InvalidRequest` if the parts do not
+        match the upload, its size, or the request's MD5.
         """
         upload = await self._get(owner, upload_id)
         if upload.status != "pending":
@@ -229,7 +220,7 @@ class MultipartUploads:
         return replace(upload, status="completed", file_id=file.id).resource(file)
 
     async def cancel(self, owner: str, upload_id: str) -> dict[str, object]:
-        """Cancel an upload and delete its parts; raises `NotFound`, and `InvalidRequest` if it was completed."""
+        """Cancel an upload and delete its parts; raises `InvalidRequest` if it was completed."""
         upload = await self._get(owner, upload_id)
         if upload.status == "cancelled":
             return upload.resource()
@@ -263,8 +254,6 @@ class MultipartUploads:
 
 
 class PartWriter(ContentWriter):
-    """Receives a part's content."""
-
     def __init__(
         self, store: FileStore, upload: MultipartUpload, max_owner_bytes: int | None, clock: Callable[[], float]
     ) -> None:
@@ -273,7 +262,7 @@ class PartWriter(ContentWriter):
         self._max_owner_bytes = max_owner_bytes
 
     async def finish(self) -> UploadPart:
-        """Add the part to its upload and return it; raises `InvalidRequest`."""
+        """Add the part to its upload; raises `InvalidRequest`."""
         if not self.bytes:
             raise InvalidRequest("Invalid 'data': must not be empty.", param="data")
         await self.flush()

@@ -97,8 +97,6 @@ def add_file(file: File) -> Steps[None]:
 
 
 class SQLUploads:
-    """Multipart uploads."""
-
     def __init__(self, tables: FileTables) -> None:
         self._tables = tables
 

@@ -13,16 +13,13 @@ from app.tools.validation import read_table
 
 
 class EmbeddingsSettings(BaseModel):
-    """An embeddings model on one of the backends."""
-
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     backend: str = "default"
-    """The name of the backend whose `/embeddings` is used."""
+    """Name of the backend with the `/embeddings` endpoint."""
     model: str
-    """The name of the model."""
     dimensions: int | None = Field(None, ge=1)
-    """The number of dimensions, for models that can return shorter vectors."""
+    """For models that support shorter vectors."""
     document_prefix: str = ""
     """A prefix for each stored text, such as `search_document: ` for nomic-embed-text."""
     query_prefix: str = ""
@@ -30,32 +27,30 @@ class EmbeddingsSettings(BaseModel):
 
 
 class FileSearchSettings(BaseModel):
-    """Files, vector stores and file search."""
-
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     store_url: str = "sqlite:///files.db"
-    """The store of files and vector stores: `sqlite:///files.db`, `postgresql://user@host/database`, or an import path
+    """Store for files and vector stores: `sqlite:///files.db`, `postgresql://user@host/database`, or an import path
     `package.module:Class`."""
     store_url_env: str | None = None
-    """The environment variable that holds this URL, since it may contain a password."""
+    """Environment variable with this URL, since it may contain a password."""
     content_url: str | None = None
-    """Object storage for the content of new files, in place of the database: `s3://bucket/prefix`, `gs://bucket/prefix`,
-    `az://container/prefix` or `file:///folder`."""
+    """Object storage for the content of new files, in place of the database: `s3://bucket/prefix`,
+    `gs://bucket/prefix`, `az://container/prefix` or `file:///folder`."""
     max_file_bytes: ByteSize = Field(ByteSize(512 * 1024 * 1024), gt=0)
-    """Largest file, in bytes or with a unit, such as `512MiB`."""
+    """Maximum file size, in bytes or with a unit, such as `512MiB`."""
     max_upload_bytes: ByteSize = Field(ByteSize(8 * 1024 * 1024 * 1024), gt=0)
-    """Largest file that is uploaded in parts, by `/v1/uploads`."""
+    """Maximum file size for multipart uploads with `/v1/uploads`."""
     max_key_bytes: ByteSize = Field(ByteSize(0), ge=0)
-    """The total size of all files of one API key; 0 for no limit."""
+    """Maximum total size of files per API key; 0 means no limit."""
     embeddings: EmbeddingsSettings | None = None
-    """The model whose embeddings are searched beside the words; left out: words alone."""
+    """Embeddings model for hybrid search. Default: keyword search only."""
     lease: float = Field(15, gt=0)
-    """Seconds after which a file is read by another process if the one that read it has died."""
+    """Seconds until another process takes over a file whose process died."""
     parse_timeout: float = Field(300, gt=0)
-    """Seconds that it may take to read the text of one file."""
+    """Time limit for extracting a file's text, in seconds."""
     index_timeout: float = Field(3600, gt=0)
-    """Seconds that it may take to index one file, with its embeddings."""
+    """Time limit for indexing a file, including embeddings, in seconds."""
 
     @field_validator("store_url")
     @classmethod

@@ -52,8 +52,6 @@ NOTHING_FOUND = "No passages match these queries."
 
 
 class FileSearchDeclaration(BaseModel):
-    """A request's tool with the type `file_search`."""
-
     model_config = ConfigDict(extra="ignore")
 
     vector_store_ids: Annotated[list[str], Field(min_length=1, max_length=MOST_STORES)]
@@ -63,8 +61,6 @@ class FileSearchDeclaration(BaseModel):
 
 
 class FileSearch:
-    """Uploaded files, vector stores, and the tool that searches them."""
-
     types = ("file_search",)
 
     def __init__(
@@ -113,7 +109,6 @@ class FileSearch:
 
     @property
     def resources(self) -> dict[str, object]:
-        """Files, multipart uploads, batches and vector stores."""
         return {
             "files": self.files,
             "uploads": self.uploads,
@@ -153,7 +148,6 @@ class FileSearch:
         return problems
 
     async def aclose(self) -> None:
-        """Stop indexing, and close the store."""
         await self._ingestion.aclose()
         if self._embeddings:
             await self._embeddings.aclose()
@@ -161,8 +155,6 @@ class FileSearch:
 
 
 class FileSearchSession:
-    """The tool during a response."""
-
     def __init__(
         self, stores: VectorStores, declaration: Declaration, declared: FileSearchDeclaration, max_chars: int
     ) -> None:

@@ -18,7 +18,10 @@ MAX_FILENAME = 512  # characters
 
 
 class Files:
-    """All callers' uploaded files, each visible only to its owner."""
+    """
+    All callers' uploaded files, each visible only to its owner. Unknown ids raise `NotFound`, unknown cursors
+    `UnknownCursor`.
+    """
 
     def __init__(
         self, store: FileStore, *, max_bytes: int, max_owner_bytes: int = 0, clock: Callable[[], float] = time.time
@@ -34,12 +37,10 @@ class Files:
         return Upload(self._store, owner, self.max_bytes, self._max_owner_bytes, self._clock)
 
     async def list(self, owner: str, page: Page, purpose: str | None) -> dict[str, object]:
-        """Return a page; raises `UnknownCursor`."""
         files, more = await self._store.files(owner, page, purpose)
         return list_page([file.resource() for file in files], more)
 
     async def file(self, file_id: str, owner: str) -> File:
-        """Return a file; raises `NotFound`."""
         file = await self._store.file(owner, file_id)
         if file is None:
             raise no_such_file(file_id)
@@ -49,7 +50,7 @@ class Files:
         return self._store.content(file.id)
 
     async def delete(self, file_id: str, owner: str) -> dict[str, object]:
-        """Delete a file, also from vector stores; raises `NotFound`."""
+        """Delete a file, also from vector stores."""
         if not await self._store.delete(owner, file_id):
             raise no_such_file(file_id)
         return {"id": file_id, "object": "file", "deleted": True}

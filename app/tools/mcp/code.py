@@ -52,11 +52,11 @@ class MCPCodeSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     provider: Annotated[str, AfterValidator(_provider)]
-    """`mcp:` and the name of a server of `[tools.mcp.servers]`."""
+    """`mcp:` and the name of a server in `[tools.mcp.servers]`."""
     function: str = ""
-    """The server's tool; left out: the first one that has an argument for code."""
+    """The server's tool. Default: the first tool with a code argument."""
     stateful: bool = False
-    """Whether the model is informed that variables and files persist between calls; true if the server has sessions."""
+    """Whether variables and files persist between calls; the model is told. Set to true if the server has sessions."""
 
 
 class MCPCodeContainer(BaseModel):
@@ -71,8 +71,6 @@ class MCPCodeContainer(BaseModel):
 
 
 class MCPCodeInterpreter:
-    """The hosted tool `code_interpreter` if an MCP server runs the code."""
-
     types = ("code_interpreter",)
 
     def __init__(self, settings: MCPCodeSettings, server: MCPServer, max_result_chars: int, limits: PoolLimits) -> None:

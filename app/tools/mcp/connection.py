@@ -85,11 +85,9 @@ class ServerConnection:
 
     @property
     def is_open(self) -> bool:
-        """Whether the session accepts requests."""
         return self._task is not None and not self._task.done() and self._failed is None
 
     async def open(self) -> None:
-        """Connect, and negotiate the protocol version."""
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # In a separate context, because the session outlives the response with its trace and log fields.
         self._task = asyncio.create_task(self._run(opened), name="mcp-session", context=Context())

@@ -30,8 +30,6 @@ def parse_leniently() -> None:
 
 
 class _Adapter:
-    """Wraps the SDK's type adapter for messages."""
-
     def __init__(self, adapter: Any) -> None:
         self._adapter = adapter
 
@@ -39,7 +37,6 @@ class _Adapter:
         return getattr(self._adapter, name)
 
     def validate_json(self, data: str | bytes, **options: Any) -> Any:
-        """Parse a message; raises `ValidationError`."""
         try:
             message = self._adapter.validate_json(data, **options)
         except ValidationError:

@@ -61,7 +61,6 @@ class PooledConnection:
         return self.connection.is_open
 
     async def list_tools(self) -> _Listed:
-        """Return the server's tools, and whether the list is complete; raises `MCPFailure`."""
         now, version = asyncio.get_running_loop().time(), self.connection.list_version
         if self._listed and version == self._list_version and now < self._listed_at + _LIST_SECONDS:
             tools, complete = json.loads(self._listed)
@@ -73,7 +72,6 @@ class PooledConnection:
         return tools, complete
 
     async def call_tool(self, name: str, arguments: Mapping[str, object]) -> dict[str, object]:
-        """Call a tool, once; raises `MCPFailure`."""
         return await self.connection.call_tool(name, arguments)
 
 

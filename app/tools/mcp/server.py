@@ -106,7 +106,6 @@ class MCPServerTools:
 
     @property
     def fingerprint(self) -> str:
-        """A hash that identifies the set of allowed tools."""
         return sha256(repr(self.allowed).encode(errors="replace")).hexdigest()[:32]
 
 

@@ -165,5 +165,4 @@ def is_deep(value: object, levels: int = MAX_SCHEMA_LEVELS) -> bool:
 
 
 def _digest(tools: Sequence[Mapping[str, object]]) -> str:
-    """Hash tools returned by `read_tool`."""
     return sha256(json.dumps(tools, sort_keys=True).encode()).hexdigest()[:32]

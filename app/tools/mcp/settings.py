@@ -117,37 +117,35 @@ def _server(server: object) -> object:
 
 
 class MCPServer(_Settings):
-    """A server declared by the operator."""
-
     url: Annotated[str, AfterValidator(_url)] | None = None
-    """Of its endpoint, by streamable HTTP or SSE."""
+    """Endpoint URL, for streamable HTTP or SSE."""
     transport: Literal["auto", "http", "sse"] = "auto"
-    """`auto` tries streamable HTTP first, and SSE where the server does not know it."""
+    """`auto` tries streamable HTTP first, then SSE if the server does not support it."""
     command: Annotated[list[str], BeforeValidator(_command)] = []
-    """A program to run in place of a URL, with its arguments; it is used over its standard input and output."""
+    """A program to run in place of a URL, with its arguments. It communicates over standard input and output."""
     env: dict[str, SecretStr] = {}
-    """Variables for the program. It has none of ours but the ordinary ones, such as PATH and HOME."""
+    """Environment variables for the program. It inherits only ordinary variables, such as PATH and HOME."""
     directory: str | None = None
-    """Where the program is run."""
+    """The program's working directory."""
     headers: dict[str, SecretStr] = {}
-    """Sent with each request."""
+    """Headers sent with each request."""
     headers_env: dict[str, str] = {}
-    """The same, by the names of the variables that hold the values. A token alone is sent as `Bearer`."""
+    """Headers whose values are in these environment variables. A bare token is sent as `Bearer`."""
     allowed_tools: list[str] | ToolFilter = ["*"]
-    """Globs of the names of its tools that may be called, or a filter."""
+    """Globs for names of callable tools, or a filter."""
     require_approval: Approval | None = None
-    """`always`, `never`, or a filter for each. A caller may ask for more approvals than this, never for fewer."""
+    """`always`, `never`, or a filter for each. Callers can require more approvals, never fewer."""
     keys: list[SecretStr] | None = None
-    """The keys that may use it; all if left out. Each is the name of a table `[keys.NAME]`, `sha256:` with the SHA-256
-    of a key, or a key."""
+    """Keys that may use the server. Default: all. Each is the name of a table `[keys.NAME]`, `sha256:` with a key's
+    SHA-256, or a key."""
     description: str = ""
-    """What it is for; shown to a model that searches for tools."""
+    """The server's purpose, shown to a model that searches for tools."""
     open_timeout: float = Field(30, gt=0)
-    """Seconds in which it has to connect, and to list its tools."""
+    """Time limit to connect and to list tools, in seconds."""
     timeout: float = Field(120, gt=0)
-    """Seconds that a call may take."""
+    """Time limit per call, in seconds."""
     shared: bool = False
-    """Whether all callers use one session; left out, each owner has its own. For servers without state."""
+    """Whether all callers share a session, for servers without state. By default, each owner has a session."""
 
     @model_validator(mode="after")
     def _has_one_place(self) -> MCPServer:
@@ -157,7 +155,6 @@ class MCPServer(_Settings):
 
     @property
     def allowed(self) -> ToolFilter:
-        """The filter for callable tools."""
         allowed = self.allowed_tools
         return allowed if isinstance(allowed, ToolFilter) else ToolFilter(tool_names=allowed)
 
@@ -191,24 +188,22 @@ class PoolLimits(NamedTuple):
 
 
 class MCPSettings(_Settings):
-    """The table `[tools.mcp]`."""
-
     servers: dict[str, Annotated[MCPServer, BeforeValidator(_server)]] = {}
-    """By name. A URL or a command alone will do: `time = "uvx mcp-server-time"`."""
+    """Servers by name. A plain URL or command is accepted: `time = "uvx mcp-server-time"`."""
     allow_urls: list[Annotated[URLPattern, BeforeValidator(_pattern)]] = []
-    """Patterns of the URLs that callers may name in `server_url`, such as `https://*.example.com/*`."""
+    """Patterns for URLs that callers may send in `server_url`, such as `https://*.example.com/*`."""
     allow_private: bool = False
-    """May these lead to private addresses?"""
+    """Whether callers' URLs may resolve to private addresses."""
     file: str | None = None
-    """More servers, in the form `{"mcpServers": {NAME: {"url" | "command", "args", "env", "headers"}}}`."""
+    """A file with more servers, in the form `{"mcpServers": {NAME: {"url" | "command", "args", "env", "headers"}}}`."""
     require_approval: Approval = "always"
-    """Of servers that say nothing about it themselves."""
+    """Default for servers without this setting."""
     max_sessions: int = Field(50, ge=0)
-    """Sessions with declared servers that are kept open for later responses, in each process."""
+    """Sessions with declared servers kept open for later responses, per process."""
     session_idle: float = Field(300, ge=0)
-    """Seconds without use after which such a session is closed; 0 closes it when its response ends."""
+    """Seconds until an unused session is closed; 0 closes it when its response ends."""
     session_age: float = Field(3600, gt=0)
-    """Seconds after which a session is not reused."""
+    """Seconds until a session is no longer reused."""
 
     @property
     def pool_limits(self) -> PoolLimits:
@@ -226,7 +221,6 @@ class MCPSettings(_Settings):
             raise OutboundRefused(URL_NOT_ALLOWED)
 
     def declared_at(self, url: str) -> list[tuple[str, MCPServer]]:
-        """Return the servers declared at a URL, with their names."""
         return [(name, server) for name, server in self.servers.items() if is_same_place(url, server.url)]
 
     @field_validator("servers")

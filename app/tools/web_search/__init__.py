@@ -58,15 +58,11 @@ class _Fields(BaseModel):
 
 
 class SearchFilters(_Fields):
-    """A declaration's `filters`."""
-
     allowed_domains: list[Domain] | None = Field(None, max_length=100)
     blocked_domains: list[Domain] | None = Field(None, max_length=100)
 
 
 class UserLocation(_Fields):
-    """A declaration's `user_location`."""
-
     city: str | None = None
     country: str | None = None
     region: str | None = None
@@ -78,8 +74,6 @@ class UserLocation(_Fields):
 
 
 class WebSearchDeclaration(_Fields):
-    """A request's tool with the type `web_search`."""
-
     filters: SearchFilters | None = None
     user_location: UserLocation | None = None
     search_context_size: Literal["low", "medium", "high"] | None = None
@@ -119,7 +113,6 @@ class WebSearchTool:
         return nullcontext(self.session(declaration))
 
     def session(self, declaration: Declaration) -> WebSearchSession:
-        """Return a declaration's session; raises `InvalidRequest`."""
         declared = read_declaration(WebSearchDeclaration, declaration.tool, declaration.place, declaration.warnings)
         pages = self._pages if self._settings.open_pages and declared.external_web_access is not False else None
         return WebSearchSession(self._provider, pages, declaration, declared)
@@ -137,8 +130,6 @@ class WebSearchTool:
 
 
 class WebSearchSession:
-    """The tool during a response."""
-
     def __init__(
         self, provider: SearchProvider, pages: Pages | None, declaration: Declaration, declared: WebSearchDeclaration
     ) -> None:
@@ -174,7 +165,6 @@ class WebSearchSession:
         return await _RUN[call.function.name](self, call.arguments)
 
     async def search(self, arguments: Mapping[str, object]) -> Outcome:
-        """Search the web."""
         text = arguments.get("query")
         if not isinstance(text, str) or not text.strip():
             return Outcome.failed("`query` must be a search query.", {"action": _search_action("")})
@@ -203,7 +193,6 @@ class WebSearchSession:
         )
 
     async def open_page(self, arguments: Mapping[str, object]) -> Outcome:
-        """Fetch a page and return its text."""
         action = {"type": "open_page", "url": str(arguments.get("url") or "")}
         try:
             page = await self._page(action["url"])
@@ -256,7 +245,6 @@ _RUN: dict[str, Callable[[WebSearchSession, Mapping[str, object]], Awaitable[Out
 
 
 def _imported(path: str) -> object:
-    """Import the class at an import path; raises `ValueError`."""
     try:
         return import_object(path)
     except (ImportError, AttributeError) as error:
@@ -281,7 +269,6 @@ def _distinct(results: Sequence[SearchResult]) -> list[SearchResult]:
 
 
 def _format_results(text: str, results: Sequence[SearchResult]) -> str:
-    """Format search results for the model."""
     if not results:
         return f"No results for {text!r}. Try other words."
     lines = [f"Search results for {text!r}. {_DATA}"]

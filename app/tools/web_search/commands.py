@@ -34,23 +34,17 @@ class _Fields(BaseModel):
 
 
 class QueryCommand(_Fields):
-    """A search."""
-
     q: str
     recency: int | None = None
     domains: list[str] | None = Field(None, max_length=100)
 
 
 class OpenCommand(_Fields):
-    """Opens a page at a line."""
-
     ref_id: str
     lineno: int | None = Field(None, ge=0)
 
 
 class FindCommand(_Fields):
-    """Finds a text in a page."""
-
     ref_id: str
     pattern: str
 
@@ -78,8 +72,6 @@ class SearchCommands(_Fields):
 
 
 class SearchRequest(_Fields):
-    """The body of `POST /v1/alpha/search`."""
-
     id: str | None = None
     model: str | None = None
     input: Any = None
@@ -102,8 +94,6 @@ _DOMAIN_CLASH = "None of the `domains` are allowed."
 
 
 class SearchSession(Protocol):
-    """A `web_search` session."""
-
     @property
     def opens_pages(self) -> bool: ...
 
@@ -124,7 +114,6 @@ class CodexSearch:
         self._open_session = open_session
 
     async def run(self, request: SearchRequest, owner: str, access: KeyAccess) -> dict[str, object]:
-        """Return the answer to a request; raises `InvalidRequest`."""
         commands = request.commands
         work = [*self._work(request, owner, access)]
         if len(work) > MOST_COMMANDS:
@@ -146,7 +135,6 @@ class CodexSearch:
         return answer
 
     def _work(self, request: SearchRequest, owner: str, access: KeyAccess) -> Iterator[_Command]:
-        """Yield the commands as functions."""
         commands, filters = request.commands, request.settings.get("filters")
         allowed = filters.get("allowed_domains") if isinstance(filters, Mapping) else None
         declared = {name: value for name, value in request.settings.items() if name in _SETTINGS}

@@ -33,8 +33,6 @@ class PageFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PageText:
-    """A page's text."""
-
     url: str  # after redirects
     title: str
     text: str

@@ -28,8 +28,6 @@ class SearchFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SearchQuery:
-    """A search query with its options."""
-
     text: str
     count: int = 8  # maximum number of results
     allowed_domains: Sequence[str] = ()  # and their subdomains; empty allows any
@@ -50,8 +48,6 @@ class SearchQuery:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """A search result."""
-
     url: str
     title: str
     text: str = ""
@@ -70,8 +66,6 @@ class SearchProvider(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchAPI:
-    """A search service's HTTP API."""
-
     path: str
     results: tuple[str, ...]  # path of keys to the result list
     text: Callable[[JSONMapping], Iterable[object]]  # a result's text pieces, best first
@@ -137,8 +131,6 @@ PROVIDERS: dict[str, SearchAPI] = {
 
 
 class HTTPSearchProvider:
-    """A service in `PROVIDERS`, queried over HTTP."""
-
     def __init__(
         self, api: SearchAPI, url: str, key: str | None, *, params: Mapping[str, object], timeout: float, name: str
     ) -> None:
@@ -156,7 +148,6 @@ class HTTPSearchProvider:
 
     @classmethod
     def from_settings(cls, settings: WebSearchSettings, key: str | None) -> HTTPSearchProvider:
-        """Create the configured provider; raises `ValueError`."""
         api = PROVIDERS[settings.provider]
         url = settings.url or api.url
         if url is None:

@@ -21,21 +21,20 @@ class WebSearchSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     provider: str = "searxng"
-    """The search service: searxng, brave, tavily or exa; or the import path `package.module:Class` of a provider."""
+    """The search service: searxng, brave, tavily, exa, or the import path `package.module:Class` of a provider."""
     url: str | None = None
-    """Base URL of the service; needed for SearXNG, which one runs oneself."""
+    """The service's base URL. Required for SearXNG, which is self-hosted."""
     api_key: SecretStr | None = None
-    """Key of the service."""
     api_key_env: str | None = None
-    """The environment variable that holds the key."""
+    """Environment variable with the API key."""
     params: dict[str, object] = {}
-    """More parameters for each search, in the service's own names: `{ engines = "wikipedia" }`."""
+    """Additional parameters for each search, in the service's own names: `{ engines = "wikipedia" }`."""
     timeout: float = Field(15, gt=0)
-    """Seconds that a search may take, and the fetching of a page."""
+    """Time limit per search, and per page fetch, in seconds."""
     open_pages: bool = False
-    """Lets the model open web pages that it names, and search in them."""
+    """Whether the model may open web pages, and search in them."""
     allow_private: bool = False
-    """Lets these pages be on private addresses, and at `http://` URLs: for an operator's own network."""
+    """Whether pages may be at private addresses and `http://` URLs, for an operator's own network."""
 
     @field_validator("open_pages")
     @classmethod

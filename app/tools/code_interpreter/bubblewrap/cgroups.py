@@ -24,8 +24,6 @@ _MARGIN = 64 * 1024 * 1024  # bytes for bubblewrap and supervisor processes, and
 
 
 class Group:
-    """A sandbox's group."""
-
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
@@ -69,13 +67,10 @@ class Group:
 
 
 class Groups:
-    """Creates groups in a directory."""
-
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def make(self) -> Group:
-        """Create a group; raises `OSError`."""
         directory = self._directory / f"{_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
         directory.mkdir()
         return Group(directory)

@@ -19,7 +19,6 @@ _NICE = 10
 
 
 def launch() -> None:
-    """Apply the options, and execute the command."""
     options, command = json.loads(sys.argv[1]), sys.argv[2:]
     for name in os.listdir("/proc/self/fd"):  # uvloop does not close inherited descriptors
         if int(name) not in {0, 1, 2, *options["files"]}:

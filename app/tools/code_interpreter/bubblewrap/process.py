@@ -37,7 +37,6 @@ class Sandbox:
 
     @property
     def alive(self) -> bool:
-        """Whether the sandbox can still be used."""
         return self._process.returncode is None
 
     async def ready(self) -> None:
@@ -128,7 +127,6 @@ class Sandbox:
             self._group.freeze()
 
     def kill(self) -> None:
-        """Kill all processes in the sandbox."""
         if self._watched:
             self._watch.discard(self._watched)
         if self._process.returncode is not None:

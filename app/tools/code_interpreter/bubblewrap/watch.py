@@ -29,8 +29,6 @@ FOLDERS = ("tmp", "mnt/data", "dev/shm")  # file systems writable by code
 
 @dataclass(eq=False, slots=True)
 class Watched:
-    """A monitored sandbox."""
-
     memory: int  # limit, in bytes
     files: int  # limit on files and folders
     root: int  # ancestor of all other processes
@@ -54,7 +52,6 @@ class Watch:
         self._thread: threading.Thread | None = None
 
     def add(self, sandbox: Watched) -> None:
-        """Start monitoring a sandbox."""
         with self._lock:
             self._watched.add(sandbox)
             if self._thread is None:
@@ -63,7 +60,6 @@ class Watch:
             self._wake.notify()
 
     def discard(self, sandbox: Watched) -> None:
-        """Stop monitoring a sandbox."""
         with self._lock:
             sandbox.ended = True
             self._watched.discard(sandbox)
@@ -124,7 +120,6 @@ def look(sandbox: Watched) -> None:
 
 
 def code_processes(sandbox: Watched) -> Sequence[int]:
-    """Return the processes that run code."""
     return [pid for pid in descendants(sandbox.root) if pid != sandbox.supervisor]
 
 

@@ -42,7 +42,7 @@ LONGEST_WAIT = 600.0  # seconds; if the backend requests a longer wait, the file
 
 
 class Ingestion:
-    """Indexes files for all vector stores. Several processes share the work through claims."""
+    """Indexes files for all vector stores."""
 
     def __init__(
         self,
@@ -74,7 +74,6 @@ class Ingestion:
         self._tasks.append(asyncio.create_task(self._sweep_all()))
 
     def wake(self) -> None:
-        """Wake the workers, after files were added."""
         for wakeup in self._wakeups:
             wakeup.set()
 
@@ -128,7 +127,6 @@ class Ingestion:
             await asyncio.sleep(SWEEP)
 
     async def _read_claimed(self, job: Job) -> None:
-        """Index a file while its claim is valid."""
         reading = asyncio.create_task(self._read(job))
         renewal = asyncio.create_task(self._renew_claim(job))
         try:

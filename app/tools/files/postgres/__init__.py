@@ -45,7 +45,6 @@ class PostgresFileStore(SQLFileStore):
     """A `FileStore` in PostgreSQL. Expiry and claims use the database's clock."""
 
     def __init__(self, database: PostgresDatabase, storage: ObjectStorage | None = None) -> None:
-        """New content is written to `storage` if given."""
         tables = PostgresTables(database, POSTGRES_WORDS, storable)
         super().__init__(tables, PostgresPieces(database, tables), storage)
         self._db = database

@@ -19,7 +19,6 @@ class PostgresDatabase(PostgresClient):
     """
 
     def __init__(self, url: str) -> None:
-        """Raises `ValueError` for an invalid URL."""
         address = read_postgres_url(url, timeout=30.0)
         outage = Outage(f"the file store in PostgreSQL at {address.name}", FilesUnavailable, FilesUnavailable)
         super().__init__(address, prepare=self._migrate, outage=outage, **address.options)

@@ -87,8 +87,6 @@ class Stored(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Columns for some chunks."""
-
     lengths: list[int]
     terms: list[str]
     texts: list[str]
@@ -98,8 +96,6 @@ class _Rows(NamedTuple):
 
 
 class PostgresIndex:
-    """All vector stores' chunks."""
-
     def __init__(self, database: PostgresDatabase) -> None:
         self._db = database
 

@@ -38,8 +38,6 @@ DELETE FROM antiphon_chunks WHERE (file, number) IN (
 
 
 class PostgresPieces(Pieces):
-    """`Contents` in PostgreSQL."""
-
     def __init__(self, database: PostgresDatabase, tables: FileTables) -> None:
         super().__init__(tables)
         self._db = database

@@ -228,8 +228,7 @@ _NO_EXTENSION = (
 )
 
 
-class NoVectorsError(UnpreparedError):
-    """The extension `vector` is unavailable."""
+class NoVectorsError(UnpreparedError): ...
 
 
 async def migrate_files(connection: Connection) -> None:

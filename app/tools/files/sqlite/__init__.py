@@ -114,7 +114,6 @@ class SQLiteFileStore(SQLFileStore):
     def __init__(
         self, path: Path, storage: ObjectStorage | None = None, *, clock: Callable[[], float] = time.time
     ) -> None:
-        """New content is written to `storage` if given."""
         self._db = Database(path, _MIGRATIONS, f"SQLite file store {path}", FilesUnavailable, readers=2)
         self._clock = clock
         tables = SQLiteTables(self._db, clock, SQLITE_WORDS)

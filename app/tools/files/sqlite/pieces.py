@@ -12,8 +12,6 @@ from app.tools.files.tables import FileTables
 
 
 class SQLitePieces(Pieces):
-    """`Contents` in SQLite."""
-
     def __init__(self, db: Database, tables: FileTables, clock: Callable[[], float]) -> None:
         super().__init__(tables)
         self._db, self._clock = db, clock

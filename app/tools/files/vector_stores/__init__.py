@@ -42,7 +42,12 @@ _CANDIDATES = 4  # per requested result
 
 
 class VectorStores:
-    """All callers' vector stores, each visible only to its owner."""
+    """
+    All callers' vector stores, each visible only to its owner.
+
+    Unknown ids raise `NotFound`, and unknown cursors `UnknownCursor`. Methods that add files or search raise
+    `PermissionDenied` if the key may not use the embeddings model.
+    """
 
     def __init__(
         self,
@@ -55,11 +60,7 @@ class VectorStores:
         self._records, self._wake, self._embeddings, self._clock = records, wake, embeddings, clock
 
     async def create(self, owner: str, body: CreateVectorStore, access: KeyAccess = UNRESTRICTED) -> dict[str, object]:
-        """
-        Create a store, and queue its first files for indexing, charged to the key.
-
-        Raises `NotFound` for an unknown file, and `PermissionDenied` if the key may not use the embeddings model.
-        """
+        """Create a store, and queue its first files for indexing, charged to the key."""
         if body.file_ids:
             self._check_model(access, "file_ids")
         now = int(self._clock())
@@ -95,11 +96,10 @@ class VectorStores:
         ]
 
     async def retrieve(self, owner: str, store_id: str) -> dict[str, object]:
-        """Return a store; raises `NotFound`."""
         return (await self._store(owner, store_id)).resource(self._clock())
 
     async def update(self, owner: str, store_id: str, body: UpdateVectorStore) -> dict[str, object]:
-        """Update the fields in the request; raises `NotFound`."""
+        """Update only the fields in the request."""
         changes: dict[str, object] = {}
         if body.name is not None:
             changes["name"] = body.name
@@ -112,7 +112,7 @@ class VectorStores:
         return await self.retrieve(owner, store_id)
 
     async def delete(self, owner: str, store_id: str) -> dict[str, object]:
-        """Delete a store, but not its files; raises `NotFound`."""
+        """Delete a store, but not its files."""
         if not await self._records.delete(owner, store_id):
             raise _no_such_store(store_id)
         return {"id": store_id, "object": "vector_store.deleted", "deleted": True}
@@ -125,7 +125,7 @@ class VectorStores:
         access: KeyAccess = UNRESTRICTED,
         account: Account | None = None,
     ) -> dict[str, object]:
-        """Return a store's best chunks for a query; raises `NotFound` and `PermissionDenied`."""
+        """Return a store's best chunks for a query."""
         self._check_model(access, "query")
         store = await self.searchable(owner, store_id)
         results = await self.find(
@@ -164,7 +164,7 @@ class VectorStores:
     async def add_file(
         self, owner: str, store_id: str, body: AddFile, access: KeyAccess = UNRESTRICTED
     ) -> dict[str, object]:
-        """Add a file to a store, and queue it for indexing. Raises the same errors as `create`."""
+        """Add a file to a store, and queue it for indexing."""
         self._check_model(access, "file_id")
         store = await self._store(owner, store_id)
         await self._add(store, [_new_file(body, access)], places=["file_id"])
@@ -173,7 +173,6 @@ class VectorStores:
     async def files(
         self, owner: str, store_id: str, page: Page, status: str | None, batch_id: str | None = None
     ) -> dict[str, object]:
-        """Return a page of files in a store, or in a batch; raises `NotFound`."""
         store = await self._store(owner, store_id)
         if status is not None and status not in FILE_STATUSES:
             raise InvalidRequest(f"Invalid 'filter': must be one of {', '.join(FILE_STATUSES)}.", param="filter")
@@ -183,24 +182,21 @@ class VectorStores:
         return list_page([file.resource() for file in files], more)
 
     async def file(self, owner: str, store_id: str, file_id: str) -> dict[str, object]:
-        """Return a file in a store; raises `NotFound`."""
         return (await self._file(await self._store(owner, store_id), file_id)).resource()
 
     async def update_file(self, owner: str, store_id: str, file_id: str, body: UpdateFile) -> dict[str, object]:
-        """Update a file's attributes in a store; raises `NotFound`."""
         store = await self._store(owner, store_id)
         if not await self._records.set_attributes(store, file_id, body.attributes or {}):
             raise no_such_file(file_id)
         return (await self._file(store, file_id)).resource()
 
     async def remove_file(self, owner: str, store_id: str, file_id: str) -> dict[str, object]:
-        """Remove a file from a store without deleting it; raises `NotFound`."""
+        """Remove a file from a store without deleting it."""
         if not await self._records.remove(await self._store(owner, store_id), file_id):
             raise no_such_file(file_id)
         return {"id": file_id, "object": "vector_store.file.deleted", "deleted": True}
 
     async def file_content(self, owner: str, store_id: str, file_id: str) -> dict[str, object]:
-        """Return a file's text in chunks; raises `NotFound`."""
         store = await self._store(owner, store_id)
         await self._file(store, file_id)
         texts = await self._records.text(store, file_id)
@@ -214,7 +210,7 @@ class VectorStores:
     async def add_batch(
         self, owner: str, store_id: str, body: CreateBatch, access: KeyAccess = UNRESTRICTED
     ) -> dict[str, object]:
-        """Add files to a store, and queue them for indexing. Raises the same errors as `create`."""
+        """Add files to a store, and queue them for indexing."""
         self._check_model(access, "files" if body.files is not None else "file_ids")
         store = await self._store(owner, store_id)
         batch_id = _new_id("vsfb")
@@ -225,11 +221,10 @@ class VectorStores:
         return await self.batch(owner, store_id, batch_id)
 
     async def batch(self, owner: str, store_id: str, batch_id: str) -> dict[str, object]:
-        """Return a batch; raises `NotFound`."""
         return await self._batch(await self._store(owner, store_id), batch_id)
 
     async def cancel_batch(self, owner: str, store_id: str, batch_id: str) -> dict[str, object]:
-        """Cancel a batch's files that are not indexed yet, and return the batch; raises `NotFound`."""
+        """Cancel a batch's files that are not indexed yet."""
         store = await self._store(owner, store_id)
         await self._records.cancel_batch(store, batch_id)
         return await self._batch(store, batch_id)
@@ -241,7 +236,7 @@ class VectorStores:
         return store
 
     async def searchable(self, owner: str, store_id: str) -> VectorStore:
-        """Return a store for a search, which counts as activity; raises `NotFound`, or `InvalidRequest` if expired."""
+        """Return a store for a search, which counts as activity; raises `InvalidRequest` if expired."""
         store = await self._store(owner, store_id)
         now = int(self._clock())
         if store.expired(now):

@@ -24,16 +24,12 @@ class _Filter(BaseModel):
 
 
 class ComparisonFilter(_Filter):
-    """Compares an attribute with a value."""
-
     type: Literal["eq", "ne", "gt", "gte", "lt", "lte", "in", "nin"]
     key: Annotated[str, Field(max_length=64)]
     value: Value | Annotated[list[Value], Field(max_length=1000)]
 
 
 class CompoundFilter(_Filter):
-    """Combines filters with `and` or `or`."""
-
     type: Literal["and", "or"]
     filters: Annotated[list[AttributeFilter], Field(max_length=MAX_FILTERS)]
 

@@ -13,8 +13,6 @@ MOST_RESULTS = 50
 
 
 class HybridWeights(BaseModel):
-    """The weights of embedding similarity and text score."""
-
     model_config = ConfigDict(extra="allow")
 
     embedding_weight: Annotated[float, Field(ge=0)] = 1.0

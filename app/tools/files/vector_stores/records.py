@@ -42,8 +42,6 @@ class FileCounts:
 
 @dataclass(frozen=True, slots=True)
 class VectorStore:
-    """A searchable collection of files."""
-
     id: str
     owner: str
     name: str
@@ -84,8 +82,6 @@ class VectorStore:
 
 @dataclass(frozen=True, slots=True)
 class StoreFile:
-    """A file in a vector store."""
-
     id: str  # the file's id
     store_id: str
     filename: str
@@ -112,8 +108,6 @@ class StoreFile:
 
 @dataclass(frozen=True, slots=True)
 class NewStoreFile:
-    """A file to add to a vector store."""
-
     id: str
     attributes: Attributes | None = None
     strategy: ChunkingStrategy = field(default_factory=ChunkingStrategy)
@@ -196,9 +190,12 @@ class UnknownFiles(Exception):
 
 class VectorStoreRecords(Protocol):
     """
-    Stores all owners' vector stores. Every method raises `FilesUnavailable` in an outage.
+    Stores all owners' vector stores. Every method raises `FilesUnavailable` in an outage, and pages raise
+    `UnknownCursor`.
 
     A file is searchable once it is `completed`, with all its chunks; partially indexed files are never searched.
+    Methods for a job return False, without changes, if its claim was lost: the file was removed, cancelled or claimed
+    again.
     """
 
     async def create(self, store: VectorStore, files: Sequence[NewStoreFile] = ()) -> None:
@@ -208,9 +205,7 @@ class VectorStoreRecords(Protocol):
     async def get(self, owner: str, store_id: str) -> VectorStore | None: ...
 
     async def stores(self, owner: str | None, page: Page) -> tuple[list[VectorStore], bool]:
-        """
-        Return a page of stores of an owner, or of all owners (None), and whether more exist; raises `UnknownCursor`.
-        """
+        """Return a page of stores of an owner, or of all owners (None), and whether more exist."""
         ...
 
     async def update(self, owner: str, store_id: str, changes: Mapping[str, object]) -> bool:
@@ -233,7 +228,7 @@ class VectorStoreRecords(Protocol):
     async def files(
         self, store: VectorStore, page: Page, status: str | None = None, batch_id: str | None = None
     ) -> tuple[list[StoreFile], bool]:
-        """Return a page of files and whether more exist; raises `UnknownCursor`."""
+        """Return a page of files, and whether more exist."""
         ...
 
     async def set_attributes(self, store: VectorStore, file_id: str, attributes: Attributes) -> bool: ...
@@ -274,9 +269,7 @@ class VectorStoreRecords(Protocol):
         """
         ...
 
-    async def renew(self, job: Job, lease: float) -> bool:
-        """Extend a claim; return False if it was lost because the file was removed, cancelled or claimed again."""
-        ...
+    async def renew(self, job: Job, lease: float) -> bool: ...
 
     async def release(self, job: Job, delay: float = 0, *, failed: bool = False) -> None:
         """Release a claim. The file can be claimed again after `delay` seconds. Only attempts that `failed` count."""
@@ -284,7 +277,7 @@ class VectorStoreRecords(Protocol):
 
     async def complete(self, job: Job, chunks: Iterable[TextChunk], model: str = "") -> bool:
         """
-        Store a file's chunks and mark it as completed; return False, without changes, if the claim was lost.
+        Store a file's chunks and mark it as completed.
 
         `chunks` is iterated in another thread. `model` is the embeddings model.
         """

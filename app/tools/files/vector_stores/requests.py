@@ -52,8 +52,6 @@ class AutoChunking(_Body):
 
 
 class Sizes(_Body):
-    """Chunk sizes, in tokens."""
-
     max_chunk_size_tokens: Annotated[int, Field(ge=100, le=4096)] = 800
     chunk_overlap_tokens: Annotated[int, Field(ge=0, le=2048)] = 400
 

@@ -11,12 +11,10 @@ from app.tools.files.vector_stores.records import ChunkingStrategy, FileBatch, F
 
 
 def encode_fields(value: Mapping[str, object] | None) -> str | None:
-    """Encode metadata or attributes for a column."""
     return None if value is None else json.dumps(dict(value))
 
 
 def decode_fields(value: str | None) -> JSONObject | None:
-    """Decode metadata or attributes from a column."""
     return None if value is None else json.loads(value)
 
 

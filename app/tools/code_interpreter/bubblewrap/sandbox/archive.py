@@ -87,13 +87,11 @@ class Unpacker:
         self._extents: list[list[int]] = []  # remaining extents of the current file
 
     def feed(self, data: bytes) -> None:
-        """Write the next part of the stream."""
         self._data += data
         while self._write_data() if self._file is not None else self._read_head():
             pass
 
     def close(self) -> None:
-        """Set the folders' modes and times."""
         for path, header in reversed(self._finish):
             self._set(path, header)
 

@@ -134,7 +134,6 @@ class _Supervisor:
         self._ended = _Ended()
 
     def serve(self) -> None:
-        """Answer requests until the server closes the pipe."""
         while True:
             line = self._line()
             if line is None:
@@ -436,7 +435,6 @@ def _bound(options: dict[str, Any]) -> None:
 
 
 def supervise() -> None:
-    """Serve the server's requests until it closes the pipe."""
     options = json.loads(sys.argv[1])
     control, answers = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
