@@ -128,7 +128,7 @@ class Containers(ABC):
     async def get(self, owner: str, container_id: str) -> Container: ...
 
     @abstractmethod
-    async def of_conversation(
+    async def for_conversation(
         self, owner: str, chain: str, earlier: Sequence[str], **options: Unpack[NewContainer]
     ) -> Container:
         """

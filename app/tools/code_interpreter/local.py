@@ -32,7 +32,7 @@ from app.tools.code_interpreter.containers import (
 )
 from app.tools.code_interpreter.saved_files import SavedFiles
 from app.tools.code_interpreter.settings import CodeSettings, memory_bytes
-from app.tools.code_interpreter.skills import SkillFolder, files_of
+from app.tools.code_interpreter.skills import SkillFolder, read_skill_files
 from app.tools.code_interpreter.slots import ContainerSlot, ContainerSlots
 from app.tools.files import File, Page
 
@@ -42,7 +42,7 @@ MAX_CONTAINERS = 10_000  # running or suspended
 SWEEP_INTERVAL = 10.0  # seconds between sweeps of expired containers
 SAVE_SECONDS = 60.0  # per container
 _SAVED_OVERHEAD = 1024  # packed bytes per file, in addition to its content
-_EVERYBODY = KeyAccess().owner  # owner of all containers on a server without keys
+_ANONYMOUS = KeyAccess().owner  # owner of all containers on a server without keys
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class LocalContainer(Container):
     sandbox: Sandbox | None = None
     slot: ContainerSlot | None = None
     saved: SavedFiles | None = None  # while suspended
-    lost: str = ""  # state lost at the next start: `variables`, or `files` (which includes variables)
+    state_loss: str = ""  # state lost at the next start: `variables`, or `files` (which includes variables)
     users: int = 0  # requests that use it or wait for it
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # one request at a time
     deleted: bool = False
@@ -77,7 +77,7 @@ class LocalContainers(Containers):
         self._timer: asyncio.TimerHandle | None = None
 
     def _limit_of(self, owner: str) -> int:
-        if owner == _EVERYBODY:
+        if owner == _ANONYMOUS:
             return self.settings.max_containers
         return self.settings.max_key_containers or max(1, self.settings.max_containers * 3 // 4)
 
@@ -103,7 +103,7 @@ class LocalContainers(Containers):
         )
         self._containers[container.id] = container
         if len(self._containers) > MAX_CONTAINERS:
-            self._bound()
+            self._enforce_limits()
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(SWEEP_INTERVAL, self._sweep)
         return container
@@ -114,7 +114,7 @@ class LocalContainers(Containers):
             raise NotFound(f"Container with id '{container_id}' not found.", param="container_id")
         return container
 
-    async def of_conversation(
+    async def for_conversation(
         self, owner: str, chain: str, earlier: Sequence[str], **options: Unpack[NewContainer]
     ) -> LocalContainer:
         current = self._conversations.get((owner, chain))
@@ -126,7 +126,7 @@ class LocalContainers(Containers):
             skills = options.get("skills") or ()
             if skills and list(skills) != list(container.skills):
                 container.skills = skills
-                await self._put_away(container)
+                await self._suspend(container)
             return container
         container = await self.create(owner, **options)
         container.chain = chain
@@ -154,7 +154,7 @@ class LocalContainers(Containers):
         ]
 
     async def delete(self, owner: str, container_id: str) -> dict[str, object]:
-        self._drop(await self.get(owner, container_id))
+        self._delete(await self.get(owner, container_id))
         return {"id": container_id, "object": "container.deleted", "deleted": True}
 
     def _expired(self, container: LocalContainer) -> bool:
@@ -162,29 +162,29 @@ class LocalContainers(Containers):
 
     def _sweep(self) -> None:
         for container in [*filter(self._expired, self._containers.values())]:
-            self._drop(container)
+            self._delete(container)
         sweep = asyncio.get_running_loop().call_later
         self._timer = sweep(SWEEP_INTERVAL, self._sweep) if self._containers else None
 
-    def _bound(self) -> None:
+    def _enforce_limits(self) -> None:
         """Delete unused containers while there are too many, or their saved files are too large."""
         while True:
-            resting = [container for container in self._containers.values() if not container.users]
+            unused = [container for container in self._containers.values() if not container.users]
             saved = Counter[str]()
-            for container in resting:
+            for container in unused:
                 saved[container.owner] += container.saved.size if container.saved else 0
             if len(self._containers) > MAX_CONTAINERS:
-                shares = Counter(container.owner for container in resting)
+                shares = Counter(container.owner for container in unused)
             elif saved.total() > self.settings.saved_files:
-                shares, resting = saved, [container for container in resting if container.saved]
+                shares, unused = saved, [container for container in unused if container.saved]
             else:
                 return
-            if not resting:
+            if not unused:
                 return
             # The longest idle container of the owner with the largest share.
-            self._drop(min(resting, key=lambda one: (-shares[one.owner], one.last_active_at)))
+            self._delete(min(unused, key=lambda one: (-shares[one.owner], one.last_active_at)))
 
-    def _drop(self, container: LocalContainer) -> None:
+    def _delete(self, container: LocalContainer) -> None:
         container.deleted = True
         del self._containers[container.id]
         if container.chain is not None and self._conversations.get((container.owner, container.chain)) == container.id:
@@ -211,12 +211,12 @@ class LocalContainers(Containers):
             async with container.lock:
                 container.last_active_at = self._clock()
                 try:
-                    yield await self._started(container)
+                    yield await self._running_sandbox(container)
                 except SandboxEnded:
                     await self._end(container)
                     if container.saved:
                         raise ContainerFailed("The container could not be started. Try again.") from None
-                    container.lost = "files"
+                    container.state_loss = "files"
                     raise ContainerFailed from None
                 finally:
                     container.last_active_at = self._clock()
@@ -225,49 +225,49 @@ class LocalContainers(Containers):
         finally:
             container.users -= 1
             if container.slot and not container.users:
-                self._slots.rest(container.slot, container.last_active_at)
+                self._slots.mark_idle(container.slot, container.last_active_at)
 
-    async def _started(self, container: LocalContainer) -> Sandbox:
+    async def _running_sandbox(self, container: LocalContainer) -> Sandbox:
         """Return a container's sandbox, starting it if necessary."""
 
-        def vacate() -> None:
-            self._begin(self._put_away(container))
+        def evict() -> None:
+            self._begin(self._suspend(container))
 
         unknown = NotFound(f"Container with id '{container.id}' not found.", param="container_id")
         if container.deleted:
             raise unknown
         if container.sandbox and container.sandbox.alive:
             assert container.slot
-            self._slots.use(container.slot)
+            self._slots.mark_busy(container.slot)
             return container.sandbox
         if container.slot is None:
             within = self.settings.call_seconds + 2 * STOP_GRACE  # enough for a running call to end
-            container.slot = await self._slots.take(container.owner, vacate, within)
+            container.slot = await self._slots.acquire(container.owner, evict, within)
             if container.deleted:
                 raise unknown
         else:
-            container.lost = "files"  # the sandbox ended unexpectedly
+            container.state_loss = "files"  # the sandbox ended unexpectedly
         settings = self.settings
         memory = memory_bytes(container.memory_limit)
         limits = SandboxLimits(memory, settings.disk, settings.processes, settings.cpus)
-        skills = await asyncio.to_thread(files_of, container.skills) if container.skills else {}
+        skills = await asyncio.to_thread(read_skill_files, container.skills) if container.skills else {}
         sandbox = await self._bubblewrap.start(limits, skills)
         try:
-            await self._fill(container, sandbox)
+            await self._restore_files(container, sandbox)
         except BaseException:
             await sandbox.aclose()
             raise
         container.sandbox = sandbox
         return sandbox
 
-    async def _fill(self, container: LocalContainer, sandbox: Sandbox) -> None:
+    async def _restore_files(self, container: LocalContainer, sandbox: Sandbox) -> None:
         """Write a container's saved or mounted files into its new sandbox."""
         if container.saved:
             try:
                 await container.saved.restore(sandbox)
             except OSError as error:
                 logger.warning("%s", error)
-                container.lost = "files"
+                container.state_loss = "files"
             container.saved.close()
             container.saved = None
         else:
@@ -276,11 +276,11 @@ class LocalContainers(Containers):
                 assert self.uploads
                 await self._write(sandbox, path_for(file.filename), self.uploads.content(file))
             await self.changes(container, sandbox, "user")
-        if container.lost:
-            await sandbox.request("resumed", lost=container.lost)
-            container.lost = ""
+        if container.state_loss:
+            await sandbox.request("resumed", lost=container.state_loss)
+            container.state_loss = ""
 
-    async def _put_away(self, container: LocalContainer) -> None:
+    async def _suspend(self, container: LocalContainer) -> None:
         """Save an unused container's files and end its sandbox, so that another container can run."""
         async with container.lock:
             if container.sandbox is None:
@@ -289,16 +289,16 @@ class LocalContainers(Containers):
                 async with asyncio.timeout(SAVE_SECONDS):
                     most = 2 * self.settings.disk + _SAVED_OVERHEAD * len(container.files)
                     container.saved = await SavedFiles.save(container.sandbox, most)
-                container.lost = "variables"
+                container.state_loss = "variables"
             except (SandboxEnded, OSError) as error:  # includes TimeoutError
                 logger.warning("container files lost: %s", error or type(error).__name__)
-                container.lost = "files"
+                container.state_loss = "files"
             finally:
                 await self._end(container)
         if container.deleted and container.saved:
             container.saved.close()
         elif container.saved:
-            self._bound()
+            self._enforce_limits()
 
     async def _end(self, container: LocalContainer) -> None:
         """End a container's sandbox, and release its slot."""
@@ -307,13 +307,13 @@ class LocalContainers(Containers):
             await sandbox.aclose()
         slot, container.slot = container.slot, None
         if slot:
-            self._slots.leave(slot)
+            self._slots.release(slot)
 
     async def changes(
         self, container: Container, sandbox: SandboxChannel, source: str = "assistant"
     ) -> Sequence[ContainerFile]:
         changed: list[ContainerFile] = []
-        entries = await _list_files(sandbox)
+        entries = await _read_file_list(sandbox)
         previous, container.files = container.files, {}
         for path, size, time_changed in entries:
             file = previous.get(path)
@@ -330,13 +330,13 @@ class LocalContainers(Containers):
         if self._timer:
             self._timer.cancel()
         for container in [*self._containers.values()]:
-            self._drop(container)
+            self._delete(container)
         if self._tasks:
             await asyncio.wait({*self._tasks})
         self.skills.close()
 
 
-async def _list_files(sandbox: SandboxChannel) -> Sequence[tuple[str, int, int]]:
+async def _read_file_list(sandbox: SandboxChannel) -> Sequence[tuple[str, int, int]]:
     """Return path, bytes and modification time (ns) per file; raises `SandboxEnded` for a malformed answer."""
     answer = await sandbox.request("files")
     try:

@@ -116,11 +116,11 @@ class SharedContainers(Containers):
     async def get(self, owner: str, container_id: str) -> Container:
         return _container(await self._do("get", owner=owner, container_id=container_id))
 
-    async def of_conversation(
+    async def for_conversation(
         self, owner: str, chain: str, earlier: Sequence[str], **options: Unpack[NewContainer]
     ) -> Container:
         fields = {"owner": owner, "chain": chain, "earlier": [*earlier], **_sendable(options)}
-        return _container(await self._do("of_conversation", **fields))
+        return _container(await self._do("for_conversation", **fields))
 
     async def list(self, owner: str, page: Page, name: str | None = None) -> dict[str, object]:
         result: dict[str, object] = await self._do("list", owner=owner, page=asdict(page), name=name)
@@ -271,8 +271,8 @@ async def _run(host: LocalContainers, operation: str, fields: JSONMapping) -> An
             return await host.create(**fields)
         case "get":
             return await host.get(**fields)
-        case "of_conversation":
-            return await host.of_conversation(**fields)
+        case "for_conversation":
+            return await host.for_conversation(**fields)
         case "list":
             return await host.list(fields["owner"], Page(**fields["page"]), fields["name"])
         case "summaries":

@@ -264,7 +264,7 @@ def _invalid(message: str) -> InvalidRequest:
     return InvalidRequest(message, param="source.data")
 
 
-def files_of(skills: Sequence[Skill]) -> dict[str, bytes]:
+def read_skill_files(skills: Sequence[Skill]) -> dict[str, bytes]:
     """
     Return skill files by container path, for a new sandbox.
 

@@ -20,7 +20,7 @@ class ContainerSlot:
     """A container's permit to run, until released."""
 
     owner: str
-    vacate: Callable[[], None]  # called on eviction: starts suspending the container, which ends with `leave`
+    evict: Callable[[], None]  # called on eviction: starts suspending the container, which ends with `release`
     idle_since: float | None = None  # None while in use or being evicted
 
 
@@ -28,19 +28,19 @@ class ContainerSlot:
 class _Waiter:
     slot: ContainerSlot
     granted: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    vacating: ContainerSlot | None = None  # the slot being evicted for this waiter
+    evicting: ContainerSlot | None = None  # the slot being evicted for this waiter
 
 
 class ContainerSlots:
     def __init__(self, total: int, limit_of: Callable[[str], int]) -> None:
         """`limit_of` returns an owner's maximum number of slots."""
         self._total, self._limit_of = total, limit_of
-        self._taken: set[ContainerSlot] = set()
+        self._held: set[ContainerSlot] = set()
         self._waiters: list[_Waiter] = []
 
-    async def take(self, owner: str, vacate: Callable[[], None], within: float) -> ContainerSlot:
+    async def acquire(self, owner: str, evict: Callable[[], None], within: float) -> ContainerSlot:
         """Wait up to `within` seconds for a slot, marked as in use; raises `TooManyRequests`."""
-        waiter = _Waiter(ContainerSlot(owner, vacate))
+        waiter = _Waiter(ContainerSlot(owner, evict))
         self._waiters.append(waiter)
         self._serve()
         try:
@@ -50,61 +50,61 @@ class ContainerSlots:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
             else:
-                self.leave(waiter.slot)
+                self.release(waiter.slot)
             if isinstance(error, TimeoutError):
                 message = "All containers are in use. Try again, or delete containers you no longer need."
                 raise TooManyRequests(message, code="too_many_containers", retry_after=10) from None
             raise
         return waiter.slot
 
-    def leave(self, slot: ContainerSlot) -> None:
+    def release(self, slot: ContainerSlot) -> None:
         """Release a slot to the next waiter."""
-        self._taken.discard(slot)
+        self._held.discard(slot)
         for waiter in self._waiters:
-            if waiter.vacating is slot:
-                waiter.vacating = None
+            if waiter.evicting is slot:
+                waiter.evicting = None
         self._serve()
 
-    def use(self, slot: ContainerSlot) -> None:
+    def mark_busy(self, slot: ContainerSlot) -> None:
         """Mark a slot as in use, which prevents its eviction."""
         slot.idle_since = None
 
-    def rest(self, slot: ContainerSlot, now: float) -> None:
+    def mark_idle(self, slot: ContainerSlot, now: float) -> None:
         """Mark a slot as idle, so that it can be evicted."""
         slot.idle_since = now
         self._serve()
 
     def _serve(self) -> None:
         """Grant free slots, and evict idle ones for the remaining waiters."""
-        while waiter := next(filter(self._may_have, self._in_turn()), None):
+        while waiter := next(filter(self._can_grant, self._in_order()), None):
             self._waiters.remove(waiter)
-            self._taken.add(waiter.slot)
+            self._held.add(waiter.slot)
             waiter.granted.set_result(None)
-        for waiter in self._in_turn():
-            if waiter.vacating is None and (spared := self._spared(waiter.slot.owner)):
-                spared.idle_since, waiter.vacating = None, spared
-                spared.vacate()
+        for waiter in self._in_order():
+            if waiter.evicting is None and (candidate := self._eviction_candidate(waiter.slot.owner)):
+                candidate.idle_since, waiter.evicting = None, candidate
+                candidate.evict()
 
-    def _in_turn(self) -> list[_Waiter]:
+    def _in_order(self) -> list[_Waiter]:
         """Return waiters in order: owners with the fewest slots first, then by arrival."""
-        taken = self._counts()
+        held = self._counts()
         waiting = [waiter for waiter in self._waiters if not waiter.granted.done()]  # some may be cancelled
-        return sorted(waiting, key=lambda waiter: taken[waiter.slot.owner])
+        return sorted(waiting, key=lambda waiter: held[waiter.slot.owner])
 
-    def _may_have(self, waiter: _Waiter) -> bool:
+    def _can_grant(self, waiter: _Waiter) -> bool:
         owner = waiter.slot.owner
-        return len(self._taken) < self._total and self._counts()[owner] < self._limit_of(owner)
+        return len(self._held) < self._total and self._counts()[owner] < self._limit_of(owner)
 
     def _counts(self) -> Counter[str]:
-        return Counter(slot.owner for slot in self._taken)
+        return Counter(slot.owner for slot in self._held)
 
-    def _spared(self, owner: str) -> ContainerSlot | None:
+    def _eviction_candidate(self, owner: str) -> ContainerSlot | None:
         """Return the idle slot to evict for an owner's new container, or None."""
-        taken = self._counts()
-        full = taken[owner] >= self._limit_of(owner)
+        held = self._counts()
+        full = held[owner] >= self._limit_of(owner)
 
-        def worth(slot: ContainerSlot) -> tuple[int, float]:
-            return -taken[slot.owner] - (slot.owner == owner), slot.idle_since or 0.0
+        def priority(slot: ContainerSlot) -> tuple[int, float]:
+            return -held[slot.owner] - (slot.owner == owner), slot.idle_since or 0.0
 
-        idle = [slot for slot in self._taken if slot.idle_since is not None and (slot.owner == owner or not full)]
-        return min(idle, key=worth, default=None)
+        idle = [slot for slot in self._held if slot.idle_since is not None and (slot.owner == owner or not full)]
+        return min(idle, key=priority, default=None)

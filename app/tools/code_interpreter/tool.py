@@ -85,7 +85,7 @@ _ENDINGS = {
     "timeout": "The code was stopped after {seconds:g} seconds. Its variables are lost. The files are kept.",
     "died": "The Python process ended (exit code {code}). Its variables are lost. The files are kept.",
     "too_large": "The code was stopped: its figures are too large. Its variables are lost. The files are kept.",
-    "restless": "The code was stopped: its processes could not be paused. Its variables are lost. The files are kept.",
+    "not_frozen": "The code was stopped: its processes cannot be paused. Its variables are lost. The files are kept.",
     **{
         limit: f"The code was stopped: {why}. Its variables are lost. The files are kept."
         for limit, why in _EXCEEDED.items()
@@ -99,7 +99,7 @@ _LOST = {
     "variables": "The Python process was restarted. The variables of earlier calls are lost. The files are kept.",
     "files": "The container was restarted. The variables and files of earlier calls are lost.",
 }
-_CUT = "\n[Output truncated here.]"
+_TRUNCATED = "\n[Output truncated here.]"
 _BY_MCP = "app.tools.mcp.code:MCPCodeInterpreter"
 
 
@@ -229,10 +229,10 @@ class _Session(ABC):
                 self._container = await self._containers.get(owner, options.container_id)
             else:
                 skills = await self._containers.skills.resolve(options.skills or (), "skills")
-                self._container = await self._containers.of_conversation(
+                self._container = await self._containers.for_conversation(
                     owner,
                     self._declaration.chain,
-                    _containers_of(items),
+                    _earlier_containers(items),
                     file_ids=options.file_ids,
                     memory_limit=options.memory_limit,
                     skills=skills,
@@ -285,10 +285,10 @@ class PythonSession(_Session):
                     limit=settings.max_output_chars,
                 )
                 files = await self._containers.changes(container, sandbox)
-                images = _images(answer) or await self._saved(sandbox, files)
+                images = _images(answer) or await self._image_files(sandbox, files)
         except APIError as error:
             return Outcome.failed(error.message, {"outputs": [{"type": "logs", "logs": error.message}]})
-        logs = str(answer.get("logs") or "") + (_CUT if answer.get("cut") else "")
+        logs = str(answer.get("logs") or "") + (_TRUNCATED if answer.get("cut") else "")
         if ending := _ending(answer, settings.call_seconds):
             logs = f"{logs}\n{ending}".lstrip("\n")
         sources, file_list = self._sources(files, call.items)
@@ -301,7 +301,7 @@ class PythonSession(_Session):
             result = [text, *({"type": "input_image", "image_url": url} for url in images)]
         return Outcome(result, {"outputs": outputs}, "failed" if ending else "completed", sources=sources)
 
-    async def _saved(self, sandbox: SandboxChannel, files: Sequence[ContainerFile]) -> list[str]:
+    async def _image_files(self, sandbox: SandboxChannel, files: Sequence[ContainerFile]) -> list[str]:
         """Return created image files as data URLs, skipping large files."""
         urls: list[str] = []
         for file in files:
@@ -382,7 +382,7 @@ def _entry(stdout: str, stderr: str, exit_code: int) -> dict[str, object]:
     return {"stdout": stdout, "stderr": stderr, "outcome": {"type": "exit", "exit_code": exit_code}}
 
 
-def _containers_of(items: Sequence[Item]) -> list[str]:
+def _earlier_containers(items: Sequence[Item]) -> list[str]:
     """Return the container ids in the conversation's earlier calls, latest first."""
     ids: dict[str, None] = {}
     for item in reversed(items):

@@ -66,7 +66,7 @@ async def test_skill_that_one_worker_was_sent_is_in_the_container_of_another(wor
     (tmp_path / "skill").mkdir()
     (tmp_path / "skill" / "SKILL.md").write_text("Read on.")
     skill = Skill("plotter", "Draws plots.", str(tmp_path / "skill"))
-    made = await other.of_conversation("ada", "chain", [], skills=[skill])
+    made = await other.for_conversation("ada", "chain", [], skills=[skill])
     assert made.skills == [skill]
     assert (await other.get("ada", made.id)).skills == [skill]
     assert await run(other, made, "print(open('/mnt/skills/plotter/SKILL.md').read())") == "Read on.\n"
@@ -90,9 +90,9 @@ async def test_containers_are_summed_up_for_an_owner_and_for_all_from_every_work
 
 async def test_conversation_has_one_container_whichever_worker_answers(worker: Worker) -> None:
     host, other = worker(), worker()
-    first = await host.of_conversation("ada", "chain", [])
-    again = await other.of_conversation("ada", "chain", [])
-    apart = await other.of_conversation("bob", "chain", [first.id])
+    first = await host.for_conversation("ada", "chain", [])
+    again = await other.for_conversation("ada", "chain", [])
+    apart = await other.for_conversation("bob", "chain", [first.id])
     assert first.id == again.id != apart.id
 
 

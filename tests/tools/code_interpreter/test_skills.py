@@ -22,7 +22,7 @@ import pytest_asyncio
 from app.errors import InvalidRequest
 from app.tools.code_interpreter import skills
 from app.tools.code_interpreter.bubblewrap import Bubblewrap
-from app.tools.code_interpreter.skills import InlineSkill, SkillFolder, files_of, read_archive, read_heading
+from app.tools.code_interpreter.skills import InlineSkill, SkillFolder, read_archive, read_heading, read_skill_files
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
 from tests.tools.code_interpreter.test_code_interpreter import Place, commands, logs, runs
@@ -215,7 +215,7 @@ async def test_skills_of_requests_are_bounded_on_the_disk(tmp_path: Path, monkey
         (await folder.resolve([InlineSkill.model_validate(inline(archive({"SKILL.md": str(n) * 1000})))], "skills"))[0]
         for n in range(4)
     ]
-    there = [bool(files_of([skill])) for skill in found]
+    there = [bool(read_skill_files([skill])) for skill in found]
     assert there[-2:] == [True, True] and sum(there) == 2
 
 
@@ -224,7 +224,7 @@ async def test_first_inline_skills_that_arrive_together_are_all_unpacked() -> No
     for _ in range(60):
         folder = SkillFolder()
         resolved = await asyncio.gather(*(folder.resolve(one, "skills") for one in declared))
-        assert [[*files_of(found).values()] for found in resolved] == [[b"0"], [b"0"], [b"1"], [b"2"], [b"3"]]
+        assert [[*read_skill_files(found).values()] for found in resolved] == [[b"0"], [b"0"], [b"1"], [b"2"], [b"3"]]
         folder.close()
 
 

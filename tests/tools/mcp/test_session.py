@@ -426,7 +426,7 @@ async def test_callers_token_for_a_server_with_the_operators_is_refused(lab: Lab
 
 
 async def test_callers_url_is_used_only_if_the_operator_allows_it(lab: Lab) -> None:
-    with pytest.raises(InvalidRequest, match="operator has declared"):
+    with pytest.raises(InvalidRequest, match="declared by its operator"):
         tool_of({"servers": {"lab": {"url": lab.url}}}).open(
             declaration(server_label="x", server_url="https://mcp.example.com/mcp")
         )

@@ -43,11 +43,11 @@ def test_scheme_in_a_header_is_not_changed(value: str) -> None:
 @pytest.mark.parametrize(
     ("table", "problem"),
     [
-        ({"servers": {"lab": {}}}, "servers.lab: must have a `url` or a `command`"),
+        ({"servers": {"lab": {}}}, "servers.lab: must have either a `url` or a `command`"),
         ({"servers": {"lab": {"url": "http://lab", "command": ["x"]}}}, "servers.lab: must have"),
         ({"servers": {"lab": {"url": "lab:9000"}}}, "servers.lab.url: must be an http or https URL"),
         ({"servers": {"lab": {"urls": "http://lab"}}}, "servers.lab.urls: unknown key"),
-        ({"servers": {"l/b": {"url": "http://lab"}}}, "'l/b' must be a name"),
+        ({"servers": {"l/b": {"url": "http://lab"}}}, "'l/b' must contain only letters"),
         ({"servers": {"url": {"url": "http://lab"}}}, "must not contain the name 'url'"),
         ({"servers": {"lab": {"url": "http://lab", "headers_env": {"A": "NONE"}}}}, "variable NONE is not set"),
         ({"servers": {"lab": {"url": "http://lab", "headers": {"A": "x\r\ny"}}}}, "servers.lab.headers"),

@@ -191,7 +191,7 @@ async def test_web_search_tells_the_model_the_users_location(searxng: SearXNG) -
     [
         (lambda: JSONResponse({}, 403), "`search.formats` must list `json`"),
         (lambda: JSONResponse({}, 500), "status 500"),
-        (lambda: HTMLResponse("<html>"), "cannot be read"),
+        (lambda: HTMLResponse("<html>"), "invalid response"),
         (lambda: {"results": "none"}, None),
         (lambda: [1], None),
     ],
@@ -218,7 +218,7 @@ async def test_web_search_query_that_is_none_is_refused(searxng: SearXNG) -> Non
     async with client(searxng, searching(17), answering("?")) as (openai_client, backend):
         response = await openai_client.responses.create(model="m", input="?", tools=[{"type": "web_search"}])
     assert response.output[0].status == "failed"
-    assert "`query` must be a text" in shown(backend)
+    assert "`query` must be a search query" in shown(backend)
     assert searxng.queries == []
 
 

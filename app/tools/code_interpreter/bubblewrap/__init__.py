@@ -26,7 +26,7 @@ import orjson
 from app.tools.code_interpreter.bubblewrap.cgroups import Group, Groups, find_groups
 from app.tools.code_interpreter.bubblewrap.process import MAX_ANSWER, Sandbox, SandboxEnded
 from app.tools.code_interpreter.bubblewrap.seccomp import code_filter, seccomp_filter
-from app.tools.code_interpreter.bubblewrap.watch import FILE_BYTES, Watch
+from app.tools.code_interpreter.bubblewrap.watch import FILE_BYTES, SandboxMonitor
 from app.tools.code_interpreter.settings import CodeSettings
 from app.tools.code_interpreter.skills import MOUNT
 
@@ -86,7 +86,7 @@ class Bubblewrap:
         if python is None:
             raise SandboxUnavailable(f"{' or '.join(pythons)} not found: containers need a Python under /usr")
         self._python = python
-        self._watch = Watch()
+        self._monitor = SandboxMonitor()
         self._groups: Groups | None = None
         try:
             self._filters = {"seccomp": seccomp_filter(), "/run/sandbox/code.seccomp": code_filter()}
@@ -152,7 +152,7 @@ class Bubblewrap:
                 group.kill()
                 await asyncio.to_thread(group.remove)  # waits for the processes to end
             raise
-        sandbox = Sandbox(process, limits.memory, limits.disk // FILE_BYTES, self._watch, group)
+        sandbox = Sandbox(process, limits.memory, limits.disk // FILE_BYTES, self._monitor, group)
         try:
             async with asyncio.timeout(START_TIMEOUT):
                 await sandbox.ready()

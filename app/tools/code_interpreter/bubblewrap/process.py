@@ -14,7 +14,7 @@ import orjson
 
 from app.core.types import JSONObject
 from app.tools.code_interpreter.bubblewrap.cgroups import Group
-from app.tools.code_interpreter.bubblewrap.watch import Watch, Watched, descendants, kill
+from app.tools.code_interpreter.bubblewrap.watch import MonitoredSandbox, SandboxMonitor, descendants, kill
 
 STOP_GRACE = 5.0  # seconds for the supervisor to answer after a timeout or stop
 MAX_ANSWER = 32 * 1024 * 1024  # bytes per supervisor answer
@@ -29,11 +29,11 @@ class Sandbox:
     """A running sandbox. Callers must send one request at a time."""
 
     def __init__(
-        self, process: asyncio.subprocess.Process, memory: int, files: int, watch: Watch, group: Group | None
+        self, process: asyncio.subprocess.Process, memory: int, files: int, monitor: SandboxMonitor, group: Group | None
     ) -> None:
-        """`memory` (bytes) and `files` are the limits checked by the watch."""
-        self._process, self._memory, self._files, self._watch, self._group = process, memory, files, watch, group
-        self._watched: Watched | None = None
+        """`memory` (bytes) and `files` are the limits checked by the monitor."""
+        self._process, self._memory, self._files, self._monitor, self._group = process, memory, files, monitor, group
+        self._monitored: MonitoredSandbox | None = None
 
     @property
     def alive(self) -> bool:
@@ -45,8 +45,8 @@ class Sandbox:
         own = descendants(self._process.pid)  # only the supervisor: no code runs yet
         if not own:
             raise SandboxEnded
-        self._watched = Watched(self._memory, self._files, self._process.pid, supervisor=own[0])
-        self._watch.add(self._watched)
+        self._monitored = MonitoredSandbox(self._memory, self._files, self._process.pid, supervisor=own[0])
+        self._monitor.add(self._monitored)
         self._freeze()
 
     async def request(self, op: str, *, within: float = STOP_GRACE, **fields: object) -> JSONObject:
@@ -56,18 +56,18 @@ class Sandbox:
         Kills the sandbox if a call exceeds `within` plus `STOP_GRACE` seconds, or does not stop when cancelled. For
         calls, `exceeded` in the answer is the limit for which code was killed: `memory`, `files` or `sockets`.
         """
-        assert self._watched
+        assert self._monitored
         memory_kills = self._group.memory_kills() if self._group else 0
         with contextlib.ExitStack() as stack:
             if op in _CALLS:
-                stack.enter_context(self._watch.call(self._watched))
+                stack.enter_context(self._monitor.call(self._monitored))
             if self._group:
                 self._group.thaw()
                 stack.callback(self._freeze)
             answer = await self._exchange({"op": op, **fields}, within)
         if op in _CALLS:
             killed = self._group.memory_kills() > memory_kills if self._group else False
-            answer["exceeded"] = self._watched.exceeded or ("memory" if killed else "")
+            answer["exceeded"] = self._monitored.exceeded or ("memory" if killed else "")
         return answer
 
     async def _exchange(self, request: dict[str, object], within: float) -> JSONObject:
@@ -127,8 +127,8 @@ class Sandbox:
             self._group.freeze()
 
     def kill(self) -> None:
-        if self._watched:
-            self._watch.discard(self._watched)
+        if self._monitored:
+            self._monitor.discard(self._monitored)
         if self._process.returncode is not None:
             return
         if self._group:

@@ -23,12 +23,12 @@ BUSY_INTERVAL = 0.1  # seconds between checks during a call
 IDLE_INTERVAL = 1.0  # seconds between checks otherwise
 FILE_BYTES = 1536  # kernel memory per file or folder, in addition to its content
 MAX_SOCKETS = 512  # open in a sandbox; the kernel may hold several hundred kilobytes for each
-TRIES = 3  # consecutive kills before the sandbox is ended
+MAX_KILLS = 3  # consecutive kills before the sandbox is ended
 FOLDERS = ("tmp", "mnt/data", "dev/shm")  # file systems writable by code
 
 
 @dataclass(eq=False, slots=True)
-class Watched:
+class MonitoredSandbox:
     memory: int  # limit, in bytes
     files: int  # limit on files and folders
     root: int  # ancestor of all other processes
@@ -42,31 +42,31 @@ class Watched:
     due: float = 0.0  # monotonic time of the next check
 
 
-class Watch:
+class SandboxMonitor:
     """A thread that checks sandboxes, and kills code that exceeds a limit. Files are retained."""
 
     def __init__(self) -> None:
-        self._watched: set[Watched] = set()
+        self._monitored: set[MonitoredSandbox] = set()
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
 
-    def add(self, sandbox: Watched) -> None:
+    def add(self, sandbox: MonitoredSandbox) -> None:
         with self._lock:
-            self._watched.add(sandbox)
+            self._monitored.add(sandbox)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="sandbox-watch", daemon=True)
                 self._thread.start()
             self._wake.notify()
 
-    def discard(self, sandbox: Watched) -> None:
+    def discard(self, sandbox: MonitoredSandbox) -> None:
         with self._lock:
             sandbox.ended = True
-            self._watched.discard(sandbox)
+            self._monitored.discard(sandbox)
             self._wake.notify()
 
     @contextlib.contextmanager
-    def call(self, sandbox: Watched) -> Iterator[None]:
+    def call(self, sandbox: MonitoredSandbox) -> Iterator[None]:
         """Allow a sandbox's code to run within this context."""
         with self._lock:
             sandbox.calls += 1
@@ -82,35 +82,35 @@ class Watch:
     def _run(self) -> None:
         while True:
             with self._lock:
-                if not self._watched:
+                if not self._monitored:
                     self._thread = None
                     return
                 now = time.monotonic()
-                due = [sandbox for sandbox in self._watched if sandbox.due <= now]
+                due = [sandbox for sandbox in self._monitored if sandbox.due <= now]
                 if not due:
-                    self._wake.wait(min(sandbox.due for sandbox in self._watched) - now)
+                    self._wake.wait(min(sandbox.due for sandbox in self._monitored) - now)
                     continue
             for sandbox in due:
                 try:
-                    look(sandbox)
+                    poll(sandbox)
                 except Exception:
                     logger.exception("sandbox check failed")
                 often = sandbox.busy or sandbox.kills
                 sandbox.due = time.monotonic() + (BUSY_INTERVAL if often else IDLE_INTERVAL)
 
 
-def look(sandbox: Watched) -> None:
+def poll(sandbox: MonitoredSandbox) -> None:
     """Check a sandbox, and kill its code if it exceeds a limit or runs between calls."""
     calls, idle = sandbox.calls, not sandbox.busy
     pids = code_processes(sandbox)
     exceeded = exceeded_limit(sandbox, pids)
-    restless = idle and any(map(runs, pids)) and sandbox.calls == calls
-    if sandbox.ended or not (exceeded or restless):
+    not_frozen = idle and any(map(is_running, pids)) and sandbox.calls == calls
+    if sandbox.ended or not (exceeded or not_frozen):
         sandbox.kills = 0
         return
     sandbox.exceeded = sandbox.exceeded or exceeded
     sandbox.kills += 1
-    if sandbox.kills > TRIES:
+    if sandbox.kills > MAX_KILLS:
         logger.warning("ended a container whose code could not be killed")
         kill((sandbox.root, *descendants(sandbox.root)))
         return
@@ -119,11 +119,11 @@ def look(sandbox: Watched) -> None:
     kill(code_processes(sandbox))
 
 
-def code_processes(sandbox: Watched) -> Sequence[int]:
+def code_processes(sandbox: MonitoredSandbox) -> Sequence[int]:
     return [pid for pid in descendants(sandbox.root) if pid != sandbox.supervisor]
 
 
-def exceeded_limit(sandbox: Watched, pids: Sequence[int]) -> str:
+def exceeded_limit(sandbox: MonitoredSandbox, pids: Sequence[int]) -> str:
     """Return the limit exceeded by a sandbox, or ""."""
     if sum(map(resident_bytes, pids)) > sandbox.memory:
         return "memory"
@@ -178,7 +178,7 @@ def resident_bytes(pid: int) -> int:
     return sum(sizes) * 1024
 
 
-def runs(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     """Whether any thread in a process runs: is not stopped, ended, or in uninterruptible sleep."""
     with contextlib.suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):

@@ -208,7 +208,7 @@ class _Supervisor:
             elif not ended and left <= 0:
                 ended = "timeout"
         if ended == "done" and not freeze():
-            ended = "restless"
+            ended = "not_frozen"
         code = self._kill() if ended != "done" else None
         output.read()
         answer = {"ended": ended, "logs": output.text(), "cut": output.cut, "exit_code": code, "lost": lost}
