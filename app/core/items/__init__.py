@@ -1,7 +1,7 @@
 """
 The table of item types.
 
-A new type of item is a row of `ITEM_TYPES`: its role, its fields and events while it is generated and run, and its
+To add an item type, add a row to `ITEM_TYPES`: its role, its fields and events during generation and run, and its
 conversion for a model. All other tables of item types are derived from it.
 """
 
@@ -19,8 +19,8 @@ from app.core.items.arguments import INPUT, ArgumentsReader, InputReader, Object
 from app.core.items.readings import Read
 from app.core.types import Item, JSONMapping
 
-# `call`: made by the model and run by the client. `output`: the result of one, sent by the client. `hosted`: a call
-# with its result, run by a server. `context`: everything else.
+# `call`: made by the model, run by the client. `output`: a call's result, sent by the client. `hosted`: a call with its
+# result, run by a server. `context`: everything else.
 Role: TypeAlias = Literal["message", "reasoning", "call", "output", "hosted", "context"]
 Details: TypeAlias = Callable[[Item], Iterable[tuple[str, dict[str, object]]]]
 
@@ -35,60 +35,60 @@ def _no_details(item: Item) -> Iterable[tuple[str, dict[str, object]]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemType:
-    """One type of item."""
+    """An item type."""
 
     type: str
-    prefix: str = "item"  # of its ids
+    prefix: str = "item"  # for ids
     role: Role = "context"
     has_notes: bool = False  # whether the server stores notes with it, as with a hosted call
     adds_tools: Literal["declared", "search"] | None = None  # whether its `tools` are declarations or search results
     pinned: bool = False  # whether it stays when the conversation is truncated
     encrypted: Literal["reasoning", "compaction"] | None = None  # the kind of its `encrypted_content`
-    read: Read | None = None  # conversion to function calls and outputs; None: it is one, or is not shown to models
-    silent: bool = False  # whether it is left out without a warning where it cannot be converted
-    awaits_client: bool = False  # whether the response ends with it and the client has to answer
+    read: Read | None = None  # conversion to function calls and outputs; None: unnecessary, or hidden from models
+    silent: bool = False  # whether it is omitted without a warning if it cannot be converted
+    awaits_client: bool = False  # whether it ends the response because the client must answer
 
     # How `EventBuilder` builds a call.
     call_id: bool = True
     has_status: bool = True
-    field: str | None = None  # the field with the model's arguments; None: there is none
-    empty: Mapping[str, object] = dataclasses.field(default_factory=dict)  # other fields of the item when it is added
+    field: str | None = None  # the field for the model's arguments, if any
+    empty: Mapping[str, object] = dataclasses.field(default_factory=dict)  # other item fields when it is added
     added_events: tuple[str, ...] = ()  # events directly after `output_item.added`
     delta: str | None = None  # event with a piece of the arguments
-    done: str | None = None  # event with all of the arguments
-    done_fields: tuple[str, ...] = ()  # other fields of the item in the `done` event
+    done: str | None = None  # event with all arguments
+    done_fields: tuple[str, ...] = ()  # other item fields in the `done` event
     details: Details = _no_details  # further events about a complete call, with their fields
-    # Fields that the item has after such an event, for a builder that recovers from events.
+    # Item fields implied by such an event, for recovery from stored events.
     restored: Mapping[str, Callable[[Item, Mapping[str, object]], dict[str, object]]] = dataclasses.field(
         default_factory=dict
     )
-    argument: str | None = None  # the argument of the function whose text becomes the field; None: all, as JSON
-    value: Callable[[str], object] = _as_text  # value of the field, from the model's text
-    added_when_complete: bool = False  # whether the item is added only when it is complete
+    argument: str | None = None  # the function argument for the field; None: all arguments, as JSON
+    value: Callable[[str], object] = _as_text  # the field's value, from the model's text
+    added_when_complete: bool = False  # whether the item is added only when complete
 
-    # Events and fields while a hosted tool runs it.
-    running: tuple[str, ...] = ()  # events when its run starts
-    # Events that a tool may emit, by short names.
+    # Events and fields during a hosted run.
+    running: tuple[str, ...] = ()  # events when the run starts
+    # Events for tools to emit, by short names.
     progress: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    ended: Mapping[str, str] = dataclasses.field(default_factory=dict)  # event at its end, by its status
-    interrupted: str = "incomplete"  # its status if the response ends while it runs
-    final: Callable[[str], dict[str, object]] = lambda written: {}  # default fields at its end
-    error: Callable[[str], dict[str, object]] = lambda message: {}  # its fields for an error message
-    # Fields that are shown only with a value of `include`, with that value.
+    ended: Mapping[str, str] = dataclasses.field(default_factory=dict)  # final event, by status
+    interrupted: str = "incomplete"  # status if the response ends during the run
+    final: Callable[[str], dict[str, object]] = lambda written: {}  # default final fields
+    error: Callable[[str], dict[str, object]] = lambda message: {}  # fields for an error message
+    # Fields that require a value in `include`, with that value.
     included: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    own_output: Callable[[Item], str | None] = lambda item: None  # the output for the model, where the item has it
+    own_output: Callable[[Item], str | None] = lambda item: None  # the item's own output for the model, if any
 
     @property
     def hosted(self) -> bool:
         return self.role == "hosted"
 
     def reader(self) -> ArgumentsReader:
-        """Return a reader that extracts the value of the item from the arguments of the function."""
+        """Return a reader that extracts the item field from the function's arguments."""
         return InputReader(self.argument) if self.argument else ObjectReader()
 
 
 def as_object(written: str) -> dict[str, object]:
-    """Parse arguments as an object; {} if they are invalid JSON, for example those of a truncated call."""
+    """Parse arguments as an object; {} for invalid JSON, for example from a truncated call."""
     try:
         value = loads(written)
     except ValueError:
@@ -121,9 +121,9 @@ def _as_exec(written: str) -> dict[str, object]:
 
 def as_json_object(written: str) -> str:
     """
-    Return arguments that are certainly a JSON object; anything else becomes the field `_raw` of one.
+    Return arguments as a valid JSON object; anything else becomes its field `_raw`.
 
-    Backends that parse them for their chat template would otherwise answer 400 or 500 to every later turn.
+    Otherwise, backends that parse arguments for their chat template would answer 400 or 500 in every later turn.
     """
     if not written or written.isspace():
         return "{}"
@@ -197,7 +197,7 @@ TOOL_SEARCH_CALL = _client_call(
     type="tool_search_call",
     prefix="tsc",
     read=readings.tool_search_call,
-    silent=True,  # without a call id it was run by another server
+    silent=True,  # without a call id, another server ran it
     field="arguments",
     value=as_object,
 )
@@ -216,7 +216,7 @@ SHELL_CALL = _client_call(
     value=_as_action(commands=[]),
     details=_shell_commands,
     restored={"response.shell_call_command.done": _restored_command},
-    own_output=lambda item: "",  # if run by this server, the output is an item of its own
+    own_output=lambda item: "",  # if this server ran it, the output is a separate item
 )
 APPLY_PATCH_CALL = _client_call(
     type="apply_patch_call",
@@ -234,7 +234,7 @@ COMPUTER_CALL = _client_call(
     field="actions",
     value=lambda written: _as_action(actions=[])(written)["actions"],
 )
-# The older tool has one action a call.
+# The older tool has a single action per call.
 COMPUTER_ACTION = dataclasses.replace(COMPUTER_CALL, field="action", value=_as_action(type="screenshot"))
 MCP_APPROVAL_REQUEST = ItemType(
     type="mcp_approval_request",
@@ -287,7 +287,7 @@ _ROWS = (
     ItemType(type="apply_patch_call_output", prefix="apco", role="output", read=readings.output_of("output", "status")),
     COMPUTER_CALL,
     ItemType(type="computer_call_output", prefix="cuo", role="output", read=readings.computer_call_output),
-    # Of tools that OpenAI's servers run: conversations that began there may have them.
+    # From tools on OpenAI's servers, in conversations that began there.
     ItemType(type="program", prefix="prog", role="call", read=readings.program),
     ItemType(type="program_output", prefix="progo", role="output", read=readings.output_of("result")),
     ItemType(type="multi_agent_call", prefix="mac", role="call", read=readings.multi_agent_call),
@@ -373,29 +373,28 @@ _ROWS = (
 # By type.
 ITEM_TYPES: dict[str, ItemType] = {row.type: row for row in _ROWS}
 
-# Types of items with the output of a call.
+# Item types with a call's output.
 OUTPUTS = frozenset(row.type for row in _ROWS if row.role == "output")
 
 
 def type_of(item: JSONMapping) -> ItemType | None:
-    """Return the row of an item's type; None for an unknown type."""
+    """Return the row for an item's type; None for an unknown type."""
     return ITEM_TYPES.get(item["type"])
 
 
 def is_by_user(item: Item) -> bool:
-    """Return whether an item is a message of the user."""
     return item["type"] == "message" and item["role"] == "user"
 
 
 def waits_for_client(item: Mapping[str, object]) -> bool:
-    """Return whether a response ends with this item and the client has to answer it."""
+    """Return whether the item ends a response because the client must answer it."""
     row = type_of(item)
     if row is None or not row.awaits_client or item.get("async") is True or item.get("execution") == "server":
         return False
-    environment = item.get("environment")  # of a shell call
+    environment = item.get("environment")  # in a shell call
     return not (isinstance(environment, Mapping) and environment.get("type") == "container_reference")
 
 
 def id_prefix(item_type: str) -> str:
-    """Return the prefix of the ids of items of that type."""
+    """Return the id prefix for an item type."""
     return row.prefix if (row := ITEM_TYPES.get(item_type)) else "item"

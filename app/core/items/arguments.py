@@ -1,8 +1,8 @@
 """
-Parse the arguments of a tool call incrementally.
+Parse tool call arguments incrementally.
 
-Backends send all arguments as JSON, in pieces. Those of a function are passed on unchanged; the input of a custom tool
-is a string in them, `{"input": "..."}`, which is extracted as it arrives:
+Backends send all arguments as JSON, in pieces. Function arguments are forwarded unchanged. A custom tool's input is a
+string in the arguments, `{"input": "..."}`, and is extracted as it arrives:
 
     reader = InputReader()
     reader.feed('{"input": "a\\')    # "a"
@@ -21,42 +21,42 @@ import orjson
 
 from app.core.bounded_json import loads
 
-INPUT = "input"  # the name of a custom tool's argument in its function
+INPUT = "input"  # a custom tool's function argument
 
 
 class ArgumentsReader(Protocol):
-    """Extracts what is shown of arguments, and detects their end."""
+    """Extracts the visible text from arguments, and detects their end."""
 
     @property
     def closed(self) -> bool:
-        """Whether the arguments are complete: further text does not belong to them."""
+        """Whether the arguments are complete; later text does not belong to them."""
         ...
 
     def feed(self, piece: str) -> str:
-        """Take the next piece from the backend, and return the text to emit."""
+        """Process the backend's next piece, and return the text to emit."""
         ...
 
     def end(self) -> str:
-        """Return the remaining text to emit, once the arguments are complete; after that none is left."""
+        """Return the remaining text to emit, after complete arguments."""
         ...
 
     def held(self) -> str:
-        """Return the text that was not emitted, of arguments that were cut off."""
+        """Return text that was not emitted, from truncated arguments."""
         ...
 
     def cut(self, emitted: Sequence[str], *, broken: bool) -> bool:
-        """Return whether the arguments were cut off; `broken`: whether the answer was, after what was `emitted`."""
+        """Return whether the arguments were truncated; `broken`: whether the answer broke off after `emitted`."""
         ...
 
 
-_NEVER = 1 << 62  # a depth that no braces close
+_NEVER = 1 << 62  # a depth never closed by braces
 
 
 class ObjectReader:
     """
-    Passes JSON text on unchanged, up to the brace that closes the top-level object.
+    Forwards JSON text unchanged, up to the brace that closes the top-level object.
 
-    A string is buffered up to its end: servers that encode arguments twice put the object into one.
+    A string is buffered to its end, because some servers encode arguments twice, as a JSON string.
     """
 
     _OUTSIDE = re.compile(r'["{}\[\]]')
@@ -67,9 +67,9 @@ class ObjectReader:
         self._started = False
         self._depth = 0
         self._string = False
-        self._skip = 0  # characters of the next piece to skip: one after a backslash
+        self._skip = 0  # characters to skip in the next piece, after a backslash
         self._quoted: list[str] | None = None  # the buffered pieces of a string
-        self._value: object = None  # the string, once it is decoded
+        self._value: object = None  # the decoded string
 
     @property
     def closed(self) -> bool:
@@ -107,15 +107,15 @@ class ObjectReader:
         return "".join(self._quoted or ())
 
     def _unquoted(self) -> object:
-        """Return the value of the buffered string, or `_INVALID`."""
+        """Return the buffered string's value, or `_INVALID`."""
         if self._value is None:
             self._value = _value_of(self.held())
         return self._value
 
     def cut(self, emitted: Sequence[str], *, broken: bool) -> bool:
-        # Cut off if it is not valid JSON; without any arguments it depends on the answer.
+        # Invalid JSON means truncation; without arguments, `broken` decides.
         if self._started and not self._closed and self._depth < _NEVER:
-            return True  # an object that has not ended
+            return True  # an unfinished object
         if self._quoted is not None:
             return self._unquoted() is _INVALID
         written = "".join(emitted)
@@ -127,12 +127,12 @@ class ObjectReader:
             if not (piece := piece.lstrip()):
                 return ""
             self._started = True
-            self._depth = 0 if piece[0] == "{" else _NEVER  # anything but an object is never closed
+            self._depth = 0 if piece[0] == "{" else _NEVER  # only objects are ever closed
         at, self._skip = self._skip, 0
         if len(piece) - at > _LONG:
             depths, in_string = _depths(self._depth, '"' * self._string + piece[at:])
             ends = not in_string and piece.rstrip().endswith(("}", "]"))  # with the last bracket
-            if min(depths[:-1] if ends else depths, default=1) > 0:  # it does not close before
+            if min(depths[:-1] if ends else depths, default=1) > 0:  # it does not close earlier
                 self._depth = depths[-1] if depths else self._depth
                 self._closed = self._depth == 0
                 self._string = in_string
@@ -156,21 +156,21 @@ class ObjectReader:
         return ""
 
 
-_LONG = 512  # characters of a piece that is read by fewer and larger steps
+_LONG = 512  # characters; longer pieces are read in fewer, larger steps
 _NO_BRACKETS = bytes({*range(256)} - {*b"{}[]"})
 _STEPS = [(code in b"{[") - (code in b"}]") for code in range(256)]
 
 
 def _depths(depth: int, text: str) -> tuple[list[int], bool]:
     """
-    Return the depths after each bracket of JSON that begins at a depth, outside a string.
+    Return the depth after each bracket, for JSON that begins at a depth, outside a string.
 
     Also returns whether the text ends inside a string.
     """
     data = text.encode(errors="replace")
     if b"\\" in data:
-        data = data.replace(b"\\\\", b"\0\0").replace(b'\\"', b"\0\0")  # in place, which takes half the time
-    parts = data.split(b'"')  # every other one is the text of a string
+        data = data.replace(b"\\\\", b"\0\0").replace(b'\\"', b"\0\0")  # in place, which is twice as fast
+    parts = data.split(b'"')  # every other part is inside a string
     brackets = b"".join(parts[::2]).translate(None, _NO_BRACKETS)
     depths = [*accumulate(map(_STEPS.__getitem__, brackets), initial=depth)]
     return depths[1:], len(parts) % 2 == 0
@@ -184,7 +184,7 @@ _INVALID = object()
 
 
 def _value_of(text: str) -> object:
-    """Return the value of a JSON document, `_INVALID` if it is not valid."""
+    """Return a JSON document's value, or `_INVALID`."""
     try:
         return loads(text)
     except ValueError:
@@ -192,27 +192,27 @@ def _value_of(text: str) -> object:
 
 
 def _object_in(value: object) -> str | None:
-    """Return a string with the JSON of an object in it; None for any other value."""
+    """Return a string containing a JSON object; None for any other value."""
     return value if isinstance(value, str) and isinstance(_value_of(value), dict) else None
 
 
 class InputReader:
     """
-    Extracts the member `input` of a JSON object as it arrives; other members are skipped.
+    Extracts the member `input` from a JSON object as it arrives; other members are skipped.
 
-    Anything else is passed on unchanged: plain text of a model that does not wrap it, or an object without an `input`.
-    A JSON string alone is decoded, and parsed once more if a server encoded the object twice. An empty object means no
-    arguments, so its input is empty.
+    Anything else is forwarded unchanged: plain text without an object, or an object without `input`. A lone JSON string
+    is decoded, and parsed again if the server encoded the object twice. An empty object means no arguments, so its
+    input is empty.
     """
 
     def __init__(self, argument: str = INPUT) -> None:
-        """`argument` is the name of the member to extract."""
+        """`argument` is the member to extract."""
         self._argument = argument
         self._state = "begin"
-        self._held: list[str] = []  # pieces, as long as it may turn out to be something else
+        self._held: list[str] = []  # pieces, while the kind of text is undecided
         self._string = _String()
         self._key: list[str] = []
-        self._depth = 0  # nesting depth of the value being skipped
+        self._depth = 0  # nesting depth in the skipped value
 
     @property
     def closed(self) -> bool:
@@ -243,7 +243,7 @@ class InputReader:
             try:
                 return _decoded_twice(str(loads(held)), self._argument)
             except ValueError:
-                return held  # text that begins with a quotation mark
+                return held  # text starting with a quotation mark
         return held if self._state == "begin" else ""
 
     def held(self) -> str:
@@ -263,7 +263,7 @@ class InputReader:
         held, self._held = "".join(self._held), []
         return held
 
-    # Handlers of a state: each reads from `at` on, appends text to emit to `output`, and returns where it stopped.
+    # State handlers: each reads from `at`, appends text to emit to `output`, and returns its end position.
 
     def _raw(self, piece: str, at: int, output: list[str]) -> int:
         output.append(piece[at:])
@@ -287,7 +287,7 @@ class InputReader:
         return end
 
     def _skip(self, piece: str, at: int, output: list[str]) -> int:
-        """Skip a value and what follows, up to the next member or the end of the object."""
+        """Skip a value and the following text, up to the next member or the end of the object."""
         if self._depth and len(piece) - at > _LONG:
             depths, in_string = _depths(self._depth, piece[at:])
             if min(depths, default=1) > 0:
@@ -320,7 +320,7 @@ class InputReader:
 
 
 def _decoded_twice(text: str, argument: str) -> str:
-    """Return the argument of an object that was encoded twice; any other text is the argument itself."""
+    """Return the argument from a doubly encoded object; any other text is itself the argument."""
     try:
         value = loads(text)
     except ValueError:
@@ -332,7 +332,7 @@ def _decoded_twice(text: str, argument: str) -> str:
 _SPACE = " \t\r\n"
 _STRUCTURE = re.compile(r'["{}\[\],]')
 
-# States in which the next character, apart from white space, decides; any other one means that this is no such object.
+# States decided by the next non-space character; any other character means another kind of text.
 _EXPECTED: dict[str, dict[str, str]] = {
     "begin": {"{": "first", '"': "alone"},
     "first": {'"': "name", "}": "closed"},
@@ -341,7 +341,6 @@ _EXPECTED: dict[str, dict[str, str]] = {
     "other colon": {":": "other"},
     "value": {'"': "input"},
 }
-# States after a skipped value.
 _AFTER_VALUE: dict[str, dict[str, str]] = {"other": {",": "next", "}": "raw", "]": "raw"}, "rest": {"}": "closed"}}
 
 _HANDLERS: dict[str, Callable[[InputReader, str, int, list[str]], int]] = {
@@ -355,11 +354,11 @@ _HANDLERS: dict[str, Callable[[InputReader, str, int, list[str]], int]] = {
 }
 _DECIDED = frozenset({"input", "closed"})  # states in which the kind of text is certain
 _UNDECIDED = frozenset({*_EXPECTED, "alone", "name", "other", "other string"})
-_WHOLE = frozenset({"begin", "alone", "raw"})  # states of text that has no end of its own
+_WHOLE = frozenset({"begin", "alone", "raw"})  # states of text without its own end
 
 
 class _String:
-    """Decodes a JSON string incrementally, from after its opening quotation mark."""
+    """Decodes a JSON string incrementally, starting after its opening quotation mark."""
 
     _TOKEN = re.compile(
         r'[^"\\]+|"'
@@ -368,12 +367,12 @@ class _String:
         r"|\\(?P<escaped>.)",
         re.DOTALL,
     )
-    # Text and escapes that are valid.
+    # Valid text and escapes.
     _VALID = re.compile(
         r'(?:[^"\\]++|\\(?:["\\/bfnrt]|u(?:[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}'
         r"|(?![dD][89a-fA-F])[0-9a-fA-F]{4})))++"
     )
-    # An incomplete escape, or surrogate pair of escapes, that the next piece may complete.
+    # An incomplete escape or surrogate pair, which the next piece can complete.
     _INCOMPLETE = re.compile(
         r"\\(?:u[0-9a-fA-F]{0,3}|u[dD][89abAB][0-9a-fA-F]{2}(?:\\(?:u(?:[dD](?:[c-fC-F][0-9a-fA-F]?)?)?)?)?)?"
     )
@@ -382,7 +381,7 @@ class _String:
         self._partial = ""
 
     def read(self, piece: str, at: int) -> tuple[str, int | None]:
-        """Return the text from `at` on, and the position after the closing quotation mark (None: not reached)."""
+        """Return the text from `at`, and the position after the closing quotation mark (None: not reached)."""
         if at and len(piece) - at > _LONG and (ended := _ended_string(piece, at)):  # it begins in this piece
             return ended
         before = len(self._partial)
@@ -413,15 +412,15 @@ class _String:
             number = int(code, 16)
             return "\ufffd" if 0xD800 <= number <= 0xDFFF else chr(number)  # an unpaired surrogate
         if escaped := match["escaped"]:
-            return _ESCAPED.get(escaped, match[0])  # models forget to escape a backslash
+            return _ESCAPED.get(escaped, match[0])  # models forget to escape backslashes
         return match[0]
 
 
 def _ended_string(piece: str, at: int) -> tuple[str, int] | None:
     """
-    Decode the JSON string with its first character at a position, and return the position after it.
+    Decode the JSON string at a position, and return the position after it.
 
-    Returns None if it does not end in the piece, or is not valid JSON.
+    Returns None if it does not end in this piece, or is invalid.
     """
     end = piece.replace("\\\\", "\0\0").replace('\\"', "\0\0").find('"', at) + 1
     if not end:

@@ -1,11 +1,11 @@
 """
-Convert items of every type into function calls and their outputs, which are all that Chat Completions have.
+Convert items of every type to function calls and outputs, the only types in Chat Completions.
 
-Conversations may come from other servers, so calls of tools that are not offered here are converted too: the model
-should see what it did. A hosted item is a call with its result, and becomes two items.
+Conversations can come from other servers, so calls to tools that are not offered here are converted too, to show the
+model its past calls. A hosted item contains a call and its result, and becomes two items.
 
-Each function here is a `Read`: it takes an item, the chat names of functions, and the notes stored for the item, and
-returns the items that replace it. Items without a call id stay unchanged.
+Each function here is a `Read`: given an item, the functions' chat names, and the item's stored notes, it returns the
+replacement items. Items without a call id stay unchanged.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from app.core.json_values import json_objects, json_text
 from app.core.types import Item, JSONMapping, Part, with_fields
 from app.core.types.hosted import DEFAULT_NAMESPACE
 
-# Key of an item's notes in the upstream fields that are stored for it. The fields of notes, all optional: `call_id`,
-# `namespace`, `name` and `arguments` of the call as the model made it, `output` as it was shown to the model, `round`.
+# The key for an item's notes in its stored upstream fields. Fields, all optional: `call_id`, `namespace`, `name` and
+# `arguments` of the call as written by the model, `output` as shown to the model, `round`.
 NOTES = "hosted"
 
-# A field of outputs that come from hosted items.
+# A field in outputs from hosted items.
 HOSTED: Final = "hosted"
 
 NOT_STORED = "(The results were not stored.)"
@@ -33,14 +33,14 @@ _WITHOUT_RESULT = {"incomplete": INTERRUPTED, "in_progress": INTERRUPTED, "faile
 
 
 class Names(Protocol):
-    """The names of functions in the chat request."""
+    """The functions' names in the chat request."""
 
     def name(self, namespace: str | None, name: str) -> str:
-        """Return the name of a function, even if it is not offered any more."""
+        """Return a function's name, even if it is no longer offered."""
         ...
 
     def declared_in(self, item: Item) -> list[tuple[str, Mapping[str, object]]]:
-        """Return the tools that an item declares, each with its name."""
+        """Return the tools declared in an item, each with its name."""
         ...
 
 
@@ -62,7 +62,7 @@ def _output(item: Item, call_id: object, output: object) -> list[Item]:
     return [{"type": "function_call_output", "call_id": call_id, "output": shown}]
 
 
-# Calls that the client runs, and their outputs.
+# Client-run calls, and their outputs.
 
 
 def custom_tool_call(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
@@ -89,13 +89,13 @@ def _description(tool: Mapping[str, object]) -> str:
 
 
 def program(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
-    """Convert a program of the model, which another server has run."""
+    """Convert a model's program, run by another server."""
     code = names.name(DEFAULT_NAMESPACE, "programmatic_tool_calling")
     return _call(item, item.get("call_id"), code, {"code": json_text(item.get("code"))})
 
 
 def multi_agent_call(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
-    """Convert a call to other agents, which another server has run; its action is the name of the function."""
+    """Convert a call to other agents, run by another server; its action becomes the function's name."""
     name = names.name(DEFAULT_NAMESPACE, json_text(item.get("action")) or "multi_agent")
     return _call(item, item.get("call_id"), name, item.get("arguments") or "{}")
 
@@ -108,9 +108,9 @@ def multi_agent_call_output(item: Item, names: Names, notes: Mapping[str, object
 
 def call_of(name: str, *fields: str, **defaults: object) -> Read:
     """
-    Return a `Read` for calls of the function `name`, whose arguments are the first of `fields` that is set.
+    Return a `Read` for calls to the function `name`, with the first nonempty field in `fields` as arguments.
 
-    Arguments with the value of their default are left out: the model did not write them.
+    Arguments equal to their default are omitted, because the model did not write them.
     """
 
     def read(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
@@ -127,7 +127,7 @@ def call_of(name: str, *fields: str, **defaults: object) -> Read:
 
 
 def output_of(*fields: str) -> Read:
-    """Return a `Read` for outputs of calls: the first of `fields` that is set."""
+    """Return a `Read` for call outputs: the first nonempty field in `fields`."""
 
     def read(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
         output = next((value for field in fields if (value := item.get(field))), "")
@@ -137,7 +137,7 @@ def output_of(*fields: str) -> Read:
 
 
 def computer_call_output(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
-    """Convert the screenshot into an image part."""
+    """Convert the screenshot to an image part."""
     screenshot, call_id = item.get("output"), item.get("call_id")
     if not isinstance(call_id, str) or not call_id or not isinstance(screenshot, dict):
         return [item]
@@ -147,7 +147,7 @@ def computer_call_output(item: Item, names: Names, notes: Mapping[str, object]) 
     return [{"type": "function_call_output", "call_id": call_id, "output": [image]}]
 
 
-# Items of hosted tools, which hold a call and its result.
+# Hosted tools' items, with a call and its result.
 
 
 def _pair(item: Item, names: Names, notes: JSONMapping, key: tuple[str, str], arguments: object) -> Item:
@@ -178,7 +178,7 @@ def mcp_call(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item
 
 
 def mcp_result(item: Item) -> str | None:
-    """Return the output of an `mcp_call`, or its error as text; None if it has neither."""
+    """Return an `mcp_call`'s output, or its error as text; None without either."""
     if isinstance(output := item.get("output"), str):
         return output
     error = item.get("error")
@@ -244,9 +244,9 @@ def image_generation_call(item: Item, names: Names, notes: Mapping[str, object])
 
 def mcp_approval_request(item: Item, names: Names, notes: JSONMapping) -> list[Item]:
     """
-    Convert a request for approval into the call and a statement that it was not made.
+    Convert an approval request to the call and a statement that it was not made.
 
-    In the notes, `decided` is the response to the request, if any. If the call was `made` it has an item of its own.
+    In the notes, `decided` is the response to the request, if any. A call that was `made` has its own item.
     """
     if notes.get("made"):
         return []
@@ -258,7 +258,7 @@ def mcp_approval_request(item: Item, names: Names, notes: JSONMapping) -> list[I
 
 
 def mcp_approval_response(item: Item, names: Names, notes: JSONMapping) -> list[Item]:
-    """Leave the response out, unless its `request` is noted: then the model has to be told the decision here."""
+    """Omit the response, unless its notes contain the `request`: then the model learns the decision here."""
     if not (request := notes.get("request")):
         return []
     text = _decision(item, f"the requested call of {json_text(request.get('name')) or 'a tool'}")
@@ -273,5 +273,5 @@ def _decision(response: JSONMapping, call: str) -> str:
 
 
 def nothing(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
-    """Leave the item out."""
+    """Omit the item."""
     return []

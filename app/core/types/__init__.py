@@ -1,8 +1,9 @@
 """
-The data that travels: items and their parts, responses, usage and events.
+Shared data types: items and their parts, responses, usage and events.
 
-They are plain dicts. These types name the fields that the code reads, all optional (`total=False`) but `type`, since
-clients may send less, and more; what pydantic has not validated is an `object`, to be checked where it is read.
+They are plain dicts. These types list the fields that the code reads. All except `type` are optional (`total=False`),
+because clients can send fewer or other fields. Values not validated by pydantic are `object`, to be checked where they
+are read.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from typing_extensions import TypedDict
 
 from app.errors import ErrorPayload
 
-# `antiphon:...` is set by this server; these names, and `async`, cannot be written in a class.
+# This server sets `antiphon:...`. These names, and `async`, cannot be written in a class body.
 _PdfFields = TypedDict("_PdfFields", {"antiphon:text": str, "antiphon:text_error": str}, total=False)
 _AsyncField = TypedDict("_AsyncField", {"async": object}, total=False)
 
 
-JSONObject: TypeAlias = dict[str, Any]  # an object of parsed JSON: its values are checked where they are read
-JSONMapping: TypeAlias = Mapping[str, Any]  # the same, where it is only read
+JSONObject: TypeAlias = dict[str, Any]  # parsed JSON, with values checked where they are read
+JSONMapping: TypeAlias = Mapping[str, Any]  # a read-only `JSONObject`
 
 
 class Part(_PdfFields, total=False):
-    """A part of the content of an item."""
+    """A part of an item's content."""
 
     type: Required[str]
     text: str
@@ -43,10 +44,10 @@ class Part(_PdfFields, total=False):
 
 
 class Item(_AsyncField, total=False):
-    """An item of a conversation: `ITEM_TYPES` (`items.py`) says more of each type."""
+    """A conversation item; `ITEM_TYPES` (`items.py`) describes each type."""
 
     type: Required[str]
-    id: str  # a client may send null, or none at all
+    id: str  # clients can send null, or omit it
     status: str | None
     role: str
     content: str | list[Part] | None
@@ -55,9 +56,9 @@ class Item(_AsyncField, total=False):
     call_id: str
     name: str
     namespace: object
-    arguments: Any  # JSON text; an object of a `tool_search_call`
+    arguments: Any  # JSON text; an object in a `tool_search_call`
     input: str
-    output: Any  # text or parts; of other types of calls what they return
+    output: Any  # text or parts; for other call types, their result
     tools: object
     reasoning: Mapping[str, str | None] | None
     server_label: object
@@ -75,7 +76,7 @@ class Item(_AsyncField, total=False):
     revised_prompt: object
     result: object
     container_id: object
-    hosted: bool  # whether an output was read from the item of a hosted tool
+    hosted: bool  # whether an output was read from a hosted tool's item
 
 
 class InputTokensDetails(TypedDict, total=False):
@@ -88,7 +89,7 @@ class OutputTokensDetails(TypedDict, total=False):
 
 
 class Usage(TypedDict, total=False):
-    """The tokens that a response has used; {} before anything is counted."""
+    """The tokens used by a response; {} before any are counted."""
 
     input_tokens: int
     input_tokens_details: InputTokensDetails
@@ -106,7 +107,7 @@ class ConversationReference(TypedDict):
 
 
 class Response(TypedDict, total=False):
-    """The resource of the API."""
+    """The response resource."""
 
     id: Required[str]
     object: str
@@ -145,7 +146,7 @@ class Response(TypedDict, total=False):
 
 
 class Event(TypedDict, total=False):
-    """An event of a stream; what else it has depends on its type."""
+    """A stream event; further fields depend on its type."""
 
     type: Required[str]
     sequence_number: int
@@ -164,11 +165,11 @@ class Event(TypedDict, total=False):
 
 
 def list_field(item: Item, name: str) -> list[Any]:
-    """Return a field of an item that is a list; [] if it is missing or null."""
+    """Return an item's list field; [] if it is missing or null."""
     value = item.get(name)
     return value if isinstance(value, list) else []
 
 
 def with_fields(item: Item, fields: Mapping[str, object]) -> Item:
-    """Return an item with `fields` added or replaced; their names depend on the type of the item."""
+    """Return an item with `fields` added or replaced; valid names depend on the item's type."""
     return {**item, **fields}  # type: ignore[typeddict-item]

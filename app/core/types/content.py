@@ -1,7 +1,7 @@
 """
-Parts of the content of messages, reasoning and results of tools, as they are validated in requests.
+Content parts in messages, reasoning and tool results, as validated in requests.
 
-Unknown types of parts and unknown fields are accepted; every optional field may be null.
+Unknown part types and unknown fields are accepted; every optional field can be null.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ _MB = 1024 * 1024
 
 class _MaxLength:
     """
-    The greatest length of a string, in characters.
+    Maximum string length, in characters.
 
-    To count them, pydantic's own constraint encodes a string that is not ASCII, and Python keeps that encoding with it.
+    To count characters, pydantic's own constraint encodes a non-ASCII string, and Python caches that encoding in the
+    string.
     """
 
     def __init__(self, length: int) -> None:
@@ -46,13 +47,13 @@ TypeName = Annotated[str, StringConstraints(min_length=1)]
 
 
 class Tolerant(TypedDict):
-    """An object with unknown fields, which are kept."""
+    """An object that keeps unknown fields."""
 
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
 
 
 class TextPart(Tolerant):
-    """`input_text`, `output_text` and other text parts: some clients send one instead of the other."""
+    """`input_text`, `output_text` and other text parts, because some clients mix them up."""
 
     type: str
     text: Text
@@ -102,7 +103,7 @@ class Unknown(Tolerant):
 
 
 def _from_chat(part: dict[str, object]) -> dict[str, object]:
-    """Convert a part in the form of Chat Completions: `{"type": "image_url", "image_url": {"url": ...}}`."""
+    """Convert a Chat Completions part: `{"type": "image_url", "image_url": {"url": ...}}`."""
     if part["type"] == "file":
         file = part.get("file")
         return {**(file if isinstance(file, dict) else {}), "type": "input_file"}
@@ -114,7 +115,7 @@ def _from_chat(part: dict[str, object]) -> dict[str, object]:
 _Image = Annotated[ImagePart, BeforeValidator(_from_chat)]
 
 
-# Audio formats of Chat Completions, by media subtypes with another name.
+# Chat Completions audio formats, by media subtypes with a different name.
 _FORMATS = {"x-wav": "wav", "wave": "wav", "vnd.wave": "wav", "mpeg": "mp3", "mp4": "m4a", "x-m4a": "m4a"}
 _AUDIO_URL = re.compile(r"data:audio/([\w.+-]+)(?:;[^,]*)?;base64", re.IGNORECASE)
 
@@ -130,7 +131,7 @@ def _from_url(part: dict[str, object]) -> dict[str, object]:
 
 
 def tag_of(value: object, known: frozenset[str]) -> str:
-    """Return the tag of a union for a value, by its `type`."""
+    """Return a value's union tag, by its `type`."""
     kind = value.get("type") if isinstance(value, dict) else None
     return f"<{kind}>" if isinstance(kind, str) and kind in known else "<unknown>"
 
@@ -139,10 +140,10 @@ _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 _IMAGES = ("input_image", "image_url", "computer_screenshot")
 _PARTS = frozenset([*_TEXTS, *_IMAGES, "refusal", "input_file", "file", "input_audio", "input_video"])
 
-# Types of parts that are an image, in validated requests.
+# Image part types in validated requests.
 IMAGES = frozenset({"input_image", "computer_screenshot"})
 
-# The tags of unions are in angle brackets, so that they can be removed from the paths in errors.
+# Union tags are in angle brackets, so that they can be removed from error paths.
 ContentPart = Annotated[
     Annotated[TextPart, Tag("<input_text>")]
     | Annotated[TextPart, Tag("<output_text>")]

@@ -2,8 +2,7 @@
 The deltas of a streamed answer: a closed set of types, shared by all model server APIs.
 
 Decoders (`app.backends.apis`) turn bytes into deltas, filters transform them, and `DeltaReader` writes them to an
-`EventBuilder`. If several events arrive in one network read and differ only in their text, they are one delta with
-several texts.
+`EventBuilder`. Events in the same network read that differ only in their text become one delta with several texts.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ class ItemStarted:
     """A message or reasoning item starts. Only APIs with items send this."""
 
     type: str  # `message` or `reasoning`
-    phase: str | None = None  # of a message
+    phase: str | None = None  # for messages
 
 
 @dataclass(slots=True)
@@ -156,17 +155,17 @@ class AnswerMetadata:
 
 @dataclass(slots=True)
 class UsageReported:
-    """Token counts so far, in the shape of `chunk_usage`."""
+    """The current token counts, in the shape of `chunk_usage`."""
 
     usage: JSONObject
 
 
 @dataclass(slots=True)
 class Finished:
-    """The model has stopped. More deltas may follow."""
+    """The model has stopped. More deltas can follow."""
 
     reason: FinishReason
-    stop_sequence: str | None = None  # the one that has ended the text, if the server names it
+    stop_sequence: str | None = None  # the matched sequence, if the server reports it
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Dataclasses that are frozen for the type checker."""
+"""Dataclasses that only the type checker treats as frozen."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ T = TypeVar("T")
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def frozen(cls: type[T]) -> type[T]:
     """
-    Make a class a dataclass with slots; the type checker refuses assignments to its fields.
+    Make a class a dataclass with slots; the type checker rejects assignments to its fields.
 
-    With `dataclass(frozen=True)` they are refused at run time, too, for which an object takes ten times as long to
-    make. This is for objects that are made for each request.
+    `dataclass(frozen=True)` also rejects assignments at run time, but makes creation ten times slower. This is for
+    per-request objects.
     """
     return dataclass(slots=True, unsafe_hash=True)(cls)

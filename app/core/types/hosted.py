@@ -1,4 +1,4 @@
-"""Hosted functions, which the server runs itself, as the core knows them."""
+"""Hosted functions, which the server runs itself, in the form used by the core."""
 
 from __future__ import annotations
 
@@ -6,43 +6,43 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-# The namespace of functions without a name of their own, such as the tool search.
+# The namespace for functions without their own name, for example the tool search.
 DEFAULT_NAMESPACE = ""
 
-# The table of the settings that configures each type of tool that the server runs.
+# The settings table for each hosted tool type.
 HOSTED_TABLES: Mapping[str, str] = {
     "code_interpreter": "tools.code_interpreter",
     "file_search": "tools.file_search",
     "image_generation": "tools.image_generation",
     "mcp": "tools.mcp",
     "shell": "tools.code_interpreter",
-    "tool_search": "tools.mcp",  # works without a table
+    "tool_search": "tools.mcp",  # also available without a table
     "web_search": "tools.web_search",
     "web_search_2025_08_26": "tools.web_search",
     "web_search_preview": "tools.web_search",
     "web_search_preview_2025_03_11": "tools.web_search",
 }
 
-FILE_SEARCH_RESULTS = 20  # of a `file_search` that does not say how many
+FILE_SEARCH_RESULTS = 20  # default number of results in a `file_search`
 
 NO_PARAMETERS: dict[str, object] = {"type": "object", "properties": {}}
 
 
 @dataclass(frozen=True, slots=True)
 class HostedFunction:
-    """A function that the server runs itself when the model calls it; see `app.tools`."""
+    """A function that the server runs when the model calls it; see `app.tools`."""
 
     name: str  # in its tool
-    item: str  # the type of item of its calls, such as `mcp_call`
+    item: str  # the item type of its calls, for example `mcp_call`
     description: str = ""
     parameters: Mapping[str, object] = field(default_factory=lambda: NO_PARAMETERS)  # a JSON Schema
-    namespace: str | None = None  # `lab` of `lab__add`: sessions may have functions of the same name
+    namespace: str | None = None  # `lab` in `lab__add`: sessions can have functions with the same name
     fields: Mapping[str, object] = field(
         default_factory=dict
-    )  # initial fields of each item, such as its `container_id`; see `item_fields`
+    )  # initial item fields, for example `container_id`; see `item_fields`
     strict: bool | None = None
-    needs_approval: bool = False  # whether the caller has to approve each call
-    deferred: bool = False  # whether it is offered only after a tool search has found it
+    needs_approval: bool = False  # whether the caller must approve each call
+    deferred: bool = False  # whether it is offered only after a tool search finds it
 
     @property
     def key(self) -> tuple[str, str]:
@@ -51,7 +51,7 @@ class HostedFunction:
 
     @property
     def item_fields(self) -> Mapping[str, object]:
-        """The initial fields of an item; an `mcp_call` always names its server and function, which are required."""
+        """An item's initial fields; in an `mcp_call` they include the required server and function names."""
         if self.item != "mcp_call":
             return self.fields
         return {"server_label": self.server_label, "name": self.name, **self.fields}
@@ -64,11 +64,11 @@ class HostedFunction:
 
 @dataclass(frozen=True, slots=True)
 class DeferredTool:
-    """A tool that is declared to the model only after a tool search has found it."""
+    """A tool declared to the model only after a tool search finds it."""
 
-    declaration: Mapping[str, Any]  # as in a request: its type, name, description and parameters
+    declaration: Mapping[str, Any]  # as in a request: type, name, description and parameters
     namespace: str | None = None
-    about: str = ""  # the description of the namespace
+    about: str = ""  # the namespace's description
 
     @property
     def name(self) -> str:
@@ -80,7 +80,7 @@ class DeferredTool:
 
     @classmethod
     def of_hosted(cls, function: HostedFunction) -> DeferredTool:
-        """Return a function that the server runs, in the namespace of its server."""
+        """Return a hosted function in its server's namespace."""
         declaration = {
             "type": "function",
             "name": function.name,
@@ -93,18 +93,18 @@ class DeferredTool:
 
 
 def needs_table(table: str) -> str:
-    """Return the end of a sentence on tools, or endpoints, that need a table in the settings."""
+    """Return the end of a sentence about tools or endpoints that require a settings table."""
     return f"require a table [{table}] in this server's settings"
 
 
 @dataclass(frozen=True, slots=True)
 class HostedTools:
-    """The hosted tools of a request: the functions to offer, each with the types that a `tool_choice` has for it."""
+    """A request's hosted tools: the functions to offer, each with its types in a `tool_choice`."""
 
     functions: Sequence[tuple[HostedFunction, Collection[str]]] = ()
-    served: Collection[int] = frozenset()  # the positions of their declarations in the request's `tools`
-    types: Collection[str] = frozenset()  # the types of these declarations
-    # How the functions are declared to a server, by name, so that they are declared once for all rounds of a response.
+    served: Collection[int] = frozenset()  # the declarations' positions in the request's `tools`
+    types: Collection[str] = frozenset()  # the declarations' types
+    # Function declarations for a server, by name, created once for all rounds of a response.
     declared: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
 

@@ -1,9 +1,9 @@
 """
-The body of `POST /v1/responses`, and the items and tools in it.
+The body of `POST /v1/responses`, with its items and tools.
 
-A request is validated once, by pydantic, into plain dicts. Clients send items back as they received them, often with
-nulls and fields of their own, so every optional field may be null and unknown fields are accepted. Unknown types of
-items, parts and tools are accepted too; the translation decides what to do with them.
+Pydantic validates a request once, into plain dicts. Clients send items back as received, often with nulls and
+additional fields, so every optional field can be null and unknown fields are accepted. Unknown item, part and tool
+types are also accepted; the translation handles them.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class FunctionCallOutputItem(Tolerant):
 
 
 class UncalledOutputItem(Tolerant):
-    """Output of a tool that the model did not call, or whose call the client does not know: without a `call_id`."""
+    """A tool output without a `call_id`: the model did not call the tool, or the client does not know the call."""
 
     type: Literal["function_call_output", "custom_tool_call_output"]
     id: NotRequired[str | None]
@@ -113,7 +113,7 @@ class AgentMessageItem(Tolerant):
     content: NotRequired[Content | None]
 
 
-# The spec has none, low, medium, high and xhigh; OpenAI also minimal and max.
+# The spec defines none, low, medium, high and xhigh; OpenAI adds minimal and max.
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
@@ -139,7 +139,7 @@ class _TextUpdate(Tolerant):
 class ConfigurationUpdateItem(Tolerant):
     type: Literal["configuration_update"]
     id: NotRequired[str | None]
-    reasoning: NotRequired[dict[Literal["effort"], Effort | None] | None]  # the only part that can be updated
+    reasoning: NotRequired[dict[Literal["effort"], Effort | None] | None]  # only the effort can be updated
     text: NotRequired[_TextUpdate | None]
 
 
@@ -150,7 +150,6 @@ _ITEMS = frozenset(["message", *_CALLS, "reasoning", "item_reference", "compacti
 
 
 def is_uncalled(item: object) -> bool:
-    """Return whether an item is an output without a call."""
     return isinstance(item, dict) and item.get("type") in _OUTPUTS and item.get("call_id") in (None, "")
 
 
@@ -206,7 +205,7 @@ Tool = Annotated[
 
 
 class NamedTool(Tolerant):
-    """`{"type": "function", "name": ...}`, or another type of tool without a name."""
+    """`{"type": "function", "name": ...}`, or another tool type without a name."""
 
     type: TypeName
     name: NotRequired[str | None]
@@ -230,8 +229,8 @@ ToolChoice = Annotated[
 ]
 
 
-# Strict, since JSON distinguishes strings, numbers and booleans; but some clients send integers as `20.0`. At most what
-# every parser of JSON reads exactly: stores, libraries and backends have 64 bits, or 32.
+# Strict, because JSON distinguishes strings, numbers and booleans; but some clients send integers as `20.0`. Every JSON
+# parser reads integers up to the limit exactly; stores, libraries and backends have 64 bits, or 32.
 Integer = Annotated[
     StrictInt,
     Field(le=2**53 - 1),
@@ -240,9 +239,9 @@ Integer = Annotated[
 
 
 class RequestBody(BaseModel):
-    """A request body: null fields count as not set; unknown fields are in `model_extra`."""
+    """A request body: null fields count as unset; unknown fields are in `model_extra`."""
 
-    # Errors that quote the input would put secrets into tracebacks.
+    # Errors that quote input would put secrets into tracebacks.
     model_config = ConfigDict(extra="allow", protected_namespaces=(), hide_input_in_errors=True)
 
     @model_validator(mode="before")
@@ -252,11 +251,11 @@ class RequestBody(BaseModel):
 
 
 class UndeclaredField(NamedTuple):
-    """A field of a request that is not known."""
+    """An unknown request field."""
 
-    path: str  # such as `reasoning.efort`
+    path: str  # for example `reasoning.efort`
     value: object
-    known: frozenset[str]  # the names that are known in its place
+    known: frozenset[str]  # the known names at the same path
 
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
@@ -266,21 +265,21 @@ def undeclared_fields(
     body: BaseModel, beside: frozenset[str] = frozenset(), path: str = ""
 ) -> Iterator[UndeclaredField]:
     """
-    Yield the unknown fields of a body, or of another model that keeps them, and of the models in it.
+    Yield the unknown fields of a body (or another model that keeps them), including nested models.
 
-    `beside` are further known names of the body itself. Null fields count as not set; items and tools may have fields
-    of their own.
+    `beside` lists further known names for the body itself. Null fields count as unset; items and tools can have
+    additional fields.
     """
     if extra := body.model_extra:
         known = beside | {field.alias or name for name, field in type(body).model_fields.items()}
         for name, value in extra.items():
             if name not in known:
                 yield UndeclaredField(f"{path}{name}", value, known)
-    fields = body.__dict__  # the declared ones
+    fields = body.__dict__  # declared fields
     for name in body.model_fields_set:
         value = fields.get(name)
         if type(value) in _SCALARS:
-            continue  # nearly all; whether one is a model, pydantic finds out in Python
+            continue  # most values; `isinstance` with a pydantic class is slow
         if isinstance(value, BaseModel):
             yield from undeclared_fields(value, path=f"{path}{name}.")
         elif isinstance(value, list) and value and isinstance(value[0], BaseModel):
@@ -311,13 +310,13 @@ class TextOptions(RequestBody):
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
-_PLAIN_TEXT = TextOptions()  # of all requests without `text`
+_PLAIN_TEXT = TextOptions()  # for all requests without `text`
 
 
 class ReasoningOptions(RequestBody):
     effort: Effort | None = None
     summary: Literal["concise", "detailed", "auto"] | None = None
-    generate_summary: Literal["concise", "detailed", "auto"] | None = None  # the earlier name of `summary`
+    generate_summary: Literal["concise", "detailed", "auto"] | None = None  # the former name of `summary`
 
     @model_validator(mode="after")
     def _by_its_new_name(self) -> ReasoningOptions:
@@ -331,18 +330,18 @@ class StreamOptions(RequestBody):
 
 
 class ContextManagement(RequestBody):
-    """Compact the conversation where its prompt is longer than the threshold; OpenAI's API, not the spec's."""
+    """Compact the conversation when its prompt exceeds the threshold; from OpenAI's API, not the spec."""
 
     type: Literal["compaction"]
-    compact_threshold: Annotated[Integer, Field(ge=1)] | None = None  # tokens; None: the server's own
+    compact_threshold: Annotated[Integer, Field(ge=1)] | None = None  # tokens; None: the server's default
 
 
 class PromptCacheOptions(RequestBody):
-    prewarm: StrictBool = False  # only store the input; the model is not called
+    prewarm: StrictBool = False  # only store the input, without calling the model
 
 
 class BackgroundOptions(RequestBody):
-    completion_window: Literal["soonest", "2h", "8h"] = "soonest"  # how soon a background response has to be there
+    completion_window: Literal["soonest", "2h", "8h"] = "soonest"  # the deadline for a background response
 
 
 def _without_nul(text: str) -> str:
@@ -351,7 +350,7 @@ def _without_nul(text: str) -> str:
     return text
 
 
-WITHOUT_NUL = AfterValidator(_without_nul)  # for ids, names and the like; texts may have it
+WITHOUT_NUL = AfterValidator(_without_nul)  # for ids, names and similar values; NUL is valid in texts
 Metadata = Annotated[
     dict[
         Annotated[str, StringConstraints(max_length=64), WITHOUT_NUL],
@@ -362,15 +361,15 @@ Metadata = Annotated[
 Key = Annotated[str, StringConstraints(max_length=64), WITHOUT_NUL]
 Identifier = Annotated[
     str, StringConstraints(max_length=128), WITHOUT_NUL
-]  # 64 in the spec, and formerly in OpenAI's API
-# An id, or an object with it.
+]  # the spec's limit is 64, as formerly OpenAI's
+# An id, or an object with an id.
 Conversation = Annotated[
     str, WITHOUT_NUL, BeforeValidator(lambda value: value.get("id") if isinstance(value, dict) else value)
 ]
 
 
 class PromptReference(RequestBody):
-    """A prompt template of the server, and the values of its variables; OpenAI's API, not the spec's."""
+    """A server-side prompt template, and values for its variables; from OpenAI's API, not the spec."""
 
     id: Annotated[str, StringConstraints(max_length=128), WITHOUT_NUL]
     version: Annotated[str, StringConstraints(max_length=64), WITHOUT_NUL] | None = None
@@ -378,13 +377,13 @@ class PromptReference(RequestBody):
 
 
 class CreateResponse(RequestBody):
-    """`CreateResponseBody` of the spec, with the fields that OpenAI's API and its clients have beyond it."""
+    """The spec's `CreateResponseBody`, with additional fields from OpenAI's API and its clients."""
 
-    model: str | None = None  # checked by `KeyAccess.check_model`, as for all other endpoints
+    model: str | None = None  # checked by `KeyAccess.check_model`, as for all endpoints
     input: Input | None = None
     previous_response_id: Annotated[str, WITHOUT_NUL] | None = None
     conversation: Conversation | None = None
-    include: list[str] = Field(default_factory=list)  # pydantic makes deep copies of other defaults
+    include: list[str] = Field(default_factory=list)  # a factory, because pydantic deep-copies other defaults
     tools: list[Tool] = Field(default_factory=list)
     tool_choice: ToolChoice = "auto"
     metadata: Metadata = Field(default_factory=dict)
@@ -416,33 +415,33 @@ class CreateResponse(RequestBody):
 
     @model_validator(mode="after")
     def _redact_tools(self) -> CreateResponse:
-        """Remove the credentials from all tools, so that the request may be shown and stored."""
+        """Remove credentials from all tools, so that the request can be shown and stored."""
         if self.tools:
             self.tools = self.tool_secrets.redact(self.tools)
         if isinstance(self.input, list):
             items: list[Any] = [*map(typed, self.tool_secrets.redact_items(self.input))]
-            self.input = items  # with the types that `items` would add: to copies, beside those without
+            self.input = items  # typed here, because `items` would otherwise create typed copies
         if isinstance(self.tool_choice, dict):
             self.tool_choice = without_credentials(self.tool_choice)
         return self
 
     @cached_property
     def tool_secrets(self) -> ToolSecrets:
-        """The credentials of this request's tools: `request.tool_secrets.restore(tool)` adds them to one."""
+        """The credentials of this request's tools; `request.tool_secrets.restore(tool)` adds them to a tool."""
         return ToolSecrets()
 
     @cached_property
     def body_bytes(self) -> int:
-        """The length of the body that the request was parsed from, which is set then; it counts for the quota."""
+        """The request body's size, set after parsing; it counts towards the quota."""
         return 0
 
     @cached_property
     def preferences(self) -> frozenset[str]:
-        """Fields that may be left out where the model's server does not know them; other client APIs set them."""
+        """Fields to drop if the model server does not know them; set by other client APIs."""
         return frozenset()
 
     def items(self) -> list[Item]:
-        """Return the input as items with types: a string becomes a user message."""
+        """Return the input as typed items; a string becomes a user message."""
         if self.input is None:
             return []
         if isinstance(self.input, str):
@@ -452,7 +451,7 @@ class CreateResponse(RequestBody):
 
     @model_validator(mode="after")
     def _arguments_are_bounded(self) -> CreateResponse:
-        """Limit the JSON values in arguments of calls, which are strings and were not counted with the body."""
+        """Limit JSON values in call arguments, which are strings and not counted with the body."""
         items = self.input if isinstance(self.input, list) else ()
         arguments = [text for item in items if isinstance(text := item.get("arguments"), str)]
         try:
@@ -463,7 +462,7 @@ class CreateResponse(RequestBody):
 
 
 def typed(item: Any) -> Item:
-    """Return an item with a type: clients may omit that of messages and references."""
+    """Return an item with a type: clients can omit it in messages and references."""
     if item.get("type") is not None:
         return item  # type: ignore[no-any-return]
     return with_fields(item, {"type": "message" if "role" in item else "item_reference"})

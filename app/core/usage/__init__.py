@@ -1,4 +1,4 @@
-"""The usage of a response: reported by the backend, or estimated."""
+"""A response's usage: reported by the backend, or estimated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from app.core.usage.token_estimate import estimate, estimate_prompt
 
 
 def is_counted(counted: Mapping[str, object] | None) -> bool:
-    """Return whether the usage in chunks has a number of tokens."""
+    """Return whether chunk usage contains a token count."""
     if not counted:
         return False
     return is_token_count(counted.get("prompt_tokens")) or is_token_count(counted.get("completion_tokens"))
@@ -25,13 +25,13 @@ def usage_of(
     prompt_estimate: int | None = None,
 ) -> Usage:
     """
-    Return the usage of a response in tokens, from the usage in its chunks; estimated if the backend reported none.
+    Return a response's token usage, from the usage in its chunks; estimated if not reported.
 
-    `prompt_estimate` is the `estimate_prompt` of the body, if it is known.
+    `prompt_estimate` is the body's `estimate_prompt`, if known.
 
-    Never null, since clients loop or crash on a finished response without usage, and always consistent: input and
-    output add up to the total, and the details are parts of them. If the backend does not report reasoning tokens,
-    they are estimated from the share of reasoning in the output's text.
+    The result is never null, because clients loop or crash on a finished response without usage. It is always
+    consistent: input and output add up to the total, and details are at most their totals. Unreported reasoning tokens
+    are estimated from the share of reasoning in the output text.
     """
     counted = counted or {}
     if not is_counted(counted):
@@ -54,7 +54,7 @@ def usage_of(
 
 
 def request_usage(reported: object) -> Usage | None:
-    """Return the usage that the answer of another endpoint reports, as of images or embeddings; None without any."""
+    """Return the usage reported by another endpoint, for example images or embeddings; None without any."""
     counts = json_object(reported)
     output_tokens = token_count(counts.get("output_tokens"), counts.get("completion_tokens"))
     input_tokens = token_count(counts.get("input_tokens"), counts.get("prompt_tokens"))
@@ -64,17 +64,16 @@ def request_usage(reported: object) -> Usage | None:
 
 
 def estimated_usage(texts: Iterable[str]) -> Usage:
-    """Return the usage of a request that has only these texts, estimated."""
+    """Return the estimated usage of a request with only these texts."""
     return _usage(sum(map(estimate, texts)), 0)
 
 
 def added_usage(usage: Usage | None, more: Usage) -> Usage:
-    """Return the sum of two usages."""
     return _usage(*map(operator.add, _counts(usage), _counts(more))) if usage else more
 
 
 def usage_since(before: Usage | None, usage: Usage) -> Usage:
-    """Return what a usage has more than an earlier one; an estimate that was too high counts as no difference."""
+    """Return the difference from an earlier usage; too high estimates count as no difference."""
     if not before:
         return usage
     return _usage(*(max(0, count - earlier) for count, earlier in zip(_counts(usage), _counts(before), strict=True)))
@@ -89,10 +88,9 @@ def chunk_usage(
     cost: int | None = None,
 ) -> JSONObject:
     """
-    Return the usage in a chunk.
+    Return chunk usage.
 
-    Cached and written tokens are part of the prompt. `reasoning` and `cost`, in nano-dollars, are None if the backend
-    did not report them.
+    Cached and written tokens are part of the prompt. `reasoning` and `cost` (nano-dollars) are None if not reported.
     """
     return {
         **({} if cost is None else {"cost": cost}),
@@ -104,12 +102,12 @@ def chunk_usage(
     }
 
 
-_NANOS = 10**9  # per unit of money: see `app.core.prices`
-_MOST_COST = 10**6  # US dollars of one request; a higher cost is an error
+_NANOS = 10**9  # per currency unit: see `app.core.prices`
+_MOST_COST = 10**6  # US dollars per request; a higher cost is an error
 
 
 def cost_in_nanos(dollars: object) -> int | None:
-    """Return an amount of dollars, a number or its text, in nano-dollars; None for anything else."""
+    """Convert dollars, as a number or text, to nano-dollars; None for anything else."""
     try:
         amount = float(dollars) if isinstance(dollars, int | float | str) and not isinstance(dollars, bool) else -1.0
     except (ValueError, OverflowError):
@@ -118,7 +116,7 @@ def cost_in_nanos(dollars: object) -> int | None:
 
 
 def _share(output_tokens: int, output: Sequence[Item | str]) -> int:
-    """Estimate the reasoning tokens among the output's, by the share of reasoning in the text."""
+    """Estimate reasoning tokens from the share of reasoning in the output text."""
     if not any(map(_is_reasoning, output)):
         return 0
     reasoning, rest = _estimates(output)
@@ -126,7 +124,7 @@ def _share(output_tokens: int, output: Sequence[Item | str]) -> int:
 
 
 def _estimates(output: Iterable[Item | str]) -> tuple[int, int]:
-    """Estimate the tokens of items, or of texts of open items: those of reasoning, and the others."""
+    """Estimate tokens in items, or in open items' texts: reasoning tokens, and others."""
     reasoning = rest = 0
     for item in output:
         tokens = sum(map(estimate, _texts_of(item)))
@@ -142,7 +140,7 @@ def _is_reasoning(item: Item | str) -> bool:
 
 
 def _counts(usage: Usage) -> tuple[int, int, int, int, int]:
-    """Return the arguments of `_usage`."""
+    """Return the arguments for `_usage`."""
     details = usage["input_tokens_details"]
     return (
         usage["input_tokens"],
@@ -164,20 +162,20 @@ def _usage(input_tokens: int, output_tokens: int, cached: int = 0, written: int 
     }
 
 
-# Other values are invalid: negative, infinite, not a number. No answer has so many tokens; their sums and costs in the
-# ledger have 64 bits, which is room for many of these.
+# Other values are invalid: negative, infinite, not a number. Real answers are smaller, and 64-bit sums and costs in the
+# ledger have room for many of these.
 _MAX_COUNT = 10**9
 
 
 def is_token_count(value: object) -> TypeGuard[str | int | float]:
-    """Return whether a value is a number of tokens; some servers send a string."""
+    """Return whether a value is a token count; some servers send a string."""
     if isinstance(value, str):
         return value.isdecimal() and len(value) < 16
     return isinstance(value, (int, float)) and 0 <= value < _MAX_COUNT
 
 
 def token_counts(fields: Mapping[str, object]) -> dict[str, int]:
-    """Return those of a usage's fields that are numbers of tokens."""
+    """Return a usage's fields that are token counts."""
     counts = {}
     for name, value in fields.items():
         if type(value) is int and 0 <= value < _MAX_COUNT:  # nearly always
@@ -188,12 +186,12 @@ def token_counts(fields: Mapping[str, object]) -> dict[str, int]:
 
 
 def token_count(*values: object) -> int:
-    """Return the first valid number of tokens among the values, 0 if there is none."""
+    """Return the first valid token count, or 0."""
     return reported_count(*values) or 0
 
 
 def reported_count(*values: object) -> int | None:
-    """Return the first valid number of tokens among the values, None if there is none."""
+    """Return the first valid token count, or None."""
     for value in values:
         if type(value) is int and 0 <= value < _MAX_COUNT:
             return value  # nearly always
@@ -203,12 +201,12 @@ def reported_count(*values: object) -> int | None:
 
 
 def _texts_of(item: Item | str) -> Iterator[str]:
-    """Yield the texts that the model generated for an item, or the text of an open item itself."""
+    """Yield an item's generated texts, or an open item's text itself."""
     if isinstance(item, str):
         yield item
         return
     for name in ("name", "arguments", "input"):
         if isinstance(value := item.get(name), str):
             yield value
-    for part in list_field(item, "content") or list_field(item, "summary"):  # raw reasoning may be in both
+    for part in list_field(item, "content") or list_field(item, "summary"):  # raw reasoning can be in both
         yield part.get("text") or part.get("refusal") or ""

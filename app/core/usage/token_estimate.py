@@ -1,8 +1,8 @@
 """
 Estimate token counts, for backends that do not report them.
 
-In large vocabularies most words, numbers and runs of punctuation are one or two tokens, and scripts without spaces have
-about one token a character. The estimate is good enough to decide how much of a conversation fits, not for billing.
+With large vocabularies most words, numbers and runs of punctuation are one or two tokens, and scripts without spaces
+have about one token per character. The estimate is suitable for truncating conversations, not for billing.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 from app.core.bounded_json import to_json
 from app.core.types import JSONMapping
 
-# Tokens of an image, audio or a file, whatever the size of its data. Vision models use some hundreds to two thousand
-# for an image.
-MEDIUM = 1000
-_MESSAGE = 4  # role and delimiters of a message
-_SAMPLE = 100_000  # characters that are counted; the rest is extrapolated
+# Tokens per image, audio or file, regardless of its size. For an image, vision models use some hundreds to two
+# thousand.
+TOKENS_PER_MEDIA_ITEM = 1000
+_MESSAGE = 4  # a message's role and delimiters
+_SAMPLE = 100_000  # counted characters; the rest is extrapolated
 
 # Scripts without spaces (Chinese, Japanese, Korean, Thai and others), and emoji.
 _WIDE = r"\u0e00-\u0fff\u1100-\u11ff\u2e80-\ud7ff\uf900-\ufaff\uff00-\uffef\U00010000-\U0010ffff"
@@ -31,7 +31,7 @@ _TOKENS = re.compile(
 
 
 def estimate(text: str) -> int:
-    """Estimate the tokens of a text."""
+    """Estimate a text's tokens."""
     sample = text[:_SAMPLE]
     tokens = _tokens(sample)
     return tokens * len(text) // len(sample) if len(text) > len(sample) else tokens
@@ -43,10 +43,10 @@ def _tokens(text: str) -> int:
 
 def estimate_json(value: object) -> int:
     """
-    Estimate the tokens of the strings in a JSON value, without the names of its fields.
+    Estimate the tokens of all strings in a JSON value, without field names.
 
-    Data of an image, audio or a file counts as `MEDIUM` tokens. Of many strings only the beginning of each is counted,
-    so that a long conversation takes no longer than one long string.
+    Image, audio or file data counts as `TOKENS_PER_MEDIA_ITEM` tokens. For many strings, only the start of each is
+    counted, so that a long conversation costs no more than a single long string.
     """
     texts: list[str] = []
     others = _collect(value, texts)
@@ -60,7 +60,7 @@ def estimate_json(value: object) -> int:
 
 
 def _collect(value: object, texts: list[str]) -> int:
-    """Append the strings of a JSON value to `texts`, in any order, and return the tokens of all other values."""
+    """Append a JSON value's strings to `texts`, in any order, and return the tokens of its other values."""
     others = 0
     values = [value]
     while values:
@@ -70,7 +70,7 @@ def _collect(value: object, texts: list[str]) -> int:
         elif isinstance(node, dict):
             for name, inner in node.items():
                 if name in DATA and inner:
-                    others += MEDIUM
+                    others += TOKENS_PER_MEDIA_ITEM
                 else:
                     values.append(inner)
         elif isinstance(node, Mapping):
@@ -82,15 +82,16 @@ def _collect(value: object, texts: list[str]) -> int:
     return others
 
 
-# Fields with the data of an image, audio or a file.
+# Fields with image, audio or file data.
 DATA = frozenset({"data", "file_data", "file_url", "image_url", "input_audio", "video_url"})
 
 
 def conversation_of(body: JSONMapping) -> Sequence[Any]:
     """
-    Return the conversation in a request to a model server: its messages, or items in the Responses API.
+    Return the conversation in a model server request: messages, or items in the Responses API.
 
-    Of a request of another form all is returned, as one message, except what `estimate_prompt` counts besides.
+    For other requests, returns the whole body as a single message, except fields counted separately by
+    `estimate_prompt`.
     """
     for name in ("messages", "input"):
         if name in body:
@@ -105,9 +106,9 @@ _BESIDES = {*_INSTRUCTIONS, "tools", "model"}
 
 
 def estimate_prompt(body: JSONMapping) -> int:
-    """Estimate the prompt tokens of a request to a model server: of its instructions, conversation and tools."""
+    """Estimate a model server request's prompt tokens: instructions, conversation and tools."""
     conversation = conversation_of(body)
-    tokens = (_MESSAGE - 1) * len(conversation) + estimate_json(conversation)  # the role counts as one of its texts
+    tokens = (_MESSAGE - 1) * len(conversation) + estimate_json(conversation)  # the role is counted as a text
     tokens += sum(_MESSAGE + estimate_json(body[name]) for name in _INSTRUCTIONS if body.get(name))
     if tools := body.get("tools"):
         tokens += estimate(to_json(tools))

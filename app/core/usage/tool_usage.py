@@ -1,4 +1,4 @@
-"""`tool_usage` of a response: what its hosted tools have used, beside the tokens of the model."""
+"""A response's `tool_usage`: resources used by hosted tools, in addition to model tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from app.core.usage import token_count
 # Numbers by name, and groups of numbers: `{"web_search": {"num_requests": 1}}`.
 Counts: TypeAlias = Mapping[str, "int | Counts"]
 
-# The fields that OpenAI's SDKs require.
+# Required by OpenAI's SDKs.
 _UNUSED: Counts = {
     "image_gen": {
         "input_tokens": 0,
@@ -23,7 +23,7 @@ _UNUSED: Counts = {
 
 
 def added_counts(counts: Counts, more: Counts) -> dict[str, int | Counts]:
-    """Return the sum of two groups of counts; a name that one of them lacks counts as 0."""
+    """Add two groups of counts; missing names count as 0."""
     added = dict(counts)
     for name, value in more.items():
         before = added.get(name)
@@ -35,12 +35,12 @@ def added_counts(counts: Counts, more: Counts) -> dict[str, int | Counts]:
 
 
 def complete_tool_usage(counts: Counts) -> dict[str, int | Counts]:
-    """Return a response's `tool_usage`: the counts of all tools, and 0 in every other field that clients require."""
+    """Return a response's `tool_usage`: all tools' counts, and 0 in other required fields."""
     return added_counts(_UNUSED, counts)
 
 
 def image_usage(usage: Mapping[str, object]) -> Counts:
-    """Return the counts of an answer of an images API; details that it lacks are those of text only."""
+    """Return the counts in an images API answer; without details, all input tokens are text."""
     input_tokens, output_tokens = token_count(usage.get("input_tokens")), token_count(usage.get("output_tokens"))
     counts: dict[str, int | Counts] = {
         "input_tokens": input_tokens,
@@ -54,7 +54,7 @@ def image_usage(usage: Mapping[str, object]) -> Counts:
 
 
 def _details(details: object) -> dict[str, int]:
-    """Return the tokens of images and of texts; {} if there are none."""
+    """Return image and text tokens; {} without details."""
     if not isinstance(details, Mapping):
         return {}
     return {name: token_count(details.get(name)) for name in ("image_tokens", "text_tokens")}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.core.history.truncation import Truncation, share_that_fits
-from app.core.usage.token_estimate import MEDIUM, estimate_json
+from app.core.usage.token_estimate import TOKENS_PER_MEDIA_ITEM, estimate_json
 
 Item = dict[str, Any]
 
@@ -205,5 +205,5 @@ def test_truncation_counts_a_dropped_turn_once() -> None:
 
 
 def test_truncation_counts_a_missing_image_as_nothing() -> None:
-    assert estimate_json({"image_url": "https://a/b.png", "file_data": None}) == MEDIUM
+    assert estimate_json({"image_url": "https://a/b.png", "file_data": None}) == TOKENS_PER_MEDIA_ITEM
     assert estimate_json({"image_url": None, "file_data": ""}) == 0
