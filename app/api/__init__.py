@@ -1,1 +1,1 @@
-"""Who listens: HTTP and, beside it, everything that is about callers rather than about responses."""
+"""The HTTP layer: routes, authentication, rate limits, accounting."""

@@ -1,7 +1,7 @@
 """
-Endpoints for what happens: recent refusals, durations of the last hours, budgets, and what the server does now.
+Activity endpoints: recent refusals, request durations, budgets, current state.
 
-A key sees its own; a key with `admin = true` sees that of all keys, without any content.
+A key sees its own activity; an admin key sees all keys' activity, without content.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from app.observability.activity.hours import HOUR, SLOT, ActivityHour, RequestCo
 from app.responses import Caller
 from app.tools import ResourceTool
 
-_RESOURCES = 100  # containers and vector stores that are listed
+_RESOURCES = 100  # listed containers and vector stores
 
 _QUANTILES = {"median": 0.31, "p95": 0.84}
 _DURATIONS = {"requests": 12, "failed": 1, "refused": 2, "first_token": _QUANTILES, "total": _QUANTILES}
@@ -126,13 +126,13 @@ _NOW = {
 
 @runtime_checkable
 class SummarizedResource(Protocol):
-    """Objects of hosted tools whose sizes can be listed, of an owner or of all (None), newest first."""
+    """Hosted tool objects with sizes, for one owner or all (None), newest first."""
 
     async def summaries(self, owner: str | None, limit: int) -> Sequence[dict[str, object]]: ...
 
 
 def activity_routes(api: ApiParts) -> APIRouter:
-    """Return the routes, without the `/v1`."""
+    """Return the routes, without the `/v1` prefix."""
     router = APIRouter(route_class=LazyRoute, prefix="/antiphon", tags=["antiphon"], responses=ERRORS)
     caller_of = api.caller_dependency()
 
@@ -280,23 +280,23 @@ def _sees(caller: Caller, entry: Mapping[str, object]) -> bool:
 
 
 def _own(entry: Mapping[str, object], caller: Caller) -> JSONObject:
-    """Return an entry with whether it is the caller's in place of its owner."""
+    """Return an entry with `own`, whether it is the caller's, instead of its owner."""
     fields = dict(entry)
     return {**fields, "own": fields.pop("owner") == caller.owner}
 
 
 def _backends(states: Iterable[list[JSONObject]], access: KeyAccess) -> list[JSONObject]:
     """
-    Return the backends of this process with the requests of all processes at them.
+    Return this process's backends with all processes' requests.
 
-    A key that sees its own alone is not told how many requests there are, nor where the servers are.
+    A key without admin rights sees neither request counts nor server URLs.
     """
     backends: dict[str, JSONObject] = {}
     for state in states:
         for backend in state:
             known = backends.setdefault(backend["name"], backend)
             if known is backend or len(known["replicas"]) != len(backend["replicas"]):
-                continue  # another process has other settings for a moment
+                continue  # another process temporarily has other settings
             known["queued"] += backend["queued"]
             for replica, other in zip(known["replicas"], backend["replicas"], strict=True):
                 replica["in_flight"] += other["in_flight"]
@@ -310,7 +310,7 @@ def _backends(states: Iterable[list[JSONObject]], access: KeyAccess) -> list[JSO
 
 
 async def _summaries(api: ApiParts, caller: Caller, resource: str) -> list[JSONObject] | None:
-    """Return containers or vector stores with their sizes; [] if the server has none, None if they are unavailable."""
+    """Return containers or vector stores with sizes; [] if not configured, None if unavailable."""
     names: dict[str, list[str]] = {}
     for access in api.auth.accesses():
         names.setdefault(access.owner, []).append(access.name)
@@ -319,7 +319,7 @@ async def _summaries(api: ApiParts, caller: Caller, resource: str) -> list[JSONO
         if isinstance(found, SummarizedResource):
             try:
                 entries = await found.summaries(None if caller.access.admin else caller.owner, _RESOURCES)
-            except APIError:  # logged where it was raised; the rest is needed the more
+            except APIError:  # logged where it was raised; the remaining data is still useful
                 return None
             return [{**_own(entry, caller), "keys": names.get(str(entry["owner"]), [])} for entry in entries]
     return []

@@ -1,4 +1,4 @@
-"""Responses that are files."""
+"""File responses."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from starlette.responses import StreamingResponse
 
 async def file_download(content: AsyncIterator[bytes], filename: str, length: int | None = None) -> StreamingResponse:
     """
-    Return a file that no browser renders as a page of this server's origin, whatever was uploaded or written.
+    Return a file download that browsers never render as a page of this server's origin.
 
-    The first piece of the content is read before the status is sent, so that a file that cannot be read is an error.
+    The first content chunk is read before the status is sent, so that unreadable files become errors.
     """
     first = await anext(content, b"")
 

@@ -1,4 +1,4 @@
-"""Errors over HTTP: every failure becomes an error object of the API, without a traceback or a secret."""
+"""Errors over HTTP: every failure becomes an API error object, without a traceback or a secret."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from app.observability import log_context
 
 logger = logging.getLogger(__name__)
 
-RAISED = "raised_error"  # in the state of a request: the error that its route raised
+RAISED = "raised_error"  # in a request's state: the error raised by its route
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 POLICY_VIOLATION = 1008  # WebSocket close code
 
 
-# The types of Anthropic's errors, by status. Others: `invalid_request_error` from 400, `api_error` from 500.
+# Anthropic's error types by status. Others: `invalid_request_error` from 400, `api_error` from 500.
 _MESSAGES_TYPES = {
     401: "authentication_error",
     402: "billing_error",
@@ -47,26 +47,26 @@ _DETAILED = frozenset({"thread_unsupported_request"})
 
 
 def stopped() -> APIError:
-    """Return the error for a response that the server's shutdown cut off."""
+    """Return the error for a response aborted by the server's shutdown."""
     return APIError("The server was stopped before the response was complete. Try again.", status=503, retry_after=1)
 
 
 def error_response(error: APIError, scope: Scope | None = None) -> Response:
-    """Return an error as the response to the request with this scope, as its client reads errors."""
+    """Return an error as an HTTP response, in the client's error format."""
     body, headers = error_body(error, scope), error.headers()
     if "request_id" in body:
-        headers["request-id"] = str(body["request_id"])  # which Anthropic's SDKs show
+        headers["request-id"] = str(body["request_id"])  # displayed by Anthropic's SDKs
     return Response(orjson.dumps(body), error.status, headers=headers, media_type="application/json")
 
 
 def error_event(error: APIError, scope: Scope) -> bytes:
-    """Return the event with which a stream that is passed through ends in an error."""
+    """Return the final error event for a forwarded stream."""
     name = b"event: error\n" if is_of_anthropic_api(scope) else b""
     return name + b"data: " + orjson.dumps(error_body(error, scope)) + b"\n\n"
 
 
 def error_body(error: APIError, scope: Scope | None = None) -> dict[str, object]:
-    """Return the object of an error, in the shape that the client of a request reads."""
+    """Return an error object in the client's format."""
     if scope is not None and is_of_anthropic_api(scope):
         return _messages_body(error)
     if scope is not None and needs_strings(Headers(scope=scope)):
@@ -75,7 +75,7 @@ def error_body(error: APIError, scope: Scope | None = None) -> dict[str, object]
 
 
 def is_of_anthropic_api(scope: Scope) -> bool:
-    """Return whether a request is of Anthropic's API, by its path or the header that its clients send."""
+    """Return whether a request uses Anthropic's API, by its path or its clients' header."""
     path: str = scope["path"].removeprefix("/v1")
     return path == "/messages" or path.startswith("/messages/") or "anthropic-version" in Headers(scope=scope)
 
@@ -83,9 +83,9 @@ def is_of_anthropic_api(scope: Scope) -> bool:
 def _messages_body(error: APIError) -> dict[str, object]:
     message = error.message
     if error.code == "context_length_exceeded":
-        message = f"prompt is too long: {message}"  # Claude Code shortens the conversation if it reads this
+        message = f"prompt is too long: {message}"  # makes Claude Code shorten the conversation
     elif error.status == 400 and error.param and error.param not in message:
-        message = f"{error.param}: {message}"  # the shape has no field for it
+        message = f"{error.param}: {message}"  # the format has no field for it
     kind = _MESSAGES_TYPES.get(error.status) or ("api_error" if error.status >= 500 else "invalid_request_error")
     fields: dict[str, object] = {"type": kind, "message": message}
     if error.code in _DETAILED:
@@ -95,7 +95,7 @@ def _messages_body(error: APIError) -> dict[str, object]:
 
 
 async def refuse(error: APIError, scope: Scope, receive: Receive, send: Send) -> None:
-    """Refuse an HTTP request or a WebSocket handshake with an error."""
+    """Reject an HTTP request or a WebSocket handshake."""
     if scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):
         await error_response(error, scope)(scope, receive, send)
     else:
@@ -103,7 +103,7 @@ async def refuse(error: APIError, scope: Scope, receive: Receive, send: Send) ->
 
 
 def report(error: APIError) -> None:
-    """Log a 5xx error before it is sent to the caller, unless it was logged already."""
+    """Log a 5xx error before it is sent to the caller, once."""
     if error.status >= 500 and not error.reported:
         error.reported = True
         logger.warning("request failed", extra={"status": error.status, **error.log_fields()})
@@ -111,9 +111,9 @@ def report(error: APIError) -> None:
 
 def install(app: FastAPI, absent: Mapping[str, str] = {}) -> None:
     """
-    Install handlers for all errors that routes raise.
+    Install handlers for all errors raised by routes.
 
-    `absent`: why endpoints are not there, by the beginning of their paths, such as `/v1/files`.
+    `absent`: reasons for missing endpoints, by path prefix such as `/v1/files`.
     """
     app.add_exception_handler(APIError, _api_error)
     app.add_exception_handler(HTTPException, partial(_http_exception, absent))
@@ -130,7 +130,7 @@ def install(app: FastAPI, absent: Mapping[str, str] = {}) -> None:
 
 
 def api_error(request: Request, error: APIError) -> Response:
-    """Log an error that a route raised, if it is the server's, and return it as the response to the request."""
+    """Return a route's error as an HTTP response; logs server errors."""
     report(error)
     request.scope.setdefault("state", {})[RAISED] = error
     return error_response(error, request.scope)
@@ -141,7 +141,7 @@ async def _api_error(request: Request, error: Exception) -> Response:
 
 
 async def _http_exception(absent: Mapping[str, str], request: Request, error: Exception) -> Response:
-    """Return the response to what the framework refuses itself: an unknown path, or a method that a path lacks."""
+    """Convert the framework's own errors: unknown paths and methods."""
     status = cast(HTTPException, error).status_code
     endpoint = f"{request.method} {request.url.path}"
     if status == 404:
@@ -158,10 +158,10 @@ async def _http_exception(absent: Mapping[str, str], request: Request, error: Ex
 
 def _allowed_methods(request: Request) -> list[str]:
     """
-    Return the methods that a path accepts.
+    Return the methods accepted by a path.
 
-    Starlette's 405 only has those of the first route that matches the path, and a path can match several. A fixed name
-    such as `/responses/compact` also matches `/responses/{response_id}`: there only the documented methods count.
+    Starlette's 405 contains only the methods of the first matching route, but a path can match several. A fixed path
+    such as `/responses/compact` also matches `/responses/{response_id}`, so only its documented methods count.
     """
     app, path = request.app, request.url.path
     allowed = []
@@ -175,6 +175,6 @@ def _allowed_methods(request: Request) -> list[str]:
 
 
 def unexpected(error: Exception, scope: Scope) -> Response:
-    """Log an unexpected exception with its traceback, and return a 500 response that reveals nothing of it."""
+    """Log an unexpected exception with its traceback; return a 500 response without details."""
     logger.error("unexpected error", exc_info=error)
     return error_response(APIError("The server had an error while processing the request."), scope)

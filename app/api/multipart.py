@@ -1,4 +1,4 @@
-"""Parse `multipart/form-data` as it arrives, without buffering it."""
+"""Parses `multipart/form-data` incrementally, without buffering."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAMES = re.compile(rb";\s*name\s*(\*[^=]*)?=", re.IGNORECASE)
 
 @dataclass(slots=True)
 class FormPart:
-    """One part of a form: a file if it has a file name, else a field; `headers` have their names in lower case."""
+    """A form part: a file if it has a file name, otherwise a field. Header names are lower case."""
 
     name: str
     filename: str | None
@@ -28,16 +28,16 @@ class FormPart:
 
 
 class FormReader:
-    """Parses a form of at most `max_parts` parts; a subclass takes them."""
+    """Parses a form with at most `max_parts` parts; subclasses process them."""
 
     def __init__(self, boundary: bytes, max_parts: int = MAX_PARTS) -> None:
-        self.ended = False  # whether the whole form has been read
+        self.ended = False  # whether the whole form was read
         self._max_parts = max_parts
         self._parts = 0
-        self.size = 0  # number of bytes parsed by earlier calls
+        self.size = 0  # bytes parsed in earlier calls
         self._header = self._value = b""
         self._headers: list[tuple[bytes, bytes]] = []
-        self._headers_at = 0  # the end of the last header, in bytes from the start of the form
+        self._headers_at = 0  # offset of the last header's end, in bytes from the form's start
         self._parser = MultipartParser(
             boundary,
             {
@@ -53,15 +53,15 @@ class FormReader:
         )
 
     def on_part(self, part: FormPart, start: int) -> None:
-        """Take a part whose content begins at `start`, in bytes from the start of the form."""
+        """Begin a part; its content begins at `start`, in bytes from the form's start."""
         raise NotImplementedError
 
     def on_data(self, data: bytes) -> None:
-        """Take the next bytes of the part."""
+        """Process the part's next bytes."""
         raise NotImplementedError
 
     def on_part_end(self) -> None:
-        """Take the end of the part."""
+        """End the part."""
 
     def parse(self, data: bytes) -> None:
         """Parse the next bytes; raises `InvalidRequest`."""
@@ -89,7 +89,7 @@ class FormReader:
         self._header = self._value = b""
 
     def _headers_end(self) -> None:
-        # Other parsers, such as a backend's, may read another name where there are several, or one that is encoded.
+        # With several names or an encoded name, other parsers (for example a backend's) may read a different name.
         dispositions = [value for name, value in self._headers if name == b"content-disposition"]
         names = [name for value in dispositions for name in _NAMES.findall(_QUOTED.sub(b"", value))]
         _, options = parse_options_header(dispositions[0] if dispositions else b"")
@@ -104,7 +104,7 @@ class FormReader:
 
 
 class _PieceReader(FormReader):
-    """Collects the parts of each network read and their data, in order."""
+    """Collects each read's parts and their data, in order."""
 
     def __init__(self, boundary: bytes) -> None:
         super().__init__(boundary)
@@ -112,18 +112,16 @@ class _PieceReader(FormReader):
         self._part = FormPart("", None)
 
     def feed(self, data: bytes) -> list[tuple[FormPart, bytes]]:
-        """Return pieces of parts: an empty one where a part begins, then its content as far as `data` has it."""
+        """Return chunks with their parts: an empty chunk at a part's start, then its content in `data`."""
         self._pieces = []
         self.parse(data)
         return self._pieces
 
     def on_part(self, part: FormPart, start: int) -> None:
-        """Begin a part."""
         self._part = part
         self._pieces.append((part, b""))
 
     def on_data(self, data: bytes) -> None:
-        """Add a piece."""
         self._pieces.append((self._part, data))
 
 
@@ -133,9 +131,9 @@ def _text(value: bytes) -> str:
 
 async def form_parts(request: Request) -> AsyncIterator[tuple[FormPart, bytes]]:
     """
-    Yield the content of a form in pieces, each with its part; every part begins with an empty piece.
+    Yield a form's content in chunks, each with its part; every part begins with an empty chunk.
 
-    Raises `InvalidRequest` if the body is not a form, or is truncated.
+    Raises `InvalidRequest` if the body is not a form or is truncated.
     """
     media_type, options = parse_options_header(request.headers.get("content-type"))
     boundary = options.get(b"boundary")

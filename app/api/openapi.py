@@ -1,4 +1,4 @@
-"""Schemas and examples of `/openapi.json`, for request bodies that FastAPI does not parse, and for errors."""
+"""Schemas and examples in `/openapi.json`, for errors and for request bodies not parsed by FastAPI."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ ERRORS, ANTHROPIC_ERRORS = _errors(_ERROR), _errors(_ANTHROPIC_ERROR)
 
 
 _SCHEMA = "#/components/schemas/{model}"
-# The models of request bodies by name. Their schemas take long to make, and only the document needs them.
+# Request body models by name. Their schemas are slow to build, so they are built only for the document.
 _BODIES: dict[str, type[BaseModel]] = {}
 
 
 def request_body(model: type[BaseModel], **examples: object) -> dict[str, object]:
-    """Return the `openapi_extra` of a route with `model` as its JSON body, whose schema `Documented` adds."""
+    """Return `openapi_extra` for a route with `model` as its JSON body; `Documented` adds the schema."""
     _BODIES[model.__name__] = model
     content: dict[str, object] = {"schema": {"$ref": _SCHEMA.format(model=model.__name__)}}
     if examples:
@@ -84,7 +84,7 @@ def request_body(model: type[BaseModel], **examples: object) -> dict[str, object
 
 
 def response_example(example: object) -> dict[str, object]:
-    """Return the `openapi_extra` of a route that returns an object such as `example`."""
+    """Return `openapi_extra` for a route that returns an object like `example`."""
     content = {"application/json": {"schema": {"type": "object"}, "example": example}}
     return {"responses": {"200": {"description": "Successful Response", "content": content}}}
 
@@ -94,15 +94,14 @@ STREAMED = {"responses": {"200": {"content": {"text/event-stream": {"schema": {"
 
 
 class Documented(FastAPI):
-    """An application whose document has `endpoints`, the schemas of request bodies, and `more_paths`."""
+    """An application whose OpenAPI document also contains `endpoints`, request body schemas, and `more_paths`."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.endpoints = APIRouter()  # as the document has them; what is served are the application's own routes
-        self.more_paths: JSONObject = {}  # of routes that are not FastAPI's
+        self.endpoints = APIRouter()  # documentation only; the application's own routes serve the requests
+        self.more_paths: JSONObject = {}  # paths of routes outside FastAPI
 
     def openapi(self) -> dict[str, Any]:
-        """Return the OpenAPI document."""
         if not self.openapi_schema:
             routes = [*self.endpoints.routes, *self.routes]
             document = get_openapi(title=self.title, version=self.version, description=self.description, routes=routes)
@@ -114,7 +113,7 @@ class Documented(FastAPI):
 
 
 def _schemas(document: Mapping[str, Any]) -> dict[str, object]:
-    """Return the schemas of the request bodies in a document, and of what is in them."""
+    """Return the schemas for a document's request bodies, with nested schemas."""
     operations = (operation for path in document["paths"].values() for operation in path.values())
     contents = [operation["requestBody"]["content"] for operation in operations if "requestBody" in operation]
     references = {content["schema"].get("$ref") for types in contents for content in types.values()}

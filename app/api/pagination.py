@@ -1,4 +1,4 @@
-"""Query parameters of lists (`limit`, `order`, `after`, `before`), and cursor pages in OpenAI's shape."""
+"""List parameters (`limit`, `order`, `after`, `before`), and cursor pages in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from app.tools.files import Page
 
 
 def parse_whole_number(text: str) -> int | None:
-    """Return a non-negative integer of at most 18 digits; None for anything else."""
+    """Parse a non-negative integer with at most 18 digits, or None."""
     return int(text) if len(text) <= 18 and text.isascii() and text.isdigit() else None
 
 
 def parse_limit(text: str, maximum: int = 100) -> int:
-    """Return a page size from 1 to `maximum`; raises `InvalidRequest`."""
+    """Parse a page size from 1 to `maximum`; raises `InvalidRequest`."""
     limit = parse_whole_number(text)
     if limit is None or not 1 <= limit <= maximum:
         raise InvalidRequest(f"Invalid 'limit': must be an integer from 1 to {maximum}.", param="limit")
@@ -25,7 +25,7 @@ def parse_limit(text: str, maximum: int = 100) -> int:
 
 
 def is_descending(order: str) -> bool:
-    """Return whether `order` is `desc` and not `asc`; raises `InvalidRequest` if it is neither."""
+    """Return whether `order` is `desc` rather than `asc`; raises `InvalidRequest` for other values."""
     if order not in ("asc", "desc"):
         raise InvalidRequest("Invalid 'order': must be 'asc' or 'desc'.", param="order")
     return order == "desc"
@@ -38,7 +38,7 @@ Before = Annotated[str | None, Query(description="the id of the entry to list up
 
 
 class ForwardQuery:
-    """Query parameters of a list that is read in one direction; they are checked by `page`, after the caller's key."""
+    """Parameters for a one-directional list. `page` checks them after the caller's key."""
 
     def __init__(self, limit: Limit = "20", order: Order = "desc", after: After = None) -> None:
         self.limit, self.order, self.after = limit, order, after
@@ -49,7 +49,7 @@ class ForwardQuery:
 
 
 class PageQuery(ForwardQuery):
-    """Query parameters of a list with cursors in both directions."""
+    """Parameters for a list with cursors in both directions."""
 
     def __init__(self, limit: Limit = "20", order: Order = "desc", after: After = None, before: Before = None) -> None:
         super().__init__(limit, order, after)
@@ -61,10 +61,10 @@ class PageQuery(ForwardQuery):
 
 class ItemsQuery(PageQuery):
     """
-    Query parameters of the items of a conversation.
+    Parameters for a conversation's items.
 
-    A larger limit counts as 100: the Agents SDK requests as many items as it wants, and continues after the last one
-    it receives.
+    Limits above 100 count as 100: the Agents SDK requests any number of items and continues after the last received
+    item.
     """
 
     def __init__(
@@ -78,15 +78,15 @@ class ItemsQuery(PageQuery):
 
 
 def parse_page(limit: str, order: str, after: str | None, before: str | None = None, *, maximum: int = 100) -> Page:
-    """Return the page that query parameters request; raises `InvalidRequest`."""
+    """Parse page parameters; raises `InvalidRequest`."""
     return Page(parse_limit(limit, maximum), is_descending(order), after or None, before or None)
 
 
 def page_of_items(items: list[Item], page: Page, unknown_cursor: type[APIError] = InvalidRequest) -> dict[str, object]:
     """
-    Return one page of `items`, which are passed oldest first.
+    Return a page of `items`, given oldest first.
 
-    Raises `unknown_cursor` if `after` or `before` is not the id of an item.
+    Raises `unknown_cursor` if `after` or `before` is not an item's id.
     """
     ordered = items[::-1] if page.descending else items
     ids = [item["id"] for item in ordered]

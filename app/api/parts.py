@@ -1,4 +1,4 @@
-"""The objects and limits that all routes share."""
+"""Objects and limits shared by all routes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from app.responses import Caller, Responses
 
 @dataclass(frozen=True, slots=True)
 class ApiParts:
-    """What every route is built with. `open_after` and the heartbeats are in seconds: see `Settings`."""
+    """Dependencies of all routes. `open_after` and heartbeats are in seconds: see `Settings`."""
 
     responses: Responses
     auth: Auth
@@ -44,20 +44,20 @@ class ApiParts:
 
     def caller(self, headers: Mapping[str, str], *tools: str) -> Caller:
         """
-        Return the caller with these headers, for objects of hosted tools.
+        Return the caller with these headers, for hosted tools' objects.
 
-        Raises `Unauthorized`, and `PermissionDenied` if the key may use none of these tools.
+        Raises `Unauthorized`, and `PermissionDenied` if the key allows none of these tools.
         """
         caller = self.auth.caller(headers)
         caller.access.check_tool(*tools)
         return caller
 
     def owner(self, headers: Mapping[str, str], *tools: str) -> str:
-        """Return whose objects the caller with these headers may use; raises as `caller`."""
+        """Return the caller's owner id; raises like `caller`."""
         return self.caller(headers, *tools).owner
 
     def owner_dependency(self, *tools: str) -> Any:
-        """Return `owner` as the default of a route's parameter."""
+        """`owner` as a FastAPI dependency."""
 
         async def owner(request: Request) -> str:
             return self.owner(request.headers, *tools)
@@ -65,7 +65,7 @@ class ApiParts:
         return Depends(owner)
 
     def caller_dependency(self) -> Any:
-        """Return `caller` as the default of a route's parameter."""
+        """`caller` as a FastAPI dependency."""
 
         async def caller(request: Request) -> Caller:
             return self.caller(request.headers)
@@ -73,7 +73,7 @@ class ApiParts:
         return Depends(caller)
 
     def admitted_dependency(self) -> Any:
-        """Return the caller of a request that counts against the rate limits as the default of a route's parameter."""
+        """FastAPI dependency for the caller of a request that counts against rate limits."""
 
         async def admitted(request: Request) -> Caller:
             check_site(request.headers)
@@ -84,13 +84,13 @@ class ApiParts:
         return Depends(admitted)
 
     async def admitted_owner(self, headers: Mapping[str, str], *tools: str) -> str:
-        """Return what `owner` does, for a request that counts against the rate limits; raises `LimitReached` too."""
+        """Return the owner id for a request that counts against rate limits; also raises `LimitReached`."""
         caller = self.caller(headers, *tools)
         await self.admit(caller)
         return caller.owner
 
     def refused(self, caller: Caller, endpoint: str, error: APIError) -> None:
-        """Note that a caller's request was refused, for `GET /antiphon/refusals`; other errors are not noted."""
+        """Record a refused request for `GET /antiphon/refusals`; other errors are not recorded."""
         if 400 <= error.status < 500:
             at, owner, key = time.time(), caller.owner, caller.access.name
             request_id = log_context.fields().get("request_id", "")
@@ -99,20 +99,20 @@ class ApiParts:
             )
 
     def request_refused(self, scope: Scope, path: str, error: APIError) -> None:
-        """Note that an HTTP request was refused, if its caller is known."""
+        """Record a refused HTTP request if its caller is known."""
         with suppress(APIError):
             caller = self.auth.caller(Headers(scope=scope))
             self.refused(caller, f"{scope['method']} {path}", error)
 
     def account_of(self, key: str) -> KeyAccount:
-        """Return the account of the key with this name in usage, for what is done for it later."""
+        """Return the account for a usage name, for charges after the request."""
         return KeyAccount(self.limits, self.auth.access_of(key), self.accounting)
 
     async def admit(self, caller: Caller, request: Request | None = None) -> Admission:
         """
         Count a request against the caller's rate limits; raises `LimitReached` and `BudgetExceeded`.
 
-        Without API keys all callers share one set of limits. The headers of the response to `request` say what is left.
+        Without API keys, all callers share the limits. The response headers of `request` report the remaining amounts.
         """
         budget = await self.accounting.check(caller.access)
         admission = await self.limits.take(caller.access)
@@ -123,6 +123,6 @@ class ApiParts:
 
 
 def _parameter(error: APIError) -> str | None:
-    """Return the parameter that an error names, without what is below it, which may be names of the caller's choice."""
+    """Return an error's top-level parameter; nested names may be chosen by the caller."""
     name = re.split(r"[.\[]", error.param or "", maxsplit=1)[0]
     return name if name in CreateResponse.model_fields else None

@@ -1,16 +1,16 @@
 """
-Rate limits of callers: requests per minute, tokens per minute, and concurrent responses.
+Callers' rate limits: requests per minute, tokens per minute, concurrent responses.
 
     admission = await limits.take(access)  # raises LimitReached, a 429 with `Retry-After`
     request = ...                          # the body may take a while to arrive
     async with admission.slot():           # raises LimitReached
         run = await responses.create(request, caller, observers=[admission])
 
-Requests and tokens are token buckets that refill steadily. A request takes one from the first bucket. Its tokens are
-taken from the second when their number is known, at the end of each answer of the model, so a response may exceed the
-limit: the bucket is then negative, and until it has refilled requests are refused, and responses with hosted tools fail
-before their next round, as they do when their key's budget is used up. While the counters are unavailable nothing is
-limited.
+Requests and tokens are token buckets with a steady refill. A request consumes one from the first bucket. Its tokens are
+consumed from the second at the end of each model answer, when their number is known, so that a response may exceed the
+limit. The bucket is then negative: until it has refilled, requests are rejected, and responses with hosted tools fail
+before their next round, as they also do when their key's budget is used up. While the counters are unavailable, limits
+are not enforced.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 MINUTE = 60.0
-BACKOFF = 5.0  # seconds without a query to the counters after they failed
+BACKOFF = 5.0  # seconds without counter queries after a failure
 
 
 class Allowance(NamedTuple):
-    """The state of one bucket."""
+    """State of a bucket."""
 
     name: str  # requests, tokens
     limit: int  # per minute
-    missing: float  # until the bucket is full
+    missing: float  # amount until the bucket is full
 
     def wait(self, needs: int) -> float:
-        """Return the seconds until the bucket holds `needs`."""
+        """Return the seconds until the bucket contains `needs`."""
         return max(0.0, self.missing + needs - self.limit) * MINUTE / self.limit
 
     def headers(self) -> dict[str, str]:
@@ -62,7 +62,7 @@ class Allowance(NamedTuple):
 
 
 class LimitReached(TooManyRequests):
-    """A rate limit of this server, not of the backend, is exhausted. `wait` is in seconds, for `Retry-After`."""
+    """A limit of this server (not the backend) is exhausted. `wait` is in seconds, for `Retry-After`."""
 
     def __init__(self, limit: str, message: str, wait: float, headers: Mapping[str, str]) -> None:
         super().__init__(try_again_in(message, wait), retry_after=wait)
@@ -70,14 +70,14 @@ class LimitReached(TooManyRequests):
         self._headers = headers
 
     def headers(self) -> dict[str, str]:
-        """The headers of the HTTP response: those of any 429, and the state of the limits."""
+        """Response headers, including the limits' state."""
         return {**super().headers(), **self._headers}
 
 
 class _KeyLimits(NamedTuple):
-    """The limits of one key, ready to be used."""
+    """A key's effective limits."""
 
-    takes: Sequence[TokenTake]  # of each request
+    takes: Sequence[TokenTake]  # consumed by each request
     tokens: int
     streams: int
 
@@ -86,17 +86,17 @@ class _KeyLimits(NamedTuple):
         requests, tokens, streams = (
             (default if limit is None else limit) or 0 for limit, default in zip(own, defaults, strict=True)
         )
-        # A response needs at least one token; it is charged for all of them when it ends.
+        # A response needs at least one token; all its tokens are charged at its end.
         takes = [TokenTake("requests", requests, 1, 1), TokenTake("tokens", tokens, 0, 1)]
         return cls([take for take in takes if take.capacity], tokens, streams)
 
 
 class Limits:
     """
-    The rate limits. A limit of 0 is no limit.
+    The rate limits; 0 means unlimited.
 
-    `requests` and `tokens` are per key and minute, `streams_per_key` and `streams` are the concurrent responses of one
-    key and of all. A key with limits of its own has those. `on_refusal` is called with the limit's name.
+    `requests` and `tokens` are per key and minute; `streams_per_key` and `streams` limit concurrent responses per key
+    and in total. A key's own limits override these. `on_refusal` is called with the limit's name.
     """
 
     def __init__(
@@ -112,16 +112,16 @@ class Limits:
         self._counters = counters
         self._on_refusal = on_refusal
         self.replace(requests=requests, tokens=tokens, streams=streams, streams_per_key=streams_per_key)
-        self._slots: dict[tuple[str, str], None] = {}  # that this process holds, by pool and holder; an ordered set
+        self._slots: dict[tuple[str, str], None] = {}  # held by this process, by pool and holder; an ordered set
         self._tasks: set[asyncio.Task[object]] = set()
         self._renewal: asyncio.Task[None] | None = None
-        # That may still be held though they are not in use, with the loop time at which their leases have expired.
+        # Unused slots that may still be held, with the loop time when their leases expire.
         self._unreleased: dict[tuple[str, str], float] = {}
         self._late_releases: asyncio.Task[None] | None = None
-        self._retry_at = 0.0  # when failed counters are queried again, in loop time
+        self._retry_at = 0.0  # loop time of the next query after a failure
 
     def replace(self, *, requests: int, tokens: int, streams: int, streams_per_key: int) -> None:
-        """Replace the limits; requests that were admitted are not affected."""
+        """Replace the limits; admitted requests are not affected."""
         self._streams = streams
         self._defaults = KeyLimits(requests, tokens, streams_per_key)
         self._of_keys: dict[KeyLimits, _KeyLimits] = {}
@@ -133,9 +133,9 @@ class Limits:
 
     async def take(self, access: KeyAccess) -> Admission:
         """
-        Count a request against the buckets of a key; raises `LimitReached`.
+        Count a request against a key's buckets; raises `LimitReached`.
 
-        A slot among the concurrent responses is taken later: see `Admission.slot`.
+        A slot for a concurrent response is acquired later: see `Admission.slot`.
         """
         admission = Admission(self, access)
         if not (takes := self._limits_of(access).takes):
@@ -153,7 +153,7 @@ class Limits:
         raise self._bucket_empty(longest, wait, admission.headers())
 
     async def acquire(self, admission: Admission) -> None:
-        """Take the slots of an admission, which releases them; raises `LimitReached`."""
+        """Acquire an admission's slots, which the admission releases; raises `LimitReached`."""
         access = admission.access
         pools = (
             (f"key:{access.counted_as}", "streams_per_key", self._limits_of(access).streams, "Your key has"),
@@ -163,17 +163,17 @@ class Limits:
             if not limit or self._waits:
                 continue
             slot = (pool, secrets.token_hex(8))
-            admission.slots.append(slot)  # before the query: it may be cancelled after the slot was taken
+            admission.slots.append(slot)  # before the query, which may be cancelled after the slot was acquired
             acquired = await self._query(self._counters.acquire(*slot, limit), admits=True)
             if acquired is False and self._unreleased:
                 await self._release_again()
                 acquired = await self._query(self._counters.acquire(*slot, limit), admits=True)
             if not acquired:
                 admission.slots.remove(slot)
-            if acquired is None:  # it is not known whether the slot was taken
+            if acquired is None:  # unknown whether the slot was acquired
                 self.release([slot])
             if acquired is False:
-                message = f"{subject} {limit} responses in progress, which is the limit."
+                message = f"{subject} reached the limit of {limit} concurrent responses."
                 raise self._refusal(name, message, 1, admission.headers())
             if acquired:
                 self._slots[slot] = None
@@ -201,7 +201,7 @@ class Limits:
             await self.renew()
 
     async def renew(self) -> None:
-        """Renew the leases of this process's slots, and take those again that expired while they are in use."""
+        """Renew the leases of this process's slots; acquire expired slots again if still in use."""
         for slot in await self._query(self._counters.renew([*self._slots])) or ():
             if slot in self._slots:
                 await self._query(self._counters.acquire(*slot, sys.maxsize))
@@ -210,14 +210,14 @@ class Limits:
 
     @property
     def _waits(self) -> bool:
-        """Whether the counters are not queried for now, since they have failed."""
+        """Whether counters are temporarily not queried after a failure."""
         return asyncio.get_running_loop().time() < self._retry_at
 
     async def _query(self, query: Coroutine[object, object, T], *, admits: bool = False) -> T | None:
         """
-        Return the result of a query to the counters; None if they are unavailable, or were within `BACKOFF`.
+        Return a counter query's result; None if the counters are unavailable or in back-off.
 
-        A query that `admits` a request raises `StoreBusy`: a busy store must not lift the limits.
+        A query that `admits` a request raises `StoreBusy`, because a busy store must not lift the limits.
         """
         if self._waits:
             query.close()
@@ -230,16 +230,16 @@ class Limits:
             return None
         except StoreUnavailable:
             if not self._retry_at:
-                logger.warning("rate limits are not enforced: their counters are unavailable")
+                logger.warning("rate limits not enforced: counters unavailable")
             self._retry_at = asyncio.get_running_loop().time() + BACKOFF
             return None
         if self._retry_at:
-            logger.info("rate limits are enforced again")
+            logger.info("rate limits enforced again")
             self._retry_at = 0.0
         return result
 
     def charge(self, access: KeyAccess, tokens: int) -> asyncio.Task[object] | None:
-        """Start a task that takes used tokens from the key's bucket; None where there is nothing to take."""
+        """Start a task that consumes used tokens from the key's bucket; None without a limit or tokens."""
         limit = self._limits_of(access).tokens
         if not (limit and tokens):
             return None
@@ -258,7 +258,7 @@ class Limits:
         raise self._bucket_empty(allowance, allowance.wait(1), allowance.headers())
 
     def release(self, slots: Sequence[tuple[str, str]]) -> None:
-        """Release slots, each a pool and its holder; while the counters are unavailable, when they are so again."""
+        """Release slots (pool, holder); retried while the counters are unavailable."""
         for slot in slots:
             self._slots.pop(slot, None)
             self._unreleased[slot] = asyncio.get_running_loop().time() + LEASE
@@ -280,13 +280,12 @@ class Limits:
             await self._release_again()
 
     async def _release_again(self) -> None:
-        """Release the slots that may still be held."""
+        """Release slots that may still be held."""
         now = asyncio.get_running_loop().time()
         self._unreleased = {slot: expiry for slot, expiry in self._unreleased.items() if expiry > now}
         await asyncio.gather(*map(self._release, [*self._unreleased]))
 
     def _start(self, query: Coroutine[object, object, object]) -> asyncio.Task[object]:
-        """Return a task that runs a query to the counters."""
         task: asyncio.Task[object] = asyncio.create_task(query)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -294,26 +293,26 @@ class Limits:
 
 
 class KeyAccount:
-    """The account of a key, to which also hosted tools charge their requests to backends (`app.tools.Account`)."""
+    """A key's account, also charged for hosted tools' backend requests (`app.tools.Account`)."""
 
-    batch = False  # whether requests have the price for batches, and take no tokens per minute
+    batch = False  # whether requests have the batch price and are exempt from tokens per minute
 
     def __init__(self, limits: Limits, access: KeyAccess, accounting: Accounting | None = None) -> None:
-        """`accounting` records the usage; None: nothing does."""
+        """`accounting` records the usage; None: no recording."""
         self.access = access
         self._limits = limits
         self._accounting = accounting
-        self._cost: int | None = None  # of what was charged here, in nanos
+        self._cost: int | None = None  # charged so far, in nano-dollars
         self._charging: set[asyncio.Task[object]] = set()
 
     def charge_request(self, model: str, backend: str, usage: Usage, cost: int | None = None) -> None:
-        """Charge a request that a hosted tool has sent to a backend; `cost` is what the backend reported."""
+        """Charge a hosted tool's backend request; `cost` is the backend's reported cost in nano-dollars."""
         if self._accounting:
             self._accounting.hooks.tool_request(model, usage)
         self._charge(model, backend, usage, requests=1, reported=cost)
 
     def _charge(self, model: str, backend: str, usage: Usage, requests: int, reported: int | None) -> None:
-        """Take tokens from the key's bucket, and record them with their cost."""
+        """Consume tokens from the key's bucket; record usage and cost."""
         if self._accounting:
             cost = self._accounting.record(
                 self.access, model, backend, usage, requests=requests, batch=self.batch, reported=reported
@@ -325,10 +324,7 @@ class KeyAccount:
             task.add_done_callback(self._charging.discard)
 
     async def check_limits(self) -> None:
-        """
-        Raise `LimitReached` or `BudgetExceeded` if what was charged so far, here or elsewhere, has used up what the key
-        may use in this minute, day or month.
-        """
+        """Raise `LimitReached` or `BudgetExceeded` if charges so far, here or elsewhere, have used up a limit."""
         if self._charging:
             await asyncio.wait([*self._charging])
         await self._limits.check_tokens(self.access)
@@ -337,27 +333,27 @@ class KeyAccount:
 
 
 class Admission(KeyAccount, Observer):
-    """An admitted request. As an observer of its response it charges the tokens and releases the slots."""
+    """An admitted request. As the response's observer, it charges tokens and releases slots."""
 
     def __init__(self, limits: Limits, access: KeyAccess) -> None:
         super().__init__(limits, access)
         self.allowances: list[Allowance] = []
         self.slots: list[tuple[str, str]] = []  # pools and holders
-        self._charged: Usage | None = None  # what has been charged of the response's usage
-        self._costs = 0  # the number of reported costs that have been charged
+        self._charged: Usage | None = None  # the response's usage charged so far
+        self._costs = 0  # number of reported costs charged so far
         self._budget: list[BudgetState] = []
         self._headers: dict[str, str] | None = None
 
     def account(self, accounting: Accounting, budget: list[BudgetState]) -> None:
-        """Record the usage of the response in `accounting`; `budget` is how much of the key's was used before it."""
+        """Record the response's usage in `accounting`; `budget` is the key's state before the request."""
         self._accounting = accounting
         self._budget = budget
 
     def headers(self) -> dict[str, str]:
         """
-        Return the headers of the response about limits, budget and cost.
+        Return the response headers for limits, budget and cost.
 
-        The cost is added to the same dict at the end: an answer that is sent as a whole has it.
+        The cost is added to this dict at the end, so that only non-streamed responses contain it.
         """
         if self._headers is None:
             limits = [header for allowance in self.allowances for header in allowance.headers().items()]
@@ -365,11 +361,11 @@ class Admission(KeyAccount, Observer):
         return self._headers
 
     def slot(self) -> Slot:
-        """Return the context in which a response is created, which has a slot among the concurrent ones."""
+        """Return the context in which a response is created: a slot among the concurrent responses."""
         return Slot(self._limits, self)
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
-        """Charge and record what was not charged yet, show the cost, and release the slots."""
+        """Charge the remaining usage, report the cost, and release the slots."""
         if lifecycle.usage:
             self.charge(lifecycle, lifecycle.usage)
         lifecycle.cost = self._cost
@@ -381,7 +377,7 @@ class Admission(KeyAccount, Observer):
             self._headers["x-antiphon-cost"] = format_money(self._cost)
 
     def charge(self, lifecycle: ResponseLifecycle, usage: Usage) -> None:
-        """Charge what was not charged yet of a response's usage so far."""
+        """Charge a response's usage since the last charge."""
         if usage is not self._charged and (used := usage_since(self._charged, usage))["total_tokens"]:
             requests, self._charged = 0 if self._charged else 1, usage
             costs = lifecycle.attempts.costs[self._costs :]
@@ -395,29 +391,29 @@ class Admission(KeyAccount, Observer):
         self._show_cost()
 
     def close(self) -> None:
-        """Release the slots; closing twice is fine."""
+        """Release the slots; idempotent."""
         slots, self.slots = self.slots, []
         self._limits.release(slots)
 
 
 class BatchAccount(Admission):
-    """A request of a batch: it is charged at the price for batches, and counts against no limit per minute."""
+    """A batch request: charged at the batch price, exempt from per-minute limits."""
 
     batch = True
 
     async def check_limits(self) -> None:
-        """Raise `BudgetExceeded` if the budget of the key is used up."""
+        """Raise `BudgetExceeded` if the key's budget is used up."""
         if self._accounting:
             await self._accounting.check(self.access)
 
     def slot(self) -> Slot:
-        """Return a context that takes no slot: the batches have a limit of their own."""
+        """Return a context without a slot, because batches have their own limit."""
         return Slot(None, self)
 
 
 class Slot:
     """
-    A slot among the concurrent responses. Entering the context takes it, and raises `LimitReached` if there is none.
+    A slot for a concurrent response. Entering acquires it, or raises `LimitReached`.
 
     It is released when the observed response ends, or at once if the context exits with an exception.
     """
@@ -425,7 +421,7 @@ class Slot:
     __slots__ = ("_admission", "_limits")
 
     def __init__(self, limits: Limits | None, admission: Admission) -> None:
-        """Without `limits` there is nothing to take."""
+        """Without `limits`, nothing is acquired."""
         self._limits, self._admission = limits, admission
 
     async def __aenter__(self) -> Admission:
@@ -443,7 +439,7 @@ class Slot:
 
 
 def format_duration(seconds: float) -> str:
-    """Format a duration as OpenAI does, which is Go's format: `12ms`, `1.5s`, `6m0s`, `1h0m0s`."""
+    """Format a duration like OpenAI, in Go's format: `12ms`, `1.5s`, `6m0s`, `1h0m0s`."""
     if seconds < 1:
         return f"{math.ceil(seconds * 1000)}ms"
     minutes, rest = divmod(math.ceil(seconds * 1000) / 1000, 60)

@@ -1,4 +1,4 @@
-"""Read a request body: check its size, decompress it, parse the JSON, and validate it with pydantic."""
+"""Reads request bodies: size check, decompression, JSON parsing, pydantic validation."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ from app.runtime.threads import LARGE_REQUEST, run_in_thread_if_large
 Body = TypeVar("Body", bound=BaseModel)
 T = TypeVar("T")
 
-MAX_DEPTH = 100  # levels of nesting; orjson writes at most 254, and a response contains what the request had
-MAX_RATIO = 100  # decompressed size over compressed size, beyond what is small; texts have 3 to 20
-_MAX_MEMBERS = 1000  # members of a gzip file; bgzip writes one for every 64 KiB
-_PIECE = 64 * 1024  # bytes that are decompressed at once
+MAX_DEPTH = 100  # nesting levels; orjson writes at most 254, and a response repeats parts of the request
+MAX_RATIO = 100  # decompressed to compressed size, for large bodies; texts have 3 to 20
+_MAX_MEMBERS = 1000  # members in a gzip file; bgzip writes one per 64 KiB
+_PIECE = 64 * 1024  # bytes decompressed at once
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]+")  # not allowed in a header
 
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
-    """Which bodies are accepted."""
+    """Limits for request bodies."""
 
     bytes: int  # decompressed
     values: int = MAX_VALUES  # objects, arrays, strings, numbers, constants
-    strict: Callable[[], bool] = lambda: False  # whether all unknown fields are refused
+    strict: Callable[[], bool] = lambda: False  # whether all unknown fields are rejected
 
 
 async def read_body(request: Request, model: type[Body], limits: BodyLimits) -> Body:
     """
-    Return the body as a `model`; raises `InvalidRequest`, which names the first invalid field.
+    Parse the body as a `model`; raises `InvalidRequest` with the first invalid field.
 
-    Unknown fields of what is not a response are named in the header of warnings, and refused if they are much like a
-    known one: without the field that was meant, the result would be another. Those of responses depend on the backend.
+    For all models except responses, unknown fields are reported in the warnings header, and rejected if they resemble a
+    known field, because a misspelled field would change the result. Unknown fields in responses depend on the backend.
     """
 
     def parsed(data: bytes) -> Body:
         return parse(data, model, limits.values)
 
-    model.model_rebuild()  # if it was deferred; not where it is validated, since two threads may not do it at once
+    model.model_rebuild()  # if deferred; not during validation, where two threads could rebuild it concurrently
     body = await read_as(request, parsed, limits)
     if not isinstance(body, CreateResponse):
         unknown = {field.path: field.known for field in undeclared_fields(body) if field.value not in (None, [], {})}
@@ -63,9 +63,9 @@ async def read_body(request: Request, model: type[Body], limits: BodyLimits) -> 
 
 def report_unknown(request: Request, unknown: Mapping[str, Collection[str]], limits: BodyLimits) -> None:
     """
-    Name unknown fields, given with those that are known in their place, in the header of warnings.
+    Report unknown fields, each with the known fields at its position, in the warnings header.
 
-    Raises `InvalidRequest` for one that is much like a known field, and in strict mode for all.
+    Raises `InvalidRequest` for a field that resembles a known field, and in strict mode for any.
     """
     warnings = Warnings()
     for path, known in unknown.items():
@@ -77,13 +77,13 @@ def report_unknown(request: Request, unknown: Mapping[str, Collection[str]], lim
 
 
 def warning_headers(warnings: Iterable[str]) -> dict[str, str]:
-    """Return the header with warnings, which name what was left out or changed."""
+    """Return the warnings header, which lists dropped and changed fields."""
     text = "; ".join(warnings).encode("ascii", "replace").decode()[:2000]
     return {"x-antiphon-warning": _CONTROL_CHARACTERS.sub(" ", text)} if text else {}
 
 
 async def read_as(request: Request, parsed: Callable[[bytes], T], limits: BodyLimits) -> T:
-    """Return `parsed` of the decompressed body; raises `InvalidRequest`."""
+    """Apply `parsed` to the decompressed body; raises `InvalidRequest`."""
     data = await _read(request, limits.bytes)
     encodings = [value for name, value in request.scope["headers"] if name == b"content-encoding"]
     encoding = b", ".join(encodings).decode("latin-1").strip().lower() or "identity"
@@ -111,18 +111,18 @@ def _unpack_and_parse(data: bytes, encoding: str, parsed: Callable[[bytes], T], 
 
 
 async def parse_off_loop(data: bytes, model: type[Body], limits: BodyLimits) -> Body:
-    """Return JSON as a `model`, in a thread if it is large; raises `InvalidRequest` as `parse`."""
+    """Parse JSON as a `model`, in a thread if it is large; raises like `parse`."""
     LARGE_REQUEST.set(is_large(data))
     return await run_in_thread_if_large(parse, data, model, limits.values)
 
 
 def parse(data: bytes, model: type[Body], max_values: int = MAX_VALUES) -> Body:
-    """Return JSON as a `model`; raises `InvalidRequest`, which names the first invalid field."""
+    """Parse JSON as a `model`; raises `InvalidRequest` with the first invalid field."""
     return validate(load_json(data, "body", max_values), model, len(data))
 
 
 def validate(fields: dict[str, object], model: type[Body], length: int) -> Body:
-    """Return the fields of a body of `length` bytes as a `model`; raises `InvalidRequest` as `parse`."""
+    """Validate the fields of a body with `length` bytes; raises like `parse`."""
     try:
         body = model.model_validate(fields)
     except ValidationError as error:
@@ -134,14 +134,14 @@ def validate(fields: dict[str, object], model: type[Body], length: int) -> Body:
 
 def load_json(data: bytes | str, source: str, max_values: int = MAX_VALUES) -> dict[str, object]:
     """
-    Return a JSON object; raises `InvalidRequest`.
+    Parse a JSON object; raises `InvalidRequest`.
 
-    `source` is "body" or "frame", for the error messages.
+    `source` is "body" or "frame", for error messages.
     """
     value = _decode(data, source, max_values)
     if not isinstance(value, dict):
         raise InvalidRequest(f"The {source} must be a JSON object.", code="invalid_json")
-    if len(data) > 2 * MAX_DEPTH and _is_deeper(value, MAX_DEPTH):  # each level takes two brackets
+    if len(data) > 2 * MAX_DEPTH and _is_deeper(value, MAX_DEPTH):  # each level has two brackets
         message = f"The {source} is nested too deeply: at most {MAX_DEPTH} levels of objects and arrays are allowed."
         raise InvalidRequest(message, code="invalid_json")
     return value
@@ -162,26 +162,26 @@ def _decode(data: bytes | str, source: str, max_values: int) -> object:
         raise InvalidRequest(f"The {source} is not valid JSON: {error.msg}.", code="invalid_json") from error
 
 
-# JavaScript clients that truncate a string can cut a surrogate pair in two, and send one half. They send it again in
-# every later turn, so refusing it would end the conversation.
+# JavaScript clients that truncate a string can split a surrogate pair and send one half. They repeat it in every later
+# turn, so rejecting it would end the conversation.
 #
-# They are read by Python's decoder of strings, which keeps them, and takes a third of the time of a regular expression.
-# It reads the document as the text of one string, in which only the escapes of surrogates are left, and quotation
-# marks, question marks and backslashes are hidden in control characters, which no JSON has.
+# Python's string decoder accepts lone surrogates, in a third of a regular expression's time. It reads the document as a
+# single string that contains only surrogate escapes; quotation marks, question marks and backslashes are hidden as
+# control characters, which JSON never contains.
 _HIDDEN = bytes.maketrans(b'"?\\', b"\1\2\3")
 _SHOWN = bytes.maketrans(b"\0\1\2\3", b'\\"?\\')
 _STRINGS = json.JSONDecoder(strict=False)
 
 
 def _without_lone_surrogates(data: bytes) -> bytes:
-    """Return JSON with U+FFFD for each lone surrogate, replaced piecewise, since that holds the GIL."""
+    """Replace lone surrogates with U+FFFD, piecewise, because each step holds the GIL."""
     if any(control in data for control in b"\0\1\2\3"):
         return data  # not valid JSON
     hidden = data.replace(rb"\\", b"\0\0").translate(_HIDDEN)
     text = hidden.replace(b"\3ud", rb"\ud").replace(b"\3uD", rb"\uD")
     replaced, start = [], 0
     while start < len(text):
-        end = text.find(b"\1", start + _PIECE)  # a quotation mark is not in the middle of a pair
+        end = text.find(b"\1", start + _PIECE)  # a quotation mark never splits a pair
         end = len(text) if end < 0 else end
         try:
             piece = _STRINGS.decode(f'"{text[start:end].decode()}"')
@@ -204,7 +204,7 @@ def _is_deeper(value: Any, levels: int) -> bool:
 
 
 def invalid_request(error: ValidationError) -> InvalidRequest:
-    """Return an error that names the first invalid field and what would be valid."""
+    """Return an error with the first invalid field and its rule."""
     first = error.errors(include_url=False)[0]
     field = field_path(first["loc"])
     code = _code(first["type"], first.get("ctx", {}))
@@ -229,7 +229,7 @@ _BOUNDS = {"greater_than_equal": ("ge", "below_min"), "less_than_equal": ("le", 
 
 
 def _code(error_type: str, context: Mapping[str, object]) -> str:
-    """Return OpenAI's error code for an error type of pydantic."""
+    """Return OpenAI's error code for a pydantic error type."""
     if bound := _BOUNDS.get(error_type):
         name, violation = bound
         return f"{'integer' if isinstance(context[name], int) else 'decimal'}_{violation}_value"
@@ -239,9 +239,9 @@ def _code(error_type: str, context: Mapping[str, object]) -> str:
 
 
 def field_path(location: tuple[int | str, ...]) -> str:
-    """Return the path of the field at pydantic's error location, such as `input[2].content[0].text`."""
+    """Convert a pydantic error location to a path such as `input[2].content[0].text`."""
     path = ""
-    for step in location[:-2] if location[-1:] == ("[key]",) else location:  # a name that is invalid names no field
+    for step in location[:-2] if location[-1:] == ("[key]",) else location:  # an invalid name does not identify a field
         if isinstance(step, int):
             path += f"[{step}]"
         elif not step.startswith("<"):
@@ -250,7 +250,7 @@ def field_path(location: tuple[int | str, ...]) -> str:
 
 
 async def _read(request: Request, limit: int) -> bytes:
-    received, more = io.BytesIO(), True  # grows in place, and gives its content without a copy
+    received, more = io.BytesIO(), True  # grows in place, and returns its content without a copy
     while more:
         message = await request.receive()
         if message["type"] == "http.disconnect":
@@ -263,7 +263,6 @@ async def _read(request: Request, limit: int) -> bytes:
 
 
 def body_too_large(limit: int) -> InvalidRequest:
-    """Return the error for a body of more than `limit` bytes."""
     return InvalidRequest(f"The body is larger than {limit} bytes.", code="request_too_large", status=413)
 
 
@@ -273,7 +272,7 @@ def _unzstd(data: bytes, limit: int) -> bytes:
 
 
 def _inflate(data: bytes, limit: int) -> bytes:
-    """Decompress the zlib format, or a gzip file of one member."""
+    """Decompress zlib data, or a gzip file with a single member."""
     inflate = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
     out = inflate.decompress(data, limit + 1)
     if len(out) <= limit and (not inflate.eof or inflate.unused_data):
@@ -282,9 +281,9 @@ def _inflate(data: bytes, limit: int) -> bytes:
 
 
 def _gunzip(data: bytes, limit: int) -> bytes:
-    """Decompress a gzip file, which may have several members (RFC 1952, 2.2)."""
+    """Decompress a gzip file, possibly with several members (RFC 1952, 2.2)."""
     if data[:2] != b"\x1f\x8b":
-        return _inflate(data, limit)  # some clients send zlib under this name
+        return _inflate(data, limit)  # some clients label zlib as gzip
     out = bytearray()
     position = 0
     for _ in range(_MAX_MEMBERS):

@@ -1,8 +1,8 @@
 """
 Server-sent events over ASGI.
 
-Events are written in the call in which they are made, without a lock, cancel scope or task switch. Only what has to
-wait for the client is written by a task.
+Events are written in the call that creates them, without a lock, cancel scope or task switch. Only writes that wait for
+the client use a task.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from app.core.types.frozen import frozen
 
 T = TypeVar("T")
 
-SendCoroutine: TypeAlias = Callable[[Message], Coroutine[Any, None, None]]  # a `Send`, which is an `async def`
+SendCoroutine: TypeAlias = Callable[[Message], Coroutine[Any, None, None]]  # a `Send` that is an `async def`
 
-WRITTEN: Any = object()  # a write that waits for nothing
+WRITTEN: Any = object()  # a write without waiting
 
 
 @frozen
 class StreamEncoding(Generic[T]):
-    """The bytes of a stream."""
+    """Encoding of a stream."""
 
-    encode: Callable[[T], bytes | list[T]]  # an item, or the items to send in place of a large one
-    beat: Callable[[], bytes] = lambda: b""  # a heartbeat
-    last: bytes = b""  # the end
+    encode: Callable[[T], bytes | list[T]]  # an item's bytes, or smaller items that replace a large one
+    beat: Callable[[], bytes] = lambda: b""  # heartbeat
+    last: bytes = b""  # end of the stream
 
 
 class EventStream(Response, Generic[T]):
     """
-    Sends the items that `make` passes to `send`, each in one write, and the end.
+    Sends items from `make`, each in one write, then the end.
 
-    `make` is started by `begin` or with the response.
+    `make` starts in `begin` or with the response, and passes items to `send`.
 
-    After `heartbeat` seconds without a write (0: never) it sends a heartbeat. If the client disconnects, `make` is
-    cancelled at once. If the server shuts down and its grace period is over, `make` is cancelled and the bytes that
-    `farewell` returns are sent last. If an item cannot be encoded, those that `breaks` returns are.
+    After `heartbeat` seconds without a write (0: never) a heartbeat is sent. If the client disconnects, `make` is
+    cancelled at once. After a shutdown's grace period, `make` is cancelled, and the bytes returned by `farewell` are
+    sent last. If an item cannot be encoded, the bytes returned by `breaks` are sent last.
     """
 
     media_type = "text/event-stream"
@@ -60,7 +60,7 @@ class EventStream(Response, Generic[T]):
         self.status_code = 200
         self.background = None
         self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **(headers or {})})
-        self.full = True  # whether an item has to wait: for the response to begin, or for the client
+        self.full = True  # whether items must wait, for the response's start or for the client
         self._make = make
         self._making: asyncio.Future[None] | None = None
         self._encode = encoding.encode
@@ -68,20 +68,20 @@ class EventStream(Response, Generic[T]):
         self._heartbeat = heartbeat
         self._farewell = farewell
         self._breaks = breaks
-        self._broken: Exception | None = None  # an item that could not be encoded
+        self._broken: Exception | None = None  # an item's encoding error
         self._heartbeat_timer: asyncio.TimerHandle | None = None
         self._send_message: Send
         self._writer: BodyWriter
         self._clock = asyncio.get_running_loop().time
-        self._last_write = 0.0  # in loop time
-        self._waiting: deque[T] = deque()  # items that have to wait
+        self._last_write = 0.0  # loop time
+        self._waiting: deque[T] = deque()  # waiting items
         self._writing: asyncio.Future[None] | None = None  # the task that waits for the client
-        self._failure: Exception | None = None  # of a write
-        self._begun = False  # whether the head of the response was sent
-        self._ended = False  # whether its end was
-        self._changed = asyncio.Event()  # whether `full` is False, or there is a first item
+        self._failure: Exception | None = None  # write error
+        self._begun = False  # whether the response's head was sent
+        self._ended = False  # whether the response's end was sent
+        self._changed = asyncio.Event()  # set when `full` becomes False or the first item arrives
 
-    # What `make` calls.
+    # Called by `make`.
 
     def send(self, item: T) -> EventStream[T]:
         """Send an item, now or when the client is ready; returns itself (see `EventWriter`)."""
@@ -106,13 +106,13 @@ class EventStream(Response, Generic[T]):
         return self
 
     async def ready(self) -> None:
-        """Wait until the client is ready for more."""
+        """Wait until the client is ready for more items."""
         while self.full:
             self._changed.clear()
             await self._changed.wait()
 
     async def begin(self) -> None:
-        """Start making items, and return when there is one; raises the error of `make` if there is none."""
+        """Start `make` and wait for the first item; raises `make`'s error if it ends without an item."""
         making = self._start()
         try:
             while not (self._waiting or making.done()):
@@ -168,7 +168,7 @@ class EventStream(Response, Generic[T]):
             making.result()
 
     async def _finish(self, making: asyncio.Future[None], watch: DisconnectWatch) -> None:
-        """Send what still waits for the client, and the end of the stream, unless `make` has failed."""
+        """Send waiting items and the end of the stream, unless `make` failed."""
         if self._broken:
             await self._break_off(self._broken)
             return
@@ -184,7 +184,7 @@ class EventStream(Response, Generic[T]):
             await self._write_last(self._encoding.last)
 
     async def _break_off(self, error: Exception) -> None:
-        """Send the last bytes of a stream with an item that could not be encoded."""
+        """Send the last bytes after an item that could not be encoded."""
         if self._breaks is None:
             raise error
         self._stop()
@@ -192,7 +192,7 @@ class EventStream(Response, Generic[T]):
         await self._write_last(await self._breaks(error))
 
     async def _say_farewell(self, farewell: Callable[[], Awaitable[bytes]]) -> None:
-        """Send what still waits for the client, and the last bytes."""
+        """Send waiting items and the last bytes."""
         writing = self._writing
         self._stop()
         if writing:
@@ -211,7 +211,7 @@ class EventStream(Response, Generic[T]):
         await self._write_last(b"")
 
     def _continue(self) -> None:
-        """Send the items that wait, as far as the client is ready."""
+        """Send waiting items while the client is ready."""
         self._begun = True
         self.full = False
         while self._waiting and not self.full:
@@ -220,7 +220,7 @@ class EventStream(Response, Generic[T]):
             self._changed.set()
 
     def _write_slowly(self, write: Coroutine[object, object, None]) -> None:
-        """Let further items wait until a coroutine has returned."""
+        """Delay further items until a coroutine returns."""
         self.full = True
         self._writing = asyncio.ensure_future(write)
         self._writing.add_done_callback(self._on_written)
@@ -239,7 +239,7 @@ class EventStream(Response, Generic[T]):
         self._cut_off()
 
     def _cut_off(self) -> None:
-        """Write nothing more: the server closes the connection."""
+        """Stop writing; the server closes the connection."""
         self.full = True
         if self._making:
             self._making.cancel()
@@ -253,7 +253,7 @@ class EventStream(Response, Generic[T]):
             self._heartbeat_timer = asyncio.get_running_loop().call_at(due, self._send_heartbeat)
 
     def _send_heartbeat(self) -> None:
-        """Send a heartbeat if there was no write, unless the last one is still blocked; schedule the next."""
+        """Send a heartbeat if there was no write, unless the last write is still blocked; schedule the next."""
         now = self._clock()
         if now - self._last_write >= self._heartbeat:
             self._last_write = now
@@ -262,7 +262,7 @@ class EventStream(Response, Generic[T]):
         self._schedule_heartbeat()
 
     def _stop(self) -> None:
-        """Stop the heartbeat and the writes: nothing more is sent."""
+        """Stop heartbeats and writes."""
         self.full = True
         if self._writing:
             self._writing.cancel()
@@ -272,7 +272,7 @@ class EventStream(Response, Generic[T]):
 
 
 async def resume(write: Coroutine[object, None, None], awaited: asyncio.Future[object] | None) -> None:
-    """Resume a write once what it waits for is done."""
+    """Resume a write after its awaited future."""
     try:
         if awaited:
             await asyncio.wait({awaited})

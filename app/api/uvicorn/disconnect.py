@@ -1,4 +1,4 @@
-"""The client's connection: writes to it, and notices when the client disconnects."""
+"""The client's connection: body writes and disconnect notification."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 from starlette.types import Receive, Scope, Send
 
-CONNECTION_KEY = "connection"  # in the state of a request, if its connection is an `Http`
+CONNECTION_KEY = "connection"  # in a request's state, if its connection is an `Http`
 
 
 class BodyWriter(Protocol):
@@ -27,21 +27,19 @@ class ClientConnection(BodyWriter, Protocol):
     """A connection that reports its loss."""
 
     def watch(self, on_loss: Callable[[], None]) -> bool:
-        """Call a function when the connection is lost; return False if this is not possible."""
+        """Call `on_loss` when the connection is lost; return False if this is not possible."""
         ...
 
-    def unwatch(self, on_loss: Callable[[], None]) -> None:
-        """Cancel `watch`."""
-        ...
+    def unwatch(self, on_loss: Callable[[], None]) -> None: ...
 
 
 def body_writer(scope: Scope, send: Send) -> BodyWriter:
-    """Return the request's connection if it is an `Http`; otherwise a writer that sends ASGI messages."""
+    """Return the request's connection if it is an `Http`, otherwise a writer with ASGI messages."""
     return scope.get("state", {}).get(CONNECTION_KEY) or _MessageWriter(send)
 
 
 class _MessageWriter:
-    """Sends data as ASGI messages, which only a coroutine can do."""
+    """Sends data as ASGI messages, which requires a coroutine."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -52,7 +50,7 @@ class _MessageWriter:
         return False
 
     async def drain(self) -> None:
-        """Send the data; a cancelled call leaves it to the next."""
+        """Send the data; after a cancellation, the next call sends it."""
         if data := self._unsent:
             await self._send({"type": "http.response.body", "body": data, "more_body": True})
             self._unsent = b""
@@ -60,10 +58,10 @@ class _MessageWriter:
 
 class DisconnectWatch:
     """
-    Calls a function when the client of a request disconnects, unless `stop` is called before.
+    Calls a function when a request's client disconnects, until `stop`.
 
-    Nothing reads the request any more. Where the connection does not tell of its loss, a task waits for the message of
-    ASGI, which takes ten times as long.
+    The request must have been read. If the connection does not report its loss, a task waits for the ASGI message, at
+    ten times the cost.
     """
 
     def __init__(self, scope: Scope, receive: Receive, call: Callable[[], object]) -> None:
@@ -76,7 +74,6 @@ class DisconnectWatch:
             self._waiting.add_done_callback(self._waited)
 
     def stop(self) -> None:
-        """Call the function no more."""
         if self._connection:
             self._connection.unwatch(self._notice)
         if self._waiting:
@@ -92,6 +89,5 @@ class DisconnectWatch:
 
 
 async def _disconnected(receive: Receive) -> None:
-    """Wait until the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass

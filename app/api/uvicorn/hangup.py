@@ -1,4 +1,4 @@
-"""SIGHUP, on which a process reloads its settings and reports what it did to `antiphon reload`."""
+"""Reloads the settings on SIGHUP, and reports the result to `antiphon reload`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def reloading_at_hangup(reload: Callable[[], ReloadReport]) -> Iterator[None]:
-    """Call `reload` on SIGHUP, if the system has this signal and this is the main thread, and write its report."""
+    """Call `reload` on SIGHUP and write its report, if the system has this signal and this is the main thread."""
     directory = environment().get(RELOADS_DIRECTORY)
 
     def write(report: ReloadReport) -> None:
@@ -26,7 +26,7 @@ def reloading_at_hangup(reload: Callable[[], ReloadReport]) -> Iterator[None]:
             try:
                 report.write(Path(directory))
             except OSError as error:
-                logger.warning("a reload cannot be reported: %s", error)
+                logger.warning("reload report not written", extra={"reason": str(error)})
 
     loop = asyncio.get_running_loop()
     try:
@@ -34,7 +34,7 @@ def reloading_at_hangup(reload: Callable[[], ReloadReport]) -> Iterator[None]:
     except (AttributeError, NotImplementedError, RuntimeError, ValueError):
         yield
         return
-    write(ReloadReport(os.getpid(), begun=0))  # from now on the signal does not end this process
+    write(ReloadReport(os.getpid(), begun=0))  # from now on, the signal does not end this process
     try:
         yield
     finally:

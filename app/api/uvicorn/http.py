@@ -1,9 +1,9 @@
 """
 uvicorn's HTTP protocol with these changes:
 
-- The size of a request's head and trailers is limited, and the time until they are complete.
+- Request heads and trailers are limited in size and time.
 - A request that offers an upgrade to another protocol, usually HTTP/2, keeps its body.
-- The loss of a connection is reported without a task, and a stream is written without one: see `ClientConnection`.
+- Connection loss is reported, and streams are written, without a task: see `ClientConnection`.
 
     uvicorn.run(..., http="app.api.uvicorn.http:Http")
 """
@@ -25,28 +25,28 @@ from app.api.uvicorn.peer import PEER_KEY
 from app.api.uvicorn.shutdown import begin_shutdown
 from app.errors import APIError, InvalidRequest
 
-MAX_HEAD_BYTES = 64 * 1024  # request line and headers; typical clients send some hundreds
-HEAD_TIMEOUT = 30.0  # seconds until the head is complete; for the first request, from the connection on
-REFUSAL_LINGER = 1.0  # seconds for which further data of a refused client is read and discarded
-SEND_TIMEOUT = 60  # seconds without an acknowledgement of sent data, after which the client is considered gone
-SHUTDOWN_IDLE_TIMEOUT = 0.25  # seconds for a request on an idle connection once the server is shutting down
-SHUTDOWN_HEAD_TIMEOUT = 1.0  # seconds for a partly received head to be completed once the server is shutting down
+MAX_HEAD_BYTES = 64 * 1024  # request line and headers; clients typically send a few hundred
+HEAD_TIMEOUT = 30.0  # seconds until the head is complete, for the first request since the connection opened
+REFUSAL_LINGER = 1.0  # seconds for reading and discarding a rejected client's further data
+SEND_TIMEOUT = 60  # seconds without an acknowledgement of sent data until the client counts as gone
+SHUTDOWN_IDLE_TIMEOUT = 0.25  # seconds for a new request on an idle connection during shutdown
+SHUTDOWN_HEAD_TIMEOUT = 1.0  # seconds to complete a partial head during shutdown
 
 
 class Refused(Exception):
-    """Raised in a parser callback to stop the parser: the request was refused."""
+    """Stops the parser from a callback: the request was rejected."""
 
 
 class Http(HttpToolsProtocol):
-    """One HTTP connection."""
+    """An HTTP connection."""
 
     unread = SEND_TIMEOUT
-    _in_message = False  # whether a request has been received in part
-    _head_bytes = 0  # received of the current head or trailers
+    _in_message = False  # whether a request was partly received
+    _head_bytes = 0  # received bytes of the current head or trailers
     _declined = False  # whether the current request offers an upgrade that is declined
     _refused = False
     _stopping = False
-    _on_loss: frozenset[Callable[[], None]] = frozenset()  # what is called when the connection is lost
+    _on_loss: frozenset[Callable[[], None]] = frozenset()  # called when the connection is lost
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -66,7 +66,7 @@ class Http(HttpToolsProtocol):
     def watch(self, on_loss: Callable[[], None]) -> bool:
         if self.cycle.disconnected or self.cycle.more_body:
             return False
-        self.flow.resume_reading()  # it is paused behind a large body, and would not see the end
+        self.flow.resume_reading()  # paused after a large body, it would not notice the end
         self._on_loss |= {on_loss}
         return True
 
@@ -84,7 +84,7 @@ class Http(HttpToolsProtocol):
     # Called by the event loop and the parser.
 
     def data_received(self, data: bytes) -> None:
-        """Parse received data; refuse a head that is invalid or too large, and start the timer for the rest of it."""
+        """Parse received data; reject an invalid or too large head, and set the timer for its rest."""
         if self._refused:
             return
         self._unset_keepalive_if_required()
@@ -119,7 +119,7 @@ class Http(HttpToolsProtocol):
         fields = [b"%b: %b" % (name, value) for name, value in self.headers if name != b"upgrade"]
         self._declined = False
         self.parser = httptools.HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as in uvicorn
         self.parser.feed_data(b"\r\n".join([line, *fields, b"", b""]))
 
     def _update_timer(self) -> None:
@@ -158,7 +158,7 @@ class Http(HttpToolsProtocol):
         if self._stopping:
             self.cycle.keep_alive = False
         if not self.parser.should_upgrade():
-            self.headers = []  # trailers are collected apart from the headers
+            self.headers = []  # trailers are collected separately
             state = self.scope["state"]
             state["send"] = self.cycle.send  # lets a stream bypass the middleware
             state[CONNECTION_KEY] = self
@@ -176,8 +176,8 @@ class Http(HttpToolsProtocol):
         """
         Close after the current response, or after the response to a request that may be arriving.
 
-        A proxy can send a request on an idle connection before it learns that the connection ends. If that request were
-        reset, the proxy would answer 502, since it cannot know whether to repeat a POST.
+        A proxy can send a request on an idle connection before it notices the connection's end. If that request were
+        reset, the proxy would answer 502, because it cannot know whether a POST may be repeated.
         """
         begin_shutdown(self.app_state)
         if self._refused or (self.cycle and not self.cycle.response_complete):
@@ -190,14 +190,14 @@ class Http(HttpToolsProtocol):
         self._close_after(SHUTDOWN_IDLE_TIMEOUT if idle else SHUTDOWN_HEAD_TIMEOUT)
 
     def _refuse(self, error: APIError) -> None:
-        """Send an error and close the connection; if a response is under way, close after it or at once."""
+        """Send an error and close the connection; during a response, close after it or at once."""
         if self._refused:
             return
         self._refused = True
         self.logger.warning("%s", error.message)
         self._cancel_timer()
         if self.cycle and not (self.cycle.response_complete or self.cycle.more_body):
-            return  # the previous request is complete, and still gets its response
+            return  # the previous request is complete and still gets its response
         if (self.cycle and not self.cycle.response_complete) or not self.transport.can_write_eof():
             self.transport.close()
             return
@@ -211,7 +211,7 @@ class Http(HttpToolsProtocol):
             self._close_with_linger()
 
     def _close_with_linger(self) -> None:
-        """Close a bit later: if data is unread at the close, the client sees a reset and not the response."""
+        """Close with a delay: unread data at close would cause a reset, and the client would not see the response."""
         if self.transport.can_write_eof():
             self.transport.write_eof()
             self._close_after(REFUSAL_LINGER)
@@ -237,10 +237,10 @@ def _head_too_large() -> InvalidRequest:
 
 def _set_timeouts(connection: socket.socket, unread: int) -> None:
     """
-    Have the kernel drop a connection after `unread` seconds without an acknowledgement by the client.
+    Let the kernel drop a connection after `unread` seconds without an acknowledgement by the client.
 
-    Otherwise a client that does not read would hold the connection and the backend's for ever, and one that was
-    unplugged would hold them for a quarter of an hour.
+    Otherwise a client that does not read would hold this connection and the backend's indefinitely, and an unplugged
+    client for a quarter of an hour.
     """
     with contextlib.suppress(AttributeError, OSError):  # not supported by all systems and sockets
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,3 +1,3 @@
-"""The address at the other end of a connection, whatever headers say."""
+"""The peer address of a connection, independent of headers."""
 
-PEER_KEY = "peer"  # in the state of a request: (address, port) of the socket, or None for other kinds of sockets
+PEER_KEY = "peer"  # in a request's state: (address, port) of the socket, or None for other socket types

@@ -1,5 +1,5 @@
 """
-uvicorn's WebSocket protocol, with limits on received frames, and changes to shutdown and to the keepalive timeout.
+uvicorn's WebSocket protocol with frame limits and different shutdown and keepalive timeout.
 
     uvicorn.run(..., ws="app.api.uvicorn.websocket:Socket")
 """
@@ -19,21 +19,21 @@ from app.api.uvicorn.shutdown import begin_shutdown
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveEvent
 
-SERVICE_RESTART = 1012  # close code of https://www.iana.org/assignments/websocket/websocket.xhtml
+SERVICE_RESTART = 1012  # close code, see https://www.iana.org/assignments/websocket/websocket.xhtml
 
-# One read of 256 KB can contain 43,000 frames, and each costs 10 to 50 µs.
-FRAMES_PER_PASS = 64  # frames of one connection that are parsed before other tasks run
-CONTROL_FRAMES_PER_SECOND = 100  # pings and pongs; usual clients send one every 20 seconds
-MAX_FRAGMENTS = 20_000  # in a message; 64 MiB in fragments of 4 KiB, as some clients send them, are 16,384
+# A 256 KB read can contain 43,000 frames, and each costs 10 to 50 µs.
+FRAMES_PER_PASS = 64  # frames per connection, parsed before other tasks run
+CONTROL_FRAMES_PER_SECOND = 100  # pings and pongs; typical clients send one every 20 seconds
+MAX_FRAGMENTS = 20_000  # per message; 64 MiB in 4 KiB fragments, used by some clients, are 16,384
 
 
 class FrameReader(StreamReader):
-    """The input of the frame parser, which stops before a frame when `frames_left` is 0."""
+    """Input for the frame parser; it stops before a frame when `frames_left` is 0."""
 
     frames_left = FRAMES_PER_PASS
 
     def at_eof(self) -> Generator[None, None, bool]:
-        """Wait for a frame or the end; the parser calls this once before each frame."""
+        """Wait for a frame or the end; called by the parser before each frame."""
         while not self.frames_left:
             yield
         at_eof = yield from super().at_eof()
@@ -42,16 +42,16 @@ class FrameReader(StreamReader):
 
     @property
     def is_stopped(self) -> bool:
-        """Whether received data is left because `frames_left` is 0."""
+        """Whether received data remains because `frames_left` is 0."""
         return bool(self.buffer) and not self.frames_left
 
 
 class Socket(WebSocketsSansIOProtocol):
-    """One WebSocket connection."""
+    """A WebSocket connection."""
 
     _control_frames = 0  # received since `_control_since`
-    _control_since = 0.0  # in loop time
-    _will_parse = False  # whether the rest of the received data is about to be parsed
+    _control_since = 0.0  # loop time
+    _will_parse = False  # whether parsing of the remaining data is scheduled
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -60,19 +60,19 @@ class Socket(WebSocketsSansIOProtocol):
         next(self.conn.parser)
 
     def data_received(self, data: bytes) -> None:
-        """Parse up to `FRAMES_PER_PASS` frames. If data is left, pause reading and parse it in later passes."""
+        """Parse up to `FRAMES_PER_PASS` frames. If data remains, pause reading and parse it in later passes."""
         self._reader.frames_left = FRAMES_PER_PASS
         super().data_received(data)
         self._schedule_parsing()
 
     async def receive(self) -> ASGIReceiveEvent:
-        """Return the next message. After the last parsed one, parse the received data that is left."""
+        """Return the next message. After the last parsed message, parse remaining data."""
         message = await super().receive()
         self._schedule_parsing()
         return message
 
     def _schedule_parsing(self) -> None:
-        """Parse the received data that is left in the next pass, once the application has received all messages."""
+        """Parse remaining data in the next pass, once the application has received all messages."""
         if not self._reader.is_stopped or self.transport.is_closing():
             return
         self.transport.pause_reading()
@@ -89,12 +89,12 @@ class Socket(WebSocketsSansIOProtocol):
             self.transport.resume_reading()
 
     def handle_ping(self) -> None:
-        """Send the pong; close the connection if it exceeds the limit on control frames."""
+        """Send the pong, or close the connection above the control frame limit."""
         if self._admit_control_frame():
             super().handle_ping()
 
     def handle_pong(self, event: Frame) -> None:
-        """Record the pong; close the connection if it exceeds the limit on control frames."""
+        """Record the pong, or close the connection above the control frame limit."""
         if self._admit_control_frame():
             super().handle_pong(event)
 
@@ -107,7 +107,7 @@ class Socket(WebSocketsSansIOProtocol):
         return not self.close_sent
 
     def handle_cont(self, event: Frame) -> None:
-        """Keep a fragment, which takes up to 45 bytes more than its data; limit their number."""
+        """Store a fragment, with up to 45 bytes overhead; limits their number."""
         if len(self.frames) >= MAX_FRAGMENTS:
             self._refuse("too many fragments")
         if not self.close_sent:
@@ -132,10 +132,10 @@ class Socket(WebSocketsSansIOProtocol):
 
     def shutdown(self) -> None:
         """
-        Send the application a disconnect with `SERVICE_RESTART`, and leave the connection open for its last frames.
+        Send the application a disconnect with `SERVICE_RESTART`; leave the connection open for its last frames.
 
-        uvicorn would close at once, in the middle of a response. It then waits for the application for up to
-        `timeout_graceful_shutdown`.
+        uvicorn would close at once, in the middle of a response. It then waits up to `timeout_graceful_shutdown` for
+        the application.
         """
         begin_shutdown(self.app_state)
         if not self.handshake_complete or self.close_sent:
@@ -144,21 +144,21 @@ class Socket(WebSocketsSansIOProtocol):
             self.queue.put_nowait({"type": "websocket.disconnect", "code": SERVICE_RESTART})
 
     def handle_text(self, event: Frame) -> None:
-        """Queue a message, and free its bytes: the parser refers to a frame until the next one comes."""
+        """Queue a message and free its bytes: the parser references a frame until the next arrives."""
         super().handle_text(event)
         event.data = b""
 
     def handle_bytes(self, event: Frame) -> None:
-        """Queue a message, as `handle_text` does."""
+        """Queue a message, like `handle_text`."""
         super().handle_bytes(event)
         event.data = b""
 
     def keepalive_timeout(self) -> None:
         """
-        Close the connection of a client that does not answer pings.
+        Abort the connection of a client that does not answer pings.
 
-        If the client does not read either, uvicorn would wait for ever to write its close frame, and so would the
-        application and the backend's connection. So the connection is aborted.
+        If the client does not read either, uvicorn would wait indefinitely to write its close frame, and block the
+        application and the backend connection.
         """
         super().keepalive_timeout()
         if self.transport.get_write_buffer_size():
