@@ -68,8 +68,8 @@ def run_server(settings: Settings, sockets: Sequence[socket.socket], *, watch_fi
         server_header=False,
         proxy_headers=True,
         forwarded_allow_ips=settings.trusted_proxies,
-        http="app.api.uvicorn.http:Http",
-        ws="app.api.uvicorn.websocket:Socket",
+        http="app.api.uvicorn.http:HTTPProtocol",
+        ws="app.api.uvicorn.websocket:WebSocketProtocol",
         ws_max_size=settings.max_body_bytes,
         ws_per_message_deflate=False,  # for many small messages compression costs more than it saves
         timeout_keep_alive=KEEP_ALIVE,

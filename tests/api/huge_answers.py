@@ -211,7 +211,7 @@ async def _cost(row: Row, backend_url: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory:
         store = "memory://" if row.store == "memory" else f"sqlite:///{directory}/responses.db"
         app = create_app(settings(backend_url=backend_url, store_url=store))
-        options = {"ws": "app.api.uvicorn.websocket:Socket", "http": "app.api.uvicorn.http:Http"}
+        options = {"ws": "app.api.uvicorn.websocket:WebSocketProtocol", "http": "app.api.uvicorn.http:HTTPProtocol"}
         async with serving(app, ws_per_message_deflate=False, **options) as url:
 
             def client(output: int) -> None:

@@ -332,7 +332,7 @@ async def _costs(name: str) -> dict[str, dict[str, Any]]:
     ):
         store_url = os.environ["POSTGRES_URL"] if row.store == POSTGRES else row.store.format(directory)
         app = create_app(settings(backend_url=backend_url, store_url=store_url, max_body_bytes=64 * 1024 * 1024))
-        options = {"ws": "app.api.uvicorn.websocket:Socket", "http": "app.api.uvicorn.http:Http"}
+        options = {"ws": "app.api.uvicorn.websocket:WebSocketProtocol", "http": "app.api.uvicorn.http:HTTPProtocol"}
         async with serving(app, ws_max_size=2 * SIZE, ws_per_message_deflate=False, **options) as url:
             if row.sent == "continued":
                 cost, answer = await _measured_request(url, row._replace(sent="stored"), body)

@@ -163,7 +163,9 @@ async def test_host_header_of_a_server_without_keys_is_an_address_or_a_known_nam
     path, headers, served = (b"/healthz", b"", 200) if protocol == "HTTP" else (b"/v1/responses", UPGRADE, 101)
     app = create_app(settings(allowed_hosts="chat.example,*.lab.example"), backend=Scripted([]))
     seen = {}
-    async with serving(app, http="app.api.uvicorn.http:Http", ws="app.api.uvicorn.websocket:Socket") as url:
+    async with serving(
+        app, http="app.api.uvicorn.http:HTTPProtocol", ws="app.api.uvicorn.websocket:WebSocketProtocol"
+    ) as url:
         for host in HOSTS:
             reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
             writer.write(b"GET %b HTTP/1.1\r\nHost: %b\r\n%b\r\n" % (path, host.encode(), headers))

@@ -77,7 +77,7 @@ class Client:
 
 
 class ConnectedClient(Client):
-    """A client whose connection is an `Http`: writes are buffered while it reads nothing."""
+    """A client whose connection is an `HTTPProtocol`: writes are buffered while it reads nothing."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -309,7 +309,7 @@ async def test_reload_at_sighup_applies_limits_to_open_websockets(
     backend = f'[backends.local]\nurl = "{three[0].url}"\n'
     configure(backend)
     app = create_app(load_settings(), reload=load_settings)
-    async with serving(app, ws="app.api.uvicorn.websocket:Socket") as url, sockets.dial(url) as socket:
+    async with serving(app, ws="app.api.uvicorn.websocket:WebSocketProtocol") as url, sockets.dial(url) as socket:
         assert (await sockets.ask(socket, input="word " * 100))[-1]["type"] == "response.completed"
         configure(f"max_input_tokens = 50\nmax_output_seconds = 0.001\n{backend}")
         os.kill(os.getpid(), signal.SIGHUP)

@@ -191,7 +191,7 @@ async def test_tool_credentials_are_nowhere(
         upstream.always(HI)
         values = {"backend_url": upstream.url, "store_url": server.url if server else f"sqlite:///{path}"}
         app = create_app(settings(**values), tracing=telemetry.tracing)
-        async with serving(app, ws="app.api.uvicorn.websocket:Socket") as url, await client(url) as http:
+        async with serving(app, ws="app.api.uvicorn.websocket:WebSocketProtocol") as url, await client(url) as http:
 
             async def ask(method: str, path: str, **json: Any) -> Any:
                 answer = await http.request(method, f"/v1/{path}", json=json or None)

@@ -21,8 +21,8 @@ from tests.support.serving import antiphon, serving, settings
 HELLO: list[Any] = [delta(content="Hel"), delta(content="lo")]
 GRACE = 2  # seconds
 AS_SERVED: dict[str, Any] = {
-    "http": "app.api.uvicorn.http:Http",
-    "ws": "app.api.uvicorn.websocket:Socket",
+    "http": "app.api.uvicorn.http:HTTPProtocol",
+    "ws": "app.api.uvicorn.websocket:WebSocketProtocol",
     "timeout_graceful_shutdown": GRACE,
 }
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import ClientConnection
 
-from app.api.uvicorn.http import Http
+from app.api.uvicorn.http import HTTPProtocol
 from tests.faults.callers import ASK, COMPLETED, HELLO, WAYS, calling, outcomes
 from tests.faults.places import kept
 from tests.faults.servers import LINUX, server
@@ -31,7 +31,7 @@ FLOOD = [*sse()[:1], *[piece(b"data: %s\n\n" % json.dumps(chunk("x" * 65_000)).e
 PACED = [*sse()[:1], *[piece(b"data: %s\n\n" % json.dumps(chunk("x" * 8_000)).encode()), 0.0005] * 8 * PIECES]
 
 
-class Hasty(Http):
+class Hasty(HTTPProtocol):
     """A connection whose client has a second to read."""
 
     unread = 1

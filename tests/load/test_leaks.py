@@ -52,7 +52,9 @@ async def server(store_url: str, model: Upstream) -> AsyncIterator[str]:
             limit_streams=64,  # a place that is not given back would be missed in the end
         )
     )
-    async with serving(app, http="app.api.uvicorn.http:Http", ws="app.api.uvicorn.websocket:Socket") as url:
+    async with serving(
+        app, http="app.api.uvicorn.http:HTTPProtocol", ws="app.api.uvicorn.websocket:WebSocketProtocol"
+    ) as url:
         yield url
 
 

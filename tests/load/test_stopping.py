@@ -31,7 +31,7 @@ ASK = (
 async def stopping(*already: bytes) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A connection on which some bytes were sent to a server, that was then told to stop and takes no other one."""
     app = create_app(settings(), backend=Scripted([delta(content="Hello")]))
-    serve = serving(app, http="app.api.uvicorn.http:Http", ws="app.api.uvicorn.websocket:Socket")
+    serve = serving(app, http="app.api.uvicorn.http:HTTPProtocol", ws="app.api.uvicorn.websocket:WebSocketProtocol")
     async with AsyncExitStack() as stack:
         address = httpx.URL(await stack.enter_async_context(serve))
         reader, writer = await asyncio.open_connection(address.host, address.port)

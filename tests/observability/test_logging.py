@@ -231,7 +231,7 @@ async def test_log_has_no_content_and_no_key(log_format: str, lines: io.StringIO
         keys = {"api_keys": CALLER, "backend_api_key": BACKEND, "secret_key": "x" * 20}
         configured = given(log_format=log_format, log_level="debug", backend_url=url, backend_retries=1, **keys)
         listen(lines, configured)
-        async with serving(create_app(configured), ws="app.api.uvicorn.websocket:Socket") as served:
+        async with serving(create_app(configured), ws="app.api.uvicorn.websocket:WebSocketProtocol") as served:
             async with httpx.AsyncClient(base_url=served, headers=KEYED, timeout=60, trust_env=False) as http:
                 body = {"model": "m", "input": ASKED}
                 async with sockets.dial(
@@ -356,7 +356,7 @@ async def test_log_of_an_unreachable_backend_is_a_warning_with_url_and_cause(
         shown = backend.replace(f"user:{PASSWORD}@", "***@")
         configured = given(log_format="json", log_level="warning", backend_url=backend, backend_retries=0)
         app = create_app(configured)
-        async with serving(app, ws="app.api.uvicorn.websocket:Socket") as url:
+        async with serving(app, ws="app.api.uvicorn.websocket:WebSocketProtocol") as url:
             listen(lines, configured)
             told = await ask_and_fail(url, way)
             async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
@@ -400,7 +400,7 @@ async def test_log_of_a_response_is_one_line(way: str, works: bool, lines: io.St
     async with Upstream() as upstream:
         upstream.always(sse(chunk("Hi"), finish(), DONE) if works else status(503))
         configured = given(log_format="json", backend_url=upstream.url, backend_retries=0)
-        async with serving(create_app(configured), ws="app.api.uvicorn.websocket:Socket") as url:
+        async with serving(create_app(configured), ws="app.api.uvicorn.websocket:WebSocketProtocol") as url:
             listen(lines, configured)
             await ask_and_fail(url, way)
     logged = [line for line in map(json.loads, lines.getvalue().splitlines()) if line["logger"].startswith("app.")]
@@ -509,7 +509,7 @@ async def test_access_log_has_the_client_and_an_alias_of_its_key(
 ) -> None:
     configured = given(log_format="json", api_keys=f"{CALLER},another-key-8", trusted_proxies=trusted)
     alias = f"key_{hashlib.sha256(CALLER.encode()).hexdigest()[:8]}"
-    options = {"ws": "app.api.uvicorn.websocket:Socket", "forwarded_allow_ips": configured.trusted_proxies}
+    options = {"ws": "app.api.uvicorn.websocket:WebSocketProtocol", "forwarded_allow_ips": configured.trusted_proxies}
     async with serving(create_app(configured), **options) as url:
         listen(lines, configured)
         headers = {"x-forwarded-for": "203.0.113.7"}

@@ -284,7 +284,7 @@ async def test_background_run_belongs_to_the_request_that_began_it(upstream: Ups
 async def test_websocket_turns_belong_to_their_connection(upstream: Upstream, telemetry: Telemetry) -> None:
     upstream.always(sse(chunk("Hi"), finish(), DONE))
     app = create_app(settings(backend_url=upstream.url), tracing=telemetry.tracing)
-    async with serving(app, ws="app.api.uvicorn.websocket:Socket") as url:
+    async with serving(app, ws="app.api.uvicorn.websocket:WebSocketProtocol") as url:
         headers = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
         async with sockets.dial(url, additional_headers=headers) as socket:
             await sockets.ask(socket)
@@ -332,7 +332,7 @@ def test_names_are_those_of_the_conventions() -> None:
 async def test_client_that_disconnects_leaves_no_span_open(upstream: Upstream, telemetry: Telemetry, way: str) -> None:
     upstream.always(sse(chunk("Hi"), HANG))
     app = create_app(settings(backend_url=upstream.url), tracing=telemetry.tracing)
-    async with serving(app, ws="app.api.uvicorn.websocket:Socket") as url:
+    async with serving(app, ws="app.api.uvicorn.websocket:WebSocketProtocol") as url:
         if way == "websocket":
             async with sockets.dial(url) as socket:
                 await sockets.send(socket)
@@ -482,7 +482,7 @@ async def test_websocket_turn_without_a_conversation_has_no_conversation_id(
 ) -> None:
     upstream.always(sse(chunk("Hi"), finish(), DONE))
     app = create_app(settings(backend_url=upstream.url), tracing=telemetry.tracing)
-    async with serving(app, ws="app.api.uvicorn.websocket:Socket") as url:
+    async with serving(app, ws="app.api.uvicorn.websocket:WebSocketProtocol") as url:
         async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
             id = (await http.post("/v1/conversations", json={})).json()["id"]
         async with sockets.dial(url) as socket:

@@ -24,7 +24,7 @@ Frame = dict[str, Any]
 async def listening(backend: Any, store: Any = None, config: dict[str, Any] | None = None, **values: Any) -> Any:
     """Serve Antiphon as `antiphon serve` does, with its own way of ending WebSockets; gives the base URL."""
     app = create_app(settings(**values), backend=backend, store=store)
-    options = {"ws": "app.api.uvicorn.websocket:Socket", "ws_per_message_deflate": False, **(config or {})}
+    options = {"ws": "app.api.uvicorn.websocket:WebSocketProtocol", "ws_per_message_deflate": False, **(config or {})}
     async with serving(app, **options) as url:
         yield url
 

@@ -29,7 +29,7 @@ CHECKS = chosen_checks(skip=["suite.*"])
 async def broken_by(fault: Fault) -> AsyncIterator[ServerAccess]:
     """Serve Antiphon with a fault."""
     app = create_app(settings(api_keys=list(KEYS)), backend=DemoBackend())
-    options = {"ws": "app.api.uvicorn.websocket:Socket", "ws_per_message_deflate": False}
+    options = {"ws": "app.api.uvicorn.websocket:WebSocketProtocol", "ws_per_message_deflate": False}
     async with serving(BrokenServer(app, fault), **options) as url:  # type: ignore[arg-type]
         yield ServerAccess(f"{url}/v1", "demo", *KEYS)
 

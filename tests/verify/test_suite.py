@@ -98,7 +98,7 @@ FAULTS = [
 @pytest.mark.parametrize(("fault", "finds"), FAULTS, ids=[fault.name for fault, _ in FAULTS])
 async def test_fault_is_found_by_the_scenarios_that_meet_it(fault: Fault, finds: set[str]) -> None:
     server = BrokenServer(create_app(settings(), backend=DemoBackend()), fault)
-    options = {"ws": "app.api.uvicorn.websocket:Socket", "ws_per_message_deflate": False}
+    options = {"ws": "app.api.uvicorn.websocket:WebSocketProtocol", "ws_per_message_deflate": False}
     async with serving(server, **options) as url:  # type: ignore[arg-type]
         report = await verify_server(ServerAccess(f"{url}/v1", "demo"), chosen_checks(["suite.*"]))
     failed = {row.check.id.removeprefix("suite."): row.detail for row in report.results if row.verdict == "fail"}

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from starlette.types import Receive, Scope, Send
 
-CONNECTION_KEY = "connection"  # in a request's state, if its connection is an `Http`
+CONNECTION_KEY = "connection"  # in a request's state, if its connection is an `HTTPProtocol`
 
 
 class BodyWriter(Protocol):
@@ -34,7 +34,7 @@ class ClientConnection(BodyWriter, Protocol):
 
 
 def body_writer(scope: Scope, send: Send) -> BodyWriter:
-    """Return the request's connection if it is an `Http`, otherwise a writer with ASGI messages."""
+    """Return the request's connection if it is an `HTTPProtocol`, otherwise a writer with ASGI messages."""
     return scope.get("state", {}).get(CONNECTION_KEY) or _MessageWriter(send)
 
 

@@ -5,7 +5,7 @@ uvicorn's HTTP protocol with these changes:
 - A request that offers an upgrade to another protocol, usually HTTP/2, keeps its body.
 - Connection loss is reported, and streams are written, without a task: see `ClientConnection`.
 
-    uvicorn.run(..., http="app.api.uvicorn.http:Http")
+    uvicorn.run(..., http="app.api.uvicorn.http:HTTPProtocol")
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Refused(Exception):
     """Stops the parser from a callback: the request was rejected."""
 
 
-class Http(HttpToolsProtocol):
+class HTTPProtocol(HttpToolsProtocol):
     """An HTTP connection."""
 
     unread = SEND_TIMEOUT

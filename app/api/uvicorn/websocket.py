@@ -1,7 +1,7 @@
 """
 uvicorn's WebSocket protocol with frame limits and different shutdown and keepalive timeout.
 
-    uvicorn.run(..., ws="app.api.uvicorn.websocket:Socket")
+    uvicorn.run(..., ws="app.api.uvicorn.websocket:WebSocketProtocol")
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class FrameReader(StreamReader):
         return bool(self.buffer) and not self.frames_left
 
 
-class Socket(WebSocketsSansIOProtocol):
+class WebSocketProtocol(WebSocketsSansIOProtocol):
     """A WebSocket connection."""
 
     _control_frames = 0  # received since `_control_since`

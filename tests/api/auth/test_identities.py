@@ -36,7 +36,7 @@ from tests.support.upstream import upstream as upstream
 
 SIGNER, FOREIGN = Signer("now"), Signer("now")
 HELLO: list[Any] = [delta(content="Hel"), delta(content="lo")]
-PROXIED = {"http": "app.api.uvicorn.http:Http", "ws": "app.api.uvicorn.websocket:Socket"}
+PROXIED = {"http": "app.api.uvicorn.http:HTTPProtocol", "ws": "app.api.uvicorn.websocket:WebSocketProtocol"}
 KEYS = {
     "team": {"models": ["m", "gpt*"], "requests_per_minute": 0},
     "boss": {"admin": True},

@@ -13,7 +13,7 @@ from tests.support.serving import serving, settings
 
 async def answered(head: bytes) -> bytes:
     app = create_app(settings(allowed_hosts="*"), backend=Scripted([]))
-    options = {"http": "app.api.uvicorn.http:Http", "ws": "app.api.uvicorn.websocket:Socket"}
+    options = {"http": "app.api.uvicorn.http:HTTPProtocol", "ws": "app.api.uvicorn.websocket:WebSocketProtocol"}
     async with serving(app, **options) as url:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
         writer.write(head)

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from starlette.types import Message, Receive, Scope, Send
 
-from app.api.uvicorn.http import Http
+from app.api.uvicorn.http import HTTPProtocol
 from app.main import create_app
 from tests.support.raw_server import PATIENCE, Peer, serve, sized
 from tests.support.serving import antiphon, serving, settings
@@ -29,7 +29,7 @@ KEY = "sk-backend-secret-0123456789"
 async def url(up: Upstream) -> AsyncIterator[str]:
     """The server with its own reading of HTTP, as `antiphon serve` has it."""
     app = create_app(settings(backend_url=up.url, backend_api_key=KEY, backend_retries=0, max_body_bytes="2MiB"))
-    async with serving(app, http=Http) as url:
+    async with serving(app, http=HTTPProtocol) as url:
         yield url
 
 

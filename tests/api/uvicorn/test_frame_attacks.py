@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from app.api.uvicorn.websocket import FRAMES_PER_PASS, MAX_FRAGMENTS, Socket
+from app.api.uvicorn.websocket import FRAMES_PER_PASS, MAX_FRAGMENTS, WebSocketProtocol
 from tests.api.uvicorn.frame_attacks import FRAME_ATTACKS, POLICY_VIOLATION, FrameAttack
 from tests.support.scripted import Scripted
 from tests.support.serving import serving
@@ -26,7 +26,7 @@ HANDSHAKE = (
 )
 
 
-class Measured(Socket):
+class Measured(WebSocketProtocol):
     """Records the frames parsed in each pass of the event loop, and the most data kept."""
 
     frames_per_pass: list[int]  # of all connections
@@ -82,7 +82,7 @@ async def test_pings_before_the_handshake_is_accepted_close_the_connection() -> 
             received.append((await receive())["type"])
         await send({"type": "websocket.accept"})
 
-    async with serving(app, ws=Socket, ws_per_message_deflate=False, lifespan="off") as url:
+    async with serving(app, ws=WebSocketProtocol, ws_per_message_deflate=False, lifespan="off") as url:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
         writer.write(HANDSHAKE)
         async with asyncio.timeout(60):

@@ -20,7 +20,7 @@ from tests.support import sockets
 from tests.support.scripted import Scripted
 from tests.support.serving import serving, settings
 
-HTTP = "app.api.uvicorn.http:Http"
+HTTP = "app.api.uvicorn.http:HTTPProtocol"
 SHORT = 0.5  # seconds for a request to come: enough to send one at once
 
 
@@ -138,7 +138,7 @@ async def test_connection_without_a_whole_request_in_time_is_closed(
 async def test_connection_with_a_whole_request_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uvicorn_http, "HEAD_TIMEOUT", SHORT)
     app = create_app(settings(), backend=Scripted([2 * SHORT, {"choices": [{"delta": {"content": "Hi"}}]}]))
-    async with serving(app, http=HTTP, ws="app.api.uvicorn.websocket:Socket") as served:
+    async with serving(app, http=HTTP, ws="app.api.uvicorn.websocket:WebSocketProtocol") as served:
         async with httpx.AsyncClient(base_url=served, timeout=60, trust_env=False) as http:
             answer = await http.post("/v1/responses", json={"model": "m", "input": "Hi"})
             assert answer.json()["status"] == "completed"

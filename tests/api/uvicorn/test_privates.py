@@ -17,21 +17,21 @@ from uvicorn.protocols.http import httptools_impl
 from uvicorn.protocols.websockets import websockets_sansio_impl
 from uvicorn.supervisors.multiprocess import Multiprocess
 
-from app.api.uvicorn.http import Http
-from app.api.uvicorn.websocket import Socket
+from app.api.uvicorn.http import HTTPProtocol
+from app.api.uvicorn.websocket import WebSocketProtocol
 from app.cli.serve import _Server, _Workers
 
 # By the class of ours that extends one of uvicorn's: the attributes and methods that it uses of that one, and those
 # that it overrides, which uvicorn has to call.
 USED = {
-    Http: {
+    HTTPProtocol: {
         *("app_state", "client", "cycle", "flow", "headers", "logger", "loop", "parser", "scope", "timeout_keep_alive"),
         *("timeout_keep_alive_handler", "timeout_keep_alive_task", "transport", "url"),
         *("_should_upgrade", "_unset_keepalive_if_required"),
         *("handle_websocket_upgrade", "connection_made", "connection_lost", "data_received", "on_message_begin"),
         *("on_headers_complete", "on_body", "on_message_complete", "on_response_complete", "shutdown"),
     },
-    Socket: {
+    WebSocketProtocol: {
         *("app_state", "close_sent", "close_timer", "conn", "frames", "handshake_complete", "logger"),
         *("loop", "queue", "read_paused", "transport"),
         *("data_received", "handle_bytes", "handle_cont", "handle_ping", "handle_pong", "handle_text"),
@@ -46,7 +46,7 @@ CYCLE = {
     "more_body",
     "response_complete",
     "send",
-}  # of `Http.cycle`, a request and its answer
+}  # of `HTTPProtocol.cycle`, a request and its answer
 
 
 def used_by(ours: type) -> set[str]:
@@ -83,7 +83,7 @@ def test_private_names_of_uvicorn_that_are_used_exist(ours: type) -> None:
 
 
 def test_request_and_answer_of_uvicorn_have_the_fields_that_are_used() -> None:
-    source = Path(inspect.getfile(Http)).read_text()
+    source = Path(inspect.getfile(HTTPProtocol)).read_text()
     cycles = {
         node.attr
         for node in ast.walk(ast.parse(source))
@@ -106,5 +106,5 @@ def test_overridden_methods_are_those_that_uvicorn_calls() -> None:
     assert {"handle_hup", "handle_signals", "terminate_all"} <= set(vars(Multiprocess))
     assert "sockets" in inspect.signature(uvicorn.Server.run).parameters
     # The parser calls these by name where its protocol has them.
-    assert {"on_message_begin", "on_headers_complete", "on_body", "on_message_complete"} <= set(dir(Http))
+    assert {"on_message_begin", "on_headers_complete", "on_body", "on_message_complete"} <= set(dir(HTTPProtocol))
     assert hasattr(httptools.HttpRequestParser, "set_dangerous_leniencies")

@@ -33,7 +33,7 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 async def connection() -> AsyncIterator[Connection]:
     """One connection to a server that runs as `antiphon serve` does."""
     app = create_app(settings(), backend=Scripted([delta(content="Yes."), finish("stop")]))
-    options = {"http": "app.api.uvicorn.http:Http", "ws": "app.api.uvicorn.websocket:Socket"}
+    options = {"http": "app.api.uvicorn.http:HTTPProtocol", "ws": "app.api.uvicorn.websocket:WebSocketProtocol"}
     async with serving(app, **options) as url:
         at = urlsplit(url)
         reader, writer = await asyncio.open_connection(at.hostname, at.port)
