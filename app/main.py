@@ -14,7 +14,7 @@ from app.api.keys.managed_keys import ManagedKeys
 from app.api.openapi import Documented
 from app.api.parts import ApiParts
 from app.api.uvicorn import shutdown
-from app.api.uvicorn.hangup import reloading_at_hangup
+from app.api.uvicorn.reload_signal import reload_on_sighup
 from app.assembly.parts import (
     build_accounting,
     build_api,
@@ -118,8 +118,8 @@ def create_app(
     if revocation:
         revocation.follow(api.auth)
     document = None if settings.docs == "off" else "/openapi.json"
-    hangup = SettingsReload(settings, reload, router, api) if reload else None
-    running = partial(_running, settings, api, keys, background, observers, labels, hangup)
+    settings_reload = SettingsReload(settings, reload, router, api) if reload else None
+    running = partial(_running, settings, api, keys, background, observers, labels, settings_reload)
     app = Documented(**ABOUT, openapi_url=document, lifespan=lambda app: running())
     add_middleware(app, settings, api, metrics, tracing, add_routes(app, settings, api, keys, metrics, router))
     return app
@@ -133,7 +133,7 @@ async def _running(
     background: Background | None,
     observers: Sequence[Metrics | Tracing],
     labels: ModelLabels,
-    hangup: SettingsReload | None,
+    settings_reload: SettingsReload | None,
 ) -> AsyncIterator[dict[str, object]]:
     """Start the parts of the application, and close them in the opposite order: what others use is closed last."""
     responses, end = api.responses, shutdown.Shutdown()
@@ -159,8 +159,8 @@ async def _running(
             if isinstance(tool, StartingTool):
                 tool.start(api.account_of)
             stack.push_async_callback(tool.aclose)
-        if hangup:
-            stack.enter_context(reloading_at_hangup(hangup))
+        if settings_reload:
+            stack.enter_context(reload_on_sighup(settings_reload))
         stack.push_async_callback(end.until_idle, CANCELLATION)
         if worker := build_batch_worker(settings, api, background, end.has_begun):
             worker.start()
