@@ -115,8 +115,8 @@ class ApiParts:
         Without API keys, all callers share the limits. The response headers of `request` report the remaining amounts.
         """
         budget = await self.accounting.check(caller.access)
-        admission = await self.limits.take(caller.access)
-        admission.account(self.accounting, budget)
+        admission = await self.limits.admit(caller.access)
+        admission.bind_account(self.accounting, budget)
         if request is not None:
             request.state.limit_headers = admission.headers()
         return admission

@@ -1,7 +1,7 @@
 """
 Callers' rate limits: requests per minute, tokens per minute, concurrent responses.
 
-    admission = await limits.take(access)  # raises LimitReached, a 429 with `Retry-After`
+    admission = await limits.admit(access)  # raises LimitReached, a 429 with `Retry-After`
     request = ...                          # the body may take a while to arrive
     async with admission.slot():           # raises LimitReached
         run = await responses.create(request, caller, observers=[admission])
@@ -131,7 +131,7 @@ class Limits:
             limits = self._of_keys[access.limits] = _KeyLimits.of(access.limits, self._defaults)
         return limits
 
-    async def take(self, access: KeyAccess) -> Admission:
+    async def admit(self, access: KeyAccess) -> Admission:
         """
         Count a request against a key's buckets; raises `LimitReached`.
 
@@ -152,7 +152,7 @@ class Limits:
         wait, longest = max(zip(waits, admission.allowances, strict=True))
         raise self._bucket_empty(longest, wait, admission.headers())
 
-    async def acquire(self, admission: Admission) -> None:
+    async def acquire_slots(self, admission: Admission) -> None:
         """Acquire an admission's slots, which the admission releases; raises `LimitReached`."""
         access = admission.access
         pools = (
@@ -160,7 +160,7 @@ class Limits:
             ("all", "streams", self._streams, "This server has"),
         )
         for pool, name, limit, subject in pools:
-            if not limit or self._waits:
+            if not limit or self._is_backing_off:
                 continue
             slot = (pool, secrets.token_hex(8))
             admission.slots.append(slot)  # before the query, which may be cancelled after the slot was acquired
@@ -209,7 +209,7 @@ class Limits:
                     self.release([slot])
 
     @property
-    def _waits(self) -> bool:
+    def _is_backing_off(self) -> bool:
         """Whether counters are temporarily not queried after a failure."""
         return asyncio.get_running_loop().time() < self._retry_at
 
@@ -219,7 +219,7 @@ class Limits:
 
         A query that `admits` a request raises `StoreBusy`, because a busy store must not lift the limits.
         """
-        if self._waits:
+        if self._is_backing_off:
             query.close()
             return None
         try:
@@ -344,7 +344,7 @@ class Admission(KeyAccount, Observer):
         self._budget: list[BudgetState] = []
         self._headers: dict[str, str] | None = None
 
-    def account(self, accounting: Accounting, budget: list[BudgetState]) -> None:
+    def bind_account(self, accounting: Accounting, budget: list[BudgetState]) -> None:
         """Record the response's usage in `accounting`; `budget` is the key's state before the request."""
         self._accounting = accounting
         self._budget = budget
@@ -427,7 +427,7 @@ class Slot:
     async def __aenter__(self) -> Admission:
         try:
             if self._limits:
-                await self._limits.acquire(self._admission)
+                await self._limits.acquire_slots(self._admission)
         except BaseException:
             self._admission.close()
             raise

@@ -421,8 +421,8 @@ async def test_slot_released_while_it_is_renewed_is_free(redis_url: str, monkeyp
     monkeypatch.setattr(stores_redis, "FAST_TIMEOUT", FAST_TIMEOUT)
     counters = stores_redis.RedisStore.from_url(f"{redis_url}/9", ttl=60).counters()
     limits = Limits(counters, streams=1)
-    grant = await limits.take(KeyAccess(counted_as="ada"))
-    await limits.acquire(grant)
+    grant = await limits.admit(KeyAccess(counted_as="ada"))
+    await limits.acquire_slots(grant)
     renewing = asyncio.create_task(limits.renew())
     await asyncio.sleep(0)  # it has begun
     grant.close()
@@ -460,9 +460,9 @@ async def test_slot_releases_do_not_wait_for_each_other() -> None:
     counters = SlowCounters()
     limits = Limits(counters, streams=3)
     counters.answer.set()
-    grants = [await limits.take(KeyAccess()) for _ in range(3)]
+    grants = [await limits.admit(KeyAccess()) for _ in range(3)]
     for grant in grants:
-        await limits.acquire(grant)
+        await limits.acquire_slots(grant)
     counters.answer.clear()
     for grant in grants:
         grant.close()
@@ -503,7 +503,7 @@ async def test_outage_of_the_counters_and_its_end_are_logged_once(
     counters = FailingCounters()
     limits = Limits(counters, requests=10)
     for counters.fails in (True, True, False, False, True, False):
-        await limits.take(KeyAccess())
+        await limits.admit(KeyAccess())
     messages = [record.message for record in caplog.records if record.name == "app.api.rate_limits"]
     outage = ["rate limits not enforced: counters unavailable", "rate limits enforced again"]
     assert messages == outage * 2
@@ -523,15 +523,15 @@ async def test_busy_counters_refuse_requests_and_do_not_lift_the_limits() -> Non
     limits = Limits(BusyCounters(), requests=10, tokens=10)
     for _ in range(2):
         with pytest.raises(StoreBusy):
-            await limits.take(KeyAccess())
+            await limits.admit(KeyAccess())
     with pytest.raises(StoreBusy):
         await limits.check_tokens(KeyAccess())
     charge = limits.charge(KeyAccess(), 5)
     assert charge and await charge is None
     streams = Limits(BusyCounters(), streams=1)
-    admission = await streams.take(KeyAccess())
+    admission = await streams.admit(KeyAccess())
     with pytest.raises(StoreBusy):
-        await streams.acquire(admission)
+        await streams.acquire_slots(admission)
     admission.close()
     await asyncio.gather(limits.aclose(), streams.aclose())
 
@@ -543,11 +543,11 @@ async def test_slots_not_released_during_an_outage_are_released_after_it(
     monkeypatch.setattr("app.api.rate_limits.BACKOFF", 0.05)
     counters = FailingCounters()
     limits = Limits(counters, streams=3)
-    grants = [await limits.take(KeyAccess()) for _ in range(4)]
+    grants = [await limits.admit(KeyAccess()) for _ in range(4)]
     for grant in grants[:2]:
-        await limits.acquire(grant)
+        await limits.acquire_slots(grant)
     counters.fails = True
-    await limits.acquire(grants[2])  # which is not known to hold a slot
+    await limits.acquire_slots(grants[2])  # which is not known to hold a slot
     for grant in grants:
         grant.close()
     await until_left(limits)
@@ -558,7 +558,7 @@ async def test_slots_not_released_during_an_outage_are_released_after_it(
                 await asyncio.sleep(0.01)
     else:
         await asyncio.sleep(0.05)
-        await limits.acquire(grants[3])
+        await limits.acquire_slots(grants[3])
         assert len(grants[3].slots) == 1
     await limits.aclose()
 
@@ -566,7 +566,7 @@ async def test_slots_not_released_during_an_outage_are_released_after_it(
 async def test_slot_of_a_request_cancelled_while_acquiring_is_released() -> None:
     counters = SlowCounters()
     limits = Limits(counters, streams=1)
-    grant = await limits.take(KeyAccess())
+    grant = await limits.admit(KeyAccess())
     entering = asyncio.create_task(grant.slot().__aenter__())
     await asyncio.sleep(0)
     assert counters.waiting == 1  # acquired, and the answer is under way
@@ -582,8 +582,8 @@ async def test_slot_that_expired_and_is_released_while_acquired_again_is_free() 
     counters = SlowCounters()
     counters.answer.set()
     limits = Limits(counters, streams=1)
-    grant = await limits.take(KeyAccess())
-    await limits.acquire(grant)
+    grant = await limits.admit(KeyAccess())
+    await limits.acquire_slots(grant)
     [slot] = grant.slots
     await counters.release(*slot)  # its lease expires
     counters.answer.clear()
@@ -605,8 +605,8 @@ async def test_slots_in_use_are_counted_again_after_a_restart_of_redis(monkeypat
     with RedisServer() as redis:
         counters = stores_redis.RedisStore.from_url(redis.url, ttl=60).counters()
         limits = Limits(counters, streams=1)
-        grant = await limits.take(KeyAccess(counted_as="ada"))
-        await limits.acquire(grant)
+        grant = await limits.admit(KeyAccess(counted_as="ada"))
+        await limits.acquire_slots(grant)
         redis.restart()  # which has forgotten everything
         await limits.renew()
         assert not await counters.acquire("all", "other", 1)

@@ -70,7 +70,7 @@ class LineRequests:
             caller = self._caller(claimed.batch)
             budget = await self._api.accounting.check(caller.access)
             account = BatchAccount(self._api.limits, caller.access)
-            account.account(self._api.accounting, budget)
+            account.bind_account(self._api.accounting, budget)
             if claimed.batch.endpoint == "/v1/responses":
                 return 200, await self._response(claimed.line.body, caller, account), None
             passed = self._passed[claimed.batch.endpoint]
