@@ -166,7 +166,7 @@ async def test_key_has_a_limit_of_responses_in_progress() -> None:
         await until_open(backend, 1)
         refused = await ask(http, "one")
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-        assert refused.json()["error"]["message"].startswith("Your key has 1 responses in progress")
+        assert refused.json()["error"]["message"].startswith("Your key has reached the limit of 1 concurrent responses")
         second = asyncio.ensure_future(ask(http, "two"))
         await until_open(backend, 2)
         go.set()

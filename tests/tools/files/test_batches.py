@@ -16,7 +16,7 @@ import pytest
 from openai import AsyncOpenAI
 from openai.types import Batch
 
-from app.api.uvicorn.http import Http
+from app.api.uvicorn.http import HTTPProtocol
 from app.core.access import hash_of
 from app.main import create_app
 from app.storage.tables import Steps
@@ -417,7 +417,7 @@ async def test_requests_running_at_shutdown_finish_within_the_grace_period(datab
     async with contextlib.AsyncExitStack() as stack:
         app = create_app(served_settings(**settings, shutdown_grace=60))
         # With the server's own protocol, the client's open connection reports the shutdown at once.
-        url = await stack.enter_async_context(serving(app, http=Http))
+        url = await stack.enter_async_context(serving(app, http=HTTPProtocol))
         async with openai_client(url) as client:
             batch = await submit(client, asks("wait 1", "wait 2", "Three"))
             await model.were_asked(2)
