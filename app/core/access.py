@@ -1,4 +1,4 @@
-"""The permissions and limits of API keys: computed when the settings are read, looked up for each request."""
+"""Permissions and limits of API keys, computed from the settings and looked up per request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from app.errors import InvalidRequest, PermissionDenied
 
-MAX_MODEL_NAME = 512  # characters; no limit in the spec
+MAX_MODEL_NAME = 512  # characters; the spec has no limit
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _NAMES_MODELS = re.compile("model|fallback|deployment", re.IGNORECASE)
 _EXTRA_BODY = "extra_body"
@@ -20,7 +20,7 @@ _OWNER_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class KeyLimits(NamedTuple):
-    """The rate limits of one key. None applies the default limit; 0 means no limit."""
+    """A key's rate limits. None applies the default limit; 0 means unlimited."""
 
     requests: int | None = None  # per minute
     tokens: int | None = None  # per minute
@@ -31,7 +31,7 @@ _DEFAULT_LIMITS = KeyLimits()
 
 
 class BudgetLimit(NamedTuple):
-    """One limit of a budget: an amount per day or month, in UTC."""
+    """A budget limit: an amount per day or month, in UTC."""
 
     name: str  # `tokens_per_day`, `money_per_day`, `tokens_per_month` or `money_per_month`
     amount: int  # tokens, or nanos: see `app.core.prices`
@@ -39,27 +39,27 @@ class BudgetLimit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KeyAccess:
-    """The permissions of one key, and its names in logs, usage and limits."""
+    """A key's permissions, and its names in logs, usage and limits."""
 
     name: str = "anonymous"  # in logs and usage
-    owner: str = "anonymous"  # the owner of the objects that the key stores
-    counted_as: str = "everybody"  # the name under which its rate limits are counted
+    owner: str = "anonymous"  # the owner of objects stored with this key
+    counted_as: str = "everybody"  # the name for counting rate limits
     models: tuple[str, ...] = ("*",)  # globs
-    tools: tuple[str, ...] = ("*",)  # globs of types of hosted tools, or `mcp:LABEL`
+    tools: tuple[str, ...] = ("*",)  # globs of hosted tool types, or `mcp:LABEL`
     limits: KeyLimits = _DEFAULT_LIMITS
     budget: tuple[BudgetLimit, ...] = ()
-    max_stored_bytes: int | None = None  # of its owner; None applies the default limit, 0 means no limit
+    max_stored_bytes: int | None = None  # per owner; None applies the default limit, 0 means unlimited
     expires: float = math.inf  # Unix time
-    admin: bool = False  # whether it may see what all keys use and do
-    configured: bool = False  # whether the settings have a table for it
-    table: str = ""  # of a caller without a key of its own: the name of the table from which it has its rights
+    admin: bool = False  # whether it can see all keys' usage and activity
+    configured: bool = False  # whether the settings contain a table for it
+    table: str = ""  # for callers without their own key: the table with their permissions
 
     def allows_model(self, model: str) -> bool:
-        """Return whether the key may use this model."""
+        """Return whether the key can use this model."""
         return self.models == ("*",) or any(fnmatchcase(model, pattern) for pattern in self.models)
 
     def check_model(self, model: str, param: str = "model") -> None:
-        """Raise `InvalidRequest` if no model can have this name, `PermissionDenied` if the key may not use it."""
+        """Raise `InvalidRequest` for an impossible model name, `PermissionDenied` if the key cannot use the model."""
         check_model_name(model)
         if not self.allows_model(model):
             models = _listed(self.models, "models")
@@ -68,10 +68,10 @@ class KeyAccess:
 
     def check_fields(self, fields: Mapping[str, object], path: str = "") -> None:
         """
-        Raise `PermissionDenied` if fields for the backend, beside `model`, name a model that the key may not use.
+        Raise `PermissionDenied` if backend fields other than `model` name a model that the key cannot use.
 
-        Servers take further models: in `models`, `fallbacks` or `draft_model`, or any field again in `extra_body`. What
-        is not a name, or a list of names, cannot be checked.
+        Servers accept further models in `models`, `fallbacks` or `draft_model`, and any field again in `extra_body`.
+        Values other than a name, or a list of names, cannot be checked.
         """
         if self.models == ("*",):
             return
@@ -87,7 +87,7 @@ class KeyAccess:
                         raise self._unchecked(place)
 
     def check_unread_field(self, name: str) -> None:
-        """Raise `PermissionDenied` as `check_fields` if a field whose value is not read here may name a model."""
+        """Raise `PermissionDenied` as `check_fields` does, for a field whose unread value can name a model."""
         if self.models != ("*",) and _NAMES_MODELS.search(name):
             raise self._unchecked(name)
 
@@ -101,9 +101,9 @@ class KeyAccess:
 
     def check_tool(self, *names: str, param: str | None = None) -> None:
         """
-        Raise `PermissionDenied` if the hosted tool with these names is not allowed; the error shows the first.
+        Raise `PermissionDenied` if the hosted tool with these names is not allowed; the error shows the first name.
 
-        Without names there is no tool, which every key may use.
+        Empty `names` mean that no tool is used, which is always allowed.
         """
         if names and not self.allows_tool(*names):
             tools = _listed(self.tools, "tools of this server")
@@ -119,9 +119,9 @@ class KeyAccess:
 
 def check_model_name(model: str) -> None:
     """
-    Raise `InvalidRequest` for a name with control characters, with spaces around it, or one that is too long.
+    Raise `InvalidRequest` for a name with control characters, surrounding spaces, or too many characters.
 
-    Names of models go to backends, into logs and into the ledger of usage, whoever sends them and on whatever way.
+    Every model name is checked, because names are sent to backends and written to logs and to the usage ledger.
     """
     if _CONTROL.search(model) or model.strip() != model:
         message = "Invalid 'model': must not contain control characters, or start or end with a space."
@@ -135,12 +135,12 @@ UNRESTRICTED = KeyAccess(admin=True)  # for callers of a server without keys
 
 
 def digest_of(key: str) -> str:
-    """Return the SHA-256 of a key as hexadecimal digits."""
+    """Return a key's SHA-256 as hexadecimal digits."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
 def hash_of(key: str) -> str:
-    """Return the hash of a key in the format of the settings, such as `sha256:9f86d0...`."""
+    """Return a key's hash in the settings' format, for example `sha256:9f86d0...`."""
     return f"sha256:{digest_of(key)}"
 
 
@@ -148,7 +148,7 @@ def owner_id(owner: str) -> str:
     """
     Return the id of an owner in the settings.
 
-    A value of 32 hexadecimal digits is an id already: the start of the SHA-256 of a key without a table.
+    A value of 32 hexadecimal digits is already an id: the start of the SHA-256 of a key without a table.
     """
     return owner if _OWNER_ID.fullmatch(owner) else hashlib.sha256(f"owner:{owner}".encode()).hexdigest()[:32]
 

@@ -1,8 +1,8 @@
 """
-Which requests belong to one conversation, so that they reach the server that has its prompt in the cache.
+Identify requests of the same conversation, to route them to the server with its prompt in the cache.
 
-Agents that send the whole conversation again name none. What all their turns have in common is the beginning: the
-instructions, the tools and the first message of the user.
+Agents that resend the whole conversation do not identify it. Their turns share the start: the instructions, the tools
+and the first user message.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from hashlib import blake2b
 
 from app.core.types import JSONMapping
 
-# How much of the beginning is read: messages, parts of each, characters of each part, tools.
+# How much of the start is read: messages, parts per message, characters per part, tools.
 _MESSAGES, _PARTS, _CHARACTERS, _TOOLS = 8, 8, 4000, 256
-# A line that Claude Code puts before its system prompt, and that may differ in each request.
+# Claude Code's line before its system prompt, which can change with each request.
 _BILLING = "x-anthropic-billing-header:"
 _BILLING_LINE = re.compile(rf"{_BILLING}[^\n]*\n?")
 
 
 def conversation_key(instructions: object, tools: Iterable[object], messages: Sequence[JSONMapping]) -> str:
     """
-    Return the same key for all requests of a conversation, by its beginning; "" if that has no text.
+    Return the same key for all requests in a conversation, from its start; "" if the start has no text.
 
-    `instructions` are a text, or parts with texts. The messages are items of the Responses API, or messages of Chat
-    Completions or of the Messages API, oldest first; what is not one of these is passed over.
+    `instructions` are a text, or parts with texts. `messages` are items from the Responses API, or messages from Chat
+    Completions or the Messages API, oldest first; other values are ignored.
     """
     texts = [*_texts(instructions), *_beginning(messages)]
     if not texts:
@@ -37,12 +37,12 @@ def conversation_key(instructions: object, tools: Iterable[object], messages: Se
 
 
 def session_id(conversation: str) -> str:
-    """Return the id under which other servers may know a conversation, whose key may be a caller's own text."""
+    """Return a conversation's id for other servers, because its key can be a caller's own text."""
     return blake2b(conversation.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
 def _beginning(messages: Sequence[JSONMapping]) -> list[str]:
-    """Return the texts of the messages up to the user's first one, or of a summary that stands in their place."""
+    """Return texts up to the first user message, or of a summary that replaces these messages."""
     texts: list[str] = []
     for message in messages[:_MESSAGES]:
         if not isinstance(message, dict):
@@ -69,7 +69,7 @@ def _texts(content: object) -> list[str]:
 
 
 def _names(tools: Iterable[object]) -> Iterator[str]:
-    """Yield the names of tools, or their types; tools that are only loaded later are not at the beginning."""
+    """Yield tool names, or their types, except for deferred tools, which are not part of the start."""
     for _, tool in zip(range(_TOOLS), tools, strict=False):
         if isinstance(tool, dict) and not tool.get("defer_loading"):
             function = tool.get("function")

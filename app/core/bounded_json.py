@@ -1,8 +1,8 @@
 """
-Parse untrusted JSON with limits on values and memory, and encode values that orjson refuses.
+Parse untrusted JSON with limits on values and memory, and encode values that orjson rejects.
 
-An empty array is three bytes of JSON and sixty of memory, and every value takes time in each pass over the document. So
-values are counted before the document is parsed.
+An empty array has three bytes of JSON and sixty in memory, and every pass over a document costs time per value. So
+values are counted before parsing.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import orjson
 
 T = TypeVar("T")
 
-MAX_VALUES = 100_000  # a conversation of thousands of turns has tens of thousands
+MAX_VALUES = 100_000  # a conversation with thousands of turns has tens of thousands
 
 
 class TooManyValues(orjson.JSONDecodeError):
-    """A document has more values than the limit; most callers treat it as invalid."""
+    """A document exceeds the limit on values; most callers treat it as invalid."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"more than {limit} values", "", 0)
@@ -35,15 +35,15 @@ def loads(data: bytes | str, limit: int = MAX_VALUES) -> object:
 
 def check_values(*documents: bytes | str, limit: int = MAX_VALUES) -> None:
     """
-    Raise `TooManyValues` for JSON documents with more than `limit` values (objects, arrays, scalars) in all.
+    Raise `TooManyValues` if JSON documents have more than `limit` values (objects, arrays, scalars) in total.
 
-    In an invalid document, only values before the first error are counted exactly. Takes linear time, and no copy of a
-    document.
+    In an invalid document, only values before the first error are counted exactly. Runs in linear time, without copying
+    a document.
     """
     if sum(map(len, documents)) <= limit:
         return
-    # Commas and opening brackets are an upper bound. Excluding those in strings takes longer, so it is done only if the
-    # bound exceeds the limit.
+    # Commas and opening brackets are an upper bound. Excluding brackets and commas in strings is slower, so it is done
+    # only if the bound exceeds the limit.
     if sum(map(_structure, documents)) <= limit:
         return
     count = 0
@@ -54,9 +54,9 @@ def check_values(*documents: bytes | str, limit: int = MAX_VALUES) -> None:
 
 
 def _values(document: bytes | str, limit: int) -> int:
-    """Return the number of values, or more than `limit`; an empty object or array may count twice."""
+    """Return the number of values, or more than `limit`; an empty object or array can count twice."""
     count = 1
-    quotes = 0  # two for each string, which is a value or a field name
+    quotes = 0  # two per string, which is a value or a field name
     cut = b""  # the first half of an escape that ends in the next piece
     for start in range(0, len(document), _COUNTED):
         piece = document[start : start + _COUNTED]
@@ -64,7 +64,7 @@ def _values(document: bytes | str, limit: int) -> int:
         cut = b"\\" * ((len(data) - len(data.rstrip(b"\\"))) % 2)
         data = data.removesuffix(cut)
         if b"\\" in data:
-            data = data.replace(b"\\\\", b"\0\0").replace(b'\\"', b"\0\0")  # in place, which takes half the time
+            data = data.replace(b"\\\\", b"\0\0").replace(b'\\"', b"\0\0")  # in place, which is twice as fast
         texts = data.split(b'"')
         count += _structure(b"".join(texts[quotes % 2 :: 2])) - 1
         quotes += len(texts) - 1
@@ -74,7 +74,7 @@ def _values(document: bytes | str, limit: int) -> int:
 
 
 def _structure(document: bytes | str) -> int:
-    """Return one more than the commas and opening brackets of a document."""
+    """Return the number of commas and opening brackets in a document, plus one."""
     count = 1
     for start in range(0, len(document), _COUNTED):
         end = start + _COUNTED
@@ -85,17 +85,17 @@ def _structure(document: bytes | str) -> int:
     return count
 
 
-_COUNTED = 256 * 1024  # bytes or characters of which the values are counted at once
-_LEVELS = 250  # of objects and arrays; orjson encodes no more than 254
+_COUNTED = 256 * 1024  # bytes or characters per counted piece
+_LEVELS = 250  # nested objects and arrays; orjson encodes at most 254
 
-# Bytes that decoded strings may take in memory, if that is more than 2.5 times their document: one character beyond the
-# BMP makes all others of its string take four bytes.
+# Bytes in memory for decoded strings, if that exceeds 2.5 times the document: with a single character outside the BMP,
+# every character in its string uses four bytes.
 _TEXT_BYTES = 64 * 1024 * 1024
 _TEXT_RATIO = 2.5
 
 
 class TextsTooLarge(orjson.JSONDecodeError):
-    """The strings of a document take too much memory."""
+    """A document's strings use too much memory."""
 
     def __init__(self) -> None:
         super().__init__("texts that take many times their size", "", 0)
@@ -105,8 +105,8 @@ def loads_mended(data: bytes, mend: Callable[[bytes], bytes]) -> object:
     """
     Parse a JSON document like `orjson.loads`.
 
-    `mend` is called with JSON that has unpaired surrogates, and returns it without them. Raises
-    `orjson.JSONDecodeError`, or its subclass `TextsTooLarge`.
+    `mend` receives JSON with unpaired surrogates, and returns it without them. Raises `orjson.JSONDecodeError`, or its
+    subclass `TextsTooLarge`.
     """
     try:
         value = orjson.loads(data)
@@ -114,7 +114,7 @@ def loads_mended(data: bytes, mend: Callable[[bytes], bytes]) -> object:
         if "surrogate" not in error.msg:
             raise
         value = orjson.loads(mend(data))
-    # A character takes at most four bytes in memory, so short documents need no check.
+    # A character uses at most four bytes in memory, so short documents need no check.
     if 4 * len(data) > _TEXT_BYTES and size_of(value) > max(_TEXT_BYTES, int(_TEXT_RATIO * len(data))):
         raise TextsTooLarge
     return value
@@ -122,10 +122,11 @@ def loads_mended(data: bytes, mend: Callable[[bytes], bytes]) -> object:
 
 def dumps(value: object) -> bytes:
     """
-    Encode a value like `orjson.dumps`, also one that JSON, or orjson, has no form for.
+    Encode a value like `orjson.dumps`, including values without a JSON or orjson form.
 
-    What comes from other servers' libraries may have integers of more than 64 bits, which become floats, or unpaired
-    surrogates, which become U+FFFD. What is no JSON becomes null: an answer with it can still be ended, and stored.
+    Values from other servers' libraries can contain integers above 64 bits, which become floats, or unpaired
+    surrogates, which become U+FFFD. Values without a JSON form become null, so that the response can still be completed
+    and stored.
     """
     try:
         return orjson.dumps(value)
@@ -134,7 +135,7 @@ def dumps(value: object) -> bytes:
 
 
 def _encodable(value: object, levels: int = _LEVELS) -> object:
-    """Return a copy of a value that can be encoded."""
+    """Return an encodable copy."""
     if not levels:
         return None
     if isinstance(value, str):
@@ -149,15 +150,15 @@ def _encodable(value: object, levels: int = _LEVELS) -> object:
 
 
 def to_json(value: object) -> str:
-    """Return a value as models write JSON: with a space after each comma and colon. Replaces unpaired surrogates."""
+    """Encode a value as models write JSON, with spaces after commas and colons. Replaces unpaired surrogates."""
     return json.dumps(value, ensure_ascii=False).encode(errors="replace").decode()
 
 
 def size_of(value: object) -> int:
-    """Return the bytes that a JSON value takes in memory; names of fields are left out, since objects share them."""
+    """Return a JSON value's bytes in memory, without field names, which objects share."""
     size = 0
     values = [value]
-    for inner in values:  # which grows meanwhile
+    for inner in values:  # grows during the loop
         size += sys.getsizeof(inner)
         if isinstance(inner, dict):
             values += inner.values()

@@ -1,8 +1,8 @@
 """
-Decode texts by the charset that they declare: one of those of web pages and old documents.
+Decode texts by their declared charset, limited to charsets in web pages and old documents.
 
-Python has decoders that must not be used for a text of somebody else: `punycode` takes quadratic time, `idna` and
-`undefined` raise errors, and others do not decode text at all. Those listed here take linear time.
+Some Python codecs are unsafe for untrusted text: `punycode` needs quadratic time, `idna` and `undefined` raise errors,
+and others do not decode text at all. The codecs listed here need linear time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OF_ONE_BYTE = frozenset(
 _OTHERS = {"ascii", "big5", "big5hkscs", "cp932", "cp949", "euc_jp", "euc_kr", "gb18030", "gb2312", "gbk", "iso2022_jp"}
 _OTHERS |= {"latin_1", "shift_jis", "tis_620", "utf_8", "utf_16", "utf_16_be", "utf_16_le"}
 _CODECS = _OF_ONE_BYTE | _OTHERS
-# As browsers read them: a text that declares one of these often has the quotation marks and dashes of Windows.
+# As in browsers: texts that declare one of these often contain quotation marks and dashes from Windows.
 _IN_BROWSERS = {"ascii": "cp1252", "latin_1": "cp1252", "iso8859_9": "cp1254", "gb2312": "gbk", "tis_620": "cp874"}
 _DECLARED = re.compile(r"charset\s*=\s*\"?([\w.:-]+)", re.IGNORECASE | re.ASCII)
 _SEPARATORS = re.compile(r"[^a-z0-9]+")
@@ -36,20 +36,20 @@ _LABELS |= {"macintosh": "mac_roman", "windows874": "cp874", "iso88598i": "iso88
 
 
 def codec_of(charset: str) -> str | None:
-    """Return Python's name of a charset; None if it is unknown, or not one for texts of somebody else."""
+    """Return Python's codec name for a charset; None if it is unknown, or unsafe for untrusted text."""
     label = _label(charset[:40])
     codec = _LABELS.get(label) or _LABELS.get(label.removeprefix("x"))
     return _IN_BROWSERS.get(codec, codec) if codec else None
 
 
 def declared_charset(media_type: str) -> str | None:
-    """Return the charset that a media type declares, such as `text/html; charset=utf-8`; None if it declares none."""
+    """Return the charset in a media type, for example `text/html; charset=utf-8`; None without one."""
     match = _DECLARED.search(media_type)
     return match[1] if match else None
 
 
 def decoded(data: bytes, codec: str) -> str:
-    """Decode a text by a codec of `codec_of`; bytes that are invalid are replaced."""
+    """Decode text with a codec from `codec_of`; invalid bytes are replaced."""
     if codec in _OF_ONE_BYTE:
         return codecs.charmap_decode(data, "strict", _characters(codec))[0]
     return data.decode(codec, "replace")
@@ -57,5 +57,5 @@ def decoded(data: bytes, codec: str) -> str:
 
 @cache
 def _characters(codec: str) -> str:
-    """Return the characters of all bytes: with these, a byte without one takes no longer than any other."""
+    """Return the characters for all bytes, so that invalid bytes decode as fast as others."""
     return bytes(range(256)).decode(codec, "replace")

@@ -1,5 +1,5 @@
 """
-Dialects: names of events and heartbeats that differ between the spec and OpenAI, and which clients expect which.
+Dialects: event names and heartbeats that differ between the spec and OpenAI, and the clients that expect them.
 
 OpenAI's SDKs throw at unknown events, and Codex's idle timer ignores SSE comments.
 """
@@ -16,11 +16,11 @@ from app.core.stream.event_types import PartType
 
 
 class Dialect(NamedTuple):
-    """The reasoning events and heartbeats of a kind of client."""
+    """A client type's reasoning events and heartbeats."""
 
     content: tuple[PartType, ...]  # raw reasoning as content, or in the form that the client shows
-    both: tuple[PartType, ...]  # the same, and also as a summary
-    heartbeat: str  # `comment`, or `keepalive`: an event of that name
+    both: tuple[PartType, ...]  # `content`, plus a summary
+    heartbeat: str  # `comment`, or `keepalive`: an event with that name
     tool_usage: bool = True  # whether the response has OpenAI's field `tool_usage`
     compacting: bool = False  # whether the client knows the event `response.compaction.compacting`
 
@@ -31,21 +31,21 @@ class Dialect(NamedTuple):
 
 DIALECTS = {
     "openresponses": Dialect(event_types.CONTENT_REASONING, event_types.BOTH_REASONING, "comment", tool_usage=False),
-    # For unknown clients: almost all read OpenAI's names, and strict enums, as in Rust, reject `keepalive`.
+    # For unknown clients: almost all read OpenAI's names, and strict enums, for example in Rust, reject `keepalive`.
     "openai-comments": Dialect(event_types.OPENAI_CONTENT_REASONING, event_types.OPENAI_BOTH_REASONING, "comment"),
     "openai": Dialect(event_types.OPENAI_CONTENT_REASONING, event_types.OPENAI_BOTH_REASONING, "keepalive"),
     "openai-compacting": Dialect(
         event_types.OPENAI_CONTENT_REASONING, event_types.OPENAI_BOTH_REASONING, "keepalive", compacting=True
     ),
-    # For clients that drop raw reasoning; `both` where one of several clients with a user agent drops summaries.
+    # For clients that drop raw reasoning; `both` if some clients with the same user agent drop summaries.
     "openai-summary": Dialect(event_types.SUMMARY_REASONING, event_types.OPENAI_BOTH_REASONING, "keepalive"),
     "openai-both": Dialect(event_types.OPENAI_BOTH_REASONING, event_types.OPENAI_BOTH_REASONING, "keepalive"),
 }
 
-# For client APIs other than Responses, whose writers know the spec's names; raw reasoning is never shown twice.
+# For client APIs other than Responses, with writers that use the spec's names; raw reasoning is never shown twice.
 TRANSLATED = Dialect(event_types.CONTENT_REASONING, event_types.CONTENT_REASONING, "comment", tool_usage=False)
 
-# By user agent; the first match counts.
+# By user agent; the first match applies.
 _CLIENTS = tuple(
     (re.compile(words, re.IGNORECASE), name)
     for words, name in (
@@ -55,35 +55,35 @@ _CLIENTS = tuple(
             r"ai-sdk[-/](?:openai|azure)/|opencode/|agents/javascript|langchainjs-|litellm/|GitHubCopilotChat/",
             "openai-summary",
         ),
-        # Codex, which shows only summaries, before it requested them for unknown models.
+        # Codex, which only shows summaries, in versions that do not request them for unknown models.
         (r"\bcodex\w*/0\.(?:\d\d?|1[01]\d)\.", "openai-summary"),
         # The AI SDK without a stream, which does not name its provider.
         (r"(?<![\w-])ai/\d", "openai-both"),
-        # OpenAI's SDK for Python, from 3.20 on.
+        # OpenAI's SDK for Python, from 3.20.
         (r"\b(?:async)?openai/python (?:3\.[2-9]\d|[4-9]\.|\d\d)", "openai-compacting"),
-        # OpenAI's SDKs (and what is built on them: LangChain, LlamaIndex, llm), Agents, the AI SDK's provider
+        # OpenAI's SDKs (and libraries that use them: LangChain, LlamaIndex, llm), Agents, the AI SDK's provider
         # `open-responses`, Codex.
         (r"openai|agents/|ai-sdk|codex|langchain|litellm|pydantic-ai", "openai"),
         # OpenRouter's SDK and agent.
         (r"@openrouter/", "openai-comments"),
-        # By hand, web pages, and the official compliance suite, which runs on Bun.
+        # Manual requests, web pages, and the official compliance suite, which runs on Bun.
         (r"^(?:curl|Mozilla|Bun)/", "openresponses"),
     )
 )
 
 
-# Of OpenAI's SDKs and Codex, whatever their user agents are, and of Open WebUI where it names its users.
+# From OpenAI's SDKs and Codex, regardless of user agent, and from Open WebUI if it identifies its users.
 _OPENAI_HEADERS = frozenset({"x-stainless-lang", "originator", "x-openwebui-user-id"})
 
-# With this header, a client asks for the spec's events and heartbeats.
+# This header requests the spec's events and heartbeats.
 _SPEC_HEADER = "openresponses-version"
 
-# The AI SDK's provider `open-responses`, and the SDK where it does not name its provider.
+# The AI SDK's provider `open-responses`, and the SDK without a provider name.
 _NEEDS_STRINGS = re.compile(r"ai-sdk/open-responses/|(?<![\w-])ai/\d", re.IGNORECASE)
 
 
 def dialect_of(headers: Mapping[str, str], configured: str = "auto") -> Dialect:
-    """Return the configured dialect; for `auto` that of the client, by its headers."""
+    """Return the configured dialect; for `auto` the client's, by its headers."""
     return DIALECTS[_recognised(headers) if configured == "auto" else configured]
 
 
@@ -92,7 +92,7 @@ def _recognised(headers: Mapping[str, str]) -> str:
         return "openresponses"
     name = _client(_agent(headers))
     if name in (None, "openresponses") and not _OPENAI_HEADERS.isdisjoint(headers):
-        return "openai"  # an SDK in a browser, for example
+        return "openai"  # for example an SDK in a browser
     return name or "openai-comments"
 
 
@@ -103,14 +103,14 @@ def _is_suite_handshake(headers: Mapping[str, str]) -> bool:
 
 @lru_cache(maxsize=256)
 def _client(agent: str) -> str | None:
-    """Return the dialect of the client with a user agent; None if it is not known."""
+    """Return the dialect for a user agent; None if unknown."""
     return next((name for words, name in _CLIENTS if words.search(agent)), None)
 
 
 def needs_strings(headers: Mapping[str, str]) -> bool:
-    """Return whether a client shows the message of an error only if all its other fields are strings."""
+    """Return whether a client shows an error's message only if all other fields are strings."""
     return bool(_NEEDS_STRINGS.search(_agent(headers)))
 
 
 def _agent(headers: Mapping[str, str]) -> str:
-    return headers.get("user-agent", "")[:512]  # untrusted, of any length
+    return headers.get("user-agent", "")[:512]  # untrusted, with any length

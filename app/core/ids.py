@@ -1,11 +1,11 @@
 """
-Create ids, and find the chain that an id belongs to.
+Create ids, and find an id's chain.
 
     resp_ 5f3759df5f3759df c0ffee00c0ffee00c0ffee00
-          random           key of the chain
+          random           chain key
 
-The ids of all responses and items of a chain end in its key: the store keeps a chain in one bucket, and requests of one
-conversation can be routed to one server.
+All response and item ids in a chain end with its key: the store keeps a chain in one bucket, and all requests of a
+conversation can be routed to the same server.
 """
 
 import re
@@ -16,25 +16,25 @@ _ID = re.compile(rf"[a-z]+_[0-9a-f]{{{2 * _OWN}}}([0-9a-f]{{{2 * _KEY}}})")
 
 
 def new_key() -> str:
-    """Return the key of a new chain."""
     return secrets.token_hex(_KEY)
 
 
 def new_id(prefix: str, key: str) -> str:
-    """Return a new id, such as `msg_...`, in the chain with this key."""
+    """Return a new id, for example `msg_...`, in the chain with this key."""
     return f"{prefix}_{secrets.token_hex(_OWN)}{key}"
 
 
 def chain_key(object_id: str) -> str | None:
-    """Return the key of the chain that an id belongs to; None for ids of another format."""
+    """Return the chain key in an id; None for other id formats."""
     match = _ID.fullmatch(object_id)
     return match[1] if match else None
 
 
 def bucket_of(owner: str, object_id: str, part: str = "") -> str | None:
     """
-    Return the bucket of the chain that an id belongs to, or of a `part` stored beside it; None for ids of another
-    format. Buckets of one chain are equal up to the second colon: `owner:chain`, `owner:chain:part`.
+    Return the bucket of an id's chain, or of a `part` stored separately; None for other id formats.
+
+    A chain's buckets are equal up to the second colon: `owner:chain`, `owner:chain:part`.
     """
     key = chain_key(object_id)
     return f"{owner}:{key}{part and ':'}{part}" if key else None

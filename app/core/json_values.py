@@ -1,4 +1,4 @@
-"""Reads values of JSON whose type nobody has checked: those of another type are empty."""
+"""Read JSON values of unchecked types; a value of another type reads as empty."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def json_objects(value: object) -> list[JSONObject]:
 
 
 def json_text(value: object) -> str:
-    """Return a text, "" for anything else."""
+    """Return a string, "" for anything else."""
     return value if isinstance(value, str) else ""

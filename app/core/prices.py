@@ -1,10 +1,10 @@
 """
-Prices of models and costs of responses, in integers: amounts are in nanos, billionths of a unit of the currency.
+Model prices and response costs, as integers: amounts are in nanos, billionths of the currency unit.
 
     prices = PriceList({"gpt-5*": Price.per_million(Decimal("1.25"), Decimal("10"))})
     prices.cost("gpt-5-mini", usage)   # 1250000, which is 0.00125
 
-A backend can have its own price for the same models, as a fallback does.
+A backend can have its own price for the same models, for example as a fallback.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import NamedTuple
 from app.core.types import Usage
 
 NANO = 10**9
-_CACHED = 1000  # models whose price is cached
+_CACHED = 1000  # models with a cached price
 
 
 class Price(NamedTuple):
-    """The price of a model per token, in thousandths of a nano."""
+    """A model's price per token, in thousandths of a nano."""
 
     input: int
     cached_input: int
     output: int
     cache_write: int
-    batch: int = 1000  # what requests of batches cost, in thousandths of the price
+    batch: int = 1000  # the price of batch requests, in thousandths of the full price
 
     @classmethod
     def per_million(
@@ -39,9 +39,9 @@ class Price(NamedTuple):
         batch: Decimal = Decimal(1),
     ) -> Price:
         """
-        Return the price from those per million tokens; those for the cache default to the price of input.
+        Return the price from prices per million tokens; cache prices default to the input price.
 
-        `batch` is the part of the price that requests of batches cost.
+        `batch` is the fraction of the price for batch requests.
         """
         cached = fresh_input if cached_input is None else cached_input
         written = fresh_input if cache_write is None else cache_write
@@ -49,7 +49,7 @@ class Price(NamedTuple):
         return cls(*prices)._replace(batch=int(batch * 1000))
 
     def cost(self, input_tokens: int, cached: int, output: int, written: int = 0) -> int:
-        """Return the cost of numbers of tokens, in nanos; `input_tokens` has those of the cache."""
+        """Return the cost of token counts, in nanos; `input_tokens` includes cached tokens."""
         written = min(written, input_tokens - cached)
         fresh = self.input * (input_tokens - cached - written)
         return (fresh + self.cached_input * cached + self.cache_write * written + self.output * output + 500) // 1000
@@ -57,9 +57,9 @@ class Price(NamedTuple):
 
 class PriceList:
     """
-    The prices of models, by glob; the first glob that matches a model applies.
+    Model prices by glob; the first matching glob applies.
 
-    `by_backend` has the prices of single backends, by backend and glob, which come first.
+    `by_backend` contains prices for single backends, by backend and glob, which take precedence.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class PriceList:
         return bool(self._prices)
 
     def price(self, model: str, backend: str = "") -> Price | None:
-        """Return the price of a model at a backend; None if it has none."""
+        """Return a model's price at a backend; None without a price."""
         try:
             return self._cache[model, backend]
         except KeyError:
@@ -88,7 +88,7 @@ class PriceList:
         return match
 
     def cost(self, model: str, usage: Usage, *, backend: str = "", batch: bool = False) -> int | None:
-        """Return the cost in nanos of the usage of a response, maybe in a batch; None for a model without a price."""
+        """Return the cost of a response's usage in nanos, optionally in a batch; None for a model without a price."""
         if (price := self.price(model, backend)) is None:
             return None
         details = usage.get("input_tokens_details") or {}
@@ -98,6 +98,6 @@ class PriceList:
 
 
 def format_money(nanos: int) -> str:
-    """Return an amount in nanos as a decimal number without trailing zeros, such as `0.00125`."""
+    """Format nanos as a decimal number without trailing zeros, for example `0.00125`."""
     text = f"{nanos // NANO}.{nanos % NANO:09d}".rstrip("0")
     return text.rstrip(".")

@@ -1,9 +1,9 @@
 """
-Profiles: how a model server differs from OpenAI's, as a set of options.
+Profiles: a model server's differences from OpenAI, as options.
 
-The defaults are right for an unknown server. Options have dotted names (`request.roles.developer`,
-`response.think_tags`): the attribute paths here, the keys of the built-in profiles
-(`app/backends/profiles/profiles.toml`) and of a user's overrides.
+The defaults suit an unknown server. Options have dotted names (`request.roles.developer`, `response.think_tags`), which
+are attribute paths here, and keys in the built-in profiles (`app/backends/profiles/profiles.toml`) and in user
+overrides.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ class TransportOptions(_Options):
     """How to reach the server. Times are in seconds."""
 
     base_url: str | None = None
-    # How requests and answers are encoded: a row of `APIS` (`app/backends/apis`).
-    # auto: by the Responses API, or by chat for an hour where the server has none.
+    # The encoding of requests and answers: a row of `APIS` (`app/backends/apis`). auto: the Responses API, or chat for
+    # an hour if the server does not support it.
     api: str = "chat"
-    messages: bool = False  # whether it has Anthropic's `/messages`, which is then passed through
-    # Whether requests of other client APIs than Responses are passed through (auto: if the server speaks the client's
-    # API and the request names no hosted tool of this server) or translated. `[backends.NAME] passthrough` sets it.
+    messages: bool = False  # whether the server has Anthropic's `/messages`, which is then passed through
+    # Whether requests from client APIs other than Responses are passed through or translated. auto: passed through if
+    # the server supports the client's API and the request does not name a hosted tool of this server. Set by
+    # `[backends.NAME] passthrough`.
     passthrough: Literal["auto", "always", "never"] = "auto"
-    path: str | None = None  # None: that of the API; `{model}` is replaced by the backend's name of the model
-    model_in_body: bool = True  # false: only the path has it
+    path: str | None = None  # None: the API's default; `{model}` is replaced by the backend's model name
+    model_in_body: bool = True  # false: only in the path
     query: dict[str, str] = {}
     headers: dict[str, str] = {}
     auth_header: str = "Authorization"
@@ -45,21 +46,21 @@ class TransportOptions(_Options):
 
 class RoleOptions(_Options):
     developer: Literal["system", "developer", "user"] = "system"
-    # Where the server accepts system messages. any: at any position; first_only: at the start; single_first: only one,
-    # at the start; user: nowhere, so those at the start are merged into the first user message. Later ones that the
+    # Accepted positions of system messages. any: everywhere; first_only: at the start; single_first: only one, at the
+    # start; user: none, so system messages at the start are merged into the first user message. Later messages that the
     # server does not accept are sent as notes in the user's turn.
     system: Literal["any", "first_only", "single_first", "user"] = "any"
-    alternate: bool = False  # merge consecutive messages of a role, begin with the user
+    alternate: bool = False  # merge consecutive messages with the same role, begin with the user
     user_after_tool: Literal["ok", "bridge"] = "ok"  # bridge: insert an assistant message
 
 
 class ContentOptions(_Options):
-    parts: Literal["string", "array"] = "string"  # form of content that is only text
+    parts: Literal["string", "array"] = "string"  # the form of text-only content
     assistant_null: Literal["omit", "null", "empty"] = "omit"  # `content` of a message with only tool calls
     tool_content: Literal["string", "array"] = "string"
     tool_images: Literal["hoist", "inline", "drop", "error"] = "hoist"
-    # Text files are sent as text to every backend, and PDFs to those that do not accept files (with pypdf).
-    # error: 400 for other files; drop: a placeholder for the model, and a warning for the caller
+    # Text files are sent as text to every backend, and PDFs to backends without file support (with pypdf). error: 400
+    # for other files; drop: a placeholder for the model, and a warning for the caller
     files: Literal["pass", "error", "drop"] = "pass"
     audio: Literal["pass", "error", "drop"] = "pass"
     images: Literal["pass", "error", "drop"] = "pass"
@@ -100,52 +101,53 @@ class RequestOptions(_Options):
     tools_for_history: bool = False  # declare the functions called in the history if the request has no tools
     repair_arguments: bool = True
     max_tokens: Literal["max_tokens", "max_completion_tokens", "both"] = "max_tokens"
-    default_max_tokens: int = Field(32_000, ge=1)  # where the caller sets no limit and the API needs one (messages)
+    default_max_tokens: int = Field(32_000, ge=1)  # without a caller's limit, if the API requires one (messages)
     stream_usage: Literal["stream_options", "always", "none"] = "stream_options"
     force_stream: bool = False
     force_nonstream_with_tools: bool = False
     tool_choice: ToolChoiceOptions = ToolChoiceOptions()
     parallel_tool_calls: Literal["send", "drop", "drop_false"] = "send"
     strict: Literal["send", "drop", "force"] = "send"
-    schema_drop: list[str] = []  # keywords to remove from the schemas of tools that are not strict
-    # mfjs: rewrite the schemas of tools as Moonshot's validator accepts them, with the same meaning.
+    schema_drop: list[str] = []  # keywords to remove from non-strict tool schemas
+    # mfjs: rewrite tool schemas for Moonshot's validator, with the same meaning.
     schema_form: Literal["any", "mfjs"] = "any"
-    # Tell the model of keywords that Claude's servers do not enforce, in place of sending them (messages).
+    # Tell the model about keywords that Claude's servers do not enforce, instead of sending them (messages).
     schema_reduce: bool = False
-    # The grammar of a custom tool is always described to the model. pattern: it is also sent as a regular expression in
+    # The model always sees a custom tool's grammar in its description. pattern: also send it as a regular expression in
     # the schema, for servers that enforce patterns (llguidance). json_pattern: the same for servers that match the JSON
-    # string with its escapes (llama.cpp, outlines). xgrammar: the same without patterns that this library narrows.
+    # string with its escapes (llama.cpp, outlines). xgrammar: json_pattern without patterns that this library narrows.
     grammar: Literal["none", "pattern", "json_pattern", "xgrammar"] = "none"
     response_format: ResponseFormatOptions = ResponseFormatOptions()
     effort: EffortField = "reasoning_effort"
     effort_map: dict[str, str | None] = {}  # "" or None: not sent
-    # Globs of the models that take a budget of thinking tokens in place of an effort (messages) or a level (gemini).
+    # Globs of models with a thinking token budget instead of an effort (messages) or a level (gemini).
     thinking_budget: list[str] = ["*"]
-    # Breakpoints of the prompt cache, as Claude's models need them: after tools, instructions and history, or where the
-    # caller sets them. None: off for chat, auto for messages.
+    # Prompt cache breakpoints, which Claude models need: after tools, instructions and history, or where the caller
+    # sets them. None: off for chat, auto for messages.
     cache: Literal["auto", "off"] | None = None
-    cache_models: list[str] = ["*claude*"]  # globs of the models that get breakpoints in chat requests
+    cache_models: list[str] = ["*claude*"]  # globs of models that get breakpoints in chat requests
     # The turns whose earlier reasoning is sent back as text. None: tool_turns, but never for `transport.api =
     # "responses"`. Encrypted and signed reasoning is always sent back to its own server.
     reasoning_replay: Literal["tool_turns", "never", "current_turn", "always"] | None = None
-    reasoning_field: ReasoningField = "auto"  # auto: the field that it came in
-    reasoning_placeholder: str | None = None  # for turns whose reasoning the client did not send back
+    reasoning_field: ReasoningField = "auto"  # auto: the original field
+    reasoning_placeholder: str | None = None  # for turns without reasoning from the client
     drop_params: list[str] = []
     clamp: dict[str, tuple[float, float]] = {}
     extra_body: dict[str, object] = {}
-    # For `transport.api = "responses"`. Types of tools that only this server has: they are declared to it as they are,
-    # and their items and events are passed on. `[backends.NAME] passes` sets it.
+    # Native tool types, for `transport.api = "responses"`: declared to the server unchanged, with their items and
+    # events forwarded to the client. Set by `[backends.NAME] passes`.
     passes: list[str] = []
-    # For `transport.api = "responses"`. Types of tools that it is sent as they are: without `custom`, custom tools are
-    # functions; without `namespace`, functions of namespaces have the namespace in their name.
+    # Tool types sent unchanged for `transport.api = "responses"`: without `custom`, custom tools become functions;
+    # without `namespace`, functions in namespaces get the namespace in their name.
     native_tools: list[Literal["custom", "namespace"]] = ["custom", "namespace"]
-    adapt: bool = True  # retry without an unknown field that the answer does not depend on
-    # Parameters of this server beyond both APIs that are passed on from the caller, such as sampling. Others are left
-    # out with a warning. Not meant for parameters of routing, scheduling or billing.
+    adapt: bool = True  # retry without an unknown field, if the answer does not depend on it
+    # The server's parameters outside both APIs that callers can set, for example for sampling. Others are dropped with
+    # a warning. Not meant for routing, scheduling or billing parameters.
     extra_params: list[str] = ["top_k", "min_p", "repetition_penalty", "chat_template_kwargs"]
-    # The header by which routers behind this server know a conversation, to send its turns to one replica.
+    # The header that identifies a conversation to routers in front of the model servers, so that all its turns reach
+    # the same replica.
     session_header: str | None = None
-    forward: list[str] = []  # of metadata, store, user, service_tier, prompt_cache_key, verbosity, ...
+    forward: list[str] = []  # for example metadata, store, user, service_tier, prompt_cache_key, verbosity
 
 
 CALL_NAME_NOISE = tuple(map(re.compile, (r"\s*<.*", r"^(?:functions|default_api)[.:]", r":\d+$")))
@@ -161,9 +163,9 @@ class ResponseOptions(_Options):
     """How the server's answers differ from OpenAI's."""
 
     think_tags: Literal["off", "auto", "implicit_open"] | ThinkTagOptions = "off"
-    # Tool calls in the text, between the delimiters of the model's template. auto: delimiters of all known models.
+    # Tool calls in text, between the model template's delimiters. auto: all known models' delimiters.
     call_marks: Literal["off", "auto"] = "off"
-    # Template tokens to remove from the name of a call, if there is no function of that name: gpt-oss sends
+    # Template tokens to remove from a call's name, if no function has that name: gpt-oss sends
     # `get_weather<|channel|>json`, GLM `get_weather</arg_value>`; Kimi and Gemini add a namespace.
     call_name_noise: tuple[re.Pattern[str], ...] = CALL_NAME_NOISE
     reasoning_fields: list[str] = ["reasoning_content", "reasoning", "reasoning_text"]
@@ -173,13 +175,13 @@ class ResponseOptions(_Options):
     choice_index: Literal["strict", "ignore", "merge"] = "strict"
     finish_map: dict[str, str] = {}
     finish_required: bool = False
-    # For an empty stream. ask_whole: repeat the request without a stream, which returns the error, or the answer.
+    # For an empty stream. ask_whole: repeat the request without streaming, which returns the error, or the answer.
     empty_stream: Literal["failure", "ask_whole"] = "failure"
     finish_grace_s: float = Field(5, ge=0)
 
 
 class Profile(_Options):
-    """The options of one server."""
+    """A server's options."""
 
     name: str = "default"
     transport: TransportOptions = TransportOptions()
@@ -188,7 +190,7 @@ class Profile(_Options):
 
     @property
     def server(self) -> str:
-        """The base URL without credentials: what only this server may be sent back is stored with it."""
+        """The base URL without credentials, stored with data that only this server may receive."""
         parts = urlsplit(self.transport.base_url or "")
         return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
 
@@ -196,13 +198,13 @@ class Profile(_Options):
         """
         Return this profile with changed options, by dotted name or nested.
 
-        Raises pydantic's `ValidationError`; its locations are the names of options.
+        Raises pydantic's `ValidationError` with option names as locations.
         """
         return Profile.model_validate(_merge(self.model_dump(), nested(options)))
 
 
 def nested(options: Mapping[str, object]) -> dict[str, object]:
-    """Convert dotted names into nested ones: `{"request.strict": "drop"}` into `{"request": {"strict": "drop"}}`."""
+    """Convert dotted names to nested dicts: `{"request.strict": "drop"}` to `{"request": {"strict": "drop"}}`."""
     tree: dict[str, Any] = {}
     for name, value in options.items():
         head, _, rest = name.partition(".")
@@ -211,7 +213,7 @@ def nested(options: Mapping[str, object]) -> dict[str, object]:
     return tree
 
 
-# Options whose value is a mapping, which is replaced as a whole.
+# Options with a mapping as their value, which is replaced as a whole.
 _VALUES = {"model_map", "effort_map", "finish_map", "clamp", "extra_body", "query", "headers", "think_tags"}
 
 

@@ -1,5 +1,5 @@
 """
-Prompt templates: instructions with placeholders, which requests name by `prompt: {id, version, variables}`.
+Prompt templates: instructions with placeholders, referenced in requests by `prompt: {id, version, variables}`.
 
     template = PromptTemplate("greeting", "1", "Greet {{name}} in {{language}}.", {"language": "English"})
     template.render({"name": "Ada"})  # "Greet Ada in English."
@@ -20,21 +20,21 @@ VARIABLE = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_-]{0,63})\s*\}\}")
 
 @dataclass(frozen=True, slots=True)
 class PromptTemplate:
-    """One version of a template. `defaults` are values of variables that a request may leave out."""
+    """A template version. `defaults` are values for optional variables."""
 
     id: str
-    version: str | None  # None: the template has no versions
+    version: str | None  # None: the template is not versioned
     text: str
     defaults: Mapping[str, str] = field(default_factory=dict)
-    model: str | None = None  # of requests that name none
+    model: str | None = None  # for requests without a model
 
     @property
     def variables(self) -> list[str]:
-        """The names of the placeholders, in order."""
+        """The placeholders' names, in order."""
         return list(dict.fromkeys(VARIABLE.findall(self.text)))
 
     def render(self, values: Mapping[str, object]) -> str:
-        """Return the text with a value for each placeholder; raises `InvalidRequest` for a missing or unknown one."""
+        """Replace each placeholder with its value; raises `InvalidRequest` for a missing or unknown variable."""
         names = self.variables
         for name in values:
             if name not in names:
@@ -48,11 +48,11 @@ class PromptTemplate:
                     f"Invalid 'prompt.variables': must have a value for '{name}', a variable of the prompt '{self.id}'."
                 )
                 raise InvalidRequest(message, param=f"prompt.variables.{name}", code="missing_required_parameter")
-        return VARIABLE.sub(lambda match: texts[match[1]], self.text)  # what a value holds is not replaced again
+        return VARIABLE.sub(lambda match: texts[match[1]], self.text)  # placeholders in values are not replaced
 
 
 def _text(name: str, value: object) -> str:
-    """Return the text of a variable: a string, or content of the type `input_text`."""
+    """Return a variable's text: a string, or content of type `input_text`."""
     if isinstance(value, Mapping) and value.get("type") == "input_text":
         value = value.get("text")
     if not isinstance(value, str):
@@ -62,7 +62,7 @@ def _text(name: str, value: object) -> str:
 
 
 class PromptLibrary:
-    """The templates of a server by id, the versions of each from old to new."""
+    """The server's templates by id, each with its versions from old to new."""
 
     def __init__(self, templates: Mapping[str, list[PromptTemplate]] = MappingProxyType({})) -> None:
         self._templates = templates
@@ -71,11 +71,11 @@ class PromptLibrary:
         return len(self._templates)
 
     def __iter__(self) -> Iterator[list[PromptTemplate]]:
-        """Yield the versions of each template."""
+        """Yield each template's versions."""
         return iter(self._templates.values())
 
     def find(self, prompt_id: str, version: str | None) -> PromptTemplate:
-        """Return a template, the newest version if none is named; raises `NotFound`."""
+        """Return a template, by default its newest version; raises `NotFound`."""
         versions = self._templates.get(prompt_id)
         if not versions:
             hint = (

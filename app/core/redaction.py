@@ -1,9 +1,9 @@
 """
-What counts as a secret, and how it is kept out of everything that is shown, stored or logged.
+Remove secrets from everything that is shown, stored or logged.
 
-Text is redacted by pattern and by the secrets that are known (`redact`, `Redactor`). The credentials of a tool are
-taken out of its declaration when a request is read; nobody but the code that runs the tool can get them back, for that
-one request (`ToolSecrets.restore`).
+Text is redacted by pattern and by known secrets (`redact`, `Redactor`). A tool's credentials are removed from its
+declaration when a request is read; only the code that runs the tool can restore them, for the same request
+(`ToolSecrets.restore`).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _Key: TypeAlias = tuple[str, str, str, str]  # type, label, connector and origin
 
 REDACTED = "***"
 
-# What looks like a secret. Matches end before a quote or a backslash, so that a line of JSON stays one, and no pattern
-# takes longer than the text is long.
+# Patterns for secrets. Matches end before a quote or backslash, so that a line of JSON stays valid, and every pattern
+# runs in linear time.
 _PATTERNS = (
     (re.compile(r"\b(Bearer|Basic)\s+[^\s\"',;\\]+", re.IGNORECASE), rf"\1 {REDACTED}"),
     (re.compile(r"\b(api[-_]key\b[\\\"']*\s*[:=]\s*[\\\"']*)[^\s\"',;\\]+", re.IGNORECASE), rf"\1{REDACTED}"),
     (re.compile(r"\b(api key provided: )[^\s\"',;\\]+", re.IGNORECASE), rf"\1{REDACTED}"),
     (re.compile(r"(://[^/\s:@\"']*:)[^/\s@\"'\\]+@"), rf"\1{REDACTED}@"),
     (re.compile(r"\bsk-[\w*.-]{6,}", re.IGNORECASE), REDACTED),
-    # There is a digit in a key, or a star where it was masked; not in `hf-internal-testing`.
+    # A key contains a digit, or a star if it was masked, unlike `hf-internal-testing`.
     (
         re.compile(
             r"\b(?:pk|rk|csk|gsk|xai|hf|fw|r8|nvapi|pplx|tgp)[-_](?=[\w*.-]{0,40}[\d*])[\w*.-]{8,}", re.IGNORECASE
@@ -35,26 +35,27 @@ _PATTERNS = (
         REDACTED,
     ),
     (re.compile(r"\bAIza[\w-]{20,}"), REDACTED),  # Google's
-    # JSON web tokens. None begins behind a hyphen, or each of many such heads would be read to the end of the text.
+    # JSON web tokens. None begins after a hyphen; without this rule, each of many such starts would be read to the end
+    # of the text.
     (re.compile(r"(?<![\w-])eyJ[\w-]{10,}\.[\w.-]+"), REDACTED),
 )
-_MIN_LENGTH = 6  # a shorter known secret would be struck out of ordinary words
+_MIN_LENGTH = 6  # a shorter known secret would be removed from ordinary words
 
-# Every match contains one of these in lower case. To look for them costs a tenth of what the patterns cost.
+# Every match contains one of these in lower case. This check costs a tenth of the patterns' time.
 _MARKS = ("bearer", "basic", "api", "://", "aiza", "eyj")
 _PREFIX_MARK = re.compile("[-_](?<=[prs]k.|ai.|hf.|fw.|r8.|pi.|lx.|gp.)")  # the end of a key's prefix
 
-# Fields whose whole value is secret, at any depth of a tool.
+# Fields with an entirely secret value, at any depth in a tool.
 _CREDENTIALS = frozenset(
     ["authorization", "headers", "extra_headers", "api_key", "access_token", "client_secret", "password"]
 )
-# Fields that hold a JSON Schema or a grammar, where the names above are the names of somebody's parameters.
+# Fields with a JSON Schema or a grammar, where the names above can be parameter names.
 _SCHEMAS = frozenset(["parameters", "input_schema", "output_schema", "schema", "format"])
 
 
 def redact(text: str) -> str:
-    """Return a text without anything that looks like a key, a token or a password."""
-    if text.isascii() and not _has_mark(text.lower()):  # other characters can match in a pattern as ASCII letters do
+    """Redact keys, tokens and passwords in a text, by pattern."""
+    if text.isascii() and not _has_mark(text.lower()):  # non-ASCII letters can match ASCII letters in a pattern
         return text
     for pattern, replacement in _PATTERNS:
         text = pattern.sub(replacement, text)
@@ -66,7 +67,7 @@ def _has_mark(text: str) -> bool:
 
 
 class Redactor:
-    """Redacts known secrets, also as they are written within JSON, and whatever looks like a secret."""
+    """Redacts known secrets, including their JSON encodings, and text that resembles secrets."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         known = {secret for secret in secrets if len(secret) >= _MIN_LENGTH}
@@ -75,11 +76,10 @@ class Redactor:
         self._known = re.compile("|".join(map(re.escape, longest_first))) if known else None
 
     def __call__(self, text: str) -> str:
-        """Return the text without its secrets."""
         return redact(self.without_known(text))
 
     def without_known(self, text: str) -> str:
-        """Return the text without the known secrets; what only looks like one stays."""
+        """Redact only the known secrets."""
         return self._known.sub(REDACTED, text) if self._known else text
 
 
@@ -90,7 +90,7 @@ def without_password(url: str) -> str:
 
 
 class ToolSecrets:
-    """The tools of one request as its caller sent them, credentials included. Never stored, and not printable."""
+    """A request's tools as sent by the caller, including credentials. Never stored, and not printable."""
 
     __slots__ = ("_tools",)
 
@@ -102,19 +102,19 @@ class ToolSecrets:
 
     def restore(self, tool: _ToolFields) -> _ToolFields:
         """
-        Return a redacted tool as the caller sent it in this request; as it is if the caller sent no secrets for it.
+        Return a redacted tool with the secrets from this request, or unchanged without any.
 
-        Tools are told apart by type, `server_label` (or `name`), `connector_id` and the origin of `server_url`, so the
-        secrets that were sent for one server are never given to another. Those of the first such tool count.
+        Tools are identified by type, `server_label` (or `name`), `connector_id` and the origin of `server_url`, so
+        secrets for one server are never sent to another. The first such tool's secrets apply.
         """
         return self._tools.get(_key(tool), tool)
 
     def redact(self, tools: Sequence[object]) -> list[Any]:
-        """Return tools without their secrets, which are remembered here; those of namespaces too."""
+        """Return tools without their secrets, which are stored here, including tools in namespaces."""
         return [self._redact(tool) for tool in tools]
 
     def redact_items(self, items: Sequence[object]) -> list[Any]:
-        """Return items, such as `additional_tools`, without the secrets of the tools that they bring."""
+        """Return items, for example `additional_tools`, without their tools' secrets."""
         return [self._redact_item(item) for item in items]
 
     def _redact_item(self, item: object) -> object:
@@ -135,10 +135,10 @@ class ToolSecrets:
 
 def without_credentials(value: object) -> Any:
     """
-    Return a copy of a tool, or of a part of one, without credentials.
+    Return a copy of a tool, or part of a tool, without credentials.
 
-    Of `server_url` the origin stays, and of `domain_secrets` all but the values: a path may be a secret, too. Of skills
-    all but their archives, which may be large.
+    `server_url` keeps only its origin, because a path can also be a secret. `domain_secrets` lose their values, and
+    skills their archives, which can be large.
     """
     if isinstance(value, list):
         return [without_credentials(one) for one in value]
@@ -161,14 +161,14 @@ def without_credentials(value: object) -> Any:
 
 
 def origin_of(url: object) -> str | None:
-    """Return scheme, host and port of a URL, without user and password; None if it is no URL with a host."""
+    """Return a URL's scheme, host and port, without user and password; None for anything except a URL with a host."""
     try:
         parts = urlsplit(url) if isinstance(url, str) else None
         if not parts or not parts.scheme or not parts.hostname:
             return None
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         return f"{parts.scheme}://{host}" + (f":{parts.port}" if parts.port is not None else "")
-    except ValueError:  # half a bracket, or a port that is no number
+    except ValueError:  # an unbalanced bracket, or a non-numeric port
         return None
 
 

@@ -1,4 +1,4 @@
-"""Find the calls that a request approves or denies, and those among them that were run before."""
+"""Find the calls that a request approves or denies, and earlier runs of these calls."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from app.core.stream.event_builder import Upstream
 from app.core.types.request import Item
 from app.errors import InvalidRequest
 
-MAX_APPROVED = 128  # calls that one request may approve: more than models make at once
-MAX_DENIED = 128  # denials of one request that are stored, the last ones; those before were when they were new
+MAX_APPROVED = 128  # approved calls per request: more than models make at once
+MAX_DENIED = 128  # stored denials per request, the last ones; earlier denials were stored when they were new
 
 APPROVAL_REQUEST, APPROVAL_RESPONSE = "mcp_approval_request", "mcp_approval_response"
 
 
 class ApprovedCall(NamedTuple):
-    """A call that the caller approves."""
+    """A call approved by the caller."""
 
-    request: Item  # the approval request, as it was stored if it was
-    place: str  # of the approval in the request, such as `input[1]`
-    call_id: str | None  # the backend's id of the call
-    earlier: tuple[Item, Upstream] | None = None  # the item of the call if it was run before, with the backend's fields
+    request: Item  # the approval request, in its stored form if stored
+    place: str  # the approval's path in the request, for example `input[1]`
+    call_id: str | None  # the backend's id
+    earlier: tuple[Item, Upstream] | None = None  # the item and backend fields of an earlier run
 
 
 class Decisions(NamedTuple):
-    """What a request decides about calls that need an approval."""
+    """A request's decisions about calls that need approval."""
 
     approved: Sequence[ApprovedCall] = ()
-    denied: Mapping[str, str] = MappingProxyType({})  # the place of each denial, by the id of the approval request
+    denied: Mapping[str, str] = MappingProxyType({})  # each denial's path, by approval request id
 
 
 NO_DECISIONS = Decisions()
 
 
 def answers_approvals(items: Iterable[Item]) -> bool:
-    """Return whether one of the items answers an approval request."""
+    """Return whether any item answers an approval request."""
     return any(item["type"] == APPROVAL_RESPONSE for item in items)
 
 
@@ -48,11 +48,11 @@ def find_decisions(
     stored: Sequence[Item], new: Sequence[Item], upstream: Mapping[str, Upstream], turns: Sequence[Turn]
 ) -> Decisions:
     """
-    Return the calls that new items approve and that the conversation does not contain yet, and those that they deny.
+    Return the approved calls not yet in the conversation, and the denied calls.
 
-    A call that could not be begun is made again if it is approved again. `stored` are the items before the new ones,
-    oldest first, and `turns` all stored turns of the chains, including siblings. Raises `InvalidRequest` for a
-    malformed answer, one without an approval request, and an approval of what was denied.
+    A call that could not be started runs again if approved again. `stored` are the items before the new ones, oldest
+    first; `turns` are all stored turns in the chains, including siblings. Raises `InvalidRequest` for a malformed
+    answer, an answer without an approval request, or an approval after a denial.
     """
     requests = _requests(stored, new, turns)
     existing = {
@@ -73,7 +73,7 @@ def find_decisions(
     denied: dict[str, str] = {}
     for index, item in enumerate(new):
         if approved_id := _approved_by(item, upstream):
-            approved.pop(approved_id, None)  # it led to this call
+            approved.pop(approved_id, None)  # the approval resulted in this call
             attempted.add(approved_id)
         if item["type"] != APPROVAL_RESPONSE:
             continue
@@ -99,14 +99,14 @@ def find_decisions(
 
 
 def answered_before(place: str, *, denied: bool) -> InvalidRequest:
-    """Return the error for an answer to an approval request that was answered otherwise before."""
+    """Return the error for a second, different answer to an approval request."""
     answer = "denied" if denied else "approved"
     message = f"This call was already {answer}. An approval request can be answered only once."
     return InvalidRequest(message, param=f"{place}.approve", code="already_answered")
 
 
 def _requests(stored: Sequence[Item], new: Sequence[Item], turns: Sequence[Turn]) -> dict[str, Item]:
-    """Return the approval requests by id: as they were made here, else as they first came."""
+    """Return approval requests by id: as created here, otherwise as first received."""
     requests: dict[str, Item] = {}
     for item in itertools.chain(*(turn.response["output"] for turn in turns), stored, new):
         if item["type"] == APPROVAL_REQUEST and isinstance(request_id := item.get("id"), str):
@@ -122,7 +122,7 @@ def _denied_by(item: Item) -> str | None:
 
 
 def _approved_by(item: Item, upstream: Mapping[str, Upstream]) -> str | None:
-    """Return the id of the approval request that a call was made for, if any."""
+    """Return the id of the approval request for a call, if any."""
     row = ITEM_TYPES.get(item["type"])
     if row is None or not row.hosted:
         return None
@@ -132,9 +132,9 @@ def _approved_by(item: Item, upstream: Mapping[str, Upstream]) -> str | None:
 
 def _was_begun(item: Item, upstream: Mapping[str, Upstream]) -> bool:
     """
-    Return whether an approved call was begun.
+    Return whether an approved call was started.
 
-    That is not known of a client's copy of a failed call; then the claim of the approval decides whether it is run.
+    This is unknown for a client's copy of a failed call; then claiming the approval decides whether it runs.
     """
     if notes := _notes(item, upstream):
         return notes.get("begun") is not False

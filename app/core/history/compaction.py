@@ -1,4 +1,4 @@
-"""The items of a compacted conversation: the messages to the model, and the compaction that replaces the rest."""
+"""The items of a compacted conversation: messages to the model, and the compaction that replaces the rest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from app.core.types.request import Item
 TRIGGER = "compaction_trigger"
 COMPACTION = "compaction"
 
-CONTENT_MARK = "antiphon1."  # the beginning of `encrypted_content` that can be read here, with the right key
+CONTENT_MARK = "antiphon1."  # the start of `encrypted_content` readable here, with the right key
 
 _KEPT_ROLES = frozenset({"user", "system", "developer"})
 
@@ -20,17 +20,17 @@ def is_compaction(items: Sequence[Item]) -> bool:
 
 
 def has_compaction(items: Sequence[Item]) -> bool:
-    """Return whether one of the items is a compaction that replaces the items before it."""
+    """Return whether any item is a compaction that replaces earlier items."""
     return any(map(_replaces_earlier, items))
 
 
 def _replaces_earlier(item: Item) -> bool:
-    """Return whether an item is a compaction; not one of another server, since what it stands for cannot be read."""
+    """Return whether an item is a readable compaction; another server's does not replace anything."""
     return item["type"] == COMPACTION and str(item.get("encrypted_content")).startswith(CONTENT_MARK)
 
 
 def messages_kept(items: Sequence[Item]) -> list[Item]:
-    """Return the messages that a compaction does not replace: those to the model."""
+    """Return the messages that a compaction keeps: messages to the model."""
     return [item for item in items if _is_kept(item)]
 
 
@@ -40,21 +40,21 @@ def _is_kept(item: Item) -> bool:
 
 def without_compacted(items: Sequence[Item]) -> list[Item]:
     """
-    Return a conversation without the items that its latest compaction replaces.
+    Return a conversation without the items replaced by its latest compaction.
 
     "The latest compaction item carries the necessary context to continue the conversation." A compaction within a
-    response follows the input of that response; it is moved before the input, so that the model reads the summary first
-    and then the input that it has to answer.
+    response follows that response's input. It is moved before the input, so that the model reads the summary first,
+    then the input to answer.
     """
     latest = max((position for position, item in enumerate(items) if _replaces_earlier(item)), default=0)
     end = latest
     while end and _is_kept(items[end - 1]):
         end -= 1
-    if end == 0:  # only messages, as `POST /responses/compact` returns them
+    if end == 0:  # only messages, as returned by `POST /responses/compact`
         end = latest
     return [*messages_kept(items[:end]), *items[latest : latest + 1], *items[end:latest], *items[latest + 1 :]]
 
 
 def least_of_compacted(items: Sequence[Item]) -> list[Item]:
-    """Return the items that would remain after another compaction, including the summary that exists already."""
+    """Return the items that another compaction would keep, including the existing summary."""
     return [item for item in without_compacted(items) if _is_kept(item) or _replaces_earlier(item)]

@@ -1,5 +1,5 @@
 """
-Combine the stored turns of a conversation and the input of a request into the items that a model is sent.
+Combine a conversation's stored turns and a request's input into the items sent to the model.
 
 This is the whole pipeline, in order; `app.responses.context` loads its data.
 """
@@ -24,38 +24,38 @@ from app.errors import InvalidRequest, Warnings
 
 @frozen
 class RequestContext:
-    """The conversation that a response is to continue."""
+    """The conversation that a response continues."""
 
-    key: str  # of the chain that the response will be in
-    model: str | None  # of the last response
-    items: list[Item]  # as a model is sent them, oldest first
-    new: list[Item]  # those that the request adds
+    key: str  # the key of the response's chain
+    model: str | None  # the last response's model
+    items: list[Item]  # as sent to the model, oldest first
+    new: list[Item]  # items added by the request
     added: int  # the number of items at the end of `items` that come from `new`
-    upstream: dict[str, Upstream]  # the fields that the backend sent, by item id
-    decrypted: dict[str, Upstream]  # the part of it that the request contained in encrypted form
-    compacts: bool  # whether a summary is requested instead of an answer
+    upstream: dict[str, Upstream]  # backend fields, by item id
+    decrypted: dict[str, Upstream]  # the part of `upstream` that the request contained in encrypted form
+    compacts: bool  # whether the request is for a summary instead of an answer
     warnings: Warnings
-    decisions: Decisions = NO_DECISIONS  # about calls that need an approval
-    configuration: Configuration = UNCHANGED  # by items of the conversation
-    images: Mapping[str, ImageReference] = field(default_factory=dict)  # that are stored beside the items, by item id
+    decisions: Decisions = NO_DECISIONS  # about calls that need approval
+    configuration: Configuration = UNCHANGED  # set by conversation items
+    images: Mapping[str, ImageReference] = field(default_factory=dict)  # images stored separately, by item id
 
 
 @frozen
 class NewInput:
-    """The input of a request, with the items that it refers to and what was encrypted."""
+    """A request's input, with referenced items and decrypted fields."""
 
     items: list[Item]
-    upstream: dict[str, Upstream] = field(default_factory=dict)  # of the conversation, and of items from elsewhere
+    upstream: dict[str, Upstream] = field(default_factory=dict)  # for the conversation, and for items from elsewhere
     decrypted: dict[str, Upstream] = field(default_factory=dict)  # see `RequestContext`
-    related: Sequence[Turn] = ()  # the turns of the chains whose requests for approval it answers
+    related: Sequence[Turn] = ()  # turns in the chains whose approval requests it answers
     warnings: Warnings = field(default_factory=Warnings)
 
 
 def continue_past(past: Past, new_input: NewInput, request: CreateResponse, key: str) -> RequestContext:
     """
-    Return the context of a request. `key` is that of the chain that the response will be in.
+    Return a request's context. `key` belongs to the response's chain.
 
-    Raises `InvalidRequest`, with the field at fault, for input that does not fit the conversation.
+    Raises `InvalidRequest`, naming the field, for input that does not fit the conversation.
     """
     new, warnings = new_input.items, new_input.warnings
     decisions = NO_DECISIONS
@@ -81,7 +81,7 @@ def join(
     key: str,
     decisions: Decisions = NO_DECISIONS,
 ) -> RequestContext:
-    """Return the context of new items that fit the conversation; a trigger of a compaction is not among its items."""
+    """Return the context for new items that fit the conversation, without a compaction trigger."""
     compacts = is_compaction(new)
     if compacts:
         new = new[:-1]

@@ -1,8 +1,8 @@
 """
-The images of a turn, which are stored beside its record.
+A turn's images, stored separately from its record.
 
-A conversation is loaded whole for each turn, and an image has megabytes of base64: a turn that continues needs to know
-only that it exists. The images of one turn are one record, so that they come and go with it.
+Each turn loads the whole conversation, but only needs to know that its images exist, and an image has megabytes of
+base64. A turn's images are a single record, with the same lifetime as the turn.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _TYPE = "image_generation_call"
 
 
 class ImageReference(NamedTuple):
-    """Where the image of an item is stored: see `bucket_of`."""
+    """Where an item's image is stored: see `bucket_of`."""
 
-    turn_id: str  # the name of the record
+    turn_id: str  # the record's name
     part: str  # of the chain
 
 
 def references(turn: Turn) -> dict[str, ImageReference]:
-    """Return where the images of a stored turn are, by item id."""
+    """Return the locations of a stored turn's images, by item id."""
     return {item_id: ImageReference(turn.response["id"], part) for item_id, part in (turn.images or {}).items()}
 
 
 def detach_images(turn: Turn, part: str) -> tuple[Turn, bytes | None]:
-    """Return a turn without its images, which go to that part of its chain, and the record of them, if it has any."""
+    """Return a turn without its images, and their record (None without images) for that part of the chain."""
     images: dict[str, str] = {}
     items = [_without_image(item, images) for item in turn.input]
     output = [_without_image(item, images) for item in turn.response.get("output", ())]
@@ -42,7 +42,7 @@ def detach_images(turn: Turn, part: str) -> tuple[Turn, bytes | None]:
 
 
 def _without_image(item: Item, images: dict[str, str]) -> Item:
-    """Return an item without its image, which is added to `images`; two of the same id are one image, or stay."""
+    """Move an item's image to `images`; the same image can repeat, but a different image with the same id stays."""
     item_id, image = item.get("id"), item.get("result")
     if item["type"] != _TYPE or not item_id or not isinstance(image, str) or images.setdefault(item_id, image) != image:
         return item
@@ -50,7 +50,7 @@ def _without_image(item: Item, images: dict[str, str]) -> Item:
 
 
 def attach_images(turn: Turn, record: bytes | None) -> Turn:
-    """Return a stored turn with its images; None, if they are gone."""
+    """Return a stored turn with its images; deleted images become None."""
     images = read_images(record)
     output = [with_image(item, images) for item in turn.response["output"]]
     response: Response = {**turn.response, "output": output}
@@ -58,19 +58,19 @@ def attach_images(turn: Turn, record: bytes | None) -> Turn:
 
 
 def read_images(record: bytes | None) -> dict[str, str]:
-    """Return the images of a record, in base64, by item id."""
+    """Return a record's images in base64, by item id."""
     images: dict[str, str] = orjson.loads(record) if record else {}
     return images
 
 
 def with_image(item: Item, images: Mapping[str, object]) -> Item:
-    """Return an item with its image, if that was stored beside it."""
+    """Return an item with its separately stored image, if any."""
     if item["type"] != _TYPE or item.get("result") or item.get("id") not in images:
         return item
     return {**item, "result": images[item["id"]]}
 
 
 def without_images(record: bytes | None, deleted: set[str]) -> bytes | None:
-    """Return a record of images without those of some items; None, if none are left."""
+    """Return an image record without some items' images; None if it becomes empty."""
     images = {item_id: image for item_id, image in read_images(record).items() if item_id not in deleted}
     return orjson.dumps(images) if images else None

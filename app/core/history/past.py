@@ -1,4 +1,4 @@
-"""The stored turns that a request continues from, as one conversation."""
+"""The stored turns before a request, as a conversation."""
 
 from __future__ import annotations
 
@@ -18,24 +18,23 @@ from app.errors import Warnings
 @frozen
 class Past:
     """
-    A conversation as it was stored, oldest first.
+    A stored conversation, oldest first.
 
-    It is never changed, because it may be used by many requests.
+    It is immutable, because many requests can share it.
     """
 
     response_ids: Sequence[str] = ()
-    items: Sequence[Item] = ()  # as they are stored
-    sent: Sequence[Item] = ()  # as a model is sent them: rewritten, and without those that a compaction replaces
-    upstream: dict[str, Upstream] = field(default_factory=dict)  # the fields that the backend sent, by item id
-    model: str | None = None  # of the last response
-    has_unstored: bool = False  # whether one of the turns is not stored
-    configuration: Configuration = UNCHANGED  # of later responses
+    items: Sequence[Item] = ()  # in stored form
+    sent: Sequence[Item] = ()  # as sent to the model: rewritten, and without compacted items
+    upstream: dict[str, Upstream] = field(default_factory=dict)  # backend fields, by item id
+    model: str | None = None  # the last response's model
+    has_unstored: bool = False  # whether any turn is not stored
+    configuration: Configuration = UNCHANGED  # for later responses
     warnings: Sequence[str] = ()  # about items that cannot be sent
-    images: Mapping[str, ImageReference] = field(default_factory=dict)  # that are stored beside the items, by item id
+    images: Mapping[str, ImageReference] = field(default_factory=dict)  # images stored separately, by item id
 
     @staticmethod
     def of(turns: Iterable[Turn]) -> Past:
-        """Return the conversation of some turns."""
         return Past().extended(turns)
 
     def extended(self, turns: Iterable[Turn]) -> Past:
@@ -70,5 +69,5 @@ class Past:
         )
 
     def items_by_id(self) -> dict[str, Item]:
-        """Return the items by id; where a client has sent one again, the item as it first came."""
+        """Return items by id; if a client repeats an item, its first version."""
         return {item["id"]: item for item in reversed(self.items) if isinstance(item.get("id"), str)}

@@ -1,4 +1,4 @@
-"""What clients send although the conversation that they continue has it already, beside the results of tools."""
+"""Drop input that repeats the conversation, except tool results."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from app.errors import Warnings
 
 
 def drop_repetitions(history: Sequence[Item], new: Sequence[Item], warnings: Warnings) -> list[Item]:
-    """Return the new items without those that repeat the conversation; results follow their calls directly in chat."""
+    """Return the new items without repetitions; in chat, results follow their calls directly."""
     return _without_question(history, _without_output(history, new, warnings), warnings)
 
 
 def _without_output(history: Sequence[Item], new: Sequence[Item], warnings: Warnings) -> list[Item]:
     """
-    Return the new items without calls and compactions of earlier responses, and what those had before them.
+    Return the new items without earlier responses' calls and compactions, and without repeated items before them.
 
-    Open WebUI repeats the answer whose calls it has run, VS Code the last compaction. The model would see each call
-    twice, once without a result; and a compaction replaces the items before it, with the calls of these results.
+    Open WebUI repeats the answer with the calls, VS Code the last compaction. The model would see each call twice, once
+    without a result. A repeated compaction would also replace earlier items, including the calls for these results.
     """
     if not any(map(_is_mark, new)):
         return [*new]
@@ -37,7 +37,7 @@ def _without_output(history: Sequence[Item], new: Sequence[Item], warnings: Warn
 
 
 def _is_mark(item: Item) -> bool:
-    """Return whether only an answer can have this item."""
+    """Return whether an item can only come from an answer."""
     return item["type"] == COMPACTION or (_call_id(item) is not None and not item["type"].endswith("_output"))
 
 
@@ -47,7 +47,7 @@ def _call_id(item: Item) -> str | None:
 
 
 def _identity(item: Item) -> tuple[object, ...] | None:
-    """Return what an item has wherever it is sent again, which may be without its id; None if it is not recognised."""
+    """Return the parts of an item that stay equal when it is repeated, even without its id; None if not comparable."""
     type_ = item["type"]
     if type_ == COMPACTION:
         return (type_, item["id"]) if item.get("id") else None
@@ -60,7 +60,7 @@ def _identity(item: Item) -> tuple[object, ...] | None:
 
 
 def _canonical(content: object) -> bytes | str:
-    """Return what is the same however the same JSON is written."""
+    """Return a representation independent of JSON formatting."""
     try:
         return orjson.dumps(orjson.loads(content) if isinstance(content, str) else content, option=orjson.OPT_SORT_KEYS)
     except (ValueError, TypeError):
@@ -69,12 +69,12 @@ def _canonical(content: object) -> bytes | str:
 
 def _without_question(history: Sequence[Item], new: Sequence[Item], warnings: Warnings) -> list[Item]:
     """
-    Return the new items without the last user message if it is repeated before the result of a tool.
+    Return the new items without the last user message, if it is repeated before a tool result.
 
-    Semantic Kernel repeats it. In chat, results follow their calls, so the model would see the question a second time.
+    Semantic Kernel repeats it. In chat, results follow their calls, so the model would see the question again.
     """
     last = max((position for position, item in enumerate(new) if item["type"].endswith("_output")), default=0)
-    if not any(map(is_by_user, new[:last])):  # as it is in nearly all requests; a history may be long
+    if not any(map(is_by_user, new[:last])):  # nearly all requests; a history can be long
         return [*new]
     question = next(filter(is_by_user, reversed(history)), None)
     if question is None:

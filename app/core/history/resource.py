@@ -1,4 +1,4 @@
-"""The response resource, with the parameters of its request."""
+"""The response resource, including its request parameters."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def new_response(
     request: CreateResponse, *, response_id: str, created_at: int, model: str, store: bool = True
 ) -> Response:
     """
-    Return the resource of a new response, with every required field.
+    Return the resource for a new response, with all required fields.
 
-    Parameters of the request are echoed; others have the default that took effect. The JSON schema of `text.format` is
-    echoed, too, although the spec has null: clients parse the output by it.
+    Request parameters are echoed; others have their effective default. The JSON schema in `text.format` is also echoed,
+    although the spec has null, because clients parse the output by it.
     """
     reasoning = request.reasoning
     return {
@@ -77,7 +77,7 @@ _WEB_SEARCH: Mapping[str, object] = {
     "search_context_size": "medium",
     "user_location": {"type": "approximate", "city": None, "country": None, "region": None, "timezone": None},
 }
-# The fields that a tool is echoed with if they were not set or null, by its type: what took effect.
+# Effective values of unset or null tool fields in the echo, by tool type.
 _TOOL_DEFAULTS: Mapping[str, Mapping[str, object]] = {
     "function": {"description": None, "parameters": None, "strict": False},
     "custom": {"format": {"type": "text"}},
@@ -101,12 +101,12 @@ _TOOL_DEFAULTS: Mapping[str, Mapping[str, object]] = {
         "size": "auto",
     },
 }
-# Defaults that also complete an object that was set in part.
+# Defaults that also complete partially set objects.
 _COMPLETED = ("user_location", "ranking_options")
 
 
 def _tool(tool: Mapping[str, object]) -> dict[str, object]:
-    """Echo a tool, with the defaults of what was not set."""
+    """Echo a tool, with defaults for unset fields."""
     defaults = _TOOL_DEFAULTS.get(str(tool["type"]), {})
     echoed = {**defaults, **tool, **{name: value for name, value in defaults.items() if tool.get(name) is None}}
     for name in _COMPLETED:
@@ -117,7 +117,7 @@ def _tool(tool: Mapping[str, object]) -> dict[str, object]:
 
 
 def declared_tool(tool: Mapping[str, object]) -> dict[str, object]:
-    """Return the declaration of a tool that was echoed: without its defaults, which mean the same."""
+    """Return an echoed tool's declaration, without default values."""
     defaults = _TOOL_DEFAULTS.get(str(tool["type"]), {})
     return {name: value for name, value in tool.items() if value is not None and value != defaults.get(name)}
 

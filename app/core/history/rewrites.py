@@ -1,4 +1,4 @@
-"""Items that are rewritten before they are translated: types without a counterpart in chat."""
+"""Rewrite items without a counterpart in chat, before translation."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from app.core.types.frozen import frozen
 from app.core.types.request import CreateResponse, Item, Part, ReasoningOptions, TextOptions, is_uncalled
 from app.errors import Warnings, label
 
-# A name with a prefix: items of extensions are ignored where they are not known.
+# With a prefix, because unknown extension items are ignored.
 _UPDATE = "openai:configuration_update"
 
 
 @frozen
 class Configuration:
-    """What the `configuration_update` items of a conversation set, in place of a request's own parameters."""
+    """Parameters set by a conversation's `configuration_update` items, which override the request's."""
 
-    effort: str | None = None  # of reasoning
+    effort: str | None = None  # reasoning effort
     text_format: Mapping[str, object] | None = None  # as in `text.format`
 
     def updated(self, items: Iterable[Item]) -> Configuration:
-        """Return the configuration after some more items."""
+        """Return the configuration after more items."""
         effort, text_format = self.effort, self.text_format
         updates = [item for item in items if item["type"] == _UPDATE]
         for item in updates:
@@ -32,7 +32,6 @@ class Configuration:
         return Configuration(effort, text_format) if updates else self
 
     def applied(self, request: CreateResponse) -> CreateResponse:
-        """Return a request with this configuration."""
         changes: dict[str, object] = {}
         if self.effort:
             reasoning = request.reasoning or ReasoningOptions()
@@ -46,12 +45,12 @@ class Configuration:
 UNCHANGED = Configuration()
 
 
-# The form of content that OpenAI encrypts. Other servers send the text itself.
+# OpenAI's encrypted content format. Other servers send plain text.
 _SEALED = re.compile(r"gAAAAA[\w-]{80,}={0,2}")
 
 
 def rewrite_items(items: Iterable[Item], warnings: Warnings) -> list[Item]:
-    """Return the items with messages of agents, and outputs without a call, as user messages."""
+    """Return the items with agent messages, and outputs without a call, as user messages."""
     return [rewrite(item, warnings) if (rewrite := _REWRITES.get(item["type"])) else item for item in items]
 
 

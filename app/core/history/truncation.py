@@ -4,9 +4,8 @@ Remove the oldest part of a conversation that is too long for the model.
 "`auto`: The server MAY truncate earlier parts of the context ... Providers SHOULD apply sensible heuristics when doing
 so (e.g., preserving system messages and recent turns)."
 
-The conversation is removed in pieces, oldest first: whole turns, and then, of the current turn (the longest one in an
-agent), single steps of the model with the results of their calls. A call is never separated from its output, nor an
-answer from its question.
+The conversation is removed in pieces, oldest first: whole turns, then single model steps with their call results from
+the current turn (the longest in an agent). A call is never separated from its output, or an answer from its question.
 """
 
 from __future__ import annotations
@@ -18,26 +17,26 @@ from app.core.items import ITEM_TYPES, OUTPUTS, is_by_user
 from app.core.types.request import Item
 from app.core.usage.token_estimate import estimate_json
 
-# Items that stay and belong to no turn: instructions, tools, and compactions.
+# Items outside all turns, which stay: instructions, tools, and compactions.
 _PINNED = frozenset(row.type for row in ITEM_TYPES.values() if row.pinned)
 _HOSTED = frozenset(row.type for row in ITEM_TYPES.values() if row.hosted)
 _PINNED_ROLES = frozenset({"system", "developer"})
 
 
-# Shares of a prompt to try when it is too long, after the share that the backend's error message implies.
+# Prompt shares to try, after the share implied by the backend's error message.
 _SHARES = (0.75, 0.5, 0.25, 0.0)
 
 
 class Truncation:
     """
-    Leaves out more and more of a conversation, while the prompt with it is too long.
+    Removes more and more of a conversation while its prompt is too long.
 
-    System and developer messages, the last user message and the last step of the model always stay, even if they alone
-    are too long. Estimates are computed once.
+    System and developer messages, the last user message and the last model step always stay, even if they alone are too
+    long. Estimates are computed once.
     """
 
     def __init__(self, items: Sequence[Item], prompt_tokens: int | None = None) -> None:
-        """`prompt_tokens` is the estimated size of the whole prompt, by default that of the items alone."""
+        """`prompt_tokens` is the estimated size of the whole prompt, by default of the items alone."""
         self._items = items
         self._sizes = [estimate_json(item) for item in items]
         self._total = sum(self._sizes)
@@ -48,13 +47,13 @@ class Truncation:
         """
         Yield shorter and shorter conversations.
 
-        `fits` is the share of the prompt that fits, if it is known; `margin` is the part of it that is used, since
-        sizes are estimates.
+        `fits` is the prompt share that fits, if known; `margin` is the fraction of it to use, because sizes are
+        estimates.
         """
         first = 1.0 if fits is None else fits * margin
         length = len(self._items)
         for share in (*(() if fits is None else (first,)), *(share for share in _SHARES if share < first)):
-            # Tools and instructions stay, so the items have to shrink by more than the whole prompt.
+            # Tools and instructions stay, so the items must shrink by more than the whole prompt.
             left = self.left(1 - (1 - share) * self._prompt / max(1, self._total))
             if len(left) < length:
                 length = len(left)
@@ -74,13 +73,13 @@ class Truncation:
 
 
 def _remainder(item: Item) -> Item | None:
-    """Return the parts of a removed item that are needed: tools that a search found can still be called."""
+    """Return the needed part of a removed item: tools found by a search can still be called."""
     tools = item.get("tools") if item["type"] == "tool_search_output" else None
     return {"type": item["type"], "tools": tools} if tools else None
 
 
 def _pieces(items: Sequence[Item]) -> Iterator[set[int]]:
-    """Yield the positions of items that are removed together, oldest first."""
+    """Yield the positions of items to remove together, oldest first."""
     current = max((position for position, item in enumerate(items) if is_by_user(item)), default=-1)
     steps = _steps(items, current)
     staying = {current, *(steps[-1] if steps else ())}
@@ -93,10 +92,10 @@ def _pieces(items: Sequence[Item]) -> Iterator[set[int]]:
 
 def _steps(items: Sequence[Item], current: int) -> list[list[int]]:
     """
-    Return the positions of each earlier turn, and of each step of the current one.
+    Return the positions of each earlier turn, and of each step in the current turn.
 
-    A turn begins with a user message, a step where the model continues after an output. The item of a hosted tool is a
-    call and its output in one.
+    A turn begins with a user message, a step when the model continues after an output. A hosted tool's item contains a
+    call and its output.
     """
     steps: list[list[int]] = []
     answered = False  # whether the last item was an output
@@ -114,9 +113,9 @@ def _steps(items: Sequence[Item], current: int) -> list[list[int]]:
 
 def _paired(items: Sequence[Item]) -> dict[int, set[int]]:
     """
-    Return for the position of each call and output the positions of both. Ids may be reused in later turns.
+    Map each call's and output's position to the positions of both. Ids can be reused in later turns.
 
-    An approval request, the response to it, and the call that follows belong together in the same way.
+    Approval requests, their responses, and the resulting calls also belong together.
     """
     pairs: dict[int, set[int]] = {}
     latest: dict[str, set[int]] = {}
@@ -134,9 +133,9 @@ def _paired(items: Sequence[Item]) -> dict[int, set[int]]:
     return pairs
 
 
-# A number that may be a token count, and no part of a longer run of digits.
+# A possible token count, not part of a longer run of digits.
 _COUNT = r"(?<![\d,])\d[\d,]{2,11}(?![\d,])"
-# How error messages introduce the limit; in one form it follows the count.
+# How error messages introduce the limit; in one format it follows the count.
 _LIMIT = re.compile(
     rf"(?:context (?:length|window|size)|max(?:imum)?|limit|must be <=)\D{{0,30}}+({_COUNT})|> ({_COUNT})",
     re.IGNORECASE,
@@ -146,9 +145,9 @@ _NUMBER = re.compile(_COUNT)
 
 def share_that_fits(message: str) -> float | None:
     """
-    Return the share of a prompt that fits, from a backend's error message that it is too long.
+    Return the prompt share that fits, from a backend's error message about an overlong prompt.
 
-    None if the message does not have both numbers: the limit, and the tokens that the backend counted.
+    None unless the message contains both numbers: the limit, and the backend's token count.
     """
     match = _LIMIT.search(message)
     limit = _count(match[1] or match[2]) if match else 0

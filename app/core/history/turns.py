@@ -1,9 +1,9 @@
 """
 The stored turns of a conversation.
 
-A chain is a tree of turns: each has its response, its own input items, and the id of its parent. The history of a turn
-is the path from the root to it, so continuing from an earlier response forks and siblings are not included. Nothing is
-copied from turn to turn.
+A chain is a tree of turns, each with its response, its own input items, and its parent's id. A turn's history is the
+path from the root, so continuing an earlier response creates a fork, and siblings are excluded. Turns do not copy
+earlier turns.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from app.errors import InvalidRequest
 
 
 class Turn(NamedTuple):
-    """One stored response."""
+    """A stored response."""
 
     response: Response
-    input: list[Item]  # of this turn only
-    upstream: dict[str, Upstream]  # the fields that the backend sent, by item id
+    input: list[Item]  # this turn's only
+    upstream: dict[str, Upstream]  # backend fields, by item id
     request: Mapping[str, object] | None = None  # see `recorded_request`; None in older records
-    warnings: Sequence[str] | None = None  # what was left out or changed of the request
-    images: Mapping[str, str] | None = None  # of the items whose images are stored beside: see `history.images`
-    measures: Mapping[str, object] | None = None  # times and cost of a response that has ended
+    warnings: Sequence[str] | None = None  # about omitted or changed request parameters
+    images: Mapping[str, str] | None = None  # for items with separately stored images: see `history.images`
+    measures: Mapping[str, object] | None = None  # times and cost of a finished response
 
     def record(self) -> bytes:
         """
-        Return the turn as it is stored.
+        Return the turn's record.
 
-        The text of a reasoning item is usually the text that the backend sent. Then it is stored once, in the item.
+        A reasoning item usually has the same text as its backend fields. Such text is stored once, in the item.
         """
         turn = self._asdict()
         texts = _reasoning(self.response) if self.upstream else ()
@@ -49,7 +49,7 @@ class Turn(NamedTuple):
         return dumps(turn)
 
     def entry(self) -> bytes:
-        """Return the entry of this turn in a list of responses, as JSON."""
+        """Return the turn's entry in a response list, as JSON."""
         response, measures = self.response, self.measures or {}
         return dumps(
             {
@@ -66,33 +66,32 @@ class Turn(NamedTuple):
 
     @staticmethod
     def of(record: bytes) -> Turn:
-        """Return the turn of a stored record."""
         fields = orjson.loads(record)
         if same := fields.get(_TEXT_FIELDS):
             for item_id, text in _reasoning(fields["response"]):
                 if item_id in same:
                     fields["upstream"][item_id][same[item_id]] = text
-        return Turn(*map(fields.get, Turn._fields))  # a newer version may store more fields
+        return Turn(*map(fields.get, Turn._fields))  # newer versions can store more fields
 
     @property
     def items(self) -> list[Item]:
-        """The input items and the output items."""
+        """Input items, then output items."""
         return [*self.input, *self.response["output"]]
 
 
-# In a record: the names of the upstream fields whose text is that of their reasoning item, by the item's id.
+# The record's field with the omitted upstream field names, by reasoning item id.
 _TEXT_FIELDS = "text_fields"
 
 
 def _reasoning(response: Response) -> Iterator[tuple[str, str]]:
-    """Yield the ids of the reasoning items with a text, and the text of each."""
+    """Yield the id and text of each reasoning item with text."""
     for item in response.get("output") or ():
         if item.get("type") == "reasoning" and (texts := _texts(item.get("content")) or _texts(item.get("summary"))):
             yield item["id"], texts[0]
 
 
 def _name_of(text: str, upstream: Upstream | None) -> str | None:
-    """Return the name of the field with that text, the very object."""
+    """Return the name of the field that holds this text object (compared by identity)."""
     return next((name for name, value in (upstream or {}).items() if value is text), None)
 
 
@@ -115,7 +114,7 @@ def _listed_steps(measures: Mapping[str, object]) -> list[JSONObject]:
 
 
 def tools_used(output: Sequence[Item]) -> list[str]:
-    """Return the first tools that were called: names of functions, labels of MCP servers, types of hosted tools."""
+    """Return the first called tools: function names, MCP server labels, hosted tool types."""
     tools: dict[str, None] = {}
     for item in output:
         kind = str(item.get("type"))
@@ -126,15 +125,15 @@ def tools_used(output: Sequence[Item]) -> list[str]:
 
 
 def answer_preview(output: Sequence[Item]) -> str:
-    """Return the beginning of the answer's text or refusal, without what is between the first messages."""
+    """Return the start of the answer's text or refusal, joined from its first two messages' texts."""
     texts = (text for item in output if item.get("type") == "message" for text in _texts(item.get("content")))
     return _beginning("\n".join(itertools.islice(texts, 2)))
 
 
 def preview(items: Sequence[Item]) -> str:
     """
-    Return the beginning of the last user message in a turn's input, or else of the last call's output, or else what was
-    answered to the last approval request.
+    Return the start of the last user message in a turn's input, otherwise of the last call output, otherwise the last
+    approval decision.
     """
     texts = (text for item in reversed(items) if item.get("role") == "user" for text in _texts(item.get("content")))
     outputs = (text for item in reversed(items) for text in _texts(item.get("output")))
@@ -159,7 +158,7 @@ def _texts(content: object) -> list[str]:
     return [text for text in texts if isinstance(text, str)]
 
 
-# Parameters of a request that the response resource shows only with defaults filled in, or not at all.
+# Request parameters that the response resource omits, or shows only with defaults filled in.
 _RECORDED = {
     "frequency_penalty",
     "include",
@@ -183,16 +182,16 @@ _RECORDED = {
 
 def recorded_request(request: CreateResponse, extra_names: Collection[str]) -> dict[str, object]:
     """
-    Return what to store of a request, besides its input and response, to be able to translate it again.
+    Return the request parameters to store in addition to input and response, for translating the request again.
 
-    `extra_names` are the parameters that the backend has and the Responses API lacks. Others are not stored.
+    `extra_names` are the backend's parameters outside the Responses API. Others are not stored.
     """
     fields = request.model_dump(exclude_unset=True, include=_RECORDED, by_alias=True, serialize_as_any=True)
     return fields | {name: value for name, value in (request.model_extra or {}).items() if name in extra_names}
 
 
 def request_of(turn: Turn) -> CreateResponse:
-    """Return the request of a stored turn, with its own input."""
+    """Return a stored turn's request, with its own input."""
     response = turn.response
     echoed = {} if turn.request is not None else {name: response.get(name) for name in _RECORDED}
     fields = {
@@ -207,11 +206,10 @@ def request_of(turn: Turn) -> CreateResponse:
 
 def path(records: Mapping[str, bytes], response_id: str, known: Container[str] = ()) -> list[Turn] | None:
     """
-    Return the turns from the first to that of `response_id`, or None if any of them is missing.
+    Return the turns from the first to `response_id`, or None if any is missing.
 
-    Where a turn continues a response that is `known`, it is the first that is returned.
-
-    With a turn missing the model would answer as if it had never happened, so there is no partial history.
+    A turn that continues a `known` response is returned as the first. There is no partial history, because the model
+    would answer as if the missing turn had never happened.
     """
     turns: list[Turn] = []
     next_id: str | None = response_id
@@ -226,9 +224,9 @@ def path(records: Mapping[str, bytes], response_id: str, known: Container[str] =
 
 def find_item(records: Iterable[bytes], item_id: str) -> tuple[Item, Turn] | None:
     """
-    Return an item of a chain by its id, with the turn that it is in.
+    Return an item in a chain by its id, with its turn.
 
-    Where a client has sent an item again, it is the item that was made here, and not what came back.
+    If a client repeated the item, returns the original from the output.
     """
     mark = item_id.encode()
     sent: tuple[Item, Turn] | None = None
@@ -245,10 +243,10 @@ def find_item(records: Iterable[bytes], item_id: str) -> tuple[Item, Turn] | Non
 
 def check_outputs(history: Sequence[Item], new: Sequence[Item]) -> None:
     """
-    Raise `InvalidRequest` for a new output that answers no call of the conversation.
+    Raise `InvalidRequest` for a new output without a call in the conversation.
 
-    For conversations that are stored here. Clients that keep their own history may have truncated the call. An output
-    with a tool's name in place of a call id is meant to answer none.
+    This applies to stored conversations; clients with their own history may have truncated the call. An output with a
+    tool name instead of a call id intentionally has no call.
     """
     outputs = [
         (index, item)
@@ -271,9 +269,9 @@ _TEXT_OF = {"assistant": "output_text"}
 
 
 def input_item(item: Item, key: str) -> Item:
-    """Return an input item as the API lists it: with an id, a status, and content as a list of parts."""
+    """Return an input item as listed by the API: with an id, a status, and content as a list of parts."""
     type_ = item["type"]
-    listed = item.copy()  # takes less memory than a new dict with these fields
+    listed = item.copy()  # uses less memory than a new dict with these fields
     listed["id"] = item.get("id") or new_id(id_prefix(type_), key)
     if type_ == "message":
         listed["content"] = parts_of(item.get("content"), item["role"])
@@ -283,7 +281,7 @@ def input_item(item: Item, key: str) -> Item:
 
 
 def parts_of(content: str | Sequence[Part] | None, role: str) -> list[Part]:
-    """Return the content of a message, a string or a list of parts, as a list of parts."""
+    """Return message content, a string or a list of parts, as a list of parts."""
     if isinstance(content, str):
         content = [{"type": _TEXT_OF.get(role, "input_text"), "text": content}]
     return [{"annotations": [], **part} if part.get("type") == "output_text" else part for part in content or []]

@@ -1,4 +1,4 @@
-"""The time after which a server allows a retry, in seconds, from its headers or its message."""
+"""The time until a server allows a retry, in seconds, from its headers or message."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _IN_TEXT = re.compile(
 _IN_A_FIELD = re.compile(r'"retry_?after(?:_seconds)?":\s*"?(\d+(?:\.\d+)?)"?\s*[,}]', re.IGNORECASE)
 # OpenRouter quotes headers in the body.
 _IN_HEADERS = re.compile(r'"([\w-]{0,20}ratelimit-[\w-]{1,40})":\s*"([^"]+)"', re.IGNORECASE)
-_LONGEST = 366 * 86400.0  # seconds; a larger number is no wait
+_LONGEST = 366 * 86400.0  # seconds; a larger number is not a wait
 _RESETS = re.compile(r"(?:x-|anthropic-)?ratelimit-(?:reset(-\w+)?|(\w+)-reset)")
 
 
@@ -28,7 +28,7 @@ def retry_after(headers: Mapping[str, str], text: str = "", now: float | None = 
     Return the seconds to wait, at most a year; None if the response does not state a time.
 
     Sources, by precedence: `retry-after-ms`, `Retry-After` (seconds, a duration or a date), the resets of exhausted
-    limits, the text of the body, its fields, and the headers that it quotes. `now` is Unix time.
+    limits, text in the body, body fields, and headers quoted in the body. `now` is Unix time.
     """
     wait = _wait(headers, text, time.time() if now is None else now)
     return None if wait is None else min(wait, _LONGEST)
@@ -61,7 +61,7 @@ def _resets(headers: Mapping[str, str], now: float) -> Iterator[tuple[float, str
         number = _number(value)
         if number is None:
             wait = _seconds(value, now)
-        elif number > 1e9:  # Unix time, in seconds, or in milliseconds as OpenRouter has it
+        elif number > 1e9:  # Unix time, in seconds, or in OpenRouter's milliseconds
             wait = max(0.0, (number / 1000 if number > 1e11 else number) - now)
         else:
             wait = number
@@ -70,7 +70,7 @@ def _resets(headers: Mapping[str, str], now: float) -> Iterator[tuple[float, str
 
 
 def _seconds(text: str, now: float) -> float | None:
-    """Return the seconds until the time that a number, a duration or a date states."""
+    """Return the seconds from a number, a duration or a date."""
     if (number := _number(text)) is not None:
         return number
     return _duration(text) if _DURATION.match(text) else _until(text, now)
