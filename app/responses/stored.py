@@ -14,11 +14,10 @@ from app.core.request import known_extra_parameters
 from app.core.types.request import TERMINAL, CreateResponse, Item, Response
 from app.errors import InvalidRequest, NotFound
 from app.responses.background import Background, EventSubscription
-from app.responses.background.worker import SaveTurn
 from app.responses.context import ContextLoader
 from app.responses.images import load_images, turn_changes
 from app.responses.preparation import Preparation
-from app.responses.run import Caller, Run, Storage
+from app.responses.run import Caller, Run, SaveTurn, Storage
 from app.runtime.threads import read_records
 from app.stores import Change, Store, apply_with, images_bucket
 from app.stores.event_log import RunKey

@@ -25,7 +25,8 @@ from app.core.sse import log as frames
 from app.core.stream import event_batch
 from app.core.types.request import TERMINAL, CreateResponse, Event
 from app.errors import BackendError
-from app.responses.background import EventSubscription, worker
+from app.responses import run as running
+from app.responses.background import EventSubscription
 from app.responses.background.subscription import GONE
 from app.stores.event_log import Batch, EventLog, LoggingStore, RunKey
 from app.stores.memory import MemoryStore
@@ -173,12 +174,12 @@ async def test_background_events_in_quick_succession_are_written_together() -> N
     assert events[-1]["response"]["output"][0]["content"][0]["text"] == "".join(f"{n} " for n in range(200))
     assert story(events).count("output_text.delta") == 200
     _, *said, _ = appended.times
-    assert all(later - earlier >= 0.9 * worker.PAUSE for earlier, later in pairwise(said))
+    assert all(later - earlier >= 0.9 * running.APPEND_PAUSE for earlier, later in pairwise(said))
     assert 2 < len(appended.times) < 60
 
 
 async def test_background_beginning_and_end_are_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "PAUSE", 3600)
+    monkeypatch.setattr(running, "APPEND_PAUSE", 3600)
     appended = Appended()
     go = asyncio.Event()
     async with serving(Scripted([*HELLO, go, *HELLO]), store=appended.store) as http:
@@ -586,7 +587,7 @@ async def test_unexpected_exception_of_a_store_is_logged_with_the_response(
         gc.collect()
 
     (record,) = [record for record in records_of(caplog, "app") if record.levelname == "ERROR"]
-    assert (record.name, record.__dict__["response_id"]) == ("app.responses.background.worker", id)
+    assert (record.name, record.__dict__["response_id"]) == ("app.responses.run", id)
 
 
 async def test_restart_finds_runs_left_behind(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -37,9 +36,12 @@ async def cancelled_at(app: ASGIApp, word: bytes) -> list[dict[str, Any]]:
     sent: list[bytes] = []
     slow = asyncio.Event()
 
-    async def messages() -> AsyncIterator[Message]:
-        yield {"type": "http.request", "body": body, "more_body": False}
-        await asyncio.Event().wait()
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Message:
+        if not messages:
+            await asyncio.Event().wait()
+        return messages.pop()
 
     async def send(message: Message) -> None:
         said = message.get("body", b"")
@@ -48,7 +50,7 @@ async def cancelled_at(app: ASGIApp, word: bytes) -> list[dict[str, Any]]:
             await asyncio.Event().wait()  # there is no room for it, and there will be none
         sent.append(said)
 
-    task = asyncio.create_task(app(request, messages().__anext__, send))  # type: ignore[arg-type]
+    task = asyncio.create_task(app(request, receive, send))  # type: ignore[arg-type]
     async with asyncio.timeout(10):
         await slow.wait()
         task.cancel()

@@ -27,9 +27,9 @@ from app.core.usage import usage_of
 from app.errors import APIError, StoreUnavailable, TooManyRequests
 from app.responses.background.subscription import EventSubscription
 from app.responses.background.webhooks import Webhooks
-from app.responses.background.worker import BackgroundJob, LeaseLost, RunWorker, batch_of
 from app.responses.generate import abort_response
 from app.responses.images import load_images, turn_changes
+from app.responses.run import LeaseLost, Run, RunWorker, batch_of
 from app.runtime.tasks import end
 from app.stores import Change, Store, owner_of
 from app.stores.event_log import EventLog, RunKey
@@ -81,7 +81,7 @@ class Background:
         if self.webhooks:
             self.webhooks.start()
 
-    async def launch(self, run: BackgroundJob) -> Response:
+    async def launch(self, run: Run) -> Response:
         """
         Start a run and return its response, which is stored as `queued`.
 

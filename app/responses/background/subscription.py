@@ -9,7 +9,7 @@ from app.core.sse import encoder
 from app.core.sse import log as frames
 from app.core.types.request import Event
 from app.errors import APIError, NotFound, StoreUnavailable
-from app.responses.background.worker import persist
+from app.responses.run import persist
 from app.stores.event_log import Batch, EventLog, RunKey
 
 logger = logging.getLogger(__name__)
