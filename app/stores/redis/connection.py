@@ -49,6 +49,9 @@ _TLS_OPTIONS: dict[str, Callable[[str], object]] = {
     "ssl_check_hostname": lambda text: one_of("true", "false")(text) == "true",
 }
 
+# A URL before, in and after its list of hosts.
+_HOSTS = re.compile(r"([^:/?#]+://(?:[^/?#]*@)?)([^/?#]*)(.*)", re.DOTALL)
+
 Command: TypeAlias = tuple[str | int | bytes, ...]
 _Host: TypeAlias = tuple[str, int]
 
@@ -261,8 +264,10 @@ class RedisAddress(NamedTuple):
 def read_address(url: str) -> RedisAddress:
     """Parse a store's URL; raises ValueError, with a message that contains no secret."""
     try:
-        parts = urlsplit(url)
-        netlocs = [urlsplit(f"//{host}") for host in parts.netloc.rpartition("@")[2].split(",")]
+        # Since Python 3.14, `urlsplit` accepts brackets only around the whole host.
+        before, hosts_text, after = match.groups() if (match := _HOSTS.fullmatch(url)) else (url, "", "")
+        parts = urlsplit(f"{before}{hosts_text.partition(',')[0]}{after}")
+        netlocs = [urlsplit(f"//{host}") for host in hosts_text.split(",")]
         hosts = [(netloc.hostname or "", netloc.port or 6379) for netloc in netlocs]
         path = parts.path.removeprefix("/") or "0"
         if parts.fragment or not path.isdecimal() or not all(name for name, _ in hosts):
