@@ -22,6 +22,7 @@ from app.assembly.parts import (
     build_background,
     build_batch_worker,
     build_hooks,
+    build_images,
     build_keys,
     build_limits,
     build_metrics,
@@ -95,8 +96,9 @@ def create_app(
     labels = ModelLabels(router.models, router.model_label)
     for observer in observers:
         observer.models = labels
-    store = store or build_store(settings)
-    measured = metrics.store(store) if metrics else store
+    store, tools = store or build_store(settings), build_tools(settings)
+    with_images = build_images(store, tools)
+    measured = metrics.store(with_images) if metrics else with_images
     background = build_background(settings, store, measured)
     activity, revocation = Activity(store, backends=router.state), build_revocation(settings)
     policy = build_policy(settings.hooks)
@@ -107,7 +109,7 @@ def create_app(
         cipher=ContentCipher([key.get_secret_value() for key in settings.secret_key]),
         background=background,
         observers=[*observers, activity, *filter(None, (revocation, OutputObserver(policy) if policy else None))],
-        tools=build_tools(settings),
+        tools=tools,
     )
     responses.policy = policy
     responses.vision = build_vision(settings, router, measured)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,9 +44,11 @@ from app.stores.keys import FOREVER, LastingStore, StoredKeys
 from app.stores.memory import MemoryStore
 from app.stores.memory.counters import MemoryCounters
 from app.stores.memory.usage import MemoryUsage
+from app.stores.objects import with_image_objects
 from app.stores.usage import UsageStore
-from app.tools import ResourceTool
+from app.tools import HostedTool, ResourceTool
 from app.tools.files.batches import Batches
+from app.tools.files.contents.attachments import Attachments
 
 if TYPE_CHECKING:
     from app.observability.tracing import Tracing
@@ -116,6 +118,13 @@ def build_store(settings: Settings) -> Store:
     if any(quotas) and not isinstance(store, MeasuringStore):
         raise SettingsError(["ANTIPHON_MAX_STORED_BYTES: the store of ANTIPHON_STORE_URL must have `stored_bytes`"])
     return store
+
+
+def build_images(store: Store, tools: Mapping[str, HostedTool]) -> Store:
+    """Return the store with its images in object storage, if a tool has one."""
+    resources = [tool.resources for tool in tools.values() if isinstance(tool, ResourceTool)]
+    found = next((found["attachments"] for found in resources if "attachments" in found), None)
+    return with_image_objects(store, found if isinstance(found, Attachments) else None)
 
 
 def build_vision(settings: Settings, router: Router, store: Store) -> Vision | None:

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.stores import LISTED, Change, Store, images_bucket
+from app.stores.objects import ExaminedStore
 from tests.support.store_places import SHARED, TTL, Memory, Place
 
 CHAIN = "2f1c9a:c0ffee"
@@ -432,6 +433,17 @@ async def test_delete_does_not_renew(place: Place, store: Store) -> None:
     place.advance(0.6 * TTL)
 
     assert await store.all(CHAIN) == {}
+
+
+async def test_question_for_a_record_does_not_renew(place: Place, store: Store) -> None:
+    if not isinstance(store, ExaminedStore):
+        pytest.skip("the memory of a process is not asked")
+    await store.put(CHAIN, "resp_1", b"1")
+    place.advance(0.6 * TTL)
+    assert await store.exists(CHAIN, "resp_1")
+    assert not await store.exists(CHAIN, "resp_2")
+    place.advance(0.6 * TTL)
+    assert not await store.exists(CHAIN, "resp_1")
 
 
 async def test_use_of_one_bucket_does_not_renew_another(place: Place, store: Store) -> None:

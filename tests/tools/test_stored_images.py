@@ -44,6 +44,9 @@ class Loads:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.bytes = 0
+        for name in ("log", "counters", "usage", "lasting", "exists", "stored_bytes"):
+            if hasattr(store, name):  # `isinstance` with a protocol does not call `__getattr__` since Python 3.12
+                setattr(self, name, getattr(store, name))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -89,7 +92,7 @@ async def studio(store: Store, *answers: list[Any], **values: Any) -> AsyncItera
     async with serving(images.app) as url:
         art = {"url": f"{url}/v1", "api_key": "sk-art", "models": ["none"]}
         backends = {"art": art, "default": {"backend": "demo"}}
-        tools = {"image_generation": {"backend": "art", "model": "gpt-image-1"}}
+        tools = {"image_generation": {"backend": "art", "model": "gpt-image-1"}, **values.pop("tools", {})}
         app = create_app(
             settings(tools=tools, backends=backends, **values),
             backend=Scripted(*answers),

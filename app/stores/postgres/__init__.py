@@ -56,6 +56,10 @@ SELECT {_LEFT}, record FROM antiphon_buckets AS buckets
 LEFT JOIN antiphon_records AS records ON bucket = id AND records.name = $2
 WHERE buckets.name = $1 AND expires > clock_timestamp()
 """
+_EXISTS = """
+SELECT 1 FROM antiphon_buckets AS buckets JOIN antiphon_records AS records ON bucket = id AND records.name = $2
+WHERE buckets.name = $1 AND expires > clock_timestamp()
+"""
 _ALL = f"""
 SELECT {_LEFT}, records.name, record FROM antiphon_buckets AS buckets
 LEFT JOIN antiphon_records AS records ON bucket = id
@@ -193,6 +197,9 @@ class PostgresStore:
         rows = await self._client.fetch(_ALL, bucket, idempotent=True)
         await self._renew(bucket, rows)
         return {name: record for _, name, record in rows if name is not None}
+
+    async def exists(self, bucket: str, name: str) -> bool:
+        return bool(await self._client.fetch(_EXISTS, bucket, name, idempotent=True))
 
     async def names(self, bucket: str) -> set[str]:
         rows = await self._client.fetch(_NAMES, bucket, idempotent=True)

@@ -169,6 +169,10 @@ class RedisStore:
         fields = await self._use(bucket, ("HGETALL", _key(bucket)))
         return {name.decode(): value for name, value in fields.items() if not name.startswith(ENTRY.encode())}
 
+    async def exists(self, bucket: str, name: str) -> bool:
+        [exists] = await self._client.execute(_key(bucket), ("HEXISTS", _key(bucket), name))
+        return bool(exists)
+
     async def names(self, bucket: str) -> set[str]:
         fields = await self._use(bucket, ("HKEYS", _key(bucket)))
         return {name.decode() for name in fields if not name.startswith(ENTRY.encode())}

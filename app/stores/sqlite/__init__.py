@@ -200,6 +200,10 @@ class SQLiteStore:
     async def all(self, bucket: str) -> dict[str, bytes]:
         return await self._records(_ALL, bucket)
 
+    async def exists(self, bucket: str, name: str) -> bool:
+        values = {"bucket": bucket, "required": name, "now": self._clock()}
+        return bool(await self._db.read(lambda db: query(db, _HAS, values)))
+
     async def names(self, bucket: str) -> set[str]:
         rows = await self._read(_NAMES, {"bucket": bucket})
         return {*orjson.loads(rows[0][1])} if rows else set()

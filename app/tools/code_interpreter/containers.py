@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, Protocol, TypedDict, Unpack
 
 from app.core.types import JSONObject
 from app.errors import APIError, InvalidRequest, NotFound
@@ -23,6 +23,9 @@ from app.tools.code_interpreter.settings import CodeSettings, MemoryLimit
 from app.tools.code_interpreter.skills import Skill, SkillFolder
 from app.tools.files import File, Page, UnknownCursor
 from app.tools.files.uploads import Files, list_page
+
+if TYPE_CHECKING:
+    from app.tools.code_interpreter.kept_files import KeptFiles
 
 _DATA = "/mnt/data"
 _PIECE = 512 * 1024  # bytes per file read or write
@@ -119,6 +122,7 @@ class Containers(ABC):
         self.settings = settings
         self.skills = skills or SkillFolder()
         self.uploads: Files | None = None  # None without a file store
+        self.kept: KeptFiles | None = None  # None without object storage
 
     @abstractmethod
     async def create(self, owner: str, **options: Unpack[NewContainer]) -> Container:
@@ -198,6 +202,16 @@ class Containers(ABC):
                     raise InvalidRequest(message, param="file", code="container_full")
                 append = True
 
+    async def erase(self, owner: str, container_id: str) -> dict[str, object]:
+        """Delete a container, which may have ended, and the copies of its files; raises `NotFound`."""
+        kept = self.kept and await self.kept.delete(owner, container_id)
+        try:
+            return await self.delete(owner, container_id)
+        except NotFound:
+            if not kept:
+                raise
+        return {"id": container_id, "object": "container.deleted", "deleted": True}
+
     # Files.
 
     async def add_file(self, container: Container, filename: str, pieces: AsyncIterator[bytes]) -> dict[str, object]:
@@ -219,15 +233,42 @@ class Containers(ABC):
         assert self.uploads
         return await self.add_file(container, file.filename, self.uploads.content(file))
 
-    async def files(self, container: Container, page: Page) -> dict[str, object]:
+    async def keep(self, container: Container, sandbox: SandboxChannel, files: Sequence[ContainerFile]) -> None:
+        """Copy files of a container in use to object storage, if there is one."""
+        for file in files if self.kept else ():
+            assert self.kept
+            await self.kept.keep(container.owner, file, self._pieces(sandbox, file))
+
+    async def _pieces(self, sandbox: SandboxChannel, file: ContainerFile) -> AsyncIterator[bytes]:
+        for offset in range(0, file.bytes, _PIECE):
+            if not (data := await self.read(sandbox, file.path, offset, min(_PIECE, file.bytes - offset))):
+                return
+            yield data
+
+    async def files(self, owner: str, container_id: str, page: Page) -> dict[str, object]:
+        """Return a page of a container's files, or of their copies if it has ended; raises `NotFound`."""
+        try:
+            container = await self.get(owner, container_id)
+        except NotFound:
+            if not (self.kept and (copies := await self.kept.files(owner, container_id))):
+                raise
+            return page_of([copy.resource() for copy in copies], page)
         async with self.use(container) as sandbox:
             await self.changes(container, sandbox)
             return page_of([file.resource() for file in container.files.values()], page)
 
-    async def file(self, container: Container, file_id: str) -> ContainerFile:
-        async with self.use(container) as sandbox:
-            await self.changes(container, sandbox)
-            return self._file(container, file_id)
+    async def file(self, owner: str, container_id: str, file_id: str) -> tuple[ContainerFile, AsyncIterator[bytes]]:
+        """Return a file and its content, from its copy if the container has ended or lost it; raises `NotFound`."""
+        try:
+            container = await self.get(owner, container_id)
+            async with self.use(container) as sandbox:
+                await self.changes(container, sandbox)
+                file = self._file(container, file_id)
+        except NotFound:
+            if not (self.kept and (copy := await self.kept.file(owner, container_id, file_id))):
+                raise
+            return copy, self.kept.content(copy)
+        return file, self.content(container, file)
 
     def _file(self, container: Container, file_id: str) -> ContainerFile:
         for file in container.files.values():
@@ -246,11 +287,18 @@ class Containers(ABC):
             offset += len(data)
             yield data
 
-    async def delete_file(self, container: Container, file_id: str) -> dict[str, object]:
-        async with self.use(container) as sandbox:
-            await self.changes(container, sandbox)
-            await sandbox.request("delete", path=self._file(container, file_id).path)
-            await self.changes(container, sandbox)
+    async def delete_file(self, owner: str, container_id: str, file_id: str) -> dict[str, object]:
+        """Delete a file and its copy; raises `NotFound`."""
+        kept = self.kept and await self.kept.delete(owner, container_id, file_id)
+        try:
+            container = await self.get(owner, container_id)
+            async with self.use(container) as sandbox:
+                await self.changes(container, sandbox)
+                await sandbox.request("delete", path=self._file(container, file_id).path)
+                await self.changes(container, sandbox)
+        except NotFound:
+            if not kept:
+                raise
         return {"id": file_id, "object": "container.file.deleted", "deleted": True}
 
 

@@ -50,6 +50,9 @@ class CodeSettings(BaseModel):
     saved_files: ByteSize = Field(ByteSize(4 * 1024**3), ge=0)
     """Maximum size of suspended containers' files, in the folder for temporary files. Above it, the longest idle
     containers are deleted."""
+    kept_days: int = Field(30, ge=0, le=3650)
+    """Days for which files written by calls can be downloaded after their container has ended. Requires a
+    `content_url` in `[tools.file_search]`; 0 keeps none."""
     skills: Path | None = None
     """A folder of skills for `skill_reference`. Each skill is a folder with a `SKILL.md`, named by its `skill_id`."""
     max_output_chars: int = Field(100_000, ge=1000)

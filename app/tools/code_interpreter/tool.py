@@ -34,6 +34,7 @@ from app.tools.code_interpreter.containers import (
     Containers,
     SandboxChannel,
 )
+from app.tools.code_interpreter.kept_files import KeptFiles
 from app.tools.code_interpreter.local import LocalContainers
 from app.tools.code_interpreter.settings import CodeSettings, MemoryLimit
 from app.tools.code_interpreter.skills import (
@@ -41,6 +42,7 @@ from app.tools.code_interpreter.skills import (
     SkillFolder,
     describe_skills,
 )
+from app.tools.files.contents.attachments import Attachments
 from app.tools.files.uploads import Files
 from app.tools.validation import read_declaration, read_table
 
@@ -139,9 +141,13 @@ class CodeInterpreter:
         return {"containers": self.containers}
 
     def link(self, tools: Mapping[str, HostedTool]) -> None:
-        """Give containers access to uploaded files."""
-        uploads = (tool.resources.get("files") for tool in tools.values() if isinstance(tool, ResourceTool))
-        self.containers.uploads = next((files for files in uploads if isinstance(files, Files)), None)
+        """Give containers access to uploaded files, and to object storage for copies."""
+        resources = [tool.resources for tool in tools.values() if isinstance(tool, ResourceTool)]
+        uploads = (found.get("files") for found in resources)
+        files = self.containers.uploads = next((files for files in uploads if isinstance(files, Files)), None)
+        found = next((found["attachments"] for found in resources if "attachments" in found), None)
+        if (days := self.containers.settings.kept_days) and files and isinstance(found, Attachments):
+            self.containers.kept = KeptFiles(found, days, files.max_owner_bytes)
 
     def declarations(self, key_names: Collection[str]) -> list[dict[str, object]]:
         return [
@@ -285,6 +291,7 @@ class PythonSession(_Session):
                     limit=settings.max_output_chars,
                 )
                 files = await self._containers.changes(container, sandbox)
+                await self._containers.keep(container, sandbox, files[:MAX_CITED])
                 images = _images(answer) or await self._image_files(sandbox, files)
         except APIError as error:
             return Outcome.failed(error.message, {"outputs": [{"type": "logs", "logs": error.message}]})
@@ -346,7 +353,9 @@ class ShellSession(_Session):
             async with self._containers.use(container) as sandbox:
                 for command in commands[:MAX_COMMANDS]:
                     entries.append(await self._command(sandbox, command, seconds, limit or settings.max_output_chars))
-                sources, file_list = self._sources(await self._containers.changes(container, sandbox), call.items)
+                files = await self._containers.changes(container, sandbox)
+                await self._containers.keep(container, sandbox, files[:MAX_CITED])
+                sources, file_list = self._sources(files, call.items)
                 if file_list and entries:
                     entries[-1] = {**entries[-1], "stdout": f"{entries[-1]['stdout']}\n{file_list}".lstrip("\n")}
             status = "completed"

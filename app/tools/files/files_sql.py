@@ -9,6 +9,7 @@ from app.storage.tables import Steps
 from app.tools.files import File, Page
 from app.tools.files.batches_sql import SQLBatches
 from app.tools.files.contents import Contents, Owner
+from app.tools.files.contents.attachments import Attachments
 from app.tools.files.contents.objects import ObjectContents
 from app.tools.files.multipart_sql import ALIVE, PARTS_OF_FILE, STORED_BYTES, SQLUploads, add_file, within_limit
 from app.tools.files.tables import FileTables, listed
@@ -23,6 +24,7 @@ class SQLFileStore:
         self._pieces, self._objects = pieces, ObjectContents(tables, storage)
         self._written: Contents = self._objects if storage else pieces
         self.uploads = SQLUploads(tables)
+        self.attachments = Attachments(tables, self._objects) if storage else None
         self.batches = SQLBatches(tables)
 
     async def write(self, content_id: str, number: int, data: bytes) -> None:
@@ -63,6 +65,11 @@ class SQLFileStore:
 
     def part_content(self, part_id: str) -> AsyncIterator[bytes]:
         return self._read(part_id, Owner("antiphon_upload_parts", part_id))
+
+    async def _sweep_objects(self) -> None:
+        if self.attachments:
+            await self.attachments.sweep()
+        await self._objects.sweep()
 
     async def _read(self, content_id: str, owner: Owner) -> AsyncIterator[bytes]:
         contents = self._objects if await self._objects.has(content_id) else self._pieces

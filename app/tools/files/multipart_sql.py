@@ -48,12 +48,13 @@ CREATE INDEX antiphon_upload_parts_by_file ON antiphon_upload_parts (file, posit
 ALIVE = "(expires_at IS NULL OR expires_at > {now})"
 _PENDING = "status = 'pending' AND expires_at > {now}"
 
-# An owner's total bytes, including pending uploads: the larger of received and declared bytes.
+# An owner's total bytes, including container files and pending uploads: the larger of received and declared bytes.
 STORED_BYTES = f"""
 SELECT CAST(
     (SELECT coalesce(sum(bytes), 0) FROM antiphon_files WHERE owner = $1 AND {ALIVE})
     + (SELECT coalesce(sum(CASE WHEN received > bytes THEN received ELSE bytes END), 0)
         FROM antiphon_multipart_uploads WHERE owner = $1 AND {_PENDING})
+    + (SELECT coalesce(sum(bytes), 0) FROM antiphon_attachments WHERE owner = $1 AND checker IS NULL AND {ALIVE})
     AS bigint)
 """
 

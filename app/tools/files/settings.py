@@ -35,8 +35,8 @@ class FileSearchSettings(BaseModel):
     store_url_env: str | None = None
     """Environment variable with this URL, since it may contain a password."""
     content_url: str | None = None
-    """Object storage for the content of new files, in place of the database: `s3://bucket/prefix`,
-    `gs://bucket/prefix`, `az://container/prefix` or `file:///folder`."""
+    """Object storage for the content of new files, generated images and copies of container files, in place of the
+    databases: `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix` or `file:///folder`."""
     max_file_bytes: ByteSize = Field(ByteSize(512 * 1024 * 1024), gt=0)
     """Maximum file size, in bytes or with a unit, such as `512MiB`."""
     max_upload_bytes: ByteSize = Field(ByteSize(8 * 1024 * 1024 * 1024), gt=0)

@@ -73,6 +73,7 @@ class FileSearch:
         max_result_chars: int = 60_000,
     ) -> None:
         self._store, self._embeddings, self._storage = store, embeddings, storage
+        self._attachments = getattr(store, "attachments", None)
         self._max_chars = max_result_chars
         self._ingestion = Ingestion(
             store,
@@ -109,12 +110,13 @@ class FileSearch:
 
     @property
     def resources(self) -> dict[str, object]:
-        return {
+        resources = {
             "files": self.files,
             "uploads": self.uploads,
             "batches": self.batches,
             "vector_stores": self.vector_stores,
         }
+        return {**resources, "attachments": self._attachments} if self._attachments else resources
 
     def start(self, account_of: Callable[[str], Account]) -> None:
         """Start background indexing. Embeddings are charged to `account_of` the key that added the file."""

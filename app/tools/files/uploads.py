@@ -32,6 +32,11 @@ class Files:
         self._clock = clock
         self.max_bytes = max_bytes
 
+    @property
+    def max_owner_bytes(self) -> int | None:
+        """The limit of all files of one owner in bytes, if there is one."""
+        return self._max_owner_bytes
+
     def upload(self, owner: str) -> Upload:
         """Start an upload: a context manager that deletes the content written unless `finish` was called."""
         return Upload(self._store, owner, self.max_bytes, self._max_owner_bytes, self._clock)

@@ -428,7 +428,7 @@ async def test_container_that_is_idle_expires_with_its_processes(bubblewrap: Bub
     now = 1000.0
     containers = LocalContainers(bubblewrap, CodeSettings(provider="bubblewrap"), clock=lambda: now)
     container = await containers.create("ada")
-    assert (await containers.files(container, Page()))["data"] == []
+    assert (await containers.files(container.owner, container.id, Page()))["data"] == []
     sandbox = container.sandbox
     assert sandbox
     now += 19 * 60

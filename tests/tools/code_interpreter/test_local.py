@@ -57,7 +57,7 @@ os.symlink("a.txt", "/mnt/data/folder/link")
 x = 1
 """
     assert await run(containers, first, code) == ("", "")
-    files = (await containers.files(first, Page()))["data"]
+    files = (await containers.files(first.owner, first.id, Page()))["data"]
     await run(containers, second, "x = 2")
     assert running(first, second, third) == [True, True, False]
 
@@ -68,7 +68,7 @@ x = 1
     assert await run(containers, first, "open('folder/link').read()") == ("'kept'\n", "variables")
     assert running(first, second, third) == [True, False, True]
     assert await run(containers, first, "'x' in globals()") == ("False\n", "")
-    assert (await containers.files(first, Page()))["data"] == files  # with their ids and times
+    assert (await containers.files(first.owner, first.id, Page()))["data"] == files  # with their ids and times
     assert await run(containers, second, "'x' in globals()") == ("False\n", "variables")
 
 
@@ -138,7 +138,7 @@ async def test_files_that_cannot_be_saved_are_reported_as_lost(make: Make, monke
     monkeypatch.setattr("tempfile.tempdir", "/nowhere")
     await run(containers, second, "0")
     assert await run(containers, first, "import os; os.listdir()") == ("[]\n", "files")
-    assert (await containers.files(first, Page()))["data"] == []
+    assert (await containers.files(first.owner, first.id, Page()))["data"] == []
 
 
 async def test_saved_files_are_bounded(make: Make) -> None:

@@ -105,14 +105,14 @@ async def test_files_are_read_and_written_from_every_worker(worker: Worker) -> N
     seen = await other.get("ada", made.id)
     large = bytes(range(256)) * 8000
     added = await other.add_file(seen, "a.bin", content(large))
-    assert [file["id"] for file in (await host.files(made, Page()))["data"]] == [added["id"]]
-    file = await other.file(seen, added["id"])
-    assert b"".join([piece async for piece in other.content(seen, file)]) == large
+    assert [file["id"] for file in (await host.files("ada", made.id, Page()))["data"]] == [added["id"]]
+    _, pieces = await other.file("ada", seen.id, added["id"])
+    assert b"".join([piece async for piece in pieces]) == large
     async with other.use(seen) as sandbox:
         await logs(sandbox, "open('b.txt', 'w').write('b')")
         assert [file.filename for file in await other.changes(seen, sandbox)] == ["b.txt"]
-    await other.delete_file(seen, added["id"])
-    assert [file["path"] for file in (await host.files(made, Page()))["data"]] == ["/mnt/data/b.txt"]
+    await other.delete_file(seen.owner, seen.id, added["id"])
+    assert [file["path"] for file in (await host.files("ada", made.id, Page()))["data"]] == ["/mnt/data/b.txt"]
 
 
 async def test_errors_are_those_of_the_host(worker: Worker) -> None:
@@ -123,7 +123,7 @@ async def test_errors_are_those_of_the_host(worker: Worker) -> None:
         (other.delete("bob", made.id), 404, "not_found", "container_id"),
         (other.create("ada", memory_limit="64g"), 400, "invalid_value", "memory_limit"),
         (other.list("ada", Page(after="cntr_unknown")), 400, "invalid_request", "after"),
-        (other.file(await other.get("ada", made.id), "cfile_unknown"), 404, "not_found", "file_id"),
+        (other.file("ada", made.id, "cfile_unknown"), 404, "not_found", "file_id"),
     ):
         with pytest.raises(APIError) as error:
             await attempt

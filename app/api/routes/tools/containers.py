@@ -95,7 +95,7 @@ def container_routes(api: ApiParts, containers: Containers) -> APIRouter:
 
     @router.delete("/containers/{container_id}", summary="Delete a container with its files")
     async def delete(container_id: str, owner: str = owner_of) -> Response:
-        return json_response(await containers.delete(owner, container_id))
+        return json_response(await containers.erase(owner, container_id))
 
     _add_files(router, api, containers)
     return router
@@ -104,8 +104,7 @@ def container_routes(api: ApiParts, containers: Containers) -> APIRouter:
 def _add_files(router: APIRouter, api: ApiParts, containers: Containers) -> None:
     """Add the routes of a container's files."""
 
-    async def container_of(request: Request, container_id: str) -> Container:
-        return await containers.get(api.owner(request.headers, *_TOOLS), container_id)
+    owner_of = api.owner_dependency(*_TOOLS)
 
     @router.post("/containers/{container_id}/files", summary="Add a file: multipart, or an uploaded one by `file_id`")
     async def add(request: Request, container_id: str) -> Response:
@@ -117,22 +116,22 @@ def _add_files(router: APIRouter, api: ApiParts, containers: Containers) -> None
         return json_response(await containers.copy_upload(container, body.file_id))
 
     @router.get("/containers/{container_id}/files", summary="List the files of a container")
-    async def listed(request: Request, container_id: str, query: _PageParameters) -> Response:
-        return json_response(await containers.files(await container_of(request, container_id), query.page()))
+    async def listed(container_id: str, query: _PageParameters, owner: str = owner_of) -> Response:
+        return json_response(await containers.files(owner, container_id, query.page()))
 
     @router.get("/containers/{container_id}/files/{file_id}", summary="Retrieve a file's description")
-    async def retrieve(request: Request, container_id: str, file_id: str) -> Response:
-        return json_response((await containers.file(await container_of(request, container_id), file_id)).resource())
+    async def retrieve(container_id: str, file_id: str, owner: str = owner_of) -> Response:
+        file, _ = await containers.file(owner, container_id, file_id)
+        return json_response(file.resource())
 
     @router.get("/containers/{container_id}/files/{file_id}/content", summary="Retrieve a file's content")
-    async def content(request: Request, container_id: str, file_id: str) -> Response:
-        container = await container_of(request, container_id)
-        file = await containers.file(container, file_id)
-        return await file_download(containers.content(container, file), file.filename)
+    async def content(container_id: str, file_id: str, owner: str = owner_of) -> Response:
+        file, content = await containers.file(owner, container_id, file_id)
+        return await file_download(content, file.filename)
 
     @router.delete("/containers/{container_id}/files/{file_id}", summary="Delete a file of a container")
-    async def delete(request: Request, container_id: str, file_id: str) -> Response:
-        return json_response(await containers.delete_file(await container_of(request, container_id), file_id))
+    async def delete(container_id: str, file_id: str, owner: str = owner_of) -> Response:
+        return json_response(await containers.delete_file(owner, container_id, file_id))
 
 
 async def _from_form(request: Request, containers: Containers, container: Container) -> dict[str, object]:

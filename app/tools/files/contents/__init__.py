@@ -46,8 +46,8 @@ class Contents(Protocol):
         ...
 
 
-def keep_content(content_id: str, kind: Literal["file", "part"]) -> Steps[None]:
-    """Move the claim from the upload to a file or part added in the same transaction; raises `FilesUnavailable`."""
+def keep_content(content_id: str, kind: Literal["file", "part", "attachment"]) -> Steps[None]:
+    """Move the claim from the upload to a row added in the same transaction; raises `FilesUnavailable`."""
     if not (yield Statement("DELETE FROM antiphon_uploads WHERE file = $1 RETURNING file", (content_id,))):
         raise FilesUnavailable  # swept as abandoned
     yield Statement(f"UPDATE antiphon_objects SET {kind} = $1 WHERE content = $1", (content_id,))

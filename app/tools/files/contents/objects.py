@@ -1,5 +1,5 @@
 """
-Content in object storage: an object per file or upload part.
+Content in object storage: an object per file, upload part or attachment.
 
 The table `antiphon_objects` lists every object, from before its first byte until after its deletion, so the bucket is
 never listed. A sweep deletes unclaimed objects.
@@ -37,7 +37,7 @@ ON CONFLICT (file) DO UPDATE SET touched = excluded.touched
 _TOUCH = "UPDATE antiphon_uploads SET touched = {moment} WHERE file = $1 RETURNING file"
 _UNCLAIMED = f"""
 SELECT content FROM antiphon_objects
-WHERE file IS NULL AND part IS NULL
+WHERE file IS NULL AND part IS NULL AND attachment IS NULL
 AND NOT EXISTS (SELECT 1 FROM antiphon_uploads WHERE antiphon_uploads.file = content)
 LIMIT {_ERASED}
 """

@@ -68,7 +68,7 @@ class PostgresFileStore(SQLFileStore):
         await self.vector_stores.sweep()
         await self.uploads.sweep()
         await erase(self._db)
-        await self._objects.sweep()
+        await self._sweep_objects()
 
     async def prepare_vectors(self) -> None:
         """Create the schema for embeddings; raises `VectorsUnsupported` if the extension `vector` is unavailable."""

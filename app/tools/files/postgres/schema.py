@@ -13,6 +13,7 @@ import asyncpg
 from app.storage.migration import Connection, Migrations, UnpreparedError, migrate
 from app.storage.postgres import in_postgres
 from app.tools.files.batches_sql import BATCH_TABLES
+from app.tools.files.contents.attachments import ATTACHMENT_TABLES
 from app.tools.files.contents.objects import OBJECT_TABLES
 from app.tools.files.multipart_sql import MULTIPART_TABLES
 
@@ -216,6 +217,7 @@ _MIGRATIONS = Migrations(
         in_postgres(MULTIPART_TABLES, POSTGRES_WORDS) + _PARTS_REMOVED,
         in_postgres(BATCH_TABLES, POSTGRES_WORDS),
         in_postgres(OBJECT_TABLES, POSTGRES_WORDS),
+        in_postgres(ATTACHMENT_TABLES, POSTGRES_WORDS),
     ]
 )
 

@@ -19,6 +19,7 @@ from app.storage.object_storage import ObjectStorage
 from app.storage.sqlite import Database, SQLiteTables, in_sqlite, query
 from app.tools.files import ABANDONED_AFTER, FilesUnavailable
 from app.tools.files.batches_sql import BATCH_TABLES
+from app.tools.files.contents.attachments import ATTACHMENT_TABLES
 from app.tools.files.contents.objects import OBJECT_TABLES
 from app.tools.files.files_sql import SQLFileStore
 from app.tools.files.multipart_sql import MULTIPART_TABLES
@@ -106,6 +107,7 @@ _MIGRATIONS = Migrations(
         in_sqlite(MULTIPART_TABLES, SQLITE_WORDS) + _REMOVED,
         in_sqlite(BATCH_TABLES, SQLITE_WORDS),
         in_sqlite(OBJECT_TABLES, SQLITE_WORDS),
+        in_sqlite(ATTACHMENT_TABLES, SQLITE_WORDS),
     ]
 )
 
@@ -142,7 +144,7 @@ class SQLiteFileStore(SQLFileStore):
         while await self._db.read(lambda db: query(db, "SELECT 1 FROM removed LIMIT 1")):
             await self._db.write(_delete_some)
         await self.vector_stores.sweep()
-        await self._objects.sweep()
+        await self._sweep_objects()
 
     def _sweep(self, db: apsw.Connection) -> list[tuple[object, ...]]:
         now = self._clock()

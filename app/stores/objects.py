@@ -1,0 +1,218 @@
+"""
+A store whose images are in object storage, with a reference in place of each record.
+
+The records of images buckets (`images_bucket`) are written to attachments; all other records are not changed. If the
+object storage is unavailable, an image's record is stored as it is. An image ends with its record: deletions are passed
+on at once, and `purge` asks the store about the others, since records also expire.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from typing import Any, Protocol, runtime_checkable
+
+import orjson
+
+from app.errors import APIError, StoreUnavailable
+from app.stores import Change, MeasuringStore, Store, owner_of
+
+logger = logging.getLogger(__name__)
+
+FIRST_CHECK = 3600  # seconds after an image was written; by then its record is stored, or never
+NEXT_CHECK = 86_400  # seconds
+_IMAGES = ":images"
+_REFERENCE = "antiphon:object"  # the only field of a reference; its value is the id of an attachment
+_SERVER, _ID = "server:objects", "id"  # the lasting record with the id of the store
+_PREFIX = orjson.dumps({_REFERENCE: ""})[:-2]
+
+
+@runtime_checkable
+class ExaminedStore(Protocol):
+    """A store that several processes share, which can tell whether a record exists without renewing its bucket."""
+
+    async def exists(self, bucket: str, name: str) -> bool:
+        """Return whether a record exists. The bucket is not renewed."""
+        ...
+
+    def lasting(self) -> Store:
+        """Return a view of the store in which buckets do not expire."""
+        ...
+
+
+class StoredImage(Protocol):
+    """The record of an image in object storage."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def place(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+
+class ImageStorage(Protocol):
+    """Images in object storage: see `app.tools.files.contents.attachments`. Methods raise `APIError` in an outage."""
+
+    async def add_checked(self, owner: str, place: str, name: str, record: bytes, checker: str, seconds: int) -> str:
+        """Store an image and return its id. The checker checks it after a number of seconds for the first time."""
+        ...
+
+    async def read(self, owner: str, place: str, image_id: str) -> bytes | None:
+        """Return an image, or None if the owner has none with this id in this place."""
+        ...
+
+    async def delete(self, owner: str, place: str, names: Collection[str] | None = None, but: str = "") -> None:
+        """Delete the images of a place, or those with some names, except the id `but`."""
+        ...
+
+    async def remove(self, ids: Sequence[str]) -> None:
+        """Delete images by id."""
+        ...
+
+    async def checked_bytes(self, owner: str) -> int:
+        """Return the total size of an owner's images in bytes."""
+        ...
+
+    async def due(self, checker: str) -> Sequence[StoredImage]:
+        """Return images to check now, a limited number at a time."""
+        ...
+
+    async def postpone(self, image_id: str, seconds: int) -> None:
+        """Check an image again after a number of seconds."""
+        ...
+
+
+def with_image_objects(store: Store, storage: ImageStorage | None) -> Store:
+    """Return a store with its images in object storage, unless there is none, or the store is a process's memory."""
+    return ImageObjectStore(store, storage) if storage and isinstance(store, ExaminedStore) else store
+
+
+class ImageObjectStore:
+    """A `Store` whose images are in object storage."""
+
+    def __init__(self, store: ExaminedStore, storage: ImageStorage) -> None:
+        self._store: Any = store
+        self._storage = storage
+        self._lasting = store.lasting()
+        self._id: str | None = None
+        if isinstance(store, MeasuringStore):
+            self.stored_bytes = self._stored_bytes
+
+    async def put(self, bucket: str, name: str, record: bytes) -> None:
+        await self.apply(Change(bucket, {name: record}))
+
+    async def add(self, bucket: str, name: str, record: bytes) -> bool:
+        added: bool = await self._store.add(bucket, name, record)  # no image is added in this way
+        return added
+
+    async def apply(self, *changes: Change) -> bool:
+        written: dict[tuple[str, str], str] = {}  # ids by bucket and name
+        stored = [await self._written(change, written) for change in changes]
+        if not await self._store.apply(*stored):
+            with suppress(APIError):
+                await self._storage.remove([*written.values()])
+            return False
+        for change in changes:
+            if change.bucket.endswith(_IMAGES):
+                for name in change.put:
+                    await self._delete(change.bucket, [name], written.get((change.bucket, name), ""))
+                await self._delete(change.bucket, change.delete)
+        return True
+
+    async def get(self, bucket: str, name: str) -> bytes | None:
+        return await self._read(bucket, await self._store.get(bucket, name))
+
+    async def all(self, bucket: str) -> dict[str, bytes]:
+        records: dict[str, bytes] = await self._store.all(bucket)
+        if not bucket.endswith(_IMAGES):
+            return records
+        images = {name: await self._read(bucket, record) for name, record in records.items()}
+        return {name: image for name, image in images.items() if image is not None}
+
+    async def names(self, bucket: str) -> set[str]:
+        names: set[str] = await self._store.names(bucket)
+        return names
+
+    async def delete(self, bucket: str, name: str) -> bool:
+        deleted: bool = await self._store.delete(bucket, name)
+        await self._delete(bucket, [name])
+        return deleted
+
+    async def drop(self, bucket: str) -> bool:
+        dropped: bool = await self._store.drop(bucket)
+        await self._delete(bucket)
+        return dropped
+
+    async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
+        entries: list[bytes] | None = await self._store.recent(owner, limit=limit, after=after)
+        return entries
+
+    async def purge(self) -> None:
+        """Purge the store, and delete images whose records no longer exist."""
+        await self._store.purge()
+        checker = await self._checker()
+        with suppress(APIError):
+            while due := await self._storage.due(checker):
+                for image in due:
+                    if await self._store.exists(image.place, image.name):
+                        await self._storage.postpone(image.id, NEXT_CHECK)
+                    else:
+                        await self._storage.remove([image.id])
+
+    async def check(self) -> None:
+        await self._store.check()
+
+    async def aclose(self) -> None:
+        await self._store.aclose()
+
+    async def _stored_bytes(self, owner: str) -> int:
+        stored: int = await self._store.stored_bytes(owner)
+        try:
+            return stored + await self._storage.checked_bytes(owner)
+        except APIError:
+            raise StoreUnavailable from None
+
+    async def _checker(self) -> str:
+        """Return the id of this store. It separates the images of several stores in one object storage."""
+        if self._id is None:
+            await self._lasting.add(_SERVER, _ID, secrets.token_hex(12).encode())
+            self._id = (await self._lasting.get(_SERVER, _ID) or b"").decode()
+        return self._id
+
+    async def _written(self, change: Change, written: dict[tuple[str, str], str]) -> Change:
+        """Write the images of a change to object storage; return the change with references to them."""
+        bucket = change.bucket
+        if not bucket.endswith(_IMAGES) or not change.put:
+            return change
+        put: dict[str, bytes] = {}
+        for name, record in change.put.items():
+            try:
+                image_id = await self._storage.add_checked(
+                    owner_of(bucket), bucket, name, record, await self._checker(), FIRST_CHECK
+                )
+            except APIError:
+                logger.warning("image stored with its response", extra={"reason": "object storage unavailable"})
+                put[name] = record
+            else:
+                written[bucket, name] = image_id
+                put[name] = orjson.dumps({_REFERENCE: image_id})
+        return change._replace(put=put)
+
+    async def _read(self, bucket: str, record: bytes | None) -> bytes | None:
+        if record is None or not bucket.endswith(_IMAGES) or not record.startswith(_PREFIX):
+            return record
+        reference = orjson.loads(record)
+        try:
+            return await self._storage.read(owner_of(bucket), bucket, str(reference[_REFERENCE]))
+        except APIError:
+            raise StoreUnavailable from None
+
+    async def _delete(self, bucket: str, names: Collection[str] | None = None, but: str = "") -> None:
+        if bucket.endswith(_IMAGES) and (names is None or names):
+            with suppress(APIError):  # a check deletes them later
+                await self._storage.delete(owner_of(bucket), bucket, names, but)

@@ -1,0 +1,195 @@
+"""
+Attachments: content in object storage of other parts of the server, such as generated images and container files.
+
+    attachment = await attachments.add(new_attachment(owner, place, name, ...), pieces)
+    async for piece in attachments.content(attachment):
+        ...
+
+The table `antiphon_attachments` lists them. Deleting a row leaves its object unclaimed, and the next sweep of objects
+deletes that. An attachment ends when it is deleted, when it expires, or when its checker no longer needs it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Collection, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from app.storage.tables import Statement, Steps, single
+from app.tools.files import PIECE
+from app.tools.files.contents import Owner, keep_content
+from app.tools.files.contents.objects import ObjectContents
+from app.tools.files.multipart_sql import within_limit
+from app.tools.files.tables import FileTables
+
+CHECKED = 100  # attachments per check
+UNCHECKED_AFTER = 90 * 86_400  # seconds after which an overdue attachment is deleted: its checker no longer exists
+
+# `checker` is the id of the store that is asked whether a record still needs the attachment.
+ATTACHMENT_TABLES = """
+CREATE TABLE antiphon_attachments (
+    {row} {identity},
+    id text NOT NULL UNIQUE,
+    owner text NOT NULL,
+    place text NOT NULL,
+    name text NOT NULL,
+    bytes bigint NOT NULL,
+    created_at bigint NOT NULL,
+    detail text NOT NULL,
+    expires_at bigint,
+    checker text,
+    check_at bigint
+);
+CREATE INDEX antiphon_attachments_by_place ON antiphon_attachments (place, name);
+CREATE INDEX antiphon_attachments_by_owner ON antiphon_attachments (owner);
+CREATE INDEX antiphon_attachments_by_expiry ON antiphon_attachments (expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX antiphon_attachments_by_check ON antiphon_attachments (check_at) WHERE check_at IS NOT NULL;
+ALTER TABLE antiphon_objects ADD COLUMN attachment text REFERENCES antiphon_attachments (id) ON DELETE SET NULL;
+CREATE INDEX antiphon_objects_by_attachment ON antiphon_objects (attachment) WHERE attachment IS NOT NULL;
+DROP INDEX antiphon_objects_unclaimed;
+CREATE INDEX antiphon_objects_unclaimed ON antiphon_objects (content)
+WHERE file IS NULL AND part IS NULL AND attachment IS NULL;
+"""
+
+_COLUMNS = "id, owner, place, name, bytes, created_at, detail, expires_at, checker, check_at"
+_ALIVE = "(expires_at IS NULL OR expires_at > {now})"
+_ADD = f"INSERT INTO antiphon_attachments ({_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
+_LIST = f"SELECT {_COLUMNS} FROM antiphon_attachments WHERE owner = $1 AND place = $2 AND {_ALIVE} ORDER BY {{row}}"
+_GET = f"SELECT {_COLUMNS} FROM antiphon_attachments WHERE id = $1 AND owner = $2 AND place = $3 AND {_ALIVE}"
+_CHECKED_BYTES = """
+SELECT CAST(coalesce(sum(bytes), 0) AS bigint) FROM antiphon_attachments WHERE owner = $1 AND checker IS NOT NULL
+"""
+_DUE = f"""
+SELECT {_COLUMNS} FROM antiphon_attachments WHERE checker = $1 AND check_at <= {{now}} ORDER BY check_at LIMIT {CHECKED}
+"""
+_POSTPONE = "UPDATE antiphon_attachments SET check_at = CAST({now} AS bigint) + $2 WHERE id = $1"
+_EXPIRED = "DELETE FROM antiphon_attachments WHERE expires_at <= {now}"
+_UNCHECKED = f"DELETE FROM antiphon_attachments WHERE check_at <= {{now}} - {UNCHECKED_AFTER}"
+
+
+class Attachment(NamedTuple):
+    """The record of an attachment. Only its owner can read it, by the place that it belongs to."""
+
+    id: str
+    owner: str
+    place: str  # such as the id of a container
+    name: str  # in the place
+    bytes: int
+    created_at: int  # Unix time, as are the others
+    detail: str = ""  # of the caller
+    expires_at: int | None = None
+    checker: str | None = None
+    check_at: int | None = None
+
+
+def new_attachment(owner: str, place: str, name: str, *, detail: str = "") -> Attachment:
+    """Return an attachment to add, without content yet."""
+    return Attachment("", owner, place, name, 0, int(time.time()), detail)
+
+
+class Attachments:
+    """The attachments in a database of files; every method raises `FilesUnavailable` in an outage."""
+
+    def __init__(self, tables: FileTables, objects: ObjectContents) -> None:
+        self._tables, self._objects = tables, objects
+
+    async def add(
+        self, attachment: Attachment, pieces: AsyncIterable[bytes], limit: int | None = None
+    ) -> Attachment | None:
+        """
+        Store content, and return its attachment with its size and a new id.
+
+        Returns None, and stores nothing, if the owner's files would exceed `limit` bytes in total.
+        """
+        content_id, size, number = f"object-{secrets.token_hex(12)}", 0, 0
+        try:
+            async for piece in pieces:
+                await self._objects.write(content_id, number, piece)
+                size, number = size + len(piece), number + 1
+            if not number:
+                await self._objects.write(content_id, 0, b"")
+            await self._objects.finish(content_id)
+            added = attachment._replace(id=content_id, bytes=size)
+            if await self._tables.run(lambda: _add(self._tables, added, limit)):
+                return added
+        except BaseException:
+            await self._discard(content_id)
+            raise
+        await self._discard(content_id)
+        return None
+
+    async def list(self, owner: str, place: str) -> Sequence[Attachment]:
+        """Return the attachments of a place, oldest first."""
+        return [Attachment(*row) for row in await self._tables.fetch(_LIST, owner, place)]
+
+    async def get(self, owner: str, place: str, attachment_id: str) -> Attachment | None:
+        """Return one attachment of a place."""
+        rows = await self._tables.fetch(_GET, attachment_id, owner, place)
+        return Attachment(*rows[0]) if rows else None
+
+    def content(self, attachment: Attachment) -> AsyncIterator[bytes]:
+        """Yield the content of an attachment in pieces, while the attachment exists."""
+        return self._objects.read(attachment.id, Owner("antiphon_attachments", attachment.id))
+
+    async def add_checked(self, owner: str, place: str, name: str, record: bytes, checker: str, seconds: int) -> str:
+        """Store an image and return its id: see `app.stores.objects`."""
+
+        async def pieces() -> AsyncIterator[bytes]:
+            for start in range(0, len(record), PIECE):
+                yield record[start : start + PIECE]
+
+        new = new_attachment(owner, place, name)
+        checked = new._replace(checker=checker, check_at=new.created_at + seconds)
+        added = await self.add(checked, pieces())
+        assert added  # without a limit
+        return added.id
+
+    async def read(self, owner: str, place: str, attachment_id: str) -> bytes | None:
+        """Return the whole content of an attachment; None if it does not exist."""
+        attachment = await self.get(owner, place, attachment_id)
+        return b"".join([piece async for piece in self.content(attachment)]) if attachment else None
+
+    async def delete(self, owner: str, place: str, names: Collection[str] | None = None, but: str = "") -> None:
+        """Delete the attachments of a place, or those with some names, except the id `but`."""
+        found = [one for one in await self.list(owner, place) if one.id != but]
+        await self.remove([one.id for one in found if names is None or one.name in names])
+
+    async def remove(self, ids: Sequence[str]) -> None:
+        """Delete attachments by id."""
+        if ids:
+            await self._tables.run(lambda: _remove(ids))
+
+    async def checked_bytes(self, owner: str) -> int:
+        """Return the total size of an owner's attachments that have a checker, in bytes."""
+        return int((await self._tables.fetch(_CHECKED_BYTES, owner))[0][0])
+
+    async def due(self, checker: str) -> Sequence[Attachment]:
+        """Return attachments that a checker must check now, at most `CHECKED`."""
+        return [Attachment(*row) for row in await self._tables.fetch(_DUE, checker)]
+
+    async def postpone(self, attachment_id: str, seconds: int) -> None:
+        """Check an attachment again after a number of seconds."""
+        await self._tables.run(lambda: single(_POSTPONE, attachment_id, seconds))
+
+    async def sweep(self) -> None:
+        """Delete expired attachments; a sweep of the objects deletes their content."""
+        await self._tables.run(lambda: single(_EXPIRED))
+        await self._tables.run(lambda: single(_UNCHECKED))
+
+    async def _discard(self, content_id: str) -> None:
+        with suppress(Exception):  # the next sweep deletes what remains
+            await self._objects.discard(content_id)
+
+
+def _add(tables: FileTables, attachment: Attachment, limit: int | None) -> Steps[bool]:
+    if not (yield from within_limit(tables, attachment.owner, attachment.bytes, limit)):
+        return False
+    yield Statement(_ADD, tuple(attachment))
+    yield from keep_content(attachment.id, "attachment")
+    return True
+
+
+def _remove(ids: Sequence[str]) -> Steps[None]:
+    yield Statement("DELETE FROM antiphon_attachments WHERE id = $1", many=[(one,) for one in ids])
