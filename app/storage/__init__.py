@@ -1,1 +1,1 @@
-"""What the stores of responses and of files have in common: connections to PostgreSQL, URL options, outages."""
+"""Shared by response and file stores: database connections, object storage, URL options, outages."""

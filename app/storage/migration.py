@@ -1,4 +1,4 @@
-"""Migrations of tables. Each database records the version of its tables; version 0 is an empty database."""
+"""Table migrations. Each database records its tables' version; version 0 is an empty database."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 
 class Connection(Protocol):
-    """A connection of asyncpg."""
+    """An asyncpg connection."""
 
     def transaction(self) -> Any: ...
 
@@ -22,27 +22,26 @@ class Connection(Protocol):
 
 
 class UnpreparedError(Exception):
-    """The database cannot be used; the message says why."""
+    """The database cannot be used; the message contains the reason."""
 
 
 class SchemaTooNewError(UnpreparedError):
-    """The tables were created by a later version of this server."""
+    """A later version of this server created the tables."""
 
 
 class Migrations(NamedTuple):
-    """The statements that lead from each version of the tables to the next."""
+    """The statements that migrate tables from each version to the next."""
 
     statements: Sequence[str]
-    first: int = 1  # the version of the tables that the first statements create
+    first: int = 1  # the table version created by the first statements
     earlier: Mapping[int, str] = MappingProxyType({})  # from each version before `first` to `first`
 
     @property
     def newest(self) -> int:
-        """The version after all migrations."""
         return self.first + len(self.statements) - 1
 
     def pending(self, version: int) -> Sequence[str]:
-        """Return the statements that tables of a version need; raises `UnpreparedError`."""
+        """Return the statements to migrate tables from a version; raises `UnpreparedError`."""
         if version > self.newest:
             raise SchemaTooNewError(f"the tables have version {version}, and this server knows {self.newest}")
         if version == 0:
@@ -54,7 +53,7 @@ class Migrations(NamedTuple):
 
 async def migrate(connection: Connection, versions: str, lock: int, migrations: Migrations) -> None:
     """
-    Create or migrate tables; of several concurrent calls, one does it and the others wait.
+    Create or migrate tables; other concurrent calls wait.
 
     `versions` is the table with the current version, `lock` an advisory lock. Raises `UnpreparedError`.
     """

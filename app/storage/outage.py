@@ -1,4 +1,4 @@
-"""Logs outages of a store, once each."""
+"""Log each store outage once."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from app.errors import APIError, StoreBusy, StoreUnavailable
 
 logger = logging.getLogger(__name__)
 
-_BUSY_INTERVAL = 10.0  # seconds between warnings that all connections are in use
+_BUSY_INTERVAL = 10.0  # seconds between warnings about exhausted connections
 
 
 class Outage:
     """
-    The state of a store's outage, which is logged with one line at its start and one at its end.
+    The state of a store's outage, logged with a line at its start and another at its end.
 
-    Callers of the API see only that the store is unavailable. The reason is for operators: it is in the log, and in a
-    note on the exception, which `antiphon check` prints.
+    API callers only see that the store is unavailable. Operators find the reason in the log, and in a note on the
+    exception, which `antiphon check` prints.
     """
 
     def __init__(
@@ -28,9 +28,9 @@ class Outage:
         busy: Callable[[], APIError] = StoreBusy,
     ) -> None:
         """
-        `store` is its name for the log, without secrets.
+        `store` is its name in logs, without secrets.
 
-        `error` creates the error that callers see, `busy` the one for calls that found no free connection.
+        `error` creates the error for callers, `busy` the error for calls without a free connection.
         """
         self._store, self._error, self._busy = store, error, busy
         self._reason: str | None = None
@@ -38,11 +38,11 @@ class Outage:
 
     @property
     def lasts(self) -> bool:
-        """Whether the last operation of the store failed."""
+        """Whether the store's last operation failed."""
         return self._reason is not None
 
     def begins(self, reason: str) -> APIError:
-        """Record a failure, and return the error to raise; `reason` must contain no secret and no record."""
+        """Record a failure, and return the error to raise; `reason` must not contain secrets or records."""
         if self._reason is None:
             logger.warning("%s is unavailable: %s", self._store, reason)
         self._reason = reason
@@ -51,7 +51,7 @@ class Outage:
         return error
 
     def busy(self, reason: str) -> APIError:
-        """Return the error to raise for a call that found no free connection, which is not an outage by itself."""
+        """Return the error to raise for a call without a free connection, which is not an outage by itself."""
         if self._reason is not None:
             return self.begins(self._reason)
         if (now := time.monotonic()) - self._warned_at >= _BUSY_INTERVAL:
@@ -62,7 +62,6 @@ class Outage:
         return error
 
     def ends(self) -> None:
-        """Record a success."""
         if self._reason is not None:
             logger.info("%s is available again", self._store)
             self._reason = None

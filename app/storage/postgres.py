@@ -1,4 +1,4 @@
-"""Calls to PostgreSQL through asyncpg's pool: their timeouts, retries, and errors."""
+"""PostgreSQL calls through asyncpg's pool: timeouts, retries, and errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LIBPQ: dict[str, Callable[[str], object]] = {
     "target_session_attrs": one_of("any", "primary", "standby", "read-write", "read-only", "prefer-standby"),
 }
 
-# The server has stopped, is stopping, or has become a replica: a new connection may succeed.
+# The server has stopped, is stopping, or has become a replica: a new connection can succeed.
 _BROKEN = (
     OSError,
     asyncpg.InterfaceError,
@@ -44,11 +44,11 @@ _BROKEN = (
     asyncpg.OperatorInterventionError,
     asyncpg.ReadOnlySQLTransactionError,
 )
-# What is wrong is a value, and not the server: it would refuse it again.
+# A value is at fault, not the server, which would reject it again.
 _REFUSED = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.ProgramLimitExceededError)
 # The tables do not exist, or no longer.
 _UNPREPARED = (asyncpg.UndefinedTableError, asyncpg.UndefinedFunctionError)
-# The server has changed nothing, so that any call can be repeated.
+# The server has not changed anything, so any call can be repeated.
 _NOT_RUN = (*_UNPREPARED, asyncpg.ReadOnlySQLTransactionError)
 
 _WRITABLE = "SELECT NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off'"
@@ -66,14 +66,14 @@ class PostgresAddress(NamedTuple):
 
     url: str  # for asyncpg
     name: str  # for messages, without user and password
-    options: dict[str, Any]  # of the client
+    options: dict[str, Any]  # for the client
 
 
 def read_postgres_url(url: str, **defaults: float) -> PostgresAddress:
     """
-    Parse a store's URL; raises ValueError, with a message that contains no secret.
+    Parse a store's URL; raises ValueError, without secrets in its message.
 
-    Options that the URL does not have are those of `defaults`, or the usual ones; timeouts are in seconds.
+    URL options override `defaults`, which override the usual defaults; timeouts are in seconds.
     """
     try:
         parts = urlsplit(url)
@@ -96,7 +96,7 @@ def read_postgres_url(url: str, **defaults: float) -> PostgresAddress:
 
 
 class PostgresClient:
-    """Runs calls to a database, at most `max_connections` at once."""
+    """Runs database calls, at most `max_connections` concurrently."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class PostgresClient:
         outage: Outage,
     ) -> None:
         """
-        A call takes at most the sum of both timeouts, including all waits.
+        A call lasts at most the sum of both timeouts, including all waits.
 
         `prepare` creates or migrates the tables.
         """
@@ -129,19 +129,19 @@ class PostgresClient:
 
     async def fetch(self, query: str, *arguments: object, idempotent: bool = False) -> list[Any]:
         """
-        Return the rows of a query; raises the error of the outage.
+        Return a query's rows; raises the outage's error.
 
-        An `idempotent` query is repeated once if the connection breaks, since it may be from before a restart.
+        An `idempotent` query is repeated once if the connection breaks, because it can predate a restart.
         """
         return await self._call(lambda connection: connection.fetch(query, *arguments), idempotent)
 
     async def fetchval(self, query: str, *arguments: object, idempotent: bool = False) -> Any:
-        """Return the first value of the first row, None if there is none; otherwise like `fetch`."""
+        """Return the first value of the first row, or None; otherwise like `fetch`."""
         rows = await self.fetch(query, *arguments, idempotent=idempotent)
         return rows[0][0] if rows else None
 
     async def transaction(self, work: Callable[[Connection], Awaitable[T]], *, idempotent: bool = False) -> T:
-        """Run `work` in a transaction and return its result; `work` can run twice, also if not `idempotent`."""
+        """Run `work` in a transaction and return its result; `work` can run twice, even if not `idempotent`."""
 
         async def call(connection: Connection) -> T:
             async with connection.transaction():
@@ -150,12 +150,12 @@ class PostgresClient:
         return await self._call(call, idempotent)
 
     async def check(self) -> None:
-        """Check that the server accepts writes, which a replica does not; raises the error of the outage."""
+        """Check that the server accepts writes, unlike a replica; raises the outage's error."""
         if not await self.fetchval(_WRITABLE, idempotent=True):
             raise self._outage.begins("it cannot be written to: is it a replica?")
 
     async def connect(self) -> Any:
-        """Return a new connection outside the pool, which the caller must close; raises asyncpg's errors."""
+        """Return a new connection outside the pool, to be closed by the caller; raises asyncpg's errors."""
         connection = await asyncpg.connect(self._address.url, **self._options)
         await self._prepare_tables(connection)
         return connection
@@ -200,7 +200,7 @@ class PostgresClient:
         try:
             result = await call(connection)
         except BaseException:
-            # Terminated, since a reset would wait for the server after a cancelled call. The server rolls back.
+            # Terminated, because after a cancelled call a reset would wait for the server. The server rolls back.
             connection.terminate()
             raise
         await self._pool.release(connection)
@@ -208,7 +208,7 @@ class PostgresClient:
 
     async def _acquire(self) -> Any:
         if self._pool is None:
-            # Here, since a pool belongs to an event loop.
+            # Created here, because a pool belongs to an event loop.
             self._pool = await asyncpg.create_pool(
                 self._address.url,
                 min_size=0,
@@ -221,11 +221,11 @@ class PostgresClient:
         return await self._pool.acquire()
 
     def _exhausted(self) -> bool:
-        """Return whether all connections are in use. A call that timed out has terminated its own."""
+        """Return whether all connections are in use. A timed-out call has terminated its own."""
         return bool(self._pool) and not self._pool.get_idle_size() and self._pool.get_size() == self._max_connections
 
     async def _prepare_tables(self, connection: Any) -> None:
-        """Create or migrate the tables on a new connection, unless that was done."""
+        """Create or migrate the tables on a new connection, unless already done."""
         if self._prepared:
             return
         try:
@@ -237,7 +237,7 @@ class PostgresClient:
 
 
 async def _keep_session(connection: object) -> None:
-    """Send no reset to the server when a connection is released: calls leave nothing behind in its session."""
+    """Do not reset a released connection, because calls do not change its session."""
 
 
 NOW = "extract(epoch FROM clock_timestamp())::float8"
@@ -249,7 +249,7 @@ def in_postgres(text: str, words: Mapping[str, str]) -> str:
 
 
 class PostgresTables:
-    """The `Tables` of a PostgreSQL database, by its clock."""
+    """The `Tables` of a PostgreSQL database, using its clock."""
 
     def __init__(
         self,
@@ -257,7 +257,7 @@ class PostgresTables:
         words: Mapping[str, str],
         storable: Callable[[object], object] = lambda value: value,
     ) -> None:
-        """`words` are replaced in statements; `storable` converts a value that PostgreSQL would refuse."""
+        """`words` are replaced in statements; `storable` converts values that PostgreSQL would reject."""
         self._client, self._storable = client, storable
         self._text = cache(partial(in_postgres, words=words))
 

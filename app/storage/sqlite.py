@@ -1,9 +1,9 @@
 """
-SQLite databases, used in threads: neither a slow disk nor another process's lock blocks the event loop.
+SQLite databases, used in threads, so that slow disks and other processes' locks do not block the event loop.
 
-SQLite comes from `apsw`, not from Python's `sqlite3`: it always has FTS5, and can load `sqlite-vec`, which many builds
-of `sqlite3` cannot. Two SQLite libraries must never open the same file in one process (closing it in one drops the
-locks of the other), so database files are opened only here.
+`apsw` provides SQLite, not Python's `sqlite3`: it always includes FTS5, and can load `sqlite-vec`, unlike many builds
+of `sqlite3`. Two SQLite libraries must never open the same file in a process (closing it in one drops the other's
+locks), so database files are opened only here.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ T = TypeVar("T")
 
 BUSY_TIMEOUT = 5.0  # seconds to wait for another process's lock
 
-# Errors of a value, not of the database.
+# A value is at fault, not the database.
 _REFUSED = (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError, OverflowError, UnicodeError)
 
 
 def connect(path: Path, *, busy_timeout: float = BUSY_TIMEOUT, synchronous: str = "normal") -> apsw.Connection:
-    """Open a database, creating it and its folder if needed, accessible only to this user."""
+    """Open a database, accessible only to this user; create it and its folder if missing."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # SQLite gives its other files the mode of this one. O_EXCL, since closing a file that SQLite has open would drop
+    # SQLite gives its other files this file's mode. O_EXCL, because closing a file that SQLite has open would drop
     # SQLite's locks: POSIX locks belong to the process.
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -58,7 +58,7 @@ def connect(path: Path, *, busy_timeout: float = BUSY_TIMEOUT, synchronous: str 
 
 @contextmanager
 def transaction(db: apsw.Connection) -> Iterator[apsw.Connection]:
-    """Run a transaction. It takes the write lock at once, so that it cannot fail half-way while waiting for it."""
+    """Run a transaction. It acquires the write lock at once, so it cannot fail half-way while waiting for the lock."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield db
@@ -70,18 +70,17 @@ def transaction(db: apsw.Connection) -> Iterator[apsw.Connection]:
 
 
 def query(db: apsw.Connection, statement: str, values: Any = ()) -> list[tuple[Any, ...]]:
-    """Return all rows of a statement."""
     return db.execute(statement, values).fetchall()
 
 
 def changed(db: apsw.Connection, statement: str, values: Any = ()) -> int:
-    """Run a statement; return the number of rows that it inserted, updated or deleted."""
+    """Run a statement; return the number of inserted, updated or deleted rows."""
     db.execute(statement, values)
     return db.changes()
 
 
 def migrate_tables(db: apsw.Connection, migrations: Migrations) -> None:
-    """Create or migrate the tables of a file; raises `UnpreparedError`."""
+    """Create or migrate a file's tables; raises `UnpreparedError`."""
     if int(db.pragma("user_version")) == migrations.newest:
         return
     with transaction(db):
@@ -99,17 +98,17 @@ def in_sqlite(text: str, words: Mapping[str, str]) -> str:
 
 
 def numbered(values: tuple[object, ...]) -> dict[str, object]:
-    """Return the values of the parameters `$1`, `$2`, ..."""
+    """Return the values by parameter, `$1`, `$2`, ..."""
     return {str(number): value for number, value in enumerate(values, 1)}
 
 
 class Database:
     """
-    A database file, with one writer thread and some reader threads, each with a connection of its own.
+    A database file with a writer thread and several reader threads, each with its own connection.
 
-    Each call is a complete transaction, so a cancelled caller leaves none open. After an error the connection is closed
-    and the next call opens the file again, so the database recovers once the cause is gone. Every call raises the error
-    of the outage, and `UnstorableValue`.
+    Each call is a complete transaction, so a cancelled caller never leaves one open. After an error the connection is
+    closed and the next call opens the file again, so the database recovers after the cause is fixed. Every call raises
+    the outage's error, and `UnstorableValue`.
     """
 
     def __init__(
@@ -179,7 +178,6 @@ class Database:
             return result
 
     def _connection(self) -> apsw.Connection:
-        """Return the connection of this thread."""
         db: apsw.Connection | None = getattr(self._local, "db", None)
         if db is None:
             db = self._local.db = connect(self.path, busy_timeout=self._busy_timeout, synchronous=self._synchronous)
@@ -188,7 +186,7 @@ class Database:
         return db
 
     def _discard_connection(self) -> None:
-        """Close the connection of this thread, so that the next call opens a new one."""
+        """Close this thread's connection; the next call opens another."""
         db: apsw.Connection | None = getattr(self._local, "db", None)
         self._local.db = None
         if db is not None:
@@ -198,8 +196,6 @@ class Database:
 
 
 class SQLiteTables:
-    """The `Tables` of a SQLite database."""
-
     def __init__(self, db: Database, clock: Callable[[], float], words: Mapping[str, str]) -> None:
         """`words` are replaced in statements, in addition to the usual ones."""
         self._db, self._clock = db, clock
@@ -222,7 +218,7 @@ class SQLiteTables:
         return await self._db.write(work)
 
     def lock_owner(self, owner: str) -> Steps[None]:
-        """Do nothing: there is one transaction at a time."""
+        """Do nothing: only one transaction runs at a time."""
         yield from ()
 
     def _query(self, db: apsw.Connection, statement: Statement) -> Rows:

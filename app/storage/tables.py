@@ -1,8 +1,8 @@
 """
-Tables that SQLite and PostgreSQL have with the same columns, used by the same statements.
+Tables with the same columns and statements in SQLite and PostgreSQL.
 
 Statements are written for PostgreSQL: parameters are `$1`, `$2`, ..., and tables are named `antiphon_...`. `{now}` is
-the database's time in seconds. A caller can name more words that differ between the databases.
+the database's time in seconds. Callers can define further placeholders for differences between the databases.
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 T = TypeVar("T")
-Row: TypeAlias = Sequence[Any]  # its columns are of the types that the schema names
+Row: TypeAlias = Sequence[Any]  # its column types depend on the schema
 Rows: TypeAlias = Sequence[Row]
 
 
 class Statement(NamedTuple):
-    """A statement with the values of its parameters."""
+    """A statement and its parameter values."""
 
     text: str
     values: tuple[object, ...] = ()
-    many: Sequence[tuple[object, ...]] | None = None  # run once with each of these values, returning no rows
+    many: Sequence[tuple[object, ...]] | None = None  # run once per element, without returning rows
 
 
-# The statements of one transaction: a generator that yields them, receives the rows of each, and returns a result.
+# A transaction's statements: a generator that yields them, receives the rows of each, and returns a result.
 Steps: TypeAlias = Generator[Statement, Rows, T]
 
 
 class Tables(Protocol):
-    """The tables of a database; every method raises the error of its outage."""
+    """A database's tables; every method raises the outage's error."""
 
     async def fetch(self, text: str, *values: object) -> Rows:
-        """Return the rows of a statement that changes nothing."""
+        """Return the rows of a read-only statement."""
         ...
 
     async def run(self, steps: Callable[[], Steps[T]], *, idempotent: bool = False) -> T:
         """
-        Run statements in one transaction and return their result; `steps` may be called more than once.
+        Run statements in a transaction and return their result; `steps` can be called more than once.
 
         `idempotent` transactions are repeated if the connection breaks.
         """
@@ -44,12 +44,12 @@ class Tables(Protocol):
 
 
 def with_words(text: str, words: Mapping[str, str]) -> str:
-    """Replace words in a statement, in this order."""
+    """Replace placeholders in a statement, in this order."""
     for word, here in words.items():
         text = text.replace(word, here)
     return text
 
 
 def single(text: str, *values: object) -> Steps[Rows]:
-    """Return the steps of one statement; their result is its rows."""
+    """Return the steps for a single statement; their result is its rows."""
     return (yield Statement(text, values))

@@ -1,4 +1,4 @@
-"""The options in the query of a store's URL."""
+"""Options in the query of a store's URL."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from urllib.parse import parse_qsl
 
 def read_options(query: str, known: Mapping[str, Callable[[str], object]]) -> dict[str, Any]:
     """
-    Parse the options in the query of a store's URL, each with its function in `known`.
+    Parse the options in a store URL's query, each with its function in `known`.
 
-    Raises ValueError for an unknown or malformed option. The message quotes no value, since it may be a secret.
+    Raises ValueError for an unknown or malformed option, without quoting values, which can be secret.
     """
     options = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
@@ -28,7 +28,6 @@ def read_options(query: str, known: Mapping[str, Callable[[str], object]]) -> di
 
 
 def seconds(text: str) -> float:
-    """Parse a positive number of seconds."""
     try:
         number = float(text)
     except ValueError:
@@ -39,14 +38,13 @@ def seconds(text: str) -> float:
 
 
 def count(text: str) -> int:
-    """Parse a positive whole number."""
     if not (text.isascii() and text.isdigit() and int(text)):
         raise ValueError("expected a positive whole number")
     return int(text)
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
-    """Return a parser that accepts only these words, in any case."""
+    """Return a parser that only accepts these words, in any case."""
 
     def read(text: str) -> str:
         if text.lower() not in choices:

@@ -1,13 +1,13 @@
 """
-The protocol of stores.
+The store protocol.
 
-A store has *buckets of records*. A record is bytes with a name; a bucket has the records of one chain of one owner. It
-is read in one round trip and expires as a whole, `ttl` seconds after its last use, so that a chain in use never
-expires. Stores do not read records: see `app.core.history.turns`.
+A store contains *buckets of records*. A record is bytes with a name; a bucket holds an owner's records from a single
+chain. A bucket is read in one round trip and expires as a whole, `ttl` seconds after its last use, so a chain in use
+never expires. Stores do not interpret records: see `app.core.history.turns`.
 
-A bucket's name starts with its owner: `owner:chain`. The images of its records, which are large and read less often,
-are in a bucket beside it (`images_bucket`); every use of a bucket renews that of its images, too. A record may be
-stored with an entry, a short description; a store lists the entries of an owner.
+A bucket's name starts with its owner: `owner:chain`. Its records' images, which are large and less often read, are in a
+separate bucket (`images_bucket`); every use of a bucket also renews its images' bucket. A record can have an entry, a
+short description; a store lists an owner's entries.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, Protocol, runtime_checkable
 
-# By the scheme of the store's URL. Other schemes are refused; an import path may be used instead.
-# Each class has `from_url(url, *, ttl)`: it does no I/O, and raises ValueError for an invalid URL.
+# By URL scheme. Other schemes are rejected; an import path can be used instead. Each class has `from_url(url, *, ttl)`,
+# which does no I/O and raises ValueError for an invalid URL.
 STORES = {
     "memory": "app.stores.memory:MemoryStore",
     "sqlite": "app.stores.sqlite:SQLiteStore",
@@ -31,53 +31,53 @@ STORES = {
 
 
 class Change(NamedTuple):
-    """Records of one bucket to store and to delete."""
+    """Records to store in and delete from a bucket."""
 
     bucket: str
     put: Mapping[str, bytes]  # by name
-    delete: Collection[str] = ()  # other names; those that do not exist are ignored
-    requires: str | None = None  # a record that must be in the bucket, or the change is not made
-    # Of the records in `put` that are to be listed: see `Store.recent`.
+    delete: Collection[str] = ()  # other names; missing records are ignored
+    requires: str | None = None  # a record that must exist in the bucket, otherwise the change is not made
+    # Entries for records in `put` to list: see `Store.recent`.
     entries: Mapping[str, bytes] = MappingProxyType({})
 
 
 class Store(Protocol):
     """
-    Buckets of records; every method may raise `StoreUnavailable`, and works again once the outage is over.
+    Buckets of records. Every method can raise `StoreUnavailable`, and works again after the outage.
 
-    A completed write is visible to every reader, in this process or another, and survives this process if the store
-    does. Writes are atomic, also if their caller is cancelled. An expired bucket does not exist, even if it is not
-    purged yet. A bucket without records does not exist, and the entry of a deleted record is not listed.
+    A completed write is visible to every reader in all processes, and survives this process if the store is persistent.
+    Writes are atomic, even if their caller is cancelled. Expired buckets (purged or not) and buckets without records
+    count as missing. Entries of deleted records are not listed.
     """
 
     async def put(self, bucket: str, name: str, record: bytes) -> None:
-        """Store a record, replacing the one of that name, and renew the bucket."""
+        """Store or replace a record, and renew the bucket."""
         ...
 
     async def add(self, bucket: str, name: str, record: bytes) -> bool:
         """
-        Store a record if the bucket has none of that name, and return whether it was stored; renews the bucket.
+        Store a record unless its name exists in the bucket; return whether it was stored. Renews the bucket.
 
-        Of several concurrent calls, in any processes, exactly one returns True.
+        Exactly one of several concurrent calls, in any processes, returns True.
         """
         ...
 
     async def apply(self, *changes: Change) -> bool:
         """
-        Make changes atomically, each to another bucket of one chain, and renew the buckets.
+        Make changes atomically, each to a different bucket in the chain, and renew the buckets.
 
-        If the record that a change requires is missing, make none of them and return False. Thus nothing is added to a
-        conversation that another request deletes at the same time. Buckets belong to one chain if their names are equal
-        up to the second colon (`owner:chain`, `owner:chain:conversation`, `owner:chain:images`).
+        Without a change's required record, make no changes and return False: nothing is added to a conversation that
+        another request deletes concurrently. Buckets of the same chain have equal names up to the second colon
+        (`owner:chain`, `owner:chain:conversation`, `owner:chain:images`).
         """
         ...
 
     async def get(self, bucket: str, name: str) -> bytes | None:
-        """Return one record, and renew the bucket."""
+        """Return a record, and renew the bucket."""
         ...
 
     async def all(self, bucket: str) -> dict[str, bytes]:
-        """Return every record of a bucket by name, in any order, {} if there is none, and renew the bucket."""
+        """Return a bucket's records by name, in any order ({} if missing), and renew the bucket."""
         ...
 
     async def names(self, bucket: str) -> set[str]:
@@ -85,36 +85,36 @@ class Store(Protocol):
         ...
 
     async def delete(self, bucket: str, name: str) -> bool:
-        """Delete one record; return False if there was none. The bucket is not renewed."""
+        """Delete a record; return False if it did not exist. Does not renew the bucket."""
         ...
 
     async def drop(self, bucket: str) -> bool:
-        """Delete a bucket with all its records; return False if there was none."""
+        """Delete a bucket with all records; return False if it did not exist."""
         ...
 
     async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
         """
-        Return at most `limit` entries of an owner's records, newest first.
+        Return at most `limit` entries for an owner's records, newest first.
 
-        A record that replaces another keeps its position. With `after`, the name of a record, only the entries after
-        its own are returned; None if it is not listed. No bucket is renewed. At least the newest `LISTED` are listed.
+        A replaced record keeps its position. With `after`, a record's name, only later entries are returned; None if
+        that record is not listed. Renews no bucket. At least the newest `LISTED` records are listed.
         """
         ...
 
     async def purge(self) -> None:
         """
-        Erase expired and deleted records, unless the store does so itself.
+        Erase expired and deleted records, unless the store does it automatically.
 
-        Called at startup and every few seconds, in each process, even if the store is not in use.
+        Called at startup and every few seconds, in every process, even if the store is idle.
         """
         ...
 
     async def check(self) -> None:
-        """Return if the store can be read and written now, with one round trip at most; raises `StoreUnavailable`."""
+        """Check with at most one round trip that the store can be read and written; raises `StoreUnavailable`."""
         ...
 
     async def aclose(self) -> None:
-        """Release connections, threads and files; the store cannot be used afterwards. Closing twice is allowed."""
+        """Release connections, threads and files; the store is then unusable. Repeated calls are allowed."""
         ...
 
 
@@ -124,27 +124,26 @@ class MeasuringStore(Protocol):
 
     async def stored_bytes(self, owner: str) -> int:
         """
-        Return about how many bytes an owner's records take; expired and deleted ones do not count.
+        Return the approximate size of an owner's records, without expired and deleted records.
 
-        No bucket is renewed. A store may count only buckets that were written after the process's first call.
+        Renews no bucket. A store can omit buckets last written before the process's first call.
         """
         ...
 
 
-# The number of an owner's existing records that a store lists at least.
+# The minimum number of existing records that a store lists per owner.
 LISTED = 1000
 
 
 def images_bucket(bucket: str) -> str:
-    """Return the bucket of the images that belong to the records of a bucket."""
+    """Return the bucket for images of a bucket's records."""
     return f"{bucket}:images"
 
 
 def owner_of(bucket: str) -> str:
-    """Return the owner of a bucket."""
     return bucket.partition(":")[0]
 
 
 async def apply_with(store: Store, changes: Sequence[Change], more: Sequence[Change]) -> bool:
-    """Make changes, together with `more` if all can be made; return whether the changes themselves were made."""
+    """Make `changes`, together with `more` if both are possible; return whether `changes` were made."""
     return await store.apply(*changes, *more) or (bool(more) and await store.apply(*changes))

@@ -1,62 +1,58 @@
-"""The protocol of counters: token buckets and slots, of one process or of all that share a store."""
+"""The counters protocol: token buckets and slots, for a process or for all processes that share a store."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-# Seconds after which the slots of a dead process are free again.
+# Seconds until a dead process's slots are free again.
 LEASE = 30.0
 
 
 class TokenTake(NamedTuple):
-    """Tokens to take from one bucket."""
+    """Tokens to consume from a bucket."""
 
     bucket: str
-    capacity: int  # tokens of a full bucket, which refills within a minute
-    amount: int  # tokens to take; the bucket may go below zero
-    needs: int = 0  # tokens that the bucket must have, or nothing is taken from any bucket
+    capacity: int  # tokens in a full bucket, which refills within a minute
+    amount: int  # tokens to consume; the bucket can become negative
+    needs: int = 0  # tokens that the bucket must have, otherwise nothing is consumed from any bucket
 
 
 class TokenResult(NamedTuple):
-    """The result of taking tokens."""
-
     granted: bool
-    missing: Sequence[float]  # tokens that each bucket lacks to be full
+    missing: Sequence[float]  # tokens that each bucket needs to be full
 
 
 class Counters(Protocol):
     """
-    Token buckets, several for each owner, and pools of slots. Every method may raise `StoreUnavailable`.
+    Token buckets, several per owner, and slot pools. Every method can raise `StoreUnavailable`.
 
-    A bucket refills steadily. A slot is held until it is released, or until its lease expires.
+    Buckets refill steadily. A slot is held until it is released, or until its lease expires.
     """
 
     async def take(self, owner: str, takes: Sequence[TokenTake]) -> TokenResult:
-        """Take tokens from an owner's buckets, all of them or none. A new bucket is full."""
+        """Consume tokens from all given buckets of an owner, or from none. A new bucket is full."""
         ...
 
     async def acquire(self, pool: str, holder: str, limit: int) -> bool:
-        """Acquire one of the `limit` slots of a pool for `LEASE` seconds; return False if all are held."""
+        """Acquire a slot in a pool of `limit` for `LEASE` seconds; return False if none is free."""
         ...
 
     async def renew(self, slots: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Renew slots, as pairs of pool and holder, for another `LEASE` seconds; return those that were not held."""
+        """Renew slots, as pairs of pool and holder, for another `LEASE` seconds; return slots that were not held."""
         ...
 
-    async def release(self, pool: str, holder: str) -> None:
-        """Release a slot."""
-        ...
+    async def release(self, pool: str, holder: str) -> None: ...
 
     async def aclose(self) -> None:
-        """Close connections; closing twice is fine."""
+        """Close connections. Repeated calls are allowed."""
         ...
 
 
 @runtime_checkable
 class CountingStore(Protocol):
-    """A store with counters that all processes share."""
+    """A store with counters shared by all processes."""
 
     def counters(self) -> Counters:
-        """Return the counters; they do no I/O before they are used, and are to be closed separately."""
+        """Return the counters, without I/O before their first use. The caller closes them separately."""
         ...

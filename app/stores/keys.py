@@ -6,8 +6,8 @@ Managed keys, as a log of changes in a store.
     added = await keys.add(snapshot, KeyChange(...))   # False: another process made a change first
 
 Each record is a change: its author, its time, and the changed key. A key's last record is its current state; all
-records together are the audit log. Only one process can add a record under the next number, so no change overwrites
-another. Records contain the SHA-256 of secrets, never secrets.
+records together are the audit log. Only a single process can add a record under the next number, so no change
+overwrites another. Records contain the SHA-256 of secrets, never secrets.
 """
 
 from __future__ import annotations
@@ -32,21 +32,19 @@ class LastingStore(Protocol):
     """A store with buckets that do not expire."""
 
     def lasting(self) -> Store:
-        """Return a view of the store, with the same connections, in which buckets do not expire."""
+        """Return a view of the store with the same connections, in which buckets do not expire."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A secret, by its digest."""
-
-    digest: str  # its SHA-256 as hexadecimal digits
+    digest: str  # SHA-256 as hexadecimal digits
     expires_at: int | None = None  # Unix time; None: with the key
 
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """A key in the store. `None` in a limit applies the default limit; times are Unix times in seconds."""
+    """A stored key. `None` as a limit applies the default limit; times are Unix times in seconds."""
 
     id: str
     name: str
@@ -62,10 +60,9 @@ class StoredKey:
     expires_at: int | None = None
     created_at: int = 0
     revoked: bool = False
-    secrets: list[Secret] = field(default_factory=list)  # the newest one first
+    secrets: list[Secret] = field(default_factory=list)  # newest first
 
     def access(self) -> KeyAccess:
-        """Return the permissions of the key."""
         return KeyAccess(
             name=self.name,
             owner=owner_id(self.owner),
@@ -83,16 +80,16 @@ class StoredKey:
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """A change of one key. `before` and `after` are API resources, without secrets."""
+    """A change to a key. `before` and `after` are API resources, without secrets."""
 
     id: str  # random; identifies the change if its write was not confirmed
     at: float  # Unix time
-    actor: str  # name of the admin key
+    actor: str  # the admin key's name
     action: str  # `create`, `update`, `rotate` or `revoke`
-    key: StoredKey  # afterwards
+    key: StoredKey  # after the change
     before: Mapping[str, object] | None
     after: Mapping[str, object] | None
-    number: int = 0  # its place in the log, from 1
+    number: int = 0  # its position in the log, from 1
 
     def encode(self) -> bytes:
         return orjson.dumps(asdict(self))
@@ -100,7 +97,7 @@ class KeyChange:
     @classmethod
     def decode(cls, number: int, record: bytes) -> KeyChange:
         values = orjson.loads(record)
-        known = {name.name for name in fields(StoredKey)}  # a later version may add fields
+        known = {name.name for name in fields(StoredKey)}  # later versions can add fields
         key = {name: value for name, value in values["key"].items() if name in known}
         key["secrets"] = [Secret(**secret) for secret in key["secrets"]]
         names = ("id", "at", "actor", "action", "before", "after")
@@ -114,11 +111,11 @@ class KeySnapshot(NamedTuple):
 
     @property
     def revision(self) -> int:
-        """The number of the last change; 0 without one."""
+        """The last change's number; 0 without changes."""
         return self.changes[-1].number if self.changes else 0
 
     def last_changes(self) -> dict[str, KeyChange]:
-        """Return the last change of each key, by the key's id."""
+        """Return each key's last change, by key id."""
         return {change.key.id: change for change in self.changes}
 
     def current(self) -> list[StoredKey]:
@@ -132,23 +129,22 @@ class KeySnapshot(NamedTuple):
 
 
 class StoredKeys:
-    """The log of changes, and the times of the keys' last uses; every method may raise `StoreUnavailable`."""
+    """The change log, and the keys' last uses. Every method can raise `StoreUnavailable`."""
 
     def __init__(self, store: Store) -> None:
-        """`store` is a `LastingStore.lasting()`."""
+        """`store` must come from `LastingStore.lasting()`."""
         self._store = store
 
     async def read(self) -> KeySnapshot:
-        """Return the current state."""
         records = await self._store.all(_LOG)
         return KeySnapshot([KeyChange.decode(int(name), records[name]) for name in sorted(records)])
 
     async def has_changed(self, revision: int) -> bool:
-        """Return whether there is a change after this revision. Reads one record."""
+        """Return whether there is a change after this revision, by reading a single record."""
         return await self._store.get(_LOG, _name(revision + 1)) is not None
 
     async def add(self, snapshot: KeySnapshot, change: KeyChange) -> bool:
-        """Add a change to the state in `snapshot`; return False, without any change, if it is outdated."""
+        """Add a change to the state in `snapshot`; return False, without a change, if the snapshot is outdated."""
         name = _name(snapshot.revision + 1)
         record = change.encode()
         if not await self._store.add(_LOG, name, record) and await self._store.get(_LOG, name) != record:
@@ -158,11 +154,11 @@ class StoredKeys:
         return True
 
     async def note_uses(self, times: Mapping[str, float]) -> None:
-        """Store the times of last uses, by name."""
+        """Store the times of last uses, by key name."""
         await self._store.apply(Change(_USES, {name: str(int(time)).encode() for name, time in times.items()}))
 
     async def uses(self) -> dict[str, int]:
-        """Return the stored times of last uses, by name."""
+        """Return the times of last uses, by key name."""
         return {name: int(time) for name, time in (await self._store.all(_USES)).items()}
 
 

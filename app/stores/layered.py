@@ -1,4 +1,4 @@
-"""A store with a layer of memory for records with `store: false`."""
+"""A store with a memory layer for records with `store: false`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from app.stores import Change, Store
 
 class LayeredStore:
     """
-    The records that one caller may continue from: those of `store`, and those of `memory`, if there is one.
+    A caller's readable records: in `store`, and in `memory` if it exists.
 
-    A WebSocket connection has a memory for responses with `store: false`. HTTP requests have none, so such responses
-    are not stored at all.
+    A WebSocket connection has a memory layer for responses with `store: false`. HTTP requests do not, so these
+    responses are not stored at all.
     """
 
     def __init__(self, memory: Store | None, store: Store) -> None:
@@ -22,30 +22,32 @@ class LayeredStore:
         self.store = store
 
     async def all(self, bucket: str) -> dict[str, bytes]:
-        """Return all records of a bucket from both layers, and renew the bucket; raises `StoreUnavailable`."""
+        """Return a bucket's records from both layers, and renew the bucket; raises `StoreUnavailable`."""
         records = await self.store.all(bucket)
         return records if self.memory is None else {**records, **await self.memory.all(bucket)}
 
     async def all_in_memory(self, bucket: str) -> dict[str, bytes]:
-        """Return the records of a bucket that are only in memory."""
+        """Return a bucket's records in memory."""
         return {} if self.memory is None else await self.memory.all(bucket)
 
     async def has_stored(self, bucket: str, names: Collection[str]) -> bool:
-        """Return whether the store has all records with those names in a bucket, and renew the bucket."""
+        """Return whether the store has all named records in a bucket, and renew the bucket."""
         return (await self.store.names(bucket)).issuperset(names)
 
     async def get(self, bucket: str, name: str) -> bytes | None:
-        """Return one record, of either layer, and renew the bucket; raises `StoreUnavailable`."""
+        """Return a record from either layer, and renew the bucket; raises `StoreUnavailable`."""
         record = None if self.memory is None else await self.memory.get(bucket, name)
         return await self.store.get(bucket, name) if record is None else record
 
     async def remember(self, *changes: Change) -> None:
-        """Make changes in the memory; it may evict the buckets at any time, and does at once if they are too large."""
+        """
+        Make changes in memory, which can evict the buckets at any time, and evicts them at once if they are too large.
+        """
         if self.memory is not None:
             with suppress(StoreUnavailable):
                 await self.memory.apply(*changes)
 
     async def forget(self, bucket: str, name: str) -> None:
-        """Delete a record from the memory, but not from the store."""
+        """Delete a record from memory, but not from the store."""
         if self.memory is not None:
             await self.memory.delete(bucket, name)

@@ -1,4 +1,4 @@
-"""Deletes expired records regularly, also on an idle server."""
+"""Delete expired records regularly, even on an idle server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INTERVAL = 60.0  # seconds, at most
 
 @asynccontextmanager
 async def purging(store: Store, *purges: Callable[[], None]) -> AsyncIterator[None]:
-    """Purge a store at once, and regularly while the context lasts; call `purges`, which do not raise, as well."""
+    """Purge a store now, and regularly while the context lasts. Also calls `purges`, which must not raise."""
     task = asyncio.create_task(_purge_regularly(store, purges))
     try:
         yield
@@ -37,4 +37,4 @@ async def _purge_regularly(store: Store, purges: Sequence[Callable[[], None]]) -
             pass  # logged by the store
         except Exception:
             logger.exception("unexpected error")
-        await asyncio.sleep(INTERVAL * random.uniform(0.75, 1))  # not in all processes at the same time
+        await asyncio.sleep(INTERVAL * random.uniform(0.75, 1))  # spread over processes

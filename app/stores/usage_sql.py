@@ -1,4 +1,4 @@
-"""Usage in the tables of SQLite or PostgreSQL."""
+"""Usage in SQLite or PostgreSQL tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from app.storage.tables import Statement, Steps, Tables, single
 from app.stores.usage import BATCH_TTL, Spending, UsageRow
 
-# The words that differ: days are dates in PostgreSQL, and the times of batches are timestamps there.
+# Differences between the databases: in PostgreSQL, days are dates, and batch times are timestamps.
 SQLITE_USAGE = {"{day}": "day", "{as_day}": "", "{added}": "added", "{timestamp}": "$now"}
 POSTGRES_USAGE = {
     "{day}": "to_char(day, 'YYYY-MM-DD')",
@@ -45,17 +45,17 @@ _FORGET_BATCHES = "DELETE FROM antiphon_usage_batches WHERE {added} < {now} - $1
 
 
 class SQLUsage:
-    """Rows in a table, and the batches that were added in another."""
+    """Usage rows in a table, and added batches in another."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
     async def add(self, batch: str, rows: Sequence[UsageRow]) -> None:
-        """Add to rows in one transaction; a batch is added only once."""
+        """Add to rows in a transaction; a batch is added only once."""
 
         def steps() -> Steps[None]:
             if (yield Statement(_ADD_BATCH, (batch,))):
-                # In order, so that two concurrent additions to the same rows do not deadlock.
+                # In order, to prevent deadlocks between concurrent additions to the same rows.
                 yield Statement(_ADD, many=sorted(rows, key=lambda row: row[:4]))
 
         await self._tables.run(steps, idempotent=True)

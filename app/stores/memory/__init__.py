@@ -1,10 +1,10 @@
 """
-A store in this process's memory: nothing to install, nothing left after a restart, nothing shared between workers.
+A store in this process's memory: without installation, persistence, or sharing between workers.
 
     memory://?max_bytes=536870912&max_records=100000
 
-It is limited by records and by bytes. If a record would exceed a limit, the least recently used buckets are evicted
-whole, since a part of a chain is of no use.
+It is limited by records and by bytes. At a limit, the least recently used buckets are evicted as a whole, because part
+of a chain is useless.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from app.stores.memory.usage import MemoryUsage
 MAX_RECORDS = 100_000
 MAX_BYTES = 512 * 1024 * 1024
 
-# Python's overhead for each record, in bytes: name, object headers, entries in dicts.
+# Python's overhead per record, in bytes: name, object headers, dict entries.
 _OVERHEAD = 512
 
 
@@ -34,11 +34,11 @@ _OVERHEAD = 512
 class _Bucket:
     expires: float = 0
     records: dict[str, bytes] = field(default_factory=dict)
-    entries: dict[str, bytes] = field(default_factory=dict)  # of the records that are listed
-    size: int = 0  # bytes, with the overhead
+    entries: dict[str, bytes] = field(default_factory=dict)  # for listed records
+    size: int = 0  # bytes, including overhead
 
     def growth(self, change: Change) -> tuple[int, int]:
-        """Return how many records and bytes a change would add to the bucket."""
+        """Return the numbers of records and bytes that a change would add to the bucket."""
         before = [self.records[name] for name in {*change.put, *change.delete} if name in self.records]
         records = len(change.put) - len(before)
         listed = {*change.entries, *change.delete}
@@ -57,7 +57,7 @@ class _Bucket:
 
 
 class MemoryStore:
-    """Buckets in a dict, the least recently used first."""
+    """Buckets in a dict, least recently used first."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class MemoryStore:
         self._max_records = max_records
         self._max_bytes = max_bytes
         self._clock = clock
-        # Every use renews a bucket and moves it to the end, so this is also the order of expiry.
+        # Every use renews a bucket and moves it to the end, so this is also the expiry order.
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
         # Bucket and name of each listed record, by owner, oldest first.
         self._listed: dict[str, dict[tuple[str, str], None]] = {}
@@ -79,11 +79,11 @@ class MemoryStore:
         self._usage = MemoryUsage()
         self._lasting: MemoryStore | None = None
         self.records = 0
-        self.bytes = 0  # including the overhead
+        self.bytes = 0  # including overhead
 
     @classmethod
     def from_url(cls, url: str, *, ttl: float, clock: Callable[[], float] = time.monotonic) -> MemoryStore:
-        """Build the store of a `memory://` URL, which may have the options `max_records` and `max_bytes`."""
+        """Create the store for a `memory://` URL with the options `max_records` and `max_bytes`."""
         parts = urlsplit(url)
         if parts.netloc or parts.path not in ("", "/"):
             raise ValueError(
@@ -100,10 +100,11 @@ class MemoryStore:
 
     async def apply(self, *changes: Change) -> bool:
         """
-        Make changes atomically, and renew their buckets; return False, with no change, if a required record is missing.
+        Make changes atomically, and renew their buckets; return False, without changes, if a required record is
+        missing.
 
-        Raises `StoreUnavailable`, without any change, if the buckets alone would exceed a limit: neither other chains
-        nor records of this one are evicted for them.
+        Raises `StoreUnavailable`, without changes, if the buckets alone would exceed a limit: then neither other chains
+        nor this chain's records are evicted.
         """
         now = self._clock()
         for change in changes:
@@ -133,7 +134,7 @@ class MemoryStore:
             if not bucket.records:
                 self._forget(change.bucket)
         while self.bytes > self._max_bytes or self.records > self._max_records:
-            self._forget(next(iter(self._buckets)))  # never the changed buckets: they are the last, and fit
+            self._forget(next(iter(self._buckets)))  # never the changed buckets: they are last, and fit
         return True
 
     async def get(self, bucket: str, name: str) -> bytes | None:
@@ -180,14 +181,13 @@ class MemoryStore:
         return [entry for _, entry in islice(entries, limit)]
 
     async def stored_bytes(self, owner: str) -> int:
-        """Return the bytes of an owner's buckets, with the overhead."""
+        """Return the bytes of an owner's buckets, including overhead."""
         now, prefix = self._clock(), f"{owner}:"
         return sum(
             bucket.size for name, bucket in self._buckets.items() if name.startswith(prefix) and bucket.expires > now
         )
 
     async def purge(self) -> None:
-        """Delete expired buckets and logs."""
         now = self._clock()
         while self._buckets and next(iter(self._buckets.values())).expires <= now:
             self._forget(next(iter(self._buckets)))
@@ -198,16 +198,15 @@ class MemoryStore:
         """Return: memory is always available."""
 
     def log(self, *, ttl: float, lease: float) -> MemoryLog:
-        """Return an event log in memory."""
         self._logs.append(MemoryLog(ttl=ttl, lease=lease, clock=self._clock))
         return self._logs[-1]
 
     def usage(self, *, days: int) -> MemoryUsage:
-        """Return the usage of keys, which lasts as long as the process."""
+        """Return the usage ledger, which exists as long as the process."""
         return self._usage
 
     def lasting(self) -> MemoryStore:
-        """Return a store whose buckets do not expire, and are not evicted for others."""
+        """Return a store with buckets that neither expire nor compete with others for memory."""
         if self._lasting is None:
             self._lasting = MemoryStore(ttl=FOREVER, clock=self._clock)
         return self._lasting
@@ -219,13 +218,13 @@ class MemoryStore:
         self.records = self.bytes = 0
 
     def _find(self, bucket: str) -> _Bucket | None:
-        """Return a bucket that is there and has not expired."""
+        """Return an existing, unexpired bucket."""
         now = self._clock()
         self._sweep(now)
         return self._current(bucket, now)
 
     def _use(self, bucket: str) -> _Bucket | None:
-        """Return an existing bucket, renewed."""
+        """Return an existing bucket, and renew it."""
         now = self._clock()
         self._sweep(now)
         current = self._renew(bucket, now)
@@ -234,7 +233,7 @@ class MemoryStore:
         return current
 
     def _renew(self, bucket: str, now: float) -> _Bucket | None:
-        """Return an existing bucket, renewed without its images."""
+        """Return an existing bucket, and renew it without its images."""
         current = self._current(bucket, now)
         if current is not None:
             current.expires = now + self._ttl
@@ -242,7 +241,7 @@ class MemoryStore:
         return current
 
     def _sweep(self, now: float) -> None:
-        """Delete up to two buckets that have expired: a call adds at most one for each, so they never pile up."""
+        """Delete up to two expired buckets. Each call adds at most one, so they never accumulate."""
         for _ in range(2):
             oldest = next(iter(self._buckets), None)
             if oldest is None or self._current(oldest, now) is not None:

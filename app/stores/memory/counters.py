@@ -1,4 +1,4 @@
-"""Counters of one process."""
+"""Counters for a single process."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ _MINUTE = 60.0
 
 
 class MemoryCounters:
-    """Token buckets and slots in memory."""
-
-    _MAX_BUCKETS = 10_000  # with more, the full ones are dropped
+    _MAX_BUCKETS = 10_000  # above this, full buckets are dropped
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -46,7 +44,7 @@ class MemoryCounters:
         return True
 
     async def renew(self, slots: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Return the slots that are not held; the others need no renewal in one process."""
+        """Return slots that are not held; others need no renewal in a single process."""
         return [(pool, holder) for pool, holder in slots if holder not in self._pools.get(pool, ())]
 
     async def release(self, pool: str, holder: str) -> None:

@@ -1,8 +1,8 @@
 """
 Event logs in this process's memory.
 
-They are limited by bytes: if a batch exceeds the limit, logs of ended runs are deleted, oldest first. Logs of runs in
-progress are never deleted.
+They are limited by bytes: at the limit, logs of ended runs are deleted, oldest first. Logs of running runs are never
+deleted.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from app.stores.event_log import Batch, LeaseState, RunKey, RunState
 
 MAX_LOG_BYTES = 256 * 1024 * 1024
 
-# Python's overhead for each batch, in bytes.
+# Python's overhead per batch, in bytes.
 _OVERHEAD = 200
 
 
 @dataclass(slots=True)
 class _Log:
     worker: str
-    leased: float  # until when, by the clock
+    leased: float  # end of the lease, by the clock
     expires: float
     cancelled: bool = False
     batches: list[Batch] = field(default_factory=list)
-    size: int = 0  # bytes, with the overhead
-    grown: asyncio.Event = field(default_factory=asyncio.Event)  # set, and replaced, at each change
+    size: int = 0  # bytes, including overhead
+    grown: asyncio.Event = field(default_factory=asyncio.Event)  # set and replaced at each change
 
     @property
     def ended(self) -> bool:
@@ -42,7 +42,7 @@ class _Log:
 
 
 class MemoryLog:
-    """Logs in a dict, in order of their last use."""
+    """Logs in a dict, in order of last use."""
 
     def __init__(
         self, *, ttl: float, lease: float, max_bytes: int = MAX_LOG_BYTES, clock: Callable[[], float] = time.monotonic
@@ -77,7 +77,7 @@ class MemoryLog:
         return log.claim()
 
     async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, LeaseState]:
-        """Renew the leases that this worker holds."""
+        """Renew the leases held by this worker."""
         claims: dict[RunKey, LeaseState] = {}
         for run in runs:
             log = self._held(run, worker)
@@ -119,7 +119,6 @@ class MemoryLog:
         return log.batches[bisect_right(log.batches, after, key=lambda batch: batch.last) :]
 
     async def orphans(self) -> list[RunKey]:
-        """Return the runs whose lease has expired."""
         return [run for run in [*self._logs] if await self.state(run) == "orphaned"]
 
     async def delete(self, run: RunKey) -> None:
@@ -128,7 +127,6 @@ class MemoryLog:
             self._forget(run)
 
     async def aclose(self) -> None:
-        """Delete all logs."""
         for run in [*self._logs]:
             self._forget(run)
 
@@ -150,7 +148,6 @@ class MemoryLog:
         self._logs.move_to_end(run)
 
     def purge(self) -> None:
-        """Delete expired logs."""
         now = self._clock()
         for run in [run for run, log in self._logs.items() if log.expires <= now]:
             self._forget(run)

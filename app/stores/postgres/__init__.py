@@ -3,10 +3,10 @@ A store in PostgreSQL (13 or later), shared by any number of replicas of this se
 
     postgresql://[user[:password]@]host[:5432][,host:port]/database
 
-The query may have libpq's `sslmode`, `sslrootcert`, `sslcert`, `sslkey`, `host` and `target_session_attrs`, and the
-store's own: `max_connections`, `connect_timeout` and `timeout` in seconds, and `statement_cache_size`, which must be 0
-behind a PgBouncer with transaction pooling. The tables are created on first use, all named `antiphon_...`, in the first
-schema of the user's `search_path`. Requires the extra `postgres`.
+The query accepts libpq's `sslmode`, `sslrootcert`, `sslcert`, `sslkey`, `host` and `target_session_attrs`, and the
+store's own options: `max_connections`, `connect_timeout` and `timeout` in seconds, and `statement_cache_size`, which
+must be 0 for a PgBouncer with transaction pooling. The tables, all named `antiphon_...`, are created on first use, in
+the first schema of the user's `search_path`. Requires the extra `postgres`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from app.stores.postgres.event_log import PostgresLog
 from app.stores.postgres.schema import migrate_store
 from app.stores.usage_sql import POSTGRES_USAGE, SQLUsage
 
-# $12 are buckets of images, none of them among those to be changed: a statement cannot update a row twice. They are
-# renewed last; every statement locks a bucket before that of its images.
+# $12: image buckets other than the changed buckets, because a statement cannot update a row twice. They are renewed
+# last; every statement locks a bucket before its images' bucket.
 _APPLY = """
 WITH images AS (
     UPDATE antiphon_buckets SET expires = clock_timestamp() + make_interval(secs => $1)
@@ -37,7 +37,8 @@ WITH images AS (
 )
 SELECT antiphon_apply($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 """
-# Slices of large records, of which asyncpg would make several copies. `$8` has an empty record in place of each.
+# Large records are sent in slices, because asyncpg would copy them several times. `$8` contains an empty record instead
+# of each.
 _MAY_STAGE = "SELECT has_database_privilege(current_database(), 'TEMPORARY')"
 _STAGE = """
 CREATE TEMPORARY TABLE antiphon_slices (record int NOT NULL, number int NOT NULL, data bytea NOT NULL) ON COMMIT DROP
@@ -50,7 +51,7 @@ _STAGED = """ARRAY(
 )"""
 _APPLY_STAGED = _APPLY.replace("$8", _STAGED)
 _LEFT = "extract(epoch FROM expires - clock_timestamp())::float8"
-# A bucket without this record yields one row of NULLs, since it is renewed all the same.
+# Without this record, the result is a row of NULLs, because the bucket is renewed in any case.
 _GET = f"""
 SELECT {_LEFT}, record FROM antiphon_buckets AS buckets
 LEFT JOIN antiphon_records AS records ON bucket = id AND records.name = $2
@@ -96,7 +97,7 @@ SELECT entry FROM antiphon_listed AS listed
 JOIN antiphon_records AS records USING (bucket, name) JOIN antiphon_buckets ON id = bucket
 WHERE owner = $1 AND position < $2 AND expires > clock_timestamp() ORDER BY position DESC LIMIT $3
 """
-# Only a server with quotas has the index, which every new bucket has to update.
+# Created only on servers with quotas, because every new bucket must update the index.
 _INDEX_OWNERS = """
 DO $$ BEGIN
     IF to_regclass('antiphon_buckets_by_owner') IS NULL THEN
@@ -111,7 +112,7 @@ FROM antiphon_buckets AS buckets JOIN antiphon_records ON bucket = id
 WHERE split_part(buckets.name, ':', 1) = $1 AND expires > clock_timestamp()
 """
 _BATCH = 100
-# A few at a time, and no locked rows, so that other calls do not wait for long.
+# Only some at a time, skipping locked rows, to limit how long other calls wait.
 _PURGES = [
     f"""
     DELETE FROM {table} WHERE ({key}) IN (
@@ -130,24 +131,24 @@ _RECORDS = 7  # index of `$8`
 
 
 class PostgresStore:
-    """Buckets in a table, their records in another."""
+    """Buckets in a table, records in another."""
 
     def __init__(self, client: Callable[..., PostgresClient], *, ttl: float) -> None:
-        """`client` builds clients; `max_connections`, `timeout` and `connect_timeout` override the defaults."""
+        """`client` creates clients; `max_connections`, `timeout` and `connect_timeout` override the defaults."""
         self._new_client = client
         self._client = client()
-        self._has_index = False  # of owners
+        self._has_index = False  # on owners
         self._ttl = ttl
-        # A bucket is renewed when its expiry would move by more than this: most reads write nothing,
-        # but the bucket may expire that much early.
+        # A bucket is renewed only if its expiry would move by more than this. Most reads then write nothing, but the
+        # bucket can expire that much early.
         self._slack = min(ttl / 100, 3600)
 
     @classmethod
     def from_url(cls, url: str, *, ttl: float, **defaults: float) -> PostgresStore:
         """
-        Make the store of a `postgresql://` URL, whose options win over `defaults`: see `read_postgres_url`.
+        Create the store for a `postgresql://` URL; URL options override `defaults`: see `read_postgres_url`.
 
-        The first use connects. A bad URL raises ValueError, whose message quotes nothing that could be a secret.
+        It connects on first use. Raises ValueError for an invalid URL, without secrets in its message.
         """
         address = read_postgres_url(url, **defaults)
         outage = Outage(f"PostgreSQL at {address.name}")
@@ -207,12 +208,10 @@ class PostgresStore:
         return {name for _, name in rows if name is not None}
 
     async def delete(self, bucket: str, name: str) -> bool:
-        """Delete one record; return whether it existed."""
         deleted: bool = await self._client.fetchval("SELECT antiphon_delete($1, $2)", bucket, name)
         return deleted
 
     async def drop(self, bucket: str) -> bool:
-        """Delete a bucket; return whether it existed."""
         return bool(await self._client.fetch(_DROP, bucket))
 
     async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
@@ -225,7 +224,7 @@ class PostgresStore:
         return [entry for (entry,) in rows]
 
     async def purge(self) -> None:
-        """Delete expired records, a batch at a time."""
+        """Delete expired records in batches."""
         for purge in _PURGES:
             while len(await self._client.fetch(purge)) == _BATCH:
                 pass
@@ -241,21 +240,18 @@ class PostgresStore:
         return stored
 
     def log(self, *, ttl: float, lease: float) -> PostgresLog:
-        """Return an event log in the same database."""
         return PostgresLog(self._client, ttl=ttl, lease=lease)
 
     def counters(self) -> PostgresCounters:
-        """Return counters in the same database."""
         return PostgresCounters(self._new_client(timeout=FAST, connect_timeout=FAST))
 
     def lasting(self) -> PostgresStore:
-        """Return a store in the same database whose buckets do not expire."""
+        """Return a store in the same database with buckets that do not expire."""
         lasting = copy(self)
         lasting._ttl, lasting._slack = FOREVER, 3600.0
         return lasting
 
     def usage(self, *, days: int) -> SQLUsage:
-        """Return the usage of keys in the same database."""
         return SQLUsage(PostgresTables(self._client, POSTGRES_USAGE))
 
     async def aclose(self) -> None:
@@ -269,7 +265,7 @@ class PostgresStore:
 
 
 async def _apply_staged(db: Connection, arguments: Sequence[Any]) -> bool:
-    """Apply changes with large records, which are sent in slices if the user may create temporary tables."""
+    """Apply changes with large records, in slices if the user can create temporary tables."""
     if not await db.fetchval(_MAY_STAGE):
         return bool(await db.fetchval(_APPLY, *arguments))
     await db.execute(_STAGE)
@@ -283,5 +279,5 @@ async def _apply_staged(db: Connection, arguments: Sequence[Any]) -> bool:
 
 
 def _columns(rows: Sequence[tuple[object, ...]], width: int) -> list[list[object]]:
-    """Return rows of so many values as columns."""
+    """Transpose rows of `width` values, also without rows."""
     return [[row[column] for row in rows] for column in range(width)]

@@ -1,4 +1,4 @@
-"""Counters in PostgreSQL, shared by all processes. They are lost when the database server crashes."""
+"""Counters in PostgreSQL, shared by all processes. They are lost if the database server crashes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from app.storage.postgres import PostgresClient
 from app.stores.counters import LEASE, TokenResult, TokenTake
 
-FAST = 0.5  # seconds to connect, and for a response: a request must not wait long for its limits
+FAST = 0.5  # seconds to connect, and for a response: limits must not delay a request for long
 
 _RENEW = """
 UPDATE antiphon_slots SET expires = clock_timestamp() + make_interval(secs => $3)
@@ -18,7 +18,7 @@ RETURNING held.pool, held.holder
 
 
 class PostgresCounters:
-    """Buckets by owner, and the holders of slots by pool."""
+    """Buckets by owner, and slot holders by pool."""
 
     def __init__(self, client: PostgresClient) -> None:
         self._client = client

@@ -1,8 +1,8 @@
 """
 Event logs in PostgreSQL.
 
-Appending a batch sends a notification, so that readers in other processes do not have to poll. Each process listens on
-one connection. While it is broken, readers poll.
+Appending a batch sends a notification, which saves readers in other processes from polling. Each process listens on one
+connection. While it is broken, readers poll.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _FIND = """
 SELECT ended, leased > clock_timestamp() FROM antiphon_runs
 WHERE bucket = $1 AND response = $2 AND expires > clock_timestamp()
 """
-# A few at once, since a batch may have a megabyte.
+# A few at a time, because a batch can have a megabyte.
 _READ = """
 SELECT first, batches.last, data, ends FROM antiphon_batches AS batches JOIN antiphon_runs USING (bucket, response)
 WHERE bucket = $1 AND response = $2 AND expires > clock_timestamp() AND batches.last > $3
 ORDER BY batches.last LIMIT 16
 """
-# In order, so that two concurrent renewals of the same runs do not deadlock.
+# In order, to prevent deadlocks between concurrent renewals of the same runs.
 _RENEW = """
 SELECT bucket, response, antiphon_run_append(bucket, response, $1, $2, $3)
 FROM (SELECT * FROM unnest($4::text[], $5::text[]) AS runs (bucket, response) ORDER BY 1, 2) AS runs
@@ -39,12 +39,12 @@ WITH deleted AS (DELETE FROM antiphon_runs WHERE bucket = $1 AND response = $2 R
 SELECT pg_notify('{CHANNEL}', $1 || ' ' || $2) FROM deleted
 """
 
-_LISTENING_PAUSE = 5.0  # seconds between polls while notifications arrive
-_PAUSE = 0.25  # and while they do not arrive
+_LISTENING_PAUSE = 5.0  # seconds between polls while notifications work
+_PAUSE = 0.25  # otherwise
 
 
 class PostgresLog:
-    """Runs in a table, their batches in another."""
+    """Runs in a table, batches in another."""
 
     def __init__(self, client: PostgresClient, *, ttl: float, lease: float) -> None:
         self._client = client
@@ -63,12 +63,12 @@ class PostgresLog:
         state: LeaseState = await self._client.fetchval(
             "SELECT antiphon_run_append($1, $2, $3, $4, $5, $6, $7, $8, $9)",
             *(*run, worker, self._lease, self._ttl_once_ended if ends else self._ttl, first, last, ends, data),
-            idempotent=True,  # a batch that the log already has is not added
+            idempotent=True,  # a batch already in the log is not added
         )
         return state
 
     async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, LeaseState]:
-        """Renew the leases that this worker holds, in one statement."""
+        """Renew the leases held by this worker, in one statement."""
         if not runs:
             return {}
         buckets, ids = [run.bucket for run in runs], [run.id for run in runs]
@@ -123,7 +123,7 @@ class PostgresLog:
 
 
 class _Notifications:
-    """The listening connection of this process, and the waiting readers of each run."""
+    """The process's listening connection, and each run's waiting readers."""
 
     def __init__(self, client: PostgresClient) -> None:
         self._client = client
@@ -144,7 +144,7 @@ class _Notifications:
                 del self._waiting[run]
 
     async def listen(self) -> bool:
-        """Start to listen, and return whether the connection is open."""
+        """Start to listen; return whether the connection is open."""
         async with self._connecting:
             if self._connection is None or self._connection.is_closed():
                 with contextlib.suppress(Exception):  # the next poll raises the error
@@ -152,7 +152,7 @@ class _Notifications:
             return self._connection is not None and not self._connection.is_closed()
 
     async def _connect(self) -> Any:
-        """Return a new connection that listens."""
+        """Return a new, listening connection."""
         connection = await self._client.connect()
         try:
             connection.add_termination_listener(self._broken)
@@ -165,7 +165,7 @@ class _Notifications:
     async def aclose(self) -> None:
         if self._connection is not None:
             self._connection.terminate()
-            await asyncio.sleep(0)  # so that the socket is closed
+            await asyncio.sleep(0)  # closes the socket
 
     def _notified(self, connection: object, process: int, channel: str, run: object) -> None:
         for event in self._waiting.get(str(run), ()):

@@ -1,15 +1,15 @@
 """
-The tables and functions in PostgreSQL, and their migrations.
+PostgreSQL tables and functions, and their migrations.
 
-Atomic operations are functions: one round trip, in which each statement sees what was committed before it. A function
-first locks the row of its bucket, run or pool, so that concurrent calls wait.
+Atomic operations are functions: a single round trip, in which each statement sees earlier commits. A function first
+locks the row of its bucket, run or pool, so that concurrent calls wait.
 """
 
 from __future__ import annotations
 
 from app.storage.migration import Connection, Migrations, migrate
 
-_LOCK = 0x616E7469  # of the migration; other programs may use advisory locks too
+_LOCK = 0x616E7469  # for migrations; other programs can use advisory locks too
 
 _BUCKETS = """
 CREATE TABLE antiphon_buckets (
@@ -100,7 +100,7 @@ BEGIN
 END $$;
 """
 
-# Readers that wait for events listen to this channel; a notification names the run.
+# The channel for readers waiting for events; a notification names the run.
 CHANNEL = "antiphon_events"
 
 _RUNS = f"""
@@ -194,7 +194,7 @@ BEGIN
 END $$;
 """
 
-# Counters may be lost in a crash of the server, so they are unlogged.
+# Unlogged, because counters can be lost if the server crashes.
 _COUNTERS = """
 CREATE UNLOGGED TABLE antiphon_limits (
     owner text NOT NULL,
@@ -275,5 +275,4 @@ _MIGRATIONS = Migrations([_BUCKETS + _RUNS + _COUNTERS, _USAGE])
 
 
 async def migrate_store(connection: Connection) -> None:
-    """Create or migrate the tables."""
     await migrate(connection, "antiphon_schema", _LOCK, _MIGRATIONS)

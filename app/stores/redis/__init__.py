@@ -4,10 +4,10 @@ A store in Redis (or Valkey, or another compatible server), shared by any number
     redis://[[user]:password@]host[:6379][/database]           rediss:// for TLS
     redis+cluster://[[user]:password@]host[:6379][,host:port]  rediss+cluster:// for TLS
 
-A bucket is one hash, `antiphon:{owner:chain}` or `antiphon:{owner:chain}:conversation`: the braces keep all buckets of
-a chain in one slot of a cluster. Each method takes one round trip; in a cluster, one more if the owner's list
-changes: see `app.stores.redis.listing`. Redis deletes expired buckets itself; give it a `maxmemory-policy`
-of `noeviction` or `volatile-*`.
+A bucket is a hash, `antiphon:{owner:chain}` or `antiphon:{owner:chain}:conversation`: the braces keep a chain's buckets
+in the same cluster slot. Each method needs a single round trip; in a cluster, another if the owner's list changes: see
+`app.stores.redis.listing`. Redis deletes expired buckets itself; its `maxmemory-policy` must be `noeviction` or
+`volatile-*`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ CONNECT_TIMEOUT = 2.0
 READ_TIMEOUT = 5.0
 MAX_CONNECTIONS = 50
 
-# The keys are those of the buckets. The arguments are the time to live; for each bucket the required record (or '') and
-# the number of records to store and to delete; then their names, with the records to store.
-# The first command changes nothing, and fails since the key is no string; a replica or a full server fails otherwise.
-# Servers before 7 have READONLY in the middle of a script's error: it is extracted, so that the client retries on a new
-# connection.
+# KEYS: the buckets. ARGV: the time to live; per bucket the required record (or '') and the numbers of records to store
+# and to delete; then their names, with the records to store. The first command changes nothing, and fails because the
+# key is not a string; on a replica or a full server it fails differently. Before version 7, READONLY is in the middle
+# of a script's error: it is extracted, so that the client retries on a new connection.
 _APPLY = """
 local ready = redis.pcall('SETRANGE', KEYS[1], 0, '')
 if type(ready) == 'table' and ready.err and not ready.err:find('WRONGTYPE', 1, true) then
@@ -63,17 +62,17 @@ return 1
 
 
 class RedisStore:
-    """Buckets as hashes of one Redis server or cluster."""
+    """Buckets as hashes in a Redis server or cluster."""
 
     def __init__(
         self, client: RedisClient, waiting: Callable[[], RedisClient], fast: Callable[[], RedisClient], *, ttl: float
     ) -> None:
-        """`waiting` builds the client for calls that block, `fast` that for calls with a short timeout."""
+        """`waiting` creates a client for blocking calls, `fast` a client with a short timeout."""
         self._client = client
         self._waiting = waiting
         self._fast = fast
         self._ttl = max(1, round(ttl * 1000))  # milliseconds
-        self._measures = False  # whether the buckets of owners are listed, to be measured
+        self._measures = False  # whether owners' buckets are listed, to be measured
 
     @classmethod
     def from_url(
@@ -86,9 +85,9 @@ class RedisStore:
         max_connections: int = MAX_CONNECTIONS,
     ) -> RedisStore:
         """
-        Build the store of a `redis://` or similar URL, whose options override the arguments; timeouts are in seconds.
+        Create the store for a `redis://` or similar URL. URL options override the arguments; timeouts are in seconds.
 
-        It connects on first use. Raises ValueError for an invalid URL, with a message that contains no secret.
+        It connects on first use. Raises ValueError for an invalid URL, without secrets in its message.
         """
         address = read_address(url)
         options: dict[str, Any] = {
@@ -121,7 +120,7 @@ class RedisStore:
         return bool(await self._use(bucket, ("HSETNX", _key(bucket), name, record)))
 
     async def apply(self, *changes: Change) -> bool:
-        """Make changes atomically, in one script; return False, without any change, if a required record is missing."""
+        """Make changes atomically in a script; return False, without changes, if a required record is missing."""
         keys = [_key(change.bucket) for change in changes]
         heads: list[str | int | bytes] = []
         records: list[str | int | bytes] = []
@@ -146,12 +145,12 @@ class RedisStore:
         return (await self._client.execute(key, command))[0]
 
     async def _use(self, bucket: str, command: Command) -> Any:
-        """Send a command for a bucket, and renew the bucket and its images; return the reply to the command."""
+        """Send a command for a bucket, and renew the bucket and its images; return the command's reply."""
         key = _key(bucket)
         images = images_bucket(key)
         if not self._client.slots:
             return (await self._client.execute(key, command, self._renewal(key), self._renewal(images)))[0]
-        # Each key by itself: together they would be sent to where the slot moves as soon as one of them is not here.
+        # Each key separately: if any key in a command is missing during a slot move, the whole command is redirected.
         replies = await asyncio.gather(
             self._client.execute(key, command, self._renewal(key)),
             self._client.execute(images, self._renewal(images)),
@@ -178,12 +177,12 @@ class RedisStore:
         return {name.decode() for name in fields if not name.startswith(ENTRY.encode())}
 
     async def delete(self, bucket: str, name: str) -> bool:
-        """Delete one record; return whether it existed (False if the connection broke after it was deleted)."""
+        """Delete a record; return whether it existed (False if the connection broke after deletion)."""
         unlist = listing.update(Change(bucket, {}, [name]), self._ttl)
         return bool(await self._after([unlist], _key(bucket), ("HDEL", _key(bucket), name, f"{ENTRY}{name}")))
 
     async def drop(self, bucket: str) -> bool:
-        """Delete a bucket; return whether it existed (False if the connection broke after it was deleted)."""
+        """Delete a bucket; return whether it existed (False if the connection broke after deletion)."""
         [dropped] = await self._client.execute(_key(bucket), ("DEL", _key(bucket)))
         return bool(dropped)
 
@@ -191,33 +190,30 @@ class RedisStore:
         return await listing.recent(self._client, _key, owner, limit, after)
 
     async def stored_bytes(self, owner: str) -> int:
-        """Return the memory of the owner's buckets that processes have written after their first call."""
+        """Return the memory of the owner's buckets written after each process's first call."""
         self._measures = True
         return await listing.stored_bytes(self._client, _key, owner, self._ttl)
 
     async def purge(self) -> None:
-        """Do nothing: Redis does so itself."""
+        """Do nothing: Redis deletes expired keys itself."""
 
     async def check(self) -> None:
-        """Append nothing to a missing key: a replica refuses that, and so does a full server."""
+        """Append nothing to a missing key, which replicas and full servers reject."""
         await self._client.execute(_key(""), ("SETRANGE", _key(""), 0, ""))
 
     def log(self, *, ttl: float, lease: float) -> RedisLog:
-        """Return an event log on the same server."""
         return RedisLog(self._client, self._waiting, ttl=ttl, lease=lease)
 
     def counters(self) -> RedisCounters:
-        """Return counters on the same server."""
         return RedisCounters(self._fast())
 
     def lasting(self) -> RedisStore:
-        """Return a store on the same server whose buckets do not expire."""
+        """Return a store on the same server with buckets that do not expire."""
         lasting = copy(self)
         lasting._ttl = round(FOREVER * 1000)
         return lasting
 
     def usage(self, *, days: int) -> RedisUsage:
-        """Return the usage of keys on the same server."""
         return RedisUsage(self._client, days=days)
 
     async def aclose(self) -> None:
@@ -225,6 +221,6 @@ class RedisStore:
 
 
 def _key(bucket: str) -> str:
-    """Return the key of a bucket. Its chain is the hash tag, which determines the slot."""
+    """Return a bucket's key. Its chain is the hash tag, which determines the slot."""
     chain = ":".join(bucket.split(":", 2)[:2])
     return f"antiphon:{{{chain}}}{bucket.removeprefix(chain)}"

@@ -1,4 +1,4 @@
-"""Connections to a Redis server or a cluster: their limit, the choice of nodes, and errors."""
+"""Connections to a Redis server or cluster: their limit, node selection, and errors."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from app.errors import UnstorableValue
 from app.storage.outage import Outage
 from app.storage.url_options import count, one_of, read_options, seconds
 
-# The errors of a count of more than 64 bits, or of its sum.
+# Errors for counts and sums above 64 bits.
 _NO_COUNT = re.compile("increment or decrement would overflow|value is not an integer or out of range")
 
-# The options of a URL, by redis-py's names. Others are refused: an unknown one would fail at first use, and some, such
-# as `decode_responses`, would break the store.
+# URL options, by redis-py's names. Others are rejected: an unknown option would fail at first use, and some, for
+# example `decode_responses`, would break the store.
 _OPTIONS: dict[str, Callable[[str], object]] = {
     "socket_connect_timeout": seconds,
     "socket_timeout": seconds,
@@ -58,9 +58,9 @@ _Host: TypeAlias = tuple[str, int]
 
 def checked_write(command: str) -> str:
     """
-    Return the beginning of a script: a write whose error ends it, before anything else if the server takes no writes.
+    Return the start of a script: a write that ends the script with an error if the server does not accept writes.
 
-    Servers before 7 have READONLY in the middle of a script's error: it is extracted, so that the client retries on a
+    Before version 7, READONLY is in the middle of a script's error: it is extracted, so that the client retries on a
     new connection, to the new primary.
     """
     return f"""
@@ -74,7 +74,7 @@ _SLICE = 256 * 1024  # bytes
 
 
 class _InSlices(AbstractConnection):
-    """Sends large commands in slices, each when the one before is sent; asyncio would copy a command as a whole."""
+    """Sends large commands in consecutive slices; asyncio would copy the whole command."""
 
     async def send_packed_command(self, command: bytes | str | Iterable[bytes], check_health: bool = True) -> None:
         if isinstance(command, str):
@@ -99,11 +99,11 @@ class _TLSConnection(_InSlices, SSLConnection):
 
 
 class RedisClient:
-    """A limited number of connections to a server or a cluster, which reports their errors as outages."""
+    """A limited number of connections to a server or cluster; reports errors as outages."""
 
     def __init__(self, servers: _Server | _Cluster, limit: int, timeout: float, outage: Outage) -> None:
-        """At most `limit` calls run at once; each takes at most `timeout` seconds, including all waits."""
-        self.slots = isinstance(servers, _Cluster)  # where commands for several keys have to be sent separately
+        """At most `limit` calls run concurrently, each for at most `timeout` seconds, including all waits."""
+        self.slots = isinstance(servers, _Cluster)  # whether commands for different keys must be sent separately
         self._servers = servers
         # Calls wait for a free connection; redis-py's pools would raise.
         self._free = asyncio.Semaphore(limit)
@@ -113,9 +113,9 @@ class RedisClient:
 
     async def execute(self, key: str, *commands: Command) -> list[Any]:
         """
-        Send commands for a key in one round trip, and return the replies.
+        Send commands for a key in a single round trip, and return the replies.
 
-        Raises `StoreUnavailable`, and `UnstorableValue` if the server is not to blame.
+        Raises `StoreUnavailable`, or `UnstorableValue` if the value is at fault.
         """
         task = asyncio.current_task()
         assert task
@@ -127,13 +127,13 @@ class RedisClient:
         except (RedisError, OSError, UnicodeError) as error:
             if isinstance(error, (DataError, UnicodeError)) or _NO_COUNT.search(str(error)):
                 raise UnstorableValue from None
-            # `from None`: a traceback would contain what `_reason` omits.
+            # `from None`: a traceback would contain the text that `_reason` omits.
             if waiting:
                 raise self._outage.busy(f"all {self._limit} connections are in use") from None
             raise self._outage.begins(_reason(error)) from None
         self._outage.ends()
         if task.cancelling() > cancelling:
-            # redis-py sends with `asyncio.wait_for`, which in Python 3.11 swallows a cancellation once all is sent.
+            # redis-py sends with `asyncio.wait_for`, which in Python 3.11 swallows a cancellation after sending.
             raise asyncio.CancelledError
         return answers
 
@@ -142,7 +142,7 @@ class RedisClient:
 
 
 async def _send(client: Redis, commands: Iterable[Command]) -> list[Any]:
-    """Send commands in one round trip; raises the first error among the replies."""
+    """Send commands in a single round trip; raises the first error among the replies."""
     pipeline = client.pipeline(transaction=False)
     for command in commands:
         pipeline.execute_command(*command)
@@ -150,7 +150,7 @@ async def _send(client: Redis, commands: Iterable[Command]) -> list[Any]:
 
 
 class _Server:
-    """One server, at an address that leads to the primary."""
+    """A single server, at an address that resolves to the primary."""
 
     def __init__(self, client: Redis) -> None:
         self._client = client
@@ -164,13 +164,13 @@ class _Server:
 
 class _Cluster:
     """
-    The nodes of a cluster, each with a client of its own, and the node of each slot.
+    A cluster's nodes, each with its own client, and each slot's node.
 
-    redis-py's asyncio RedisCluster (as of 8.1) is not used: on a topology change it closes connections that other tasks
-    are using. If a node restarts, or many first calls are concurrent, valid calls fail, some with an AttributeError.
+    redis-py's asyncio RedisCluster (as of 8.1) is not used: on a topology change it closes connections in use by other
+    tasks. After a node restart, or during many concurrent first calls, valid calls fail, some with an AttributeError.
     """
 
-    _HOPS = 5  # redirections of one call before it fails
+    _HOPS = 5  # redirections per call before it fails
     _PAUSE = 0.05  # seconds before a retry while a slot is being moved
 
     def __init__(self, hosts: list[_Host], connect: Callable[[_Host], Redis]) -> None:
@@ -182,7 +182,7 @@ class _Cluster:
 
     async def execute(self, key: str, commands: Sequence[Command]) -> list[object]:
         slot = key_slot(key.encode())
-        asking: _Host | None = None  # the node of the key while its slot is being moved
+        asking: _Host | None = None  # the key's node while its slot is being moved
         hop = 0
         while True:
             holder = asking or await self._holder(slot)
@@ -192,7 +192,7 @@ class _Cluster:
                 redirected = [part for command in commands for part in (("ASKING",), command)]
                 return (await _send(self._client(holder), redirected))[1::2]
             except TryAgainError:
-                # Of several keys, only some have been moved. Retry until all are, or until the timeout.
+                # Only some of several keys have been moved. Retry until all are, or until the timeout.
                 await asyncio.sleep(self._PAUSE)
                 asking, hop = None, 0
                 continue
@@ -205,7 +205,7 @@ class _Cluster:
                     self._holders[slot] = target
             except (exceptions.ConnectionError, exceptions.TimeoutError, ClusterDownError) as error:
                 self._holders, asking = {}, None
-                # Another node may have taken over. No retry after a timeout, which has taken long enough.
+                # Another node can have taken over. No retry after a timeout, which has lasted long enough.
                 if hop or not isinstance(error, exceptions.ConnectionError):
                     raise
             hop += 1
@@ -228,11 +228,11 @@ class _Cluster:
         return self._holders[slot]
 
     async def _query_holders(self) -> dict[int, _Host]:
-        # The URL's hosts first: their names stay valid even if all nodes have new addresses.
+        # The URL's hosts first: their names stay valid even if all nodes change addresses.
         errors = []
         for host in dict.fromkeys([*self._hosts, *self._clients]):
             try:
-                # Not as "CLUSTER SLOTS", whose reply redis-py would parse.
+                # Not as "CLUSTER SLOTS", which redis-py would parse.
                 [ranges] = await _send(self._client(host), [("CLUSTER", "SLOTS")])
             except RedisError as error:
                 errors.append(error)
@@ -257,12 +257,12 @@ class RedisAddress(NamedTuple):
     query: str
 
     def options(self) -> dict[str, object]:
-        """Parse the options of the URL; raises ValueError."""
+        """Parse the URL's options; raises ValueError."""
         return read_options(self.query, _OPTIONS | _TLS_OPTIONS if self.tls else _OPTIONS)
 
 
 def read_address(url: str) -> RedisAddress:
-    """Parse a store's URL; raises ValueError, with a message that contains no secret."""
+    """Parse a store's URL; raises ValueError, without secrets in its message."""
     try:
         # Since Python 3.14, `urlsplit` accepts brackets only around the whole host.
         before, hosts_text, after = match.groups() if (match := _HOSTS.fullmatch(url)) else (url, "", "")
@@ -305,11 +305,11 @@ def make_servers(address: RedisAddress, options: dict[str, Any]) -> _Server | _C
             password=address.password,
             ssl=address.tls,
             socket_keepalive=True,
-            max_connections=2**31 - 1,  # `RedisClient` limits them
-            # One retry on a new connection: the old one may be from before a restart (ConnectionError), or to a server
-            # that is a replica now (ReadOnlyError). None after a timeout, which has taken long enough.
+            max_connections=2**31 - 1,  # limited by `RedisClient`
+            # One retry on a new connection: the old one can predate a restart (ConnectionError), or belong to a server
+            # that is now a replica (ReadOnlyError). None after a timeout, which has lasted long enough.
             retry=Retry(NoBackoff(), 1, (exceptions.ConnectionError, ReadOnlyError)),
-            **{"protocol": 2, **options},  # 2, since servers before 6 support no other
+            **{"protocol": 2, **options},  # 2, because servers before version 6 support no other
         )
         client.connection_pool.connection_class = _TLSConnection if address.tls else _Connection
         return client
@@ -318,7 +318,7 @@ def make_servers(address: RedisAddress, options: dict[str, Any]) -> _Server | _C
 
 
 def _reason(error: Exception) -> str:
-    """Return the error's message without the command: Redis quotes unknown ones, even AUTH with its password."""
+    """Return the error's message without the command: Redis quotes unknown commands, even AUTH with its password."""
     if isinstance(error, MovedError):
         return "it is a node of a cluster: write redis+cluster:// in the store URL"
     text = str(error).partition(", with args beginning with")[0].rpartition(" of pipeline caused error: ")[2]

@@ -2,7 +2,7 @@
 Counters in Redis, shared by all processes.
 
     antiphon:{limit:owner}   hash: when each of the owner's buckets will be full again, in seconds by Redis's clock
-    antiphon:{room:pool}     sorted set: the holders of a pool's slots, by the milliseconds at which their leases expire
+    antiphon:{room:pool}     sorted set: the holders of a pool's slots, by lease expiry in milliseconds
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import groupby
 from app.stores.counters import LEASE, TokenResult, TokenTake
 from app.stores.redis.connection import RedisClient, checked_write
 
-FAST_TIMEOUT = 0.5  # seconds to connect, and for a response: a request must not wait long for its limits
+FAST_TIMEOUT = 0.5  # seconds to connect, and for a response: limits must not delay a request for long
 
 _TAKE = f"""{checked_write("'HDEL', KEYS[1], ''")}
 local time = redis.call('TIME')
@@ -48,7 +48,7 @@ redis.call('ZADD', KEYS[1], now + ARGV[1], ARGV[3])
 redis.call('PEXPIRE', KEYS[1], ARGV[1])
 return 1
 """
-# A slot that was released must not be acquired again by a late renewal.
+# A late renewal must not acquire a released slot again.
 _RENEW = f"""{_POOL}
 local lost = {{}}
 for i = 2, #ARGV do
@@ -64,7 +64,7 @@ return lost
 
 
 class RedisCounters:
-    """Buckets as a hash for each owner, pools as sorted sets."""
+    """Buckets in a hash per owner, pools in sorted sets."""
 
     def __init__(self, server: RedisClient) -> None:
         self._server = server

@@ -1,12 +1,12 @@
 """
-Event logs in Redis: for each run a hash with its worker and state, and a stream of its batches.
+Event logs in Redis: per run a hash with its worker and state, and a stream with its batches.
 
     antiphon:{bucket}:run:resp_...      worker, leased (until when, by Redis's clock), last (number), cancelled, ended
-    antiphon:{bucket}:events:resp_...   an entry for each batch; its id is the number of the last event, plus one
-    antiphon:runs                       the runs that have not ended, by the end of their lease
+    antiphon:{bucket}:events:resp_...   an entry per batch; its id is the last event's number plus one
+    antiphon:runs                       runs that have not ended, by the end of their lease
 
-Both keys of a run are in the slot of its bucket. The sorted set is not, and may be out of date: it only has candidates
-for orphans.
+A run's keys are both in its bucket's slot. The sorted set is not, and can be outdated: it only contains candidates for
+orphans.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any
 from app.stores.event_log import Batch, LeaseState, RunKey, RunState
 from app.stores.redis.connection import RedisClient, checked_write
 
-BLOCK = 2.0  # seconds that one call may wait for a batch
-MAX_WAITERS = 500  # calls that block at once, each on a connection; further ones poll
+BLOCK = 2.0  # seconds that a call can wait for a batch
+MAX_WAITERS = 500  # concurrent blocking calls, each with a connection; further calls poll
 _PAUSE = 0.25  # seconds between polls
-_BATCHES = 16  # that are read at once; one may have a megabyte
+_BATCHES = 16  # batches per read; a batch can have a megabyte
 
 _INDEX = "antiphon:runs"
 
@@ -88,10 +88,10 @@ return now < tonumber(run[1]) and 'running' or 'orphaned'
 
 
 class RedisLog:
-    """Runs as hashes, their batches as streams."""
+    """Runs in hashes, batches in streams."""
 
     def __init__(self, store: RedisClient, waiting: Callable[[], RedisClient], *, ttl: float, lease: float) -> None:
-        """`store` is the store's client; `waiting` builds one whose calls may block for `BLOCK` seconds."""
+        """`store` is the store's client; `waiting` creates a client for calls that block up to `BLOCK` seconds."""
         self._store = store
         self._connect = waiting
         self._waiting: RedisClient | None = None
@@ -101,7 +101,7 @@ class RedisLog:
         self._lease = round(lease * 1000)
 
     async def begin(self, run: RunKey, worker: str) -> None:
-        """Create the log of a new run, after its entry among the candidates for orphans."""
+        """Create a new run's log, after adding it to the candidates for orphans."""
         await self._note([run])
         await self._eval(_BEGIN, [run], worker, self._lease, self._ttl)
 
@@ -114,7 +114,7 @@ class RedisLog:
         return _claim(claim)
 
     async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, LeaseState]:
-        """Renew the leases that this worker holds, at once if they are on one server."""
+        """Renew the leases held by this worker, together if they are on one server."""
         if not runs:
             return {}
         groups = [[run] for run in runs] if self._store.slots else [[*runs]]
@@ -144,16 +144,16 @@ class RedisLog:
         self._waiting = self._waiting or self._connect()
         self._waiters += 1
         try:
-            milliseconds = max(1, round(min(wait, BLOCK) * 1000))  # 0 would block for ever
+            milliseconds = max(1, round(min(wait, BLOCK) * 1000))  # 0 would block forever
             return await self._read(self._waiting, run, after, "BLOCK", milliseconds)
         finally:
             self._waiters -= 1
 
     async def _read(self, server: RedisClient, run: RunKey, after: int, *block: str | int) -> list[Batch]:
         events = _keys(run)[1]
-        # XREAD returns the entries after an id, and the id of every relevant batch is at least `after` plus two.
+        # XREAD returns entries after an id; every relevant batch's id is at least `after` plus two.
         behind = f"{after + 1}-18446744073709551615"
-        # As bytes, since redis-py parses the reply to "XREAD", differently from version to version.
+        # As bytes, because redis-py parses the reply to "XREAD", with differences between versions.
         [answer] = await server.execute(events, (b"XREAD", "COUNT", _BATCHES, *block, "STREAMS", events, behind))
         if not answer:
             return []
@@ -161,7 +161,7 @@ class RedisLog:
         return [_batch(entry_id, dict(zip(fields[::2], fields[1::2], strict=True))) for entry_id, fields in entries]
 
     async def orphans(self) -> list[RunKey]:
-        """Return up to 100 runs whose lease has expired, or whose log is gone."""
+        """Return up to 100 runs with an expired lease or without a log."""
         [members] = await self._store.execute(_INDEX, ("ZRANGEBYSCORE", _INDEX, "-inf", _now(), "LIMIT", 0, 100))
         orphans = []
         for run in map(_run, members):

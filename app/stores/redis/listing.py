@@ -1,12 +1,12 @@
 """
-The lists of owners in Redis: for each a sorted set of names, and a hash with the buckets of their records.
+Owners' lists in Redis: per owner a sorted set of names, and a hash with the buckets of their records.
 
-    antiphon:{owner}:listed    names of records, by the time at which they were first put
-    antiphon:{owner}:buckets   by name, the bucket of the record
+    antiphon:{owner}:listed    record names, by the time of the first put
+    antiphon:{owner}:buckets   the record's bucket, by record name
     antiphon:{owner}:stored    all buckets of the owner, on servers with quotas: a set
 
-They are in one slot of a cluster, but not in that of the records. So a name is written before its record, and names
-without a record are skipped. The entry is stored with its record, and is deleted and expires with it.
+They share a cluster slot, but not with the records. So a name is written before its record, and names without a record
+are skipped. An entry is stored in its record's bucket, and deleted and expired with the record.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 from app.stores import LISTED, Change, owner_of
 from app.stores.redis.connection import Command, RedisClient, checked_write
 
-_MEASURED = 100  # buckets that are measured in one round trip
-_SPARE = 20  # additional entries to read, since the records of some may have expired
+_MEASURED = 100  # buckets measured per round trip
+_SPARE = 20  # additional entries to read, because some records can have expired
 
-# The score of an entry is the server's time, and greater than all others.
+# An entry's score is the server's time, and greater than all others.
 _LIST = f"""{checked_write("'HSET', KEYS[2], ARGV[1], ARGV[2]")}
 local time = redis.call('TIME')
 local place = time[1] * 1000000 + time[2]
@@ -48,13 +48,14 @@ return {names, redis.call('HMGET', KEYS[2], unpack(names))}
 """
 
 
-ENTRY = "\0"  # the prefix of a record's name that makes the field of its entry in the bucket's hash
+ENTRY = "\0"  # prefix of a record's name, for the hash field with its entry
 
 
 def update(change: Change, ttl: int, *, all_buckets: bool = False) -> tuple[str, list[Command]]:
     """
-    Return a key of the owner's slot, and the commands that list the entries of a change, for at least `ttl`
-    milliseconds. With `all_buckets`, they also add its bucket to the set of all buckets.
+    Return a key in the owner's slot, and the commands that list a change's entries for at least `ttl` milliseconds.
+
+    With `all_buckets`, they also add the change's bucket to the set of all buckets.
     """
     owner = owner_of(change.bucket)
     listed, buckets = _keys(owner)
@@ -71,7 +72,7 @@ def update(change: Change, ttl: int, *, all_buckets: bool = False) -> tuple[str,
 async def recent(
     client: RedisClient, key_of: Callable[[str], str], owner: str, limit: int, after: str | None
 ) -> list[bytes] | None:
-    """Return the entries of an owner's records: see `Store.recent`. `key_of` returns the key of a bucket."""
+    """Return the entries for an owner's records: see `Store.recent`. `key_of` returns a bucket's key."""
     result: list[bytes] = []
     page = await _page(client, owner, limit + _SPARE, after or "")
     if page is None:
@@ -86,7 +87,7 @@ async def recent(
 
 
 async def _page(client: RedisClient, owner: str, size: int, after: str) -> list[tuple[str, str]] | None:
-    """Return names and buckets, newest first; None if there is no name `after`."""
+    """Return names and buckets, newest first; None if the name `after` is missing."""
     listed, buckets = _keys(owner)
     [page] = await client.execute(listed, ("EVAL", _RECENT, 2, listed, buckets, after, size))
     if page is None:
@@ -95,7 +96,7 @@ async def _page(client: RedisClient, owner: str, size: int, after: str) -> list[
 
 
 async def _entries(client: RedisClient, records: Sequence[tuple[str, str]]) -> list[bytes | None]:
-    """Return the entry of each record (a pair of key and name), or None if it does not exist."""
+    """Return the entry for each record (a pair of key and name), or None if missing."""
     return await _each(client, [(key, ("HGET", key, f"{ENTRY}{name}")) for key, name in records])
 
 
@@ -118,7 +119,7 @@ async def stored_bytes(client: RedisClient, key_of: Callable[[str], str], owner:
 
 
 async def _each(client: RedisClient, commands: Sequence[tuple[str, Command]]) -> list[Any]:
-    """Send one command for each key, and return the replies."""
+    """Send a command per key, and return the replies."""
     if client.slots:
         return [reply for [reply] in await asyncio.gather(*(client.execute(key, one) for key, one in commands))]
     return await client.execute(commands[0][0], *(command for _, command in commands))

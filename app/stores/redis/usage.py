@@ -1,10 +1,9 @@
 """
-Usage in Redis: one hash for each key and month.
+Usage in Redis: a hash per key and month.
 
-    antiphon:{usage:NAME}:2026-11   counts by day, model, backend and column; and the tokens and the cost of each day
-                                    and of the month
-    antiphon:{usage:NAME}:batch:ID  that a batch was added
-    antiphon:usage                  the names of keys
+    antiphon:{usage:NAME}:2026-11   counts by day, model, backend and column; and tokens and cost by day and month
+    antiphon:{usage:NAME}:batch:ID  marks an added batch
+    antiphon:usage                  names of keys
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ _COUNTS = UsageRow._fields[4:]
 _SEPARATOR = "\x1f"
 _DAY = 86_400
 
-# KEYS: the batch, then the months. ARGV: the time to live of the batch and of a month, in seconds; then, repeatedly,
-# the number of a key, a field, and the amount to add.
+# KEYS: the batch, then the months. ARGV: the time to live of the batch and of a month, in seconds; then, repeatedly, a
+# key's index, a field, and the amount to add.
 _ADD = f"""{checked_write("'SET', KEYS[1], 1, 'NX', 'EX', ARGV[1]")}
 if not written then return 0 end
 for i = 3, #ARGV, 3 do
@@ -37,13 +36,13 @@ class RedisUsage:
     """Counts in hashes."""
 
     def __init__(self, server: RedisClient, *, days: int) -> None:
-        """A month expires `days` days after the last addition."""
+        """A month expires `days` days after its last addition."""
         self._server = server
         self._keep = days * _DAY
         self._named: set[str] = set()  # keys whose names are stored
 
     async def add(self, batch: str, rows: Sequence[UsageRow]) -> None:
-        """Add to counts, atomically for each key; a batch is added only once."""
+        """Add to counts, atomically per key; a batch is added only once."""
         of_keys: defaultdict[str, list[UsageRow]] = defaultdict(list)
         for row in rows:
             of_keys[row.key].append(row)
@@ -62,7 +61,7 @@ class RedisUsage:
         return [row for rows in hashes for row in rows if first <= row.day <= last]
 
     async def forget(self, before: str) -> None:
-        """Do nothing: Redis does so itself."""
+        """Do nothing: Redis deletes expired keys itself."""
 
     async def _add(self, batch: str, key: str, rows: Sequence[UsageRow]) -> None:
         if key not in self._named:

@@ -1,10 +1,9 @@
 """
-A store in one SQLite file: it outlives the process, and several workers of one machine share it.
+A store in a SQLite file, which persists and can be shared by several workers on the same machine.
 
     sqlite:///antiphon.db           relative to the working directory
     sqlite:////var/lib/antiphon.db  absolute
     sqlite:///antiphon.db?synchronous=full&busy_timeout=5
-
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ from app.stores.sqlite.event_log import SQLiteLog
 from app.stores.sqlite.schema import MIGRATIONS, RECORD_PIECE
 from app.stores.usage_sql import SQLITE_USAGE, SQLUsage
 
-# The parameters of the statements are :bucket and :images (names), :name, :record, :required, :now and :until. Times
-# are Unix times, so that they survive a restart.
+# Statement parameters: :bucket and :images (names), :name, :record, :required, :now and :until. Times are Unix times,
+# which survive a restart.
 _EXPIRE = "DELETE FROM buckets WHERE name = :bucket AND expires <= :now"
 _RENEW = """
 INSERT INTO buckets (name, expires) VALUES (:bucket, :until) ON CONFLICT (name) DO UPDATE SET expires = excluded.expires
@@ -43,7 +42,7 @@ INSERT INTO records (bucket, name, entry, record)
 SELECT id, :name, :entry, :record FROM buckets WHERE name = :bucket
 ON CONFLICT (bucket, name) DO UPDATE SET entry = coalesce(excluded.entry, entry), record = excluded.record
 """
-# The other pieces of a long record.
+# The further pieces of a long record.
 _PUT_PIECE = """
 INSERT INTO pieces (bucket, name, number, piece)
 SELECT id, :name, :number, :piece FROM buckets WHERE name = :bucket
@@ -59,10 +58,10 @@ SELECT :owner, (SELECT coalesce(max(position), 0) + 1 FROM listed WHERE owner = 
 FROM buckets WHERE name = :bucket
 ON CONFLICT (bucket, name) DO NOTHING
 """
-# A few at a time, so that other writes do not wait for long.
+# Only some at a time, to limit how long other writes wait.
 _PURGE = "DELETE FROM buckets WHERE id IN (SELECT id FROM buckets WHERE expires <= :now LIMIT 20)"
 _EXPIRED = "SELECT 1 FROM buckets WHERE expires <= :now LIMIT 1"
-# A bucket without this record yields one row of NULLs, since it is renewed all the same.
+# Without this record, the result is a row of NULLs, because the bucket is renewed in any case.
 _GET = """
 SELECT expires, records.name, record FROM buckets LEFT JOIN records ON bucket = id AND records.name = :name
 WHERE buckets.name = :bucket AND expires > :now
@@ -71,7 +70,7 @@ _ALL = """
 SELECT expires, records.name, record FROM buckets LEFT JOIN records ON bucket = id
 WHERE buckets.name = :bucket AND expires > :now
 """
-# In one row, since the thread gives up the GIL and takes it again for each.
+# In a single row, because the thread releases and acquires the GIL for each.
 _NAMES = """
 SELECT expires, (SELECT json_group_array(name) FROM records WHERE bucket = id) FROM buckets
 WHERE name = :bucket AND expires > :now
@@ -88,7 +87,7 @@ _RECENT = """
 SELECT entry FROM listed JOIN records USING (bucket, name) JOIN buckets ON id = bucket
 WHERE owner = :owner AND position < :position AND expires > :now ORDER BY position DESC LIMIT :limit
 """
-# By the index of names: `;` follows `:`. SQLite knows the length of a value without reading it.
+# Uses the index on names: `;` follows `:`. SQLite knows a value's length without reading it.
 _STORED = """
 SELECT coalesce(sum(size), 0) FROM (
     SELECT length(record) + coalesce(length(entry), 0) AS size FROM buckets JOIN records ON bucket = id
@@ -106,21 +105,21 @@ SELECT 1 FROM buckets JOIN records ON bucket = id
 WHERE buckets.name = :bucket AND expires > :now AND records.name = :required
 """
 
-# A record whose `put` returned survives the process, also `kill -9`, either way: a commit hands it to the operating
-# system. `full` waits for the disk as well, so that it survives a power cut.
+# In both modes, a record survives `kill -9` after `put` returns, because a commit hands it to the operating system.
+# `full` also waits for the disk, so that it survives a power failure.
 _SYNCHRONOUS = one_of("normal", "full")
 
 
 def _whole_records(db: apsw.Connection, statement: str, values: Mapping[str, object]) -> list[tuple[object, ...]]:
-    """Return rows of expiries, names and records, all pieces of each."""
+    """Return rows of expiry, name and complete record."""
     rows = query(db, statement, values)
     if not any(record and len(record) >= RECORD_PIECE for _, _, record in rows):
         return rows
-    db.execute("BEGIN")  # the record may be replaced meanwhile
+    db.execute("BEGIN")  # the record can be replaced concurrently
     whole: list[tuple[object, ...]] = []
     for expires, name, record in db.execute(statement, values):
         if record and len(record) >= RECORD_PIECE:
-            joined = io.BytesIO()  # takes no second copy of the record
+            joined = io.BytesIO()  # avoids a second copy of the record
             joined.write(record)
             joined.writelines(piece for (piece,) in db.execute(_GET_PIECES, {**values, "name": name}))
             record = joined.getvalue()
@@ -130,13 +129,13 @@ def _whole_records(db: apsw.Connection, statement: str, values: Mapping[str, obj
 
 
 def _pieces(record: bytes) -> list[memoryview]:
-    """Return what a record is stored as: one piece, or several if it is long."""
+    """Split a record into its stored pieces."""
     view = memoryview(record)
     return [view[at : at + RECORD_PIECE] for at in range(0, max(1, len(record)), RECORD_PIECE)]
 
 
 class SQLiteStore:
-    """Buckets in a table, their records in another."""
+    """Buckets in a table, records in another."""
 
     def __init__(
         self,
@@ -150,8 +149,8 @@ class SQLiteStore:
         self._path = Path(path).expanduser()
         self._ttl = ttl
         self._clock = clock
-        # A bucket that is only read is renewed when its expiry would move by more than this: most reads write
-        # nothing, but the bucket may expire that much early.
+        # Reads renew a bucket only if its expiry would move by more than this. Most reads then write nothing, but the
+        # bucket can expire that much early.
         self._slack = min(ttl / 100, 3600)
         self._db = Database(
             self._path,
@@ -164,7 +163,7 @@ class SQLiteStore:
     @classmethod
     def from_url(cls, url: str, *, ttl: float, clock: Callable[[], float] = time.time) -> SQLiteStore:
         """
-        Make the store of a `sqlite:///` URL, which may have the options `busy_timeout` (seconds) and `synchronous`.
+        Create the store for a `sqlite:///` URL with the options `busy_timeout` (seconds) and `synchronous`.
 
         The file and its directories are created on first use.
         """
@@ -180,11 +179,9 @@ class SQLiteStore:
         return cls(path, ttl=ttl, clock=clock, **options)
 
     async def put(self, bucket: str, name: str, record: bytes) -> None:
-        """Store a record and renew its bucket, in one transaction."""
         await self.apply(Change(bucket, {name: record}))
 
     async def add(self, bucket: str, name: str, record: bytes) -> bool:
-        """Store a record if there is none of that name, in one transaction; return whether it was stored."""
         now = self._clock()
         times = {"now": now, "until": now + self._ttl}
         return await self._db.write(lambda db: _add(db, bucket, name, record, times))
@@ -236,17 +233,16 @@ class SQLiteStore:
         return SQLiteLog(self._db, ttl=ttl, lease=lease, clock=self._clock)
 
     def lasting(self) -> SQLiteStore:
-        """Return a store in the same file whose buckets do not expire."""
+        """Return a store in the same file with buckets that do not expire."""
         lasting = copy(self)
         lasting._ttl, lasting._slack = FOREVER, 3600.0
         return lasting
 
     def usage(self, *, days: int) -> SQLUsage:
-        """Return the usage of keys in the same file and threads."""
+        """Return the usage ledger in the same file and threads."""
         return SQLUsage(SQLiteTables(self._db, self._clock, SQLITE_USAGE))
 
     async def purge(self) -> None:
-        """Delete expired records."""
         if not await asyncio.to_thread(self._path.exists):
             return
         for expired, delete in ((_EXPIRED, _PURGE), (event_log.EXPIRED, event_log.PURGE)):
@@ -255,7 +251,7 @@ class SQLiteStore:
                 await self._db.write(lambda db: db.execute(delete, now))  # noqa: B023
 
     async def check(self) -> None:
-        """Acquire the lock that writes need, and release it."""
+        """Acquire and release the write lock."""
         await self._db.write(lambda db: None)
 
     async def aclose(self) -> None:
@@ -269,7 +265,7 @@ class SQLiteStore:
     async def _read(
         self, statement: str, values: dict[str, object], read: Callable[..., list[tuple[Any, ...]]] = query
     ) -> list[tuple[Any, ...]]:
-        """Return the rows of a statement, of which each begins with the expiry of the bucket, and renew that."""
+        """Return a statement's rows, each starting with the bucket's expiry, and renew the bucket."""
         now = self._clock()
         until = now + self._ttl
         values |= {"images": images_bucket(str(values["bucket"])), "now": now, "until": until}
@@ -306,7 +302,7 @@ def _apply(db: apsw.Connection, changes: Sequence[Change], times: Mapping[str, f
 
 
 def _add(db: apsw.Connection, bucket: str, name: str, record: bytes, times: Mapping[str, float]) -> bool:
-    """Store a record if there is none of that name, and renew the bucket."""
+    """Store a record unless its name exists, and renew the bucket."""
     exists = db.execute(_HAS, {"bucket": bucket, "required": name, **times}).fetchone()
     _apply(db, [Change(bucket, {} if exists else {name: record})], times)
     return not exists

@@ -1,7 +1,7 @@
 """
-Event logs in the store's SQLite file, for the workers of one machine.
+Event logs in the store's SQLite file, for workers on the same machine.
 
-SQLite has no notifications between processes, so waiting readers poll, less and less often while nothing is added.
+SQLite has no notifications between processes, so waiting readers poll, at growing intervals while nothing is added.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _CANCEL = "UPDATE runs SET cancelled = 1 WHERE bucket = :bucket AND response = :
 _DELETE = "DELETE FROM runs WHERE bucket = :bucket AND response = :id"
 _ORPHANS = "SELECT bucket, response FROM runs WHERE NOT ended AND leased <= :now LIMIT 100"
 EXPIRED = "SELECT 1 FROM runs WHERE ended AND expires <= :now LIMIT 1"
-# A few at a time, so that other writes do not wait for long.
+# Only some at a time, to limit how long other writes wait.
 PURGE = "DELETE FROM runs WHERE id IN (SELECT id FROM runs WHERE ended AND expires <= :now LIMIT 20)"
 
-_ENOUGH = 1024 * 1024  # bytes of batches after which no more are read at once
+_ENOUGH = 1024 * 1024  # bytes of batches per read
 _PAUSES = (0.01, 0.02, 0.04, 0.08, 0.15)  # seconds between polls
-_LAST_PAUSE = 0.25  # and from then on
+_LAST_PAUSE = 0.25  # all further pauses
 
 
 class SQLiteLog:
-    """Runs in a table, their batches in another."""
+    """Runs in a table, batches in another."""
 
     def __init__(self, db: Database, *, ttl: float, lease: float, clock: Callable[[], float]) -> None:
         self._db = db
@@ -62,7 +62,7 @@ class SQLiteLog:
         return await self._db.write(lambda db: _renew(db, values))
 
     async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, LeaseState]:
-        """Renew the leases that this worker holds, in one transaction."""
+        """Renew the leases held by this worker, in one transaction."""
         each = [(run, self._values(run, worker=worker)) for run in runs]
         return await self._db.write(lambda db: {run: _renew(db, values) for run, values in each})
 
@@ -85,7 +85,7 @@ class SQLiteLog:
         return "running" if values["now"] < leased else "orphaned"
 
     async def read(self, run: RunKey, after: int, wait: float = 0) -> list[Batch]:
-        """Return up to 500 batches with events after `after`, or fewer that are large."""
+        """Return up to 500 batches with events after `after`, or fewer large batches."""
         batches = await self._look(run, after)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait):
@@ -134,7 +134,7 @@ def _begin(db: apsw.Connection, values: dict[str, object]) -> None:
 
 
 def _renew(db: apsw.Connection, values: dict[str, object]) -> LeaseState:
-    """Renew a lease that is held; add a batch if the values have one."""
+    """Renew a held lease; also add a batch if `values` contain one."""
     row = db.execute(_FIND, values).fetchone()
     if row is None or row[1] != values["worker"]:
         return "lost"

@@ -1,10 +1,10 @@
-"""The tables of the SQLite file, and their migrations."""
+"""The SQLite tables, and their migrations."""
 
 from __future__ import annotations
 
 from app.storage.migration import Migrations
 
-# Times are Unix times, to survive a restart. `runs` and `batches` are the event log's, the others the store's.
+# Times are Unix times, to survive a restart. `runs` and `batches` belong to the event log, the others to the store.
 _BUCKETS = """
 CREATE TABLE buckets (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, expires REAL NOT NULL);
 CREATE INDEX buckets_by_expiry ON buckets (expires);
@@ -19,7 +19,7 @@ CREATE TABLE records (
     PRIMARY KEY (bucket, name)
 ) WITHOUT ROWID;
 """
-# The rest of records of more than `RECORD_PIECE` bytes: SQLite copies each row twice when it is written.
+# Further pieces of records larger than `RECORD_PIECE` bytes: SQLite copies each written row twice.
 _PIECES = """
 CREATE TABLE pieces (
     bucket INTEGER NOT NULL,
@@ -32,7 +32,7 @@ CREATE TABLE pieces (
 ) WITHOUT ROWID;
 """
 RECORD_PIECE = 1024 * 1024
-# The listed records, each owner's in the order in which they were first stored.
+# Listed records, per owner in the order of first storage.
 _LISTED = """
 CREATE TABLE listed (
     owner TEXT NOT NULL,
@@ -86,10 +86,10 @@ CREATE TABLE usage (
 ) WITHOUT ROWID;
 CREATE TABLE usage_batches (batch TEXT PRIMARY KEY, added REAL NOT NULL) WITHOUT ROWID;
 """
-# Content was stored after padding, so that SQLite moved all of it into overflow pages.
+# Content was formerly stored after padding, to move all of it into overflow pages.
 _WITHOUT_PADDING = "".join(f"ALTER TABLE {table} DROP COLUMN padding;" for table in ("records", "pieces", "batches"))
 
-# Version 1 had no padding, no list and no usage, version 2 no usage. Versions 1 to 3 stored each record in one piece.
+# Version 1 lacked padding, lists and usage, version 2 usage. Versions 1 to 3 stored each record in one piece.
 _FROM_FIRST = f"""
 ALTER TABLE records RENAME TO old_records;
 {_RECORDS}
