@@ -136,24 +136,24 @@ def activity_routes(api: ApiParts) -> APIRouter:
     router = APIRouter(route_class=LazyRoute, prefix="/antiphon", tags=["antiphon"], responses=ERRORS)
     caller_of = api.caller_dependency()
 
-    @router.get("/refusals", summary="List requests that were refused", openapi_extra=response_example(_REFUSALS))
+    @router.get("/refusals", summary="List refused requests", openapi_extra=response_example(_REFUSALS))
     async def refusals(
         limit: str = Query("100", description="1 to 100"),
-        status: str | None = Query(None, description="only those with this status, such as 429"),
+        status: str | None = Query(None, description="only refusals with this status, for example 429"),
         caller: Caller = caller_of,
     ) -> Response:
         return json_response(await _refusals(api, caller, parse_limit(limit), status))
 
     @router.get(
         "/latency",
-        summary="Requests, errors and durations of the last hours",
+        summary="Requests, errors and durations in the last hours",
         openapi_extra=response_example(_LATENCY),
     )
     async def latency(
         hours: str = Query(str(HOURS), description=f"1 to {HOURS}"),
-        minutes: str = Query(str(SLOT // 60), description="the length of a slot: a multiple of 5 that divides 60"),
-        key: str | None = Query(None, description="glob of names of keys"),
-        model: str | None = Query(None, description="glob of models"),
+        minutes: str = Query(str(SLOT // 60), description="slot length: a multiple of 5 that divides 60"),
+        key: str | None = Query(None, description="glob for key names"),
+        model: str | None = Query(None, description="glob for models"),
         caller: Caller = caller_of,
     ) -> Response:
         number = parse_whole_number(hours)
@@ -167,7 +167,7 @@ def activity_routes(api: ApiParts) -> APIRouter:
         check_key_filter(caller.access, key)
         return json_response(await _latency(api, caller.access, number, length, key or "*", model or "*"))
 
-    @router.get("/budgets", summary="List what is left of budgets", openapi_extra=response_example(_BUDGETS))
+    @router.get("/budgets", summary="List budgets and their use", openapi_extra=response_example(_BUDGETS))
     async def budgets(caller: Caller = caller_of) -> Response:
         access = caller.access
         await api.accounting.wait_until_stored()
@@ -186,7 +186,11 @@ def activity_routes(api: ApiParts) -> APIRouter:
         ]
         return json_response({"object": "list", "data": data})
 
-    @router.get("/now", summary="What the server does now", openapi_extra=response_example(_NOW))
+    @router.get(
+        "/now",
+        summary="Current state: running responses, backends, containers, vector stores",
+        openapi_extra=response_example(_NOW),
+    )
     async def now(caller: Caller = caller_of) -> Response:
         return json_response(await _now(api, caller))
 

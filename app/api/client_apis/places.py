@@ -1,4 +1,4 @@
-"""Fields of a Responses request, in errors and warnings about it, by the names that the client gave them."""
+"""Maps Responses field names in errors and warnings to the client's names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _QUOTED = re.compile(r"'([\w.\[\]]+)'")
 
 
 def place_of(field: str, places: Mapping[str, str]) -> str:
-    """Return the client's name for a field, by the longest of the `places` that contains it."""
+    """Return the client's name for a field, by the longest matching prefix in `places`."""
     end = len(field)
     while end > 0:
         if (place := places.get(field[:end])) is not None:
@@ -21,7 +21,7 @@ def place_of(field: str, places: Mapping[str, str]) -> str:
 
 
 def renamed_error(error: APIError, places: Mapping[str, str]) -> APIError:
-    """Return an error with the client's name of its field in `param` and in the message."""
+    """Replace the field in an error's `param` and message by the client's name."""
     param = error.param
     if param and (place := place_of(param, places)) != param:
         error.message = error.message.replace(f"'{param}'", f"'{place}'")
@@ -31,6 +31,6 @@ def renamed_error(error: APIError, places: Mapping[str, str]) -> APIError:
 
 
 def renamed_warnings(warnings: Iterable[str], places: Mapping[str, str]) -> Iterator[str]:
-    """Yield warnings with the client's names of the fields that they quote."""
+    """Yield warnings with quoted fields replaced by the client's names."""
     for warning in warnings:
         yield _QUOTED.sub(lambda quoted: f"'{place_of(quoted[1], places)}'", warning)

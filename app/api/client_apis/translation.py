@@ -1,5 +1,5 @@
 """
-Answer the requests of client APIs with responses.
+Answers client API requests with responses.
 
     if is_translated(api, client, path, model, fields):
         response = await translated(api, client, request, fields, caller, admission)
@@ -40,11 +40,11 @@ from app.runtime.threads import run_in_thread_if_large
 
 def is_translated(api: ApiParts, client: ClientAPI, path: str, model: str, fields: JSONObject) -> bool:
     """
-    Return whether a request is translated, not passed through.
+    Return whether a request is translated rather than forwarded.
 
-    By default it is passed through if the model's first backend speaks the client's API and the request names no hosted
-    tool of this server. The backend's `passthrough` setting can override this. With a blocking policy service, which
-    reviews responses, it is always translated.
+    By default it is forwarded if the model's first backend speaks the client's API and the request names no hosted tool
+    of this server. The backend's `passthrough` setting can override this. With a blocking policy service, which reviews
+    responses, it is always translated.
     """
     backend, policy = api.responses.backend, api.responses.policy
     if (policy and policy.blocks) or not backend.forwards(path, model):
@@ -75,7 +75,7 @@ async def translated(
                 claim.end(None)
             raise
         if claim and not isinstance(response, EventStream):
-            claim.end(None)  # unless the response has ended the claim: the client disconnected before it began
+            claim.end(None)  # unless the response ended the claim: the client disconnected before it began
         return response
     except APIError as error:
         raise renamed_error(error, read.places) from error.__cause__
@@ -98,9 +98,9 @@ async def counted(
 
 def create_request(read: ClientRequest) -> CreateResponse:
     """
-    Return a client's request as an unstored `CreateResponse`; raises `InvalidRequest`.
+    Convert a client's request to an unstored `CreateResponse`; raises `InvalidRequest`.
 
-    The minimum of `max_output_tokens` does not apply: other client APIs accept fewer tokens.
+    The minimum for `max_output_tokens` does not apply: other client APIs accept fewer tokens.
     """
     fields = {**read.fields, "store": False, "background": False}
     limit = fields.pop("max_output_tokens", None)
@@ -124,12 +124,12 @@ async def _claim(api: ApiParts, request: Request, fields: JSONObject, caller: Ca
     claimed = await api.idempotency.claim(caller.owner, key, idempotency.digest(fields))
     if isinstance(claimed, KeyClaim):
         return claimed
-    message = "The answer to this 'Idempotency-Key' was not stored, and cannot be sent again. Use a new key."
+    message = "The response for this 'Idempotency-Key' was not stored and cannot be sent again. Use a new key."
     raise InvalidRequest(message, param="Idempotency-Key", code="idempotent_response_not_found", status=409)
 
 
 class _Answer:
-    """The answer to one request."""
+    """The answer to a request."""
 
     def __init__(self, api: ApiParts, client: ClientAPI, read: ClientRequest, run: Run, scope: Scope) -> None:
         self._api = api
@@ -140,7 +140,7 @@ class _Answer:
         self._writer: ClientWriter = client.writer(read, run.response)
 
     async def response(self, *, stream: bool) -> HTTPResponse:
-        """Return the HTTP response, once its first bytes are known."""
+        """Return the HTTP response once its first bytes are known."""
         heartbeat = self._api.json_heartbeat
         if stream:
             response: HTTPResponse = await self._stream()
@@ -157,7 +157,7 @@ class _Answer:
         return warning_headers(warnings)
 
     def _document(self) -> JSONObject:
-        """Return the JSON answer; raises the run's failure unless the head of the answer was sent."""
+        """Return the JSON answer; raises the run's failure unless the answer's head was sent."""
         if failure := self._run.failure:
             error = renamed_error(failure, self._read.places)
             if not self._run.answering:
@@ -185,7 +185,7 @@ class _Answer:
         return stream
 
     def _encode(self, events: EventBatch) -> bytes:
-        """Return the bytes of the client's stream for events."""
+        """Encode events for the client's stream."""
         write, last = self._writer.event, self._last
         return b"".join([last[type_](self) if (type_ := event["type"]) in last else write(event) for event in events])
 
@@ -199,7 +199,7 @@ class _Answer:
         failure = self._run.failure or APIError("The response failed.")
         return error_event(renamed_error(failure, self._read.places), self._scope)
 
-    # Events that the writer does not write.
+    # Events not written by the writer.
     _last: ClassVar[Mapping[str, Callable[[_Answer], bytes]]] = {
         "error": _none,  # `response.failed` follows
         "keepalive": _none,

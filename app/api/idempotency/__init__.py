@@ -1,12 +1,12 @@
 """
-`Idempotency-Key`: a request with the same key and body as an earlier request gets that request's response.
+`Idempotency-Key`: repeated requests with the same key and body get the first request's response.
 
     claim = await idempotency.claim(owner, key, digest)   # or the id of the existing response
     ...
     claim.end(response_id)                                # None frees the key for a retry
 
-A claim is a record in the store, so it is valid for all processes. It has a lease: when a process dies, another one can
-take over its claims.
+A claim is a record in the store, valid for all processes. It has a lease: when a process dies, another can take over
+its claims.
 """
 
 from __future__ import annotations
@@ -32,25 +32,29 @@ logger = logging.getLogger(__name__)
 HEADER = "idempotency-key"
 REPLAYED_HEADER = "idempotent-replayed"
 MAX_KEY = 255  # characters
-LEASE_SECONDS = 30.0  # after which the claim of a dead process can be taken over
-FIRST_POLL, LONGEST_POLL = 0.02, 0.5  # seconds between polls for a response that is in progress
-_CLAIM = "claim"  # the name of the record
-_REPLAYABLE = ("completed", "incomplete", "cancelled")  # a failed response is not: its request may be retried
+LEASE_SECONDS = 30.0  # until a dead process's claim can be taken over
+FIRST_POLL, LONGEST_POLL = 0.02, 0.5  # seconds between polls for a response in progress
+_CLAIM = "claim"  # record name
+_REPLAYABLE = (
+    "completed",
+    "incomplete",
+    "cancelled",
+)  # not failed: such requests may be retried
 
 
 def digest(fields: dict[str, object]) -> str:
-    """Return the digest of a request's body; the order of its fields makes no difference."""
+    """Return the digest of a request body; field order does not matter."""
     return hashlib.sha256(orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 class _Record(NamedTuple):
-    """The stored claim of a key. Times are Unix times."""
+    """A key's stored claim. Times are Unix times."""
 
-    digest: str  # of the request's body
+    digest: str  # of the request body
     created: float
-    token: str  # of the claim; the record `lease:TOKEN` exists until the response ends or the claim is taken over
-    until: float  # when the lease expires
-    response_id: str | None = None  # once the response has ended
+    token: str  # claim id; the record `lease:TOKEN` exists until the response ends or the claim is taken over
+    until: float  # lease expiry
+    response_id: str | None = None  # set when the response has ended
 
     def encoded(self) -> bytes:
         return json.dumps(self._asdict()).encode()
@@ -61,10 +65,10 @@ class _Record(NamedTuple):
 
 
 class Idempotency:
-    """The idempotency keys of all owners, each stored for `ttl` seconds."""
+    """All owners' idempotency keys, stored for `ttl` seconds."""
 
     def __init__(self, store: Store, ttl: float, clock: Callable[[], float] = time.time) -> None:
-        """`clock` returns the Unix time."""
+        """`clock` returns Unix time."""
         self._store = store
         self._ttl = ttl
         self._clock = clock
@@ -74,7 +78,7 @@ class Idempotency:
         """
         Claim a key, or return the id of its existing response; waits while that response is in progress.
 
-        Raises `InvalidRequest`: 400 for an invalid key, 409 for a key that was used with another body.
+        Raises `InvalidRequest`: 400 for an invalid key, 409 for a key used with another body.
         """
         if not (0 < len(key) <= MAX_KEY and key.isprintable()):
             message = f"Invalid 'Idempotency-Key': must be 1 to {MAX_KEY} printable characters."
@@ -101,11 +105,12 @@ class Idempotency:
             pause = min(2 * pause, LONGEST_POLL)
 
     async def _take(self, bucket: str, record: _Record, expired: _Record | None) -> bool:
-        """Store a claim, replacing an expired one if there is one; return False if another process was faster."""
+        """Store a claim, replacing an expired one; return False if another process was faster."""
         if expired:
             put = {_CLAIM: record.encoded(), record.lease: b"1"}
             return await self._store.apply(Change(bucket, put, delete=[expired.lease], requires=expired.lease))
-        # The lease is stored first, so that every visible claim has one: a process that takes it over deletes it.
+        # The lease is stored first, so that every visible claim has one; a process that takes over the claim deletes
+        # it.
         await self._store.put(bucket, record.lease, b"1")
         if await self._store.add(bucket, _CLAIM, record.encoded()):
             return True
@@ -113,7 +118,7 @@ class Idempotency:
         return False
 
     def start(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
-        """Run a coroutine in a task that `aclose` waits for."""
+        """Run a coroutine in a task; `aclose` waits for it."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -127,7 +132,7 @@ class Idempotency:
         return await self._store.apply(Change(bucket, put, delete=delete, requires=old.lease))
 
     def renewed(self, record: _Record) -> _Record:
-        """Return a claim with a lease that starts now."""
+        """Return a claim with a new lease."""
         return record._replace(until=self._clock() + LEASE_SECONDS)
 
     async def aclose(self) -> None:
@@ -137,7 +142,7 @@ class Idempotency:
 
 
 class KeyClaim(Observer):
-    """The exclusive right to create the response of a key. It observes the response, and ends with it."""
+    """The exclusive right to create a key's response. It observes the response and ends with it."""
 
     def __init__(self, keys: Idempotency, bucket: str, record: _Record) -> None:
         self._keys = keys
@@ -147,7 +152,7 @@ class KeyClaim(Observer):
         self._renewal = asyncio.create_task(self._renew())
 
     def end(self, response_id: str | None) -> None:
-        """Store the response's id under the key, or free the key with None. Later calls do nothing."""
+        """Store the response's id for the key, or free the key with None. Idempotent."""
         if self._ended:
             return
         self._ended = True
@@ -155,16 +160,16 @@ class KeyClaim(Observer):
         self._keys.start(self._store(response_id))
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
-        """Store the response's id under the key, unless it failed or was interrupted."""
+        """Store the response's id for the key, unless the response failed or was interrupted."""
         self.end(lifecycle.response["id"] if lifecycle.status in _REPLAYABLE else None)
 
     async def _store(self, response_id: str | None) -> None:
         new = self._record._replace(response_id=response_id) if response_id else None
         try:
             if not await self._keys.replace(self._bucket, self._record, new):
-                logger.warning("an idempotency key was taken over by another process")
+                logger.warning("idempotency key was taken over by another process")
         except StoreUnavailable:
-            logger.warning("an idempotency key could not be stored")
+            logger.warning("idempotency key not stored: store unavailable")
 
     async def _renew(self) -> None:
         while True:

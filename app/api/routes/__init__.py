@@ -1,1 +1,1 @@
-"""The routes, one module for each resource."""
+"""HTTP routes, a module per resource."""

@@ -1,4 +1,4 @@
-"""The routes of conversations, as in OpenAI's API; the Open Responses specification only mentions them."""
+"""Routes for conversations, as in OpenAI's API. The Open Responses specification only mentions them."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ class _Body(BaseModel):
 
 
 class CreateConversation(_Body):
-    """The body of `POST /conversations`."""
+    """Body of `POST /conversations`."""
 
     items: Items | None = None
     metadata: Metadata | None = None
 
 
 class UpdateConversation(_Body):
-    """The body of `POST /conversations/{id}`."""
+    """Body of `POST /conversations/{id}`."""
 
     metadata: Metadata | None
 
 
 class CreateItems(_Body):
-    """The body of `POST /conversations/{id}/items`."""
+    """Body of `POST /conversations/{id}/items`."""
 
     items: Items
 
 
 def routes(api: ApiParts) -> APIRouter:
-    """Return the routes, without the `/v1`."""
+    """Return the routes, without the `/v1` prefix."""
     router = APIRouter(route_class=LazyRoute, tags=["conversations"], responses=ERRORS)
     conversations, limits = api.responses.conversations, api.body_limits
 
@@ -113,6 +113,6 @@ def _typed(items: list[Any] | None) -> list[Item]:
 
 
 def _page(items: list[Item], page: Page) -> JSONObject:
-    """Return a page of items. OpenAI's schema of this list has strings as `first_id` and `last_id`, never null."""
+    """Return a page of items. In OpenAI's schema for this list, `first_id` and `last_id` are never null."""
     listed = page_of_items(items, page, NotFound)
     return {**listed, "first_id": listed["first_id"] or "", "last_id": listed["last_id"] or ""}

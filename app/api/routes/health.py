@@ -1,4 +1,4 @@
-"""Liveness and readiness: `GET /healthz`, which some routers expect at `/health`, and `GET /readyz`."""
+"""Liveness and readiness: `GET /healthz` (also `/health`, for some routers) and `GET /readyz`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ logger = logging.getLogger(__name__)
 
 
 def routes(responses: Responses) -> APIRouter:
-    """Return the routes."""
     router = APIRouter(route_class=LazyRoute, tags=["operation"])
     backend_check = _Check("backend", responses.backend.check)
     store_check = _Check("store", responses.store.check)
@@ -43,7 +42,7 @@ def routes(responses: Responses) -> APIRouter:
 
 
 class _Check:
-    """A readiness check, which logs when it begins to fail and when it succeeds again."""
+    """A readiness check that logs its first failure and its recovery."""
 
     def __init__(self, name: str, check: Callable[[], Awaitable[None]]) -> None:
         self._name = name
@@ -51,7 +50,7 @@ class _Check:
         self._failing = False
 
     async def __call__(self) -> str:
-        """Return "ok", or the reason of the failure, without anything confidential."""
+        """Return "ok", or the failure's reason without confidential details."""
         try:
             await self._check()
         except APIError as error:

@@ -1,4 +1,4 @@
-"""Endpoints beyond OpenAI's API: recent responses, their chains, translated requests, and the configuration."""
+"""Inspection endpoints: recent responses, chains, translated requests, configuration."""
 
 from __future__ import annotations
 
@@ -166,21 +166,21 @@ def _chosen(description: str) -> Any:
 
 @dataclass
 class FilterQuery:
-    """Query parameters that choose responses; they are checked by `filter`, after the caller's key."""
+    """Query parameters that select responses. `filter` checks them after the caller's key."""
 
-    status: Annotated[str | None, _chosen("only those with this status")] = None
-    model: Annotated[str | None, _chosen("glob of models")] = None
-    tool: Annotated[str | None, _chosen("glob of functions, MCP servers or types of tools that were called")] = None
-    backend: Annotated[str | None, _chosen("only those that this backend answered")] = None
-    key: Annotated[str | None, _chosen("only those created with the key of this name")] = None
+    status: Annotated[str | None, _chosen("only responses with this status")] = None
+    model: Annotated[str | None, _chosen("glob for models")] = None
+    tool: Annotated[str | None, _chosen("glob for called functions, MCP servers or tool types")] = None
+    backend: Annotated[str | None, _chosen("only responses from this backend")] = None
+    key: Annotated[str | None, _chosen("only responses created with this key name")] = None
     delivery: Annotated[str | None, _chosen("json, sse, websocket or background")] = None
-    text: Annotated[str | None, _chosen("text in the first 200 characters of the message or of the answer")] = None
-    conversation: Annotated[str | None, _chosen("only those of the conversation with this id")] = None
+    text: Annotated[str | None, _chosen("text in the first 200 characters of message or answer")] = None
+    conversation: Annotated[str | None, _chosen("only responses in the conversation with this id")] = None
     created_after: Annotated[str | None, _chosen("Unix time")] = None
     created_before: Annotated[str | None, _chosen("Unix time")] = None
 
     def filter(self, request: Request) -> ResponseFilter | None:
-        """Return the filter, None if all responses match; raises `InvalidRequest`."""
+        """Return the filter, or None if all responses match; raises `InvalidRequest`."""
         after, before = _time(self.created_after, "created_after"), _time(self.created_before, "created_before")
         metadata = _wanted_metadata(request)
         wanted = {name: value or None for name, value in vars(self).items() if not name.startswith("created_")}
@@ -189,7 +189,7 @@ class FilterQuery:
 
 
 def _wanted_metadata(request: Request) -> tuple[tuple[str, str], ...]:
-    """Return the parameters `metadata[name]=value`, as in OpenAI's list of stored completions."""
+    """Return parameters `metadata[name]=value`, as in OpenAI's list of stored completions."""
     return tuple(
         (name[len("metadata[") : -1], value)
         for name, value in request.query_params.multi_items()
@@ -203,10 +203,10 @@ def inspection_routes(
     find_local_servers: Callable[[], Awaitable[Sequence[tuple[str, str, list[str]]]]] | None = None,
 ) -> APIRouter:
     """
-    Return the routes, without the `/v1`.
+    Return the routes, without the `/v1` prefix.
 
-    `about` returns the configuration that a caller may see. `find_local_servers` returns names, base URLs and models of
-    the model servers on this machine; None if they are not looked for.
+    `about` returns the configuration visible to a caller. `find_local_servers` returns names, base URLs and models of
+    model servers on this machine; None disables the search.
     """
     router = APIRouter(route_class=LazyRoute, prefix="/antiphon", tags=["antiphon"], responses=ERRORS)
     inspection, caller_of, admitted_caller = (
@@ -215,12 +215,12 @@ def inspection_routes(
         api.admitted_dependency(),
     )
 
-    @router.get("/responses", summary="List the recent responses of the caller", openapi_extra=response_example(_LIST))
+    @router.get("/responses", summary="List the caller's recent responses", openapi_extra=response_example(_LIST))
     async def recent(
         request: Request,
         query: Annotated[FilterQuery, Depends(FilterQuery)],
         limit: str = Query("20", description="1 to 100"),
-        after: str | None = Query(None, description="the id of the response to list from, which is newer"),
+        after: str | None = Query(None, description="id of the newer response to list from"),
         caller: Caller = caller_of,
     ) -> Response:
         wanted = query.filter(request)
@@ -228,7 +228,7 @@ def inspection_routes(
 
     @router.get(
         "/responses/facets",
-        summary="Count the recent responses of the caller by status, model, tool, backend, key and delivery",
+        summary="Count the caller's recent responses by status, model, tool, backend, key and delivery",
         openapi_extra=response_example(_FACETS),
     )
     async def facets(
@@ -238,14 +238,14 @@ def inspection_routes(
 
     @router.get(
         "/chains",
-        summary="List the conversations of the caller: responses that continue one another",
+        summary="List the caller's chains of responses",
         openapi_extra=response_example(_CHAINS),
     )
     async def chains(
         request: Request,
         limit: str = Query("20", description="1 to 100"),
-        after: str | None = Query(None, description="the id of the chain to list from: that of its newest response"),
-        text: str = Query("", description="what one of the messages contains"),
+        after: str | None = Query(None, description="id of the chain (its newest response) to list from"),
+        text: str = Query("", description="text in any message"),
         caller: Caller = caller_of,
     ) -> Response:
         metadata = _wanted_metadata(request)
@@ -264,7 +264,7 @@ def inspection_routes(
 
     @router.get(
         "/responses/{response_id}/chain",
-        summary="Retrieve the responses up to one, with their input",
+        summary="Retrieve a response and its predecessors, with input",
         openapi_extra=response_example(_CHAIN),
     )
     async def chain(response_id: str, caller: Caller = caller_of) -> Response:
@@ -272,7 +272,7 @@ def inspection_routes(
 
     @router.get(
         "/mcp/{server_label}",
-        summary="List the tools of an MCP server that the operator has declared",
+        summary="List the tools of a configured MCP server",
         openapi_extra=response_example(_MCP_SERVER),
     )
     async def mcp_server(request: Request, server_label: str, caller: Caller = admitted_caller) -> Response:
@@ -283,7 +283,7 @@ def inspection_routes(
 
     @router.get(
         "/responses/{response_id}/translation",
-        summary="Retrieve the request that the backend was sent for a response",
+        summary="Retrieve a response's backend request",
         openapi_extra=response_example(_TRANSLATION),
     )
     async def translation(response_id: str, caller: Caller = caller_of) -> Response:
@@ -291,7 +291,7 @@ def inspection_routes(
 
     @router.post(
         "/translation",
-        summary="Show the request that the backend would be sent, without sending it",
+        summary="Translate a request without sending it",
         openapi_extra=CREATE | response_example(_TRANSLATION),
     )
     async def preview(request: Request, caller: Caller = admitted_caller) -> Response:
@@ -300,15 +300,17 @@ def inspection_routes(
 
     @router.get(
         "/usage",
-        summary="List what keys have used, by day, key and model: one's own, or all with an admin key",
+        summary="List usage by day, key and model: your own, or all with an admin key",
         openapi_extra=response_example(_USAGE),
     )
     async def usage(
-        first: str | None = Query(None, alias="from", description="the first day, in UTC; by default of the month"),
-        last: str | None = Query(None, alias="to", description="the last day; today if left out"),
-        key: str | None = Query(None, description="glob of names of keys"),
-        model: str | None = Query(None, description="glob of models"),
-        group: str = Query(DEFAULT_GROUPS, description=f"what to group by: any of {', '.join(GROUPS)}"),
+        first: str | None = Query(
+            None, alias="from", description="first day in UTC; by default the first day of the month"
+        ),
+        last: str | None = Query(None, alias="to", description="last day; by default today"),
+        key: str | None = Query(None, description="glob for key names"),
+        model: str | None = Query(None, description="glob for models"),
+        group: str = Query(DEFAULT_GROUPS, description=f"grouping fields: any of {', '.join(GROUPS)}"),
         caller: Caller = caller_of,
     ) -> Response:
         query = UsageQuery.read(first, last, key, model, group)
@@ -323,7 +325,7 @@ def inspection_routes(
 
 
 def _time(text: str | None, param: str) -> int | None:
-    """Return a Unix time of a query; raises `InvalidRequest`."""
+    """Parse a Unix time parameter; raises `InvalidRequest`."""
     if text and parse_whole_number(text) is None:
         message = f"Invalid '{param}': must be a Unix time in whole seconds."
         raise InvalidRequest(message, param=param, code="invalid_value")

@@ -1,4 +1,4 @@
-"""Routes that cost little until they are used."""
+"""Routes that are analysed on first use."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from starlette.routing import compile_path, get_name
 def _example(parameter: str = "") -> None: ...
 
 
-# At its first analysis FastAPI imports more, which would hold up a request.
+# FastAPI's first analysis imports more modules, which would delay a request.
 APIRoute("/", _example)
 
 
 class LazyRoute(APIRoute):
     """
-    A route whose endpoint FastAPI analyses when its first request comes, or for the document.
+    A route whose endpoint FastAPI analyses at its first request, or for the OpenAPI document.
 
-    To analyse all takes most of the time in which an application is built.
+    Analysing all routes would take most of the application's start time.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
@@ -32,7 +32,7 @@ class LazyRoute(APIRoute):
         self._options = options  # until the endpoint is analysed
 
     def __getattr__(self, name: str) -> Any:
-        """Analyse the endpoint: whatever has not been set above comes of that."""
+        """Analyse the endpoint, which sets all other attributes."""
         if (options := self.__dict__.pop("_options", None)) is None:
             raise AttributeError(name)
         super().__init__(self.path, self.endpoint, **{**options, "include_in_schema": self.include_in_schema})

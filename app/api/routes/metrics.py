@@ -1,4 +1,4 @@
-"""Metrics in Prometheus's format: `GET /metrics`."""
+"""Prometheus metrics: `GET /metrics`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from starlette.responses import PlainTextResponse, Response
 from app.api.routes.lazy_route import LazyRoute
 from app.observability.metrics import Metrics
 
-LABELS_TIMEOUT = 1.0  # seconds to wait for the model labels of responses that have just ended
+LABELS_TIMEOUT = 1.0  # seconds to wait for model labels of responses that just ended
 
 
 def routes(metrics: Metrics) -> APIRouter:
-    """Return the route."""
     router = APIRouter(route_class=LazyRoute, tags=["operation"])
 
     @router.get("/metrics", summary="Metrics, for Prometheus", response_class=PlainTextResponse)
     async def expose(request: Request) -> Response:
         await metrics.models.wait(LABELS_TIMEOUT)
         metrics.flush()
-        # With several workers this reads a file of each.
+        # With several workers, this reads a file per worker.
         body, media_type = await asyncio.to_thread(metrics.expose, request.headers.get("accept", ""))
         return Response(body, media_type=media_type)
 

@@ -1,7 +1,7 @@
 """
-The list of models. OpenAI's SDKs read its `data`; Codex reads `models` as its model catalog.
+The model list. OpenAI's SDKs read `data`; Codex reads `models` as its model catalog.
 
-Codex offers fewer tools to models that are not in its catalog: no `apply_patch`, for example.
+Codex offers fewer tools to models outside its catalog, for example no `apply_patch`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from app.backends import Backend
 from app.errors import NotFound
 from app.responses import Caller
 
-# Fields in which servers report a context window; the configured size takes precedence over the trained one.
+# Servers' fields for the context window; the configured size takes precedence over the trained size.
 _CONTEXT_FIELDS = (
     ("max_model_len",),  # vLLM, SGLang
     ("meta", "n_ctx"),  # llama.cpp
@@ -27,8 +27,8 @@ _CONTEXT_FIELDS = (
     ("meta", "n_ctx_train"),
 )
 
-# Fields in which servers report the kinds of input of a model: a list that may have "image" (or another name of it),
-# a boolean for images, or a word for the type of the model.
+# Servers' fields for input modalities: a list with or without "image" (or a synonym), a boolean for images, or a model
+# type.
 _MODALITY_FIELDS = (
     ("input_modalities",),  # xAI
     ("architecture", "input_modalities"),  # OpenRouter
@@ -44,7 +44,7 @@ _SEEING = frozenset({"image", "images", "vision", "multimodal", "vlm"})
 _BLIND = frozenset({"llm"})
 
 _OPENAI_FIELDS = ("object", "created", "owned_by")
-_LAST_SECOND = 253402300799  # of the year 9999
+_LAST_SECOND = 253402300799  # in the year 9999
 
 _INSTRUCTIONS = """\
 You are a coding agent. You work on the user's computer, in their project, with the tools that you are given.
@@ -59,7 +59,7 @@ You are a coding agent. You work on the user's computer, in their project, with 
 Keep going until the task is done. Then say briefly what you did, and what you could not check.
 """
 
-# Fields that are the same for every model. Codex rejects an entry, or the whole catalog, if one of them is missing.
+# Common to all models. Codex rejects an entry, or the whole catalog, if any field is missing.
 _ENTRY: dict[str, object] = {
     "supported_reasoning_levels": [],
     "shell_type": "unified_exec",
@@ -76,9 +76,9 @@ _ENTRY: dict[str, object] = {
 
 def catalog(models: Sequence[Mapping[str, object]], *, describes_images: bool = False) -> dict[str, object]:
     """
-    Return the list of `models`, which are OpenAI's model objects, with additional fields of their servers.
+    Return the list for `models`, OpenAI's model objects with their servers' additional fields.
 
-    `describes_images`: whether images are described for models that accept none, so that Codex may send them.
+    `describes_images`: whether images are described for models that do not accept images, so that Codex can send them.
     """
     return {
         "object": "list",
@@ -88,21 +88,21 @@ def catalog(models: Sequence[Mapping[str, object]], *, describes_images: bool = 
 
 
 def messages_catalog(models: Sequence[Mapping[str, object]]) -> dict[str, object]:
-    """Return the list of `models` as clients of Anthropic's API read it, on one page."""
+    """Return the list for `models` in Anthropic's format, on a single page."""
     data = [messages_model(model) for model in models]
     first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
     return {"data": data, "has_more": False, "first_id": first, "last_id": last}
 
 
 def messages_model(model: Mapping[str, object]) -> dict[str, object]:
-    """Return a model as clients of Anthropic's API read it, with the additional fields of its server."""
+    """Return a model in Anthropic's format, with its server's additional fields."""
     created = model.get("created")
     seconds = created if isinstance(created, int) and 0 <= created < _LAST_SECOND else 0
     known: dict[str, object] = {
         "type": "model",
         "display_name": model["id"],
         "created_at": _timestamp(seconds),
-        "lifecycle": "active",  # which SDKs since 2.14 require
+        "lifecycle": "active",  # required by SDKs since 2.14
         **({"max_input_tokens": context} if (context := context_window(model)) else {}),
     }
     return {**known, **{name: value for name, value in model.items() if name not in _OPENAI_FIELDS}}
@@ -117,12 +117,12 @@ def _entry(model: Mapping[str, object], priority: int, describes_images: bool) -
     if context := context_window(model):
         entry["context_window"] = context
     if (modalities := input_modalities(model)) and not describes_images:
-        entry["input_modalities"] = modalities  # if it is missing, Codex sends images, too
+        entry["input_modalities"] = modalities  # if missing, Codex also sends images
     return entry
 
 
 def context_window(model: Mapping[str, object]) -> int | None:
-    """Return the context window of a model in tokens; None if its server does not report it."""
+    """Return a model's context window in tokens, or None if its server does not report it."""
     for path in _CONTEXT_FIELDS:
         value = _value_at(model, path)
         if isinstance(value, int) and value > 0 and value is not True:
@@ -131,7 +131,7 @@ def context_window(model: Mapping[str, object]) -> int | None:
 
 
 def input_modalities(model: Mapping[str, object]) -> list[str] | None:
-    """Return whether a model takes text alone, or text and images; None if its server does not report it."""
+    """Return a model's input modalities, or None if its server does not report them."""
     for path in _MODALITY_FIELDS:
         value = _value_at(model, path)
         if isinstance(value, str):
@@ -152,9 +152,10 @@ def _value_at(model: Mapping[str, object], path: Sequence[str]) -> object:
 
 async def allowed_models(backend: Backend, caller: Caller) -> list[dict[str, object]]:
     """
-    Return the models of the backend's list that the caller's key may use.
+    Return the backend's models allowed for the caller's key.
 
-    `input_modalities` has what is known of each: from the profile, a refusal of images, or the server's own fields.
+    `input_modalities` contains known modalities: from the profile, an earlier rejection of images, or the server's own
+    fields.
     """
     models = await backend.models(caller.key)
     return [_with_modalities(model, backend) for model in models if caller.access.allows_model(str(model["id"]))]
@@ -168,7 +169,7 @@ def _with_modalities(model: dict[str, object], backend: Backend) -> dict[str, ob
 
 
 async def find_model(backend: Backend, name: str, caller: Caller) -> dict[str, object]:
-    """Return a model of the backend's list; raises `NotFound`."""
+    """Return a model from the backend's list; raises `NotFound`."""
     for model in await allowed_models(backend, caller):
         if model["id"] == name:
             return model

@@ -1,4 +1,4 @@
-"""Web pages: the studio at `/studio` and the API reference at `/docs`. All of their files are in the package."""
+"""Web pages: the studio at `/studio` and the API reference at `/docs`. All files are in the package."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from app.api.routes.lazy_route import LazyRoute
 from app.errors import NotFound
 from app.studio.assets import PAGES, SERVED_FOLDERS, Asset, Assets
 
-# Nothing is loaded from other hosts, there are no inline scripts or styles, and no other page may frame this one.
-# Model output becomes markup only through DOMPurify.
+# No other hosts, no inline scripts or styles, no framing by other pages. Model output becomes markup only through
+# DOMPurify.
 STUDIO_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
     "connect-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types dompurify"
 )
-# A preview of HTML, SVG or a diagram that a model wrote: scripts run in a frame without an origin and without network.
-# The frame cannot navigate elsewhere either, because of `frame-src` of the studio's own policy.
+# Preview of HTML, SVG or a diagram written by a model. Scripts run in a frame without an origin and without network.
+# The `frame-src` in the studio's policy prevents the frame from navigating elsewhere.
 PREVIEW_POLICY = (
     "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
     "font-src data:; media-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'; "
@@ -45,11 +45,10 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
 }
 _REVALIDATED = "no-cache"
-_IMMUTABLE = "public, max-age=31536000, immutable"  # of an address with the version of the files
+_IMMUTABLE = "public, max-age=31536000, immutable"  # for URLs that contain the files' version
 
 
 def studio_routes() -> APIRouter:
-    """Return the routes of the studio."""
     router = APIRouter(route_class=LazyRoute, include_in_schema=False)
     assets = Assets()
 
@@ -92,7 +91,6 @@ def studio_routes() -> APIRouter:
 
 
 def docs_routes() -> APIRouter:
-    """Return the routes of the API reference."""
     router = APIRouter(route_class=LazyRoute, include_in_schema=False)
     assets = Assets()
 
@@ -117,7 +115,7 @@ def _page(page: Asset, request: Request, policy: str) -> Response:
 
 
 def _response(asset: Asset, headers: Headers, caching: str = _REVALIDATED) -> Response:
-    """Return a file, compressed if the client accepts that, or a 304 if it has the file."""
+    """Return a file, compressed if the client accepts gzip, or a 304 if the client's copy is current."""
     sent = {**_HEADERS, "Cache-Control": caching, "ETag": asset.etag}
     if asset.etag in headers.get("if-none-match", ""):
         return Response(status_code=304, headers=sent)
@@ -128,7 +126,7 @@ def _response(asset: Asset, headers: Headers, caching: str = _REVALIDATED) -> Re
 
 
 class _Files(StaticFiles):
-    """The static files of a page, with the headers of the page."""
+    """A page's static files, with the page's headers."""
 
     def __init__(self, assets: Assets, directory: Path) -> None:
         super().__init__(directory=directory)
@@ -147,7 +145,7 @@ class _Files(StaticFiles):
 
 
 class _VersionedFiles(_Files):
-    """The studio's files and its bundle, at `/VERSION/PATH`; of another version too, but then they are not cached."""
+    """The studio's files and bundle at `/VERSION/PATH`. Other versions are served too, but not cached."""
 
     def __init__(self, assets: Assets) -> None:
         super().__init__(assets, PAGES)

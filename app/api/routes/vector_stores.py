@@ -1,4 +1,4 @@
-"""The routes of vector stores, their files and file batches, as in OpenAI's API."""
+"""Routes for vector stores, their files and file batches, as in OpenAI's API."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Status = Annotated[
 
 
 def routes(api: ApiParts, stores: VectorStores) -> APIRouter:
-    """Return the routes, without the `/v1`."""
+    """Return the routes, without the `/v1` prefix."""
     router = APIRouter(route_class=LazyRoute, tags=["vector stores"], responses=ERRORS)
     limits, owner_of = api.body_limits, api.owner_dependency("file_search")
 
@@ -79,7 +79,6 @@ def routes(api: ApiParts, stores: VectorStores) -> APIRouter:
 
 
 def _add_files(router: APIRouter, api: ApiParts, stores: VectorStores) -> None:
-    """Add the routes of a vector store's files."""
     owner_of = api.owner_dependency("file_search")
 
     @router.post(
@@ -122,7 +121,6 @@ def _add_files(router: APIRouter, api: ApiParts, stores: VectorStores) -> None:
 
 
 def _add_batches(router: APIRouter, api: ApiParts, stores: VectorStores) -> None:
-    """Add the routes of file batches."""
     owner_of = api.owner_dependency("file_search")
 
     @router.post(

@@ -1,9 +1,9 @@
 """
-The API over a WebSocket: consecutive turns on one connection, which also stores unstored responses until it closes.
+The API over a WebSocket: consecutive turns on a connection, which stores unstored responses until it closes.
 
 A client sends `response.create` frames. Each is answered with the events of a streamed response, one per text frame, or
 with an error, `{"type": "error", "status": 400, "error": {...}}`. Turns run in order; turns with different `stream_id`s
-run concurrently. Other frames, such as `response.cancel`, are answered at once. The connection stays open after an
+run concurrently. Other frames, for example `response.cancel`, are answered at once. The connection stays open after an
 error.
 """
 
@@ -48,15 +48,15 @@ CLOSING_TIMEOUT = 5  # seconds for a client to receive the last frame and the cl
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """The limits of one connection."""
+    """Limits per connection."""
 
     lifetime: float  # seconds
-    grace: float  # seconds for the current turn to finish once the lifetime is over
-    queue: int  # turns that may run or wait in addition to one
+    grace: float  # seconds for the current turn to finish after the lifetime
+    queue: int  # running or waiting turns beyond the first
 
 
 def routes(api: ApiParts, limits: ConnectionLimits, memory: Callable[[], Store]) -> APIRouter:
-    """Return the route, without the `/v1`; `memory` creates a connection's store of unstored responses."""
+    """Return the route, without the `/v1` prefix; `memory` creates a connection's store for unstored responses."""
     router = APIRouter()
 
     @router.websocket("/responses")
@@ -76,28 +76,28 @@ def routes(api: ApiParts, limits: ConnectionLimits, memory: Callable[[], Store])
 
 
 class Lane:
-    """Runs the turns of one `stream_id` in order."""
+    """Runs the turns with the same `stream_id` in order."""
 
     def __init__(self, stream_id: str | None) -> None:
         self.stream_id = stream_id
-        # Of the waiting turns only the first, if it can begin at once, is parsed: parsed frames need more memory.
+        # Only a first waiting turn that can begin at once is parsed, because parsed frames need more memory.
         self.waiting: deque[Create | bytes] = deque()
         self.task: asyncio.Task[None] | None = None
         self._response: Response | None = None  # the current turn's, once it exists
-        self._making: asyncio.Task[None] | None = None  # the response
+        self._making: asyncio.Task[None] | None = None  # generates the response
         self._cancelled = False
 
     def end_turn(self) -> None:
-        """Make the next turn the one that `cancel` applies to."""
+        """Reset for the next turn, to which `cancel` then applies."""
         self._response, self._making, self._cancelled = None, None, False
 
     def make(self, run: Run, outbox: Outbox, open_after: float) -> asyncio.Task[None]:
-        """Start to generate the current turn's response."""
+        """Start generating the current turn's response."""
         self._response = run.response
         return asyncio.create_task(self._generate(run, outbox, open_after))
 
     def cancel(self, response_id: object) -> None:
-        """End the current turn's response, if it has that id (None: any id) and has not ended."""
+        """Stop the current turn's response if it has this id (None: any id) and has not ended."""
         response = self._response
         if response_id is not None and not (response and response["id"] == response_id):
             return
@@ -123,10 +123,10 @@ class Lane:
 
 class WebSocketConnection:
     """
-    One client's connection.
+    A client's connection.
 
-    One task reads the frames, and answers control frames at once. Each lane runs its turns in a task of its own. A
-    client that does not read blocks sending, and so also the reading of the backend's stream.
+    One task reads the frames and answers control frames at once. Each lane runs its turns in its own task. A client
+    that does not read blocks sending, and thereby reading from the backend.
     """
 
     def __init__(
@@ -138,12 +138,12 @@ class WebSocketConnection:
         self._limits = limits
         self._layers = LayeredStore(memory, api.responses.store)
         self._lenient = "keepalive" in (caller.dialect.heartbeat, dialect_of(websocket.headers).heartbeat)
-        self._lanes: dict[str | None, Lane] = {}  # the ones with turns, by `stream_id`
+        self._lanes: dict[str | None, Lane] = {}  # lanes with turns, by `stream_id`
         self._turns = 0  # running and waiting
-        self._turns_size = 0  # bytes of their frames
+        self._turns_size = 0  # bytes in their frames
         self._finishing = False  # whether no more turns begin
-        self._send_lock = asyncio.Lock()  # held for a batch of events, so that no other message comes between them
-        self._last_sent = 0.0  # in loop time
+        self._send_lock = asyncio.Lock()  # held for a batch of events, so that no other message is sent between them
+        self._last_sent = 0.0  # loop time
         self._steers = 0  # `response.steer` frames so far
 
     async def serve(self) -> None:
@@ -165,7 +165,7 @@ class WebSocketConnection:
         return [lane.task for lane in self._lanes.values() if lane.task]
 
     async def _read(self) -> int:
-        """Receive the client's frames until it disconnects, and return the close code."""
+        """Receive the client's frames until it disconnects; return the close code."""
         with contextlib.suppress(WebSocketDisconnect):
             while (message := await self._websocket.receive())["type"] != "websocket.disconnect":
                 await self._receive(message.pop("text", None) or message.pop("bytes", None) or "")
@@ -178,7 +178,7 @@ class WebSocketConnection:
             if len(frame) > self._api.body_limits.bytes:
                 raise body_too_large(self._api.body_limits.bytes)
             if isinstance(frame, str):
-                frame = frame.encode()  # the text is freed before the bytes are parsed
+                frame = frame.encode()  # frees the text before the bytes are parsed
             read = await self._parse(frame)
         except Exception as error:
             await self._send_frame({**self._refused(error), "frame": None})
@@ -202,14 +202,14 @@ class WebSocketConnection:
         return await run_in_thread_if_large(read_frame, frame, self._api.body_limits.values)
 
     def _refusal(self, create: Create) -> APIError | None:
-        """Return the error of a turn that exceeds the connection's limits; None if it can run or wait."""
+        """Return an error if a turn exceeds the connection's limits; None if it can run or wait."""
         fits = self._turns_size + create.length <= self._api.body_limits.bytes
         if not self._turns or (fits and self._turns <= self._limits.queue):
             return None
-        return TooManyRequests("Too many turns are in progress on this connection. Wait until one has ended.")
+        return TooManyRequests("Too many turns in progress on this connection. Wait until a turn has ended.")
 
     async def _control(self, frame: ControlFrame) -> None:
-        """Answer a control frame; the only answer to `response.cancel` is the end of the response."""
+        """Answer a control frame. For `response.cancel`, the only answer is the response's end."""
         if frame.type == CANCEL:
             stream_id = frame.fields.get("stream_id")
             for lane in self._lanes.values():
@@ -222,7 +222,7 @@ class WebSocketConnection:
             await self._send_frame(frame.unknown())
 
     async def _work(self, lane: Lane) -> None:
-        """Answer the turns of a lane until none is waiting, or the client disconnects; a bug closes the connection."""
+        """Run a lane's turns until none waits or the client disconnects; an unexpected error closes the connection."""
         try:
             while lane.waiting:
                 await self._answer(lane, await self._next(lane.waiting.popleft()))
@@ -243,7 +243,7 @@ class WebSocketConnection:
 
     async def _answer(self, lane: Lane, create: Create) -> None:
         """
-        Answer one turn. Raises only `WebSocketDisconnect`.
+        Answer a turn. Raises only `WebSocketDisconnect`.
 
         "If a continuation turn fails with a 4xx or 5xx error, the server MUST evict the referenced
         `previous_response_id` from the connection-local cache."
@@ -276,7 +276,7 @@ class WebSocketConnection:
         self._turns_size -= create.length
 
     async def _send_run(self, run: Run, lane: Lane) -> None:
-        """Send the events of a response; raises `APIError` if it fails before the first one."""
+        """Send a response's events; raises `APIError` if it fails before the first event."""
         outbox, stream_id = Outbox(), lane.stream_id
         making = lane.make(run, outbox, self._api.open_after)
         making.add_done_callback(lambda _: outbox.close())
@@ -307,9 +307,9 @@ class WebSocketConnection:
     @contextlib.asynccontextmanager
     async def _heartbeat(self, run: Run, outbox: Outbox) -> AsyncIterator[None]:
         """
-        Send keepalive events during silence to clients whose idle timer is reset by events alone.
+        Send keepalive events during silence, for clients whose idle timer is reset only by events.
 
-        The connection itself is kept alive by uvicorn's pings.
+        uvicorn's pings keep the connection itself alive.
         """
         if self._caller.dialect.heartbeat != "keepalive" or not self._api.heartbeat:
             yield
@@ -327,7 +327,7 @@ class WebSocketConnection:
             if silence < self._api.heartbeat:
                 await asyncio.sleep(self._api.heartbeat - silence)
             else:
-                if not (outbox or self._send_lock.locked()):  # else the client does not read
+                if not (outbox or self._send_lock.locked()):  # otherwise the client does not read
                     outbox.send(run.keepalive())
                 await asyncio.sleep(self._api.heartbeat)
 
@@ -339,7 +339,7 @@ class WebSocketConnection:
             self._last_sent = asyncio.get_running_loop().time()
 
     async def _send_frame(self, frame: Mapping[str, object]) -> None:
-        """Send a frame that is not an event of a response."""
+        """Send a frame that is not a response event."""
         async with self._send_lock:
             await self._send(frame)
 
@@ -350,13 +350,15 @@ class WebSocketConnection:
             raise WebSocketDisconnect(1006) from error
 
     def _refused(self, error: Exception, stream_id: str | None = None) -> dict[str, object]:
-        """Note that a frame was refused, and return the error to send."""
+        """Record a refused frame; return the error to send."""
         refusal = _api_error(error)
         self._api.refused(self._caller, "WebSocket /responses", refusal)
         return envelope(refusal, stream_id)
 
     def _limit_reached(self) -> dict[str, object]:
         """
+        Return the error for the connection's end.
+
         "WebSocket connections are limited to 60 minutes. When the limit is reached, servers MUST return an error whose
         code is `websocket_connection_limit_reached`."
         """
@@ -367,7 +369,7 @@ class WebSocketConnection:
         return envelope(InvalidRequest(message, code="websocket_connection_limit_reached"))
 
     async def _finish(self, *others: asyncio.Future[Any]) -> None:
-        """Drop waiting turns; wait for the running ones, up to the grace period or until another task ends."""
+        """Drop waiting turns; wait for running turns until the grace period ends or another task is done."""
         self._finishing = True
         for lane in self._lanes.values():
             lane.waiting.clear()

@@ -1,4 +1,4 @@
-"""WebSocket frames: `response.create` and control frames from the client, and error events to it."""
+"""WebSocket frames: `response.create` and control frames from the client, error events to it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from app.core.types import JSONObject
 from app.core.types.request import CreateResponse
 from app.errors import APIError, InvalidRequest
 
-# "HTTP/SSE transport-specific fields such as `stream`, `stream_options`, and `background` MUST NOT be sent on
-# WebSocket requests." Codex sends them anyway, with values that have no effect.
+# "HTTP/SSE transport-specific fields such as `stream`, `stream_options`, and `background` MUST NOT be sent on WebSocket
+# requests." Codex sends them anyway, with values that have no effect.
 _HARMLESS: dict[str, Callable[[object], bool]] = {
     "stream": lambda value: value is True,
     "stream_options": lambda value: isinstance(value, dict),
@@ -30,7 +30,7 @@ class _Rule(NamedTuple):
     code: str = "invalid_value"
 
 
-# Fields of the frame that are not fields of the request.
+# Frame fields outside the request.
 _FRAME_FIELDS = {
     "generate": _Rule(lambda value: isinstance(value, bool), "true or false", "invalid_type"),
     "stream_id": _Rule(
@@ -45,36 +45,36 @@ _FRAME_FIELDS = {
 class Create:
     """A `response.create` frame, which begins a turn."""
 
-    fields: JSONObject = field(default_factory=dict)  # the request's fields and the frame's own
-    length: int = 0  # the frame's size in bytes
+    fields: JSONObject = field(default_factory=dict)  # request fields and frame fields
+    length: int = 0  # frame size in bytes
 
     @property
     def stream_id(self) -> str | None:
-        """The client's id of the turn, which is repeated in every frame of it; None if it is missing or invalid."""
+        """The client's turn id, repeated in each of its frames; None if missing or invalid."""
         stream_id = self.fields.get("stream_id")
         return stream_id if _FRAME_FIELDS["stream_id"].is_valid(stream_id) else None
 
     @property
     def previous_response_id(self) -> str | None:
-        """The response that the request continues; None if it is missing or invalid."""
+        """The id of the continued response; None if missing or invalid."""
         previous = self.fields.get("previous_response_id")
         return previous if isinstance(previous, str) else None
 
     @property
     def generate(self) -> bool:
-        """Whether to query the model. Otherwise the input is only stored, so that a later request can continue it."""
+        """Whether to query the model. If not, the input is only stored, for continuation by a later request."""
         return self.fields.get("generate") is not False
 
     def request(self, *, lenient: bool) -> CreateResponse:
         """
         Return the request; raises `InvalidRequest`.
 
-        Fields that belong to HTTP are refused; if `lenient`, only with values that would have an effect.
+        HTTP-specific fields are rejected; if `lenient`, only values that would have an effect.
         """
         for name, harmless in _HARMLESS.items():
             value = self.fields.get(name)
             if value is not None and not (lenient and harmless(value)):
-                message = f"Invalid '{name}': must be left out on a WebSocket."
+                message = f"Invalid '{name}': must be omitted on a WebSocket."
                 raise InvalidRequest(message, param=name, code="unsupported_parameter")
         for name, rule in _FRAME_FIELDS.items():
             if self.fields.get(name) is not None and not rule.is_valid(self.fields[name]):
@@ -85,13 +85,13 @@ class Create:
 
 @dataclass(slots=True)
 class ControlFrame:
-    """A frame of another type, which is answered at once, while a response is in progress."""
+    """A frame of another type, answered at once, even during a response."""
 
-    type: object  # a string if the frame is valid
+    type: object  # a string in a valid frame
     fields: JSONObject
 
     def unknown(self) -> dict[str, object]:
-        """Return the error for an unknown type. Its `frame` distinguishes it from the error of a turn."""
+        """Return the error for an unknown type. Its `frame` field distinguishes it from a turn's error."""
         types = ", ".join(map(repr, FRAME_TYPES))
         message = f"Invalid 'type': must be one of {types}, not {repr(self.type)[:100]}."
         error = InvalidRequest(message, param="type", code="invalid_value")
@@ -105,7 +105,7 @@ def read_frame(frame: str | bytes, max_values: int = MAX_VALUES) -> Create | Con
     """
     Parse a frame; raises `InvalidRequest` if it is not a JSON object.
 
-    The fields of the request are beside `type`, or in `response` as in OpenAI's Realtime API.
+    Request fields are next to `type`, or in `response` as in OpenAI's Realtime API.
     """
     fields = load_json(frame, "frame", max_values)
     frame_type = fields.pop("type", None)
@@ -117,10 +117,10 @@ def read_frame(frame: str | bytes, max_values: int = MAX_VALUES) -> Create | Con
 
 def steer_failure(fields: JSONObject, number: int) -> dict[str, object]:
     """
-    Return the answer to a `response.steer` frame with these fields, with its sequence number.
+    Return the answer to a `response.steer` frame; `number` is its sequence number.
 
-    Steering adds input to a response in progress, which no Chat Completions server can do. The client gets its input
-    back, and can send it with the next turn.
+    Steering adds input to a response in progress, which Chat Completions does not support. The answer returns the input
+    to the client, which can send it with the next turn.
     """
     steer = {name: fields.get(name) for name in ("input", "previous_response_id")}
     if not isinstance(steer["previous_response_id"], str) or not isinstance(steer["input"], (str, list)):
@@ -136,7 +136,7 @@ def steer_failure(fields: JSONObject, number: int) -> dict[str, object]:
 
 
 def envelope(error: APIError, stream_id: str | None = None) -> dict[str, object]:
-    """Return an error as the spec's `WebSocketErrorEvent`, with the headers that an HTTP response would have."""
+    """Return an error as the spec's `WebSocketErrorEvent`, with the headers of an HTTP error response."""
     headers: dict[str, object] = {"headers": error.headers()} if error.headers() else {}
     frame = {"type": "error", "status": error.status, "error": {**error.payload(), **headers}, **headers}
     return frame if stream_id is None else {**frame, "stream_id": stream_id}

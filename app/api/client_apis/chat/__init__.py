@@ -1,4 +1,4 @@
-"""The client API Chat Completions: `POST /v1/chat/completions`."""
+"""The Chat Completions client API: `POST /v1/chat/completions`."""
 
 from app.api.client_apis import ClientAPI
 from app.api.client_apis.chat.reader import hosted_types, read_chat

@@ -1,4 +1,4 @@
-"""Read a Chat Completions request as the fields of a Responses request."""
+"""Reads a Chat Completions request as Responses request fields."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from app.errors import Warnings, label
 class ChatOptions(NamedTuple):
     """Request fields that the writer needs."""
 
-    include_usage: bool = False  # whether a stream has the usage
+    include_usage: bool = False  # whether a stream ends with the usage
     metadata: Mapping[str, str] | None = None  # returned in the JSON answer
 
 
@@ -37,7 +37,7 @@ _SAME = frozenset(
         "prompt_cache_options",
         "prompt_cache_retention",
         "top_logprobs",
-        # Extensions: Chat Completions has no other fields of these names.
+        # Extensions: Chat Completions has no other meaning for these fields.
         "max_tool_calls",
         "truncation",
         "reasoning",
@@ -55,7 +55,7 @@ _WITHOUT_CALLS = frozenset(
 
 
 def read_chat(fields: JSONObject, headers: Mapping[str, str]) -> ClientRequest:
-    """Read a body; raises `InvalidRequest`, which names the invalid field."""
+    """Read a body; raises `InvalidRequest` with the invalid field."""
     return _Reading(validate(fields, ChatRequest, 0)).request()
 
 
@@ -70,7 +70,7 @@ def hosted_types(fields: JSONObject) -> set[str]:
 
 
 class _Reading:
-    """Translates one request."""
+    """Translates a request."""
 
     def __init__(self, body: ChatRequest) -> None:
         self._body = body
@@ -248,7 +248,7 @@ def _function_call(call_id: str, function: JSONMapping) -> JSONObject:
 
 
 def _content(content: Any, text_type: str) -> Any:
-    """Return message content with the part types of the Responses API."""
+    """Return message content with Responses API part types."""
     if not isinstance(content, list):
         return content
     return [_part(part, text_type) for part in content]
@@ -294,7 +294,7 @@ def _flat_custom(tool: JSONMapping) -> JSONObject:
     return flat
 
 
-# By tool type. All other types are declared as for `/v1/responses`.
+# By tool type. Other types are declared as for `/v1/responses`.
 _FLAT: Mapping[str, Callable[[Any], JSONObject]] = {"function": _flat_function, "custom": _flat_custom}
 
 

@@ -1,5 +1,5 @@
 """
-The fields of `POST /v1/chat/completions` that differ from `/v1/responses`.
+Fields of `POST /v1/chat/completions` that differ from `/v1/responses`.
 
 All other fields and message content are validated after translation, as `CreateResponse`.
 """
@@ -45,7 +45,7 @@ _ToolCall = Annotated[
 
 
 class _InputMessage(Tolerant):
-    # Messages of the last three roles have types of their own, but an error names all roles.
+    # The last three roles have their own message types, but an error lists all roles.
     role: Literal["developer", "system", "user", "assistant", "tool", "function"]
     content: Any
 
@@ -191,8 +191,8 @@ class ChatRequest(RequestBody):
     response_format: _ResponseFormat | None = None
     tools: list[_Tool] = Field(default_factory=list)
     tool_choice: _ToolChoice | None = None
-    functions: list[_Function] = Field(default_factory=list)  # the earlier form of `tools`
-    function_call: _FunctionChoice | None = None  # the earlier form of `tool_choice`
+    functions: list[_Function] = Field(default_factory=list)  # earlier form of `tools`
+    function_call: _FunctionChoice | None = None  # earlier form of `tool_choice`
     web_search_options: WebSearchOptions | None = None
     modalities: list[str] = Field(default_factory=list)
     store: StrictBool = False

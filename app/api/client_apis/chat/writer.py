@@ -1,5 +1,5 @@
 """
-Write Responses events as the chunks of a chat completion, and a finished response as its JSON.
+Writes Responses events as chat completion chunks, and a finished response as JSON.
 
 Both have the same text: an empty line separates a response's messages (hosted tools cause several), and its reasoning
 parts. Chat Completions has no approvals, so an approval request becomes text.
@@ -17,11 +17,11 @@ from app.core.sse.encoder import DONE_FRAME
 from app.core.types import JSONMapping, JSONObject, list_field
 from app.core.types.request import Event, Item, Response
 
-_BETWEEN = "\n\n"  # between messages, and between parts of the reasoning
+_BETWEEN = "\n\n"  # between messages and between reasoning parts
 
 
 class ChatWriter:
-    """Writes one response."""
+    """Writes a response."""
 
     def __init__(self, request: ClientRequest, response: Response) -> None:
         self._options: ChatOptions = request.options
@@ -31,7 +31,7 @@ class ChatWriter:
             "created": response["created_at"],
             "model": response["model"],
         }
-        # The bytes of a chunk before and after its delta.
+        # A chunk's bytes before and after its delta.
         chunk = self._chunk({"index": 0, "delta": "\\", "logprobs": None, "finish_reason": None})
         self._before, _, self._after = (b"data: " + dumps(chunk) + b"\n\n").rpartition(b'"\\\\"')
         self._content = _Joined()
@@ -92,7 +92,7 @@ class ChatWriter:
         return self._delta({"tool_calls": [{"index": self._calls[event["item_id"]], "custom": custom}]})
 
     def end(self, ending: Ending) -> bytes:
-        """Return the last chunks: annotations, the finish reason, the usage if requested, and `[DONE]`."""
+        """Return the last chunks: annotations, finish reason, requested usage, and `[DONE]`."""
         response = ending.response
         frames = []
         if annotations := _annotations(response["output"]):
@@ -147,10 +147,10 @@ class ChatWriter:
 
 
 class _Joined:
-    """Separates the texts of different parts by an empty line."""
+    """Separates texts from different parts by an empty line."""
 
     def __init__(self) -> None:
-        self._last: object = None  # the part of the last text; None before the first
+        self._last: object = None  # part of the last text; None before the first
 
     def add(self, part: object, text: str) -> str:
         """Return a part's text, after a separator if it starts a new part."""
@@ -175,11 +175,11 @@ _CALLS: Mapping[str, Callable[[Item], JSONObject]] = {
 
 def _unapproved(item: Item) -> str:
     call = f"{item['name']} of {item['server_label']}"
-    return f"The call of {call} requires an approval, which cannot be given here, so it was not made."
+    return f"The call of {call} was not made: it requires an approval, which this API does not support."
 
 
 def _image(item: Item) -> JSONObject | None:
-    """Return a generated image in the format of OpenRouter; None for other items."""
+    """Return a generated image in OpenRouter's format; None for other items."""
     data = item.get("result") if item["type"] == "image_generation_call" else None
     if not isinstance(data, str) or not data:
         return None

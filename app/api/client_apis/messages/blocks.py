@@ -1,5 +1,5 @@
 """
-Read the content blocks of Anthropic's messages as items of the Responses API.
+Reads Messages content blocks as Responses API items.
 
     reader = ItemReader(warnings, short_name)
     reader.read(0, {"role": "user", "content": [{"type": "text", "text": "Hello!"}]})
@@ -35,12 +35,11 @@ class ItemReader:
         self.places: dict[str, str] = {}  # source of each item and part in the body
         self._warnings = warnings
         self._called = called
-        self._parts: list[JSONObject] = []  # of the current message
+        self._parts: list[JSONObject] = []  # in the current message
         self._part_places: list[str] = []
         self._results: dict[str, JSONObject] = {}  # hosted tool results in the current message, by call id
 
     def read(self, index: int, message: JSONMapping) -> None:
-        """Read one message."""
         role, content, place = message["role"], message["content"], f"messages[{index}]"
         if isinstance(content, str):
             self._add({"type": "message", "role": role, "content": content}, place)
@@ -48,7 +47,7 @@ class ItemReader:
         self.read_blocks(role, content, f"{place}.content")
 
     def read_blocks(self, role: str, blocks: list[JSONObject], place: str) -> None:
-        """Read the blocks of a message or system prompt."""
+        """Read the blocks in a message or system prompt."""
         self._results = {block["tool_use_id"]: block for block in blocks if _is_hosted_result(block)}
         for number, block in enumerate(blocks):
             self._block(role, block, f"{place}[{number}]")
@@ -180,7 +179,7 @@ def _as_error(text: str) -> str:
 
 # Blocks that become message parts.
 
-_LONG = "12h"  # OpenAI's shortest lifetime of at least an hour
+_LONG = "12h"  # OpenAI's shortest lifetime that is at least an hour
 
 
 def _breakpoint(block: JSONMapping) -> JSONObject:
@@ -228,12 +227,12 @@ def _search_result(block: JSONObject, text_type: str) -> list[JSONObject]:
 
 
 def _tool_reference(block: JSONObject, text_type: str) -> list[JSONObject]:
-    """Name a tool that the client's search found; all tools are declared from the start."""
+    """Name a tool found by the client's search; all tools are declared from the start."""
     return [{"type": text_type, "text": f"The tool {json_text(block.get('tool_name'))} can be called."}]
 
 
 def _inner(blocks: list[JSONObject], head: str, text_type: str) -> list[JSONObject]:
-    """Return the parts of a document's blocks, with `head` before the first text."""
+    """Return a document's parts, with `head` before the first text."""
     parts = [part for block in blocks for part in _PARTS[block["type"]](block, text_type)]
     if head and parts and parts[0]["type"] == text_type:
         return [{**parts[0], "text": f"{head}\n\n{parts[0]['text']}"}, *parts[1:]]

@@ -1,4 +1,4 @@
-"""Build a message of Anthropic's API from a response: content blocks, stop reason and usage."""
+"""Builds a Messages message from a response: content blocks, stop reason, usage."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def whole_message(ending: Ending, options: WriterOptions) -> JSONObject:
 
 
 def blocks_of(item: Item, options: WriterOptions) -> Iterator[JSONObject]:
-    """Yield a finished item's blocks, if the API has any for its type."""
+    """Yield a finished item's blocks, if the API has blocks for its type."""
     make = _BLOCKS.get(item["type"])
     if make:
         yield from make(item, options)

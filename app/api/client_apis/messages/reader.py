@@ -1,5 +1,5 @@
 """
-Read a request of Anthropic's Messages API as the fields of a `CreateResponse`.
+Reads a Messages request as `CreateResponse` fields.
 
     read_messages({"model": "m", "max_tokens": 100, "messages": [{"role": "user", "content": "Hello!"}]}, {})
     # fields: {"model": "m", "max_output_tokens": 100, "input": [{"type": "message", "role": "user", ...}], ...}
@@ -34,7 +34,7 @@ _IGNORED = frozenset({"cache_control", "diagnostics", "betas"})
 # Agents send an effort and cache breakpoints to every model.
 _PREFERENCES = frozenset({"reasoning", "reasoning.effort", "prompt_cache_breakpoint"})
 
-_MAX_IDENTIFIER = 128  # characters of `safety_identifier`
+_MAX_IDENTIFIER = 128  # characters in `safety_identifier`
 
 
 class WriterOptions(NamedTuple):
@@ -45,7 +45,7 @@ class WriterOptions(NamedTuple):
 
 
 def read_messages(body: JSONObject, headers: Mapping[str, str]) -> ClientRequest:
-    """Read a body; raises `InvalidRequest` that names the invalid field."""
+    """Read a body; raises `InvalidRequest` with the invalid field."""
     request = validate({name: value for name, value in body.items() if value is not None}, MessagesRequest, 0)
     extra = request.model_extra or {}
     _refuse_unsupported(extra)
@@ -90,7 +90,7 @@ _PLACES = {
 
 
 def _refuse_unsupported(extra: JSONMapping) -> None:
-    """Raise `InvalidRequest` for unsupported fields that cannot be ignored without changing the answer."""
+    """Raise `InvalidRequest` for unsupported fields that would change the answer."""
     if extra.get("thread"):
         message = "Invalid 'thread': threads are not supported. Send the whole conversation without 'thread'."
         raise InvalidRequest(message, param="thread", code=THREAD_UNSUPPORTED)
@@ -99,7 +99,7 @@ def _refuse_unsupported(extra: JSONMapping) -> None:
         raise InvalidRequest(message, param="compaction", code="unsupported_parameter")
 
 
-# Known fields of nested objects, by the path of the object.
+# Known fields of nested objects, by object path.
 _KNOWN_FIELDS = {
     "thinking": frozenset({"type", "budget_tokens", "display"}),
     "output_config": frozenset({"effort", "format"}),
@@ -109,7 +109,7 @@ _KNOWN_FIELDS = {
 
 
 def _name_unknown(request: MessagesRequest, warnings: Warnings) -> None:
-    """Add a warning for each unknown field of nested objects."""
+    """Add a warning for each unknown field in nested objects."""
     for path, known in _KNOWN_FIELDS.items():
         for name, value in json_object(getattr(request, path)).items():
             if name not in known and value is not None:
@@ -117,7 +117,7 @@ def _name_unknown(request: MessagesRequest, warnings: Warnings) -> None:
 
 
 def _unknown(extra: JSONMapping, warnings: Warnings) -> JSONObject:
-    """Return unknown fields for the encoder, without names that `CreateResponse` defines otherwise."""
+    """Return unknown fields for the encoder, except names with another meaning in `CreateResponse`."""
     unknown = {name: value for name, value in extra.items() if name not in _IGNORED}
     for name in unknown.keys() & CreateResponse.model_fields.keys():
         del unknown[name]
@@ -154,7 +154,7 @@ def _options(request: MessagesRequest) -> JSONObject:
 
 
 def _is_strict(schema: object) -> bool:
-    """Return whether every object property is required, as OpenAI's strict mode demands."""
+    """Return whether every object property is required, as in OpenAI's strict mode."""
     if isinstance(schema, list):
         return all(map(_is_strict, schema))
     if not isinstance(schema, dict):

@@ -1,8 +1,8 @@
 """
-Read the tools of a Messages request as tools of the Responses API.
+Reads Messages tools as Responses API tools.
 
-Custom tools become functions, and so do the predefined client tools (`bash_*`, `text_editor_*`, `memory_*`,
-`computer_*`), with the parameters in Anthropic's documentation. Server tools become this server's hosted tools.
+Custom tools and predefined client tools (`bash_*`, `text_editor_*`, `memory_*`, `computer_*`) become functions;
+predefined tools have the parameters in Anthropic's documentation. Server tools become this server's hosted tools.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MAX_NAME = 64  # characters, in the Responses API; Anthropic allows 128
 
 
 def short_name(name: str) -> str:
-    """Return a valid function name: a long name is truncated and ends in its hash."""
+    """Return a valid function name: a long name is truncated and ends with its hash."""
     if len(name) <= _MAX_NAME:
         return name
     return f"{name[: _MAX_NAME - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
@@ -43,7 +43,7 @@ class _ToolReader:
     def __init__(self, warnings: Warnings) -> None:
         self.tools: list[JSONObject] = []
         self.places: dict[str, str] = {}
-        self.limits: list[object] = []  # `max_uses` of the hosted tools
+        self.limits: list[object] = []  # `max_uses` of hosted tools
         self._warnings = warnings
 
     def add(self, tool: JSONObject, place: str) -> None:
@@ -102,9 +102,7 @@ def read_tools(
     if reader.limits and all(reader.limits):
         fields["max_tool_calls"] = sum(limit for limit in reader.limits if isinstance(limit, int))
     elif any(reader.limits):
-        warnings.add(
-            "The parameter 'max_uses' was ignored: it must be set for all tools that this server runs, or for none."
-        )
+        warnings.add("The parameter 'max_uses' was ignored: it must be set for all hosted tools or for none.")
     if choice:
         fields |= _choice(choice, tools)
     names = {short: name for tool in tools if (short := short_name(name := json_text(tool.get("name")))) != name}
@@ -217,7 +215,7 @@ def _fixed(name: str, description: str, schema: JSONObject) -> Callable[[JSONMap
     return declare
 
 
-# By the beginning of the type, before its date.
+# By type prefix, before its date.
 _KNOWN: Mapping[str, Callable[[JSONMapping], JSONObject]] = {
     "bash_": _fixed("bash", "Run a command in a persistent shell on the user's machine.", _BASH),
     "text_editor_": _fixed(

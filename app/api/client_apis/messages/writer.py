@@ -1,5 +1,5 @@
 """
-Write the events of a response as a stream of Anthropic's Messages API.
+Writes response events as a Messages stream.
 
     message_start, content_block_start, content_block_delta..., content_block_stop, ..., message_delta, message_stop
 
@@ -42,7 +42,7 @@ def _frame(event: JSONObject) -> bytes:
 
 
 class MessagesWriter:
-    """Writes one message."""
+    """Writes a message."""
 
     def __init__(self, options: WriterOptions) -> None:
         self._options = options
@@ -163,10 +163,10 @@ class _MessageWriter(_ItemWriter):
 
 
 class _ReasoningWriter(_ItemWriter):
-    """Writes reasoning as one block, signed with its `encrypted_content`."""
+    """Writes reasoning as a single block, signed with its `encrypted_content`."""
 
     def _rows(self) -> Mapping[str, Callable[[Event], bytes]]:
-        self._part: tuple[object, ...] | None = None  # of the previous delta
+        self._part: tuple[object, ...] | None = None  # part of the previous delta
         return {
             "response.reasoning.delta": self._text,
             "response.reasoning_summary_text.delta": self._text,

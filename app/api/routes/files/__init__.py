@@ -1,4 +1,4 @@
-"""The routes of files, as in OpenAI's API; `uploads` has those of uploads in parts."""
+"""Routes for files, as in OpenAI's API. For multipart uploads see `uploads`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from app.api.routes.lazy_route import LazyRoute
 from app.errors import InvalidRequest
 from app.tools.files.uploads import MAX_LIFETIME, MIN_LIFETIME, Files
 
-MAX_FIELD = 4096  # bytes of a form field other than the file
+MAX_FIELD = 4096  # bytes in a form field other than the file
 _LIFETIME = "expires_after[seconds]"
 _FIELDS = ("file", "purpose", "expires_after[anchor]", _LIFETIME)
 
@@ -42,7 +42,7 @@ _FORM: dict[str, object] = {
 
 
 def routes(api: ApiParts, files: Files) -> APIRouter:
-    """Return the routes, without the `/v1`."""
+    """Return the routes, without the `/v1` prefix."""
     router = APIRouter(route_class=LazyRoute, tags=["files"], responses=ERRORS)
 
     owner_of = api.owner_dependency()
@@ -79,7 +79,7 @@ def routes(api: ApiParts, files: Files) -> APIRouter:
 
 
 async def _upload(request: Request, files: Files, owner: str, limits: BodyLimits) -> dict[str, object]:
-    """Store the file of a form as it arrives; raises `InvalidRequest`."""
+    """Store a form's file as it arrives; raises `InvalidRequest`."""
     pieces = form_file(request, "file", files.max_bytes)
     fields: dict[str, bytes] = {}
     filename = None
@@ -101,7 +101,7 @@ async def _upload(request: Request, files: Files, owner: str, limits: BodyLimits
 
 
 def _lifetime(fields: dict[str, bytes]) -> int | None:
-    """Return the seconds of `expires_after`, or None if it is not set; raises `InvalidRequest`."""
+    """Return `expires_after` in seconds, or None; raises `InvalidRequest`."""
     anchor = fields.get("expires_after[anchor]")
     if _LIFETIME not in fields:
         if anchor is not None:

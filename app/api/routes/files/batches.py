@@ -1,4 +1,4 @@
-"""The routes of batches, as in OpenAI's API."""
+"""Routes for batches, as in OpenAI's API."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from app.tools.files.batches import Batches, CreateRequestBatch
 
 
 def batch_routes(api: ApiParts, batches: Batches) -> APIRouter:
-    """Return the routes, without the `/v1`."""
+    """Return the routes, without the `/v1` prefix."""
     router = APIRouter(route_class=LazyRoute, tags=["batches"], responses=ERRORS)
     owner_of = api.owner_dependency()
 

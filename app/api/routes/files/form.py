@@ -1,4 +1,4 @@
-"""Reads forms that have one file."""
+"""Reads forms with a single file."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from app.api.pagination import parse_whole_number
 from app.errors import InvalidRequest, missing_parameter
 from app.tools.files.uploads import upload_too_large
 
-_OVERHEAD = 64 * 1024  # bytes of a form besides its file
+_OVERHEAD = 64 * 1024  # bytes in a form besides its file
 
 
 def form_file(request: Request, name: str, max_bytes: int) -> AsyncIterator[tuple[FormPart, bytes]]:
     """
-    Return the pieces of a form's parts as they arrive; the part `name` is the file.
+    Return a form's content in chunks, with their parts; the part `name` is the file.
 
-    Raises `InvalidRequest` for a body that is too large, and while it is read if there is no file, or more than one.
+    Raises `InvalidRequest` for a body that is too large and, during iteration, for no file or more than one.
     """
     length = parse_whole_number(request.headers.get("content-length", ""))
     if length is not None and length > max_bytes + _OVERHEAD:
@@ -41,5 +41,5 @@ async def _with_one_file(
 
 
 def missing(name: str) -> InvalidRequest:
-    """Return the error for a form without a field."""
+    """Return the error for a missing form field."""
     return missing_parameter(name)

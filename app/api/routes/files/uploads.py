@@ -1,4 +1,4 @@
-"""The routes of uploads in parts, as in OpenAI's API."""
+"""Routes for multipart uploads, as in OpenAI's API."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PART: dict[str, object] = {
 
 
 def upload_routes(api: ApiParts, uploads: MultipartUploads) -> APIRouter:
-    """Return the routes, without the `/v1`."""
+    """Return the routes, without the `/v1` prefix."""
     router = APIRouter(route_class=LazyRoute, tags=["uploads"], responses=ERRORS)
     owner_of = api.owner_dependency()
 
@@ -60,7 +60,7 @@ def upload_routes(api: ApiParts, uploads: MultipartUploads) -> APIRouter:
 
 
 async def _receive_part(request: Request, uploads: MultipartUploads, owner: str, upload_id: str) -> dict[str, object]:
-    """Store the part of a form as it arrives; raises `InvalidRequest`."""
+    """Store a form's part as it arrives; raises `InvalidRequest`."""
     pieces = form_file(request, "data", MAX_PART_BYTES)
     async with await uploads.part(owner, upload_id) as writer:
         async for form_part, data in pieces:

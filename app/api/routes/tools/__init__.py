@@ -1,1 +1,1 @@
-"""The routes of single hosted tools."""
+"""Routes for individual hosted tools."""

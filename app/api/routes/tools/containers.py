@@ -1,4 +1,4 @@
-"""The routes of containers and their files, in OpenAI's shapes."""
+"""Routes for containers and their files, as in OpenAI's API."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from app.tools.code_interpreter.containers import MAX_CONTAINER_NAME, Container,
 from app.tools.code_interpreter.settings import MemoryLimit
 from app.tools.code_interpreter.skills import DeclaredSkills
 
-_TOOLS = ("code_interpreter", "shell")  # types of tools that use containers
+_TOOLS = ("code_interpreter", "shell")  # tool types with containers
 _PageParameters = Annotated[ForwardQuery, Depends(ForwardQuery)]
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(extra="allow")  # unknown fields are kept, so that they can be named
+    model_config = ConfigDict(extra="allow")  # unknown fields are retained for warnings
 
 
 class ContainerExpiry(_Body):
-    """When a container is to be deleted."""
+    """Container expiry."""
 
     anchor: Literal["last_active_at"]
     minutes: int = Field(ge=1)
 
 
 class ContainerNetwork(_Body):
-    """The network policy of a container: only `disabled` is supported."""
+    """Container network policy: only `disabled` is supported."""
 
     type: Literal["disabled"]
 
 
 class CreateContainer(_Body):
-    """The body of `POST /containers`."""
+    """Body of `POST /containers`."""
 
     name: Annotated[str, WITHOUT_NUL] = Field(min_length=1, max_length=MAX_CONTAINER_NAME)
     expires_after: ContainerExpiry | None = None
@@ -57,13 +57,13 @@ class CreateContainer(_Body):
 
 
 class AddContainerFile(_Body):
-    """The JSON body of `POST /containers/{id}/files`."""
+    """JSON body of `POST /containers/{id}/files`."""
 
     file_id: str
 
 
 def container_routes(api: ApiParts, containers: Containers) -> APIRouter:
-    """Return the routes, without the `/v1`."""
+    """Return the routes, without the `/v1` prefix."""
     router = APIRouter(route_class=LazyRoute, tags=["containers"], responses=ERRORS)
     max_minutes, owner_of = containers.settings.idle_minutes, api.owner_dependency(*_TOOLS)
 
@@ -102,7 +102,6 @@ def container_routes(api: ApiParts, containers: Containers) -> APIRouter:
 
 
 def _add_files(router: APIRouter, api: ApiParts, containers: Containers) -> None:
-    """Add the routes of a container's files."""
 
     owner_of = api.owner_dependency(*_TOOLS)
 
@@ -135,7 +134,7 @@ def _add_files(router: APIRouter, api: ApiParts, containers: Containers) -> None
 
 
 async def _from_form(request: Request, containers: Containers, container: Container) -> dict[str, object]:
-    """Store the file of a form as it arrives, or copy the uploaded file with its `file_id`."""
+    """Store a form's file as it arrives, or copy the uploaded file with its `file_id`."""
     parts = form_parts(request)
     file_id = b""
     async for part, data in parts:
@@ -144,7 +143,7 @@ async def _from_form(request: Request, containers: Containers, container: Contai
         if part.name == "file_id":
             file_id += data
             if len(file_id) > MAX_FIELD:
-                raise InvalidRequest("Invalid 'file_id': it is too long.", param="file_id")
+                raise InvalidRequest(f"Invalid 'file_id': must be at most {MAX_FIELD} bytes long.", param="file_id")
     if not file_id:
         raise InvalidRequest(
             "Missing required parameter: 'file' or 'file_id'.", param="file", code="missing_required_parameter"

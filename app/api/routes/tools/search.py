@@ -16,11 +16,11 @@ from app.core.usage import estimated_usage
 from app.responses import Caller
 from app.tools.web_search.commands import CodexSearch, SearchRequest
 
-TOOL = "web_search"  # also the searches' model and backend in the usage of keys
+TOOL = "web_search"  # also stands for model and backend in usage
 
 
 def search_routes(api: ApiParts, search: CodexSearch) -> APIRouter:
-    """Return the route, without the `/v1`."""
+    """Return the route, without the `/v1` prefix."""
     router = APIRouter(route_class=LazyRoute, tags=["search"], responses=ERRORS)
 
     async def answer(body: SearchRequest, caller: Caller, admission: Admission) -> Response:

@@ -124,7 +124,7 @@ def test_call_that_needs_an_approval_is_explained() -> None:
     document, chunks = written(response(text("Wait."), request))
     content = message_of(document)["content"]
     assert content == "".join(deltas(chunks, "content"))
-    assert content.startswith("Wait.\n\nThe call of add of lab requires an approval")
+    assert content.startswith("Wait.\n\nThe call of add of lab was not made")
     assert document["choices"][0]["finish_reason"] == "stop"
 
 
