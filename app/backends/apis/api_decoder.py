@@ -26,6 +26,7 @@ class APIDecoder(ABC):
         repeats: PatternMatcher | None = None,
     ) -> None:
         """`repeats` is shared with `body`. It decodes single-event reads without parsing the whole event."""
+        self.ending = False
         self.done = False
         self.finished = False
         self.resumed = False
@@ -45,16 +46,18 @@ class APIDecoder(ABC):
 
     def resume(self) -> None:
         """Prepare for the response to `continuation`."""
-        self.done = False
+        self.ending = self.done = False
 
     def decode(self, data: bytes) -> list[Delta]:
         if self._repeats and (delta := self._repeats.match_frame(data)):  # most reads in a slow stream
-            return self._repeated(delta) if self._filters or self.finished else [delta]
+            return self._repeated(delta) if self._filters or self.ending else [delta]
         try:
             return self._deltas(self._body.decode(data))
         except BackendError as error:
             self.failure = error
             return self.cut()
+        finally:
+            self.ending = self.finished or self.done or self.failure is not None
 
     def end(self) -> list[Delta]:
         try:

@@ -114,18 +114,21 @@ class AnswerBody:
     def _take(self, data: bytes) -> bool:
         """Decode a read and pass its deltas on; return whether the next one may follow without the task."""
         decoder, receiver = self._decoder, self._direct
-        if receiver is None or self._undecoded > LARGE:
+        if receiver is None:
             self._unread = data
             return False
         if deltas := decoder.decode(data):
             self._undecoded = 0
             goes_on = receiver.receive(deltas)
+            if not decoder.ending:
+                return goes_on
             if decoder.finished:
                 self._last_delta = self._loop.time()
-        else:
-            self._undecoded += len(data)
-            goes_on = True
-        return goes_on and not (decoder.finished or decoder.done or decoder.failure)
+            return False
+        self._undecoded += len(data)
+        if self._undecoded > LARGE:
+            self._direct = None
+        return not decoder.ending
 
     async def _read(self) -> None:
         """Pass on what is received until there is something else to do; record how the answer has ended, if it has."""

@@ -199,7 +199,7 @@ class Reply(httpx.AsyncByteStream):
         self._bodiless = bodiless
         self._paused = False
         self._lingers = False
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[bool] | None = None
         self._timeout: float | None = None
         self._timeout_error: type[httpx.TimeoutException] = httpx.ReadTimeout
         self._deadline = 0.0
@@ -236,9 +236,10 @@ class Reply(httpx.AsyncByteStream):
                 elif self.end:
                     raise self.end
                 else:
+                    changed = self.changed()
                     self._take = take
-                    await self.changed()
-                    if self._take is None:  # returned False
+                    self.unread = 0
+                    if await changed:
                         return
         except asyncio.CancelledError:
             self.close()
@@ -248,24 +249,20 @@ class Reply(httpx.AsyncByteStream):
 
     def passed_on(self) -> bool:
         """Pass a read to a waiting `deliver`; return whether one was waiting."""
-        take, waiter, pieces = self._take, self._waiter, self.pieces
-        if take is None or waiter is None or not pieces:
+        take, pieces = self._take, self.pieces
+        if take is None or not pieces:
             return False
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
-        self.unread = 0
         try:
-            goes_on = take(data)
+            if not take(data):
+                self.wake(stopped=True)
+            elif self._timeout is not None:
+                self._deadline = self._loop.time() + self._timeout
         except Exception as error:
-            self._waiter = None
-            if not waiter.done():
+            waiter, self._waiter, self._take = self._waiter, None, None
+            if waiter and not waiter.done():
                 waiter.set_exception(error)
-            return True
-        if not goes_on:
-            self._take = None
-            self.wake()
-        elif self._timeout is not None:
-            self._deadline = self._loop.time() + self._timeout
         return True
 
     def _taken(self) -> bytes:
@@ -306,8 +303,12 @@ class Reply(httpx.AsyncByteStream):
         self._timeout, self._timeout_error = seconds, error
         self._cancel_timer()
 
-    def changed(self) -> asyncio.Future[None]:
-        """Return a future for the next state change. A cancelled caller must call `close`."""
+    def changed(self) -> asyncio.Future[bool]:
+        """
+        Return a future for the next state change. Its result is whether `take` has returned False.
+
+        A cancelled caller must call `close`.
+        """
         if self._waiter and not self._waiter.done():
             raise RuntimeError("Another reader is waiting for this reply.")
         if self._timeout is not None:
@@ -318,11 +319,11 @@ class Reply(httpx.AsyncByteStream):
         self._waiter = self._loop.create_future()
         return self._waiter
 
-    def wake(self) -> None:
-        """Wake the reader after a state change."""
-        waiter, self._waiter = self._waiter, None
+    def wake(self, *, stopped: bool = False) -> None:
+        """Wake the reader after a state change; `stopped` is whether `take` has returned False."""
+        waiter, self._waiter, self._take = self._waiter, None, None
         if waiter and not waiter.done():
-            waiter.set_result(None)
+            waiter.set_result(stopped)
 
     def pause(self) -> None:
         """Stop receiving until all received bytes have been read."""

@@ -10,6 +10,18 @@ DONE_FRAME = b"data: [DONE]\n\n"
 COMMENT = b": keepalive\n\n"
 
 
+def encode_batch(events: EventBatch) -> bytes | list[EventBatch]:
+    """Encode a batch for a single write, or return its parts if it is large."""
+    entries = events.entries
+    if len(entries) == 1:
+        entry = entries[0]
+        if type(entry) is tuple:  # as in most batches of a stream
+            return entry[0].sse(entry[1], entry[2])
+    elif events.characters > LARGE:
+        return events.parts()
+    return encode_sse(events)
+
+
 def encode_sse(events: EventBatch | Iterable[Event]) -> bytes:
     """Encode events as server-sent events, for a single write."""
     entries = events.entries if isinstance(events, EventBatch) else [*events]

@@ -28,6 +28,7 @@ class AnswerDecoder(Protocol):
     It is synchronous and has no clock. Its attributes hold all results except the deltas.
     """
 
+    ending: bool  # whether a finish reason, the end mark or an error was received: see the next attributes
     done: bool  # whether the server has marked the end of the answer
     finished: bool  # whether a finish reason was received; afterwards a broken connection is harmless
     resumed: bool  # whether output followed a finish reason: some gateways send a finish reason with every delta
