@@ -301,14 +301,7 @@ async def event_stream(run: Run, caller: Caller, api: ApiParts) -> Response:
 
 
 def _encoding(beat: Callable[[], bytes]) -> StreamEncoding[EventBatch]:
-    return StreamEncoding(_encode, beat, encoder.DONE_FRAME)
-
-
-def _encode(events: EventBatch) -> bytes | list[EventBatch]:
-    """Encode events, or return them in parts if they are large."""
-    if events.characters and len(parts := events.parts()) > 1:  # most batches have deltas alone
-        return parts
-    return encoder.encode_sse(events)
+    return StreamEncoding(encoder.encode_batch, beat, encoder.DONE_FRAME)
 
 
 async def _farewell(run: Run) -> bytes:

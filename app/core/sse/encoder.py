@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from app.core.bounded_json import dumps
+from app.core.size import LARGE
 from app.core.stream.event_batch import EventBatch
 from app.core.types.request import Event
 
@@ -25,8 +26,6 @@ def encode_batch(events: EventBatch) -> bytes | list[EventBatch]:
 def encode_sse(events: EventBatch | Iterable[Event]) -> bytes:
     """Encode events as server-sent events, for a single write."""
     entries = events.entries if isinstance(events, EventBatch) else [*events]
-    if len(entries) == 1 and isinstance(entry := entries[0], tuple):  # most batches in a stream
-        return entry[0].sse(entry[1], entry[2])
     encoded: list[bytes] = []
     for entry in entries:
         if isinstance(entry, tuple):

@@ -72,6 +72,7 @@ class Answer:
 
     def __init__(self, reader: DeltaReader) -> None:
         self.reader = reader
+        self._reads = reader.reads  # looked up here, since Python 3.11 is slow to find class attributes
         self.begun = False  # whether a delta was received; before that, another server can answer instead
         self.taps: list[Tap] = []
 
@@ -82,7 +83,7 @@ class Answer:
             self.begin()
         for tap in self.taps:
             tap(deltas)
-        reader, reads = self.reader, self.reader.reads
+        reader, reads = self.reader, self._reads
         for delta in deltas:  # not `feed`, to save a call per read of a slow stream
             reads[type(delta)](reader, delta)
         return self.deliver()
