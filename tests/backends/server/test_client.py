@@ -494,10 +494,10 @@ async def test_heartbeats_before_the_finish_reason_keep_the_stream_open(upstream
 
 async def test_consumer_that_is_slow_causes_no_timeout(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(chunk("Hi"), 0.05, finish(), END))
-    async with build(transport__idle_timeout=0.2).open(asking(QUESTION)) as answer:
+    async with build(transport__idle_timeout=0.5).open(asking(QUESTION)) as answer:
         stream = reads(answer)
         chunks = await anext(stream)
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(0.7)
         async for some in stream:
             chunks += some
     assert singly(chunks) == deltas_of([chunk("Hi"), finish(), DONE])
