@@ -24,7 +24,7 @@ from app.backends import LOW_PRIORITY
 from app.observability import log_context
 from app.runtime.tasks import cancel, end, wait_for_event
 from app.tools.files import File, FilesUnavailable, new_file_id
-from app.tools.files.batches import Batches, ClaimedLine, LineResult, RequestBatch
+from app.tools.files.batches import Batches, BatchJob, ClaimedRequest, RequestResult
 from app.tools.files.uploads import ContentWriter
 
 logger = logging.getLogger(__name__)
@@ -87,11 +87,11 @@ class BatchWorker:
             self._wakeup.clear()
             try:
                 while not self._stopping():
-                    lines = await self._records.claim_lines(self._name, self._lease, self._most)
+                    lines = await self._records.claim_requests(self._name, self._lease, self._most)
                     if not lines:
                         break
                     for claimed in lines:
-                        key = claimed.batch.id, claimed.line.number
+                        key = claimed.batch.id, claimed.request.number
                         if key not in self._running:
                             task = self._running[key] = asyncio.create_task(self._run(claimed))
                             task.add_done_callback(partial(self._ended, key))
@@ -108,7 +108,7 @@ class BatchWorker:
         if error and not isinstance(error, FilesUnavailable):
             logger.error("unexpected error", exc_info=error)
 
-    async def _run(self, claimed: ClaimedLine) -> None:
+    async def _run(self, claimed: ClaimedRequest) -> None:
         """Run a claimed request and store the answer."""
         LOW_PRIORITY.set(True)
         request_id = f"batch_req_{secrets.token_hex(16)}"
@@ -125,7 +125,7 @@ class BatchWorker:
         else:
             await self._finish(claimed, answer)
 
-    async def _finish(self, claimed: ClaimedLine, result: LineResult) -> None:
+    async def _finish(self, claimed: ClaimedRequest, result: RequestResult) -> None:
         """Store an answer, retrying during a database outage, because the answer has been paid for."""
         while True:
             try:
@@ -169,7 +169,7 @@ class BatchWorker:
             await asyncio.wait({wakeup}, timeout=BATCH_POLL_INTERVAL / 10)
             wakeup.cancel()
 
-    async def _read(self, batch: RequestBatch) -> None:
+    async def _read(self, batch: BatchJob) -> None:
         content = self._store.content(batch.input_file)
         read = await read_lines(content, batch, self._requests.max_bytes, self._add_lines(batch))
         if read is None:
@@ -179,10 +179,10 @@ class BatchWorker:
         elif await self._records.fail(batch, self._name, read.errors):
             await self._announce_end(batch, "failed")
 
-    def _add_lines(self, batch: RequestBatch) -> Callable[..., Awaitable[bool]]:
-        return lambda lines: self._records.add_lines(batch, self._name, lines)
+    def _add_lines(self, batch: BatchJob) -> Callable[..., Awaitable[bool]]:
+        return lambda lines: self._records.add_requests(batch, self._name, lines)
 
-    async def _end(self, batch: RequestBatch) -> None:
+    async def _end(self, batch: BatchJob) -> None:
         """Write the answers to files, and end a batch."""
         status = {"finalizing": "completed", "cancelling": "cancelled"}.get(batch.status, "expired")
         files: dict[str, File] = {}
@@ -204,7 +204,7 @@ class BatchWorker:
                     writer.kept = True
                 await self._announce_end(batch, status)
 
-    async def _output(self, batch: RequestBatch, status: str) -> AsyncIterator[tuple[bool, bytes]]:
+    async def _output(self, batch: BatchJob, status: str) -> AsyncIterator[tuple[bool, bytes]]:
         """Yield the output lines, each with whether it belongs in the output file."""
         after = 0
         while results := await self._records.results(batch.id, after, RESULTS):
@@ -222,7 +222,7 @@ class BatchWorker:
                     yield False, orjson.dumps(line)
                 after = number
 
-    async def _announce_end(self, batch: RequestBatch, status: str) -> None:
+    async def _announce_end(self, batch: BatchJob, status: str) -> None:
         logger.info("batch ended", extra={"batch_id": batch.id, "status": status, "key": batch.key})
         if self._announce:
             try:

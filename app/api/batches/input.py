@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import orjson
 
-from app.tools.files.batches import MAX_REQUESTS, BatchLine, RequestBatch
+from app.tools.files.batches import MAX_REQUESTS, BatchJob, BatchRequest
 
 MAX_ERRORS = 50  # per file, as reported in the batch
 MAX_CUSTOM_ID = 512  # characters
@@ -45,14 +45,14 @@ class _Reader:
         """Whether reading can stop."""
         return len(self.errors) >= MAX_ERRORS or self.total > MAX_REQUESTS or len(self._rest) > self._max_bytes
 
-    def read(self, data: bytes) -> list[BatchLine]:
+    def read(self, data: bytes) -> list[BatchRequest]:
         """Return the requests in lines completed by these bytes."""
         self._rest += data
         *lines, rest = bytes(self._rest).split(b"\n")
         self._rest = bytearray(rest)
         return [read for line in lines if (read := self._line(line))]
 
-    def end(self) -> list[BatchLine]:
+    def end(self) -> list[BatchRequest]:
         """Return the last line's request, and check the whole file."""
         lines = [read for line in [bytes(self._rest)] if (read := self._line(line))]
         if self.total > MAX_REQUESTS:
@@ -65,7 +65,7 @@ class _Reader:
         line = self._number if param is not None or code == "invalid_json_line" else None
         self.errors.append({"code": code, "message": message, "param": param, "line": line})
 
-    def _line(self, line: bytes) -> BatchLine | None:
+    def _line(self, line: bytes) -> BatchRequest | None:
         self._number += 1
         if not line.strip() or self.full:
             return None
@@ -100,15 +100,15 @@ class _Reader:
         else:
             self._ids.add(custom_id)
             self._models.add(str(body.get("model")))
-            return BatchLine(self._number, custom_id, orjson.dumps(body))
+            return BatchRequest(self._number, custom_id, orjson.dumps(body))
         return None
 
 
 async def read_lines(
     content: AsyncIterator[bytes],
-    batch: RequestBatch,
+    batch: BatchJob,
     max_bytes: int,
-    add: Callable[[Sequence[BatchLine]], Awaitable[bool]],
+    add: Callable[[Sequence[BatchRequest]], Awaitable[bool]],
 ) -> ReadInput | None:
     """
     Read a batch's requests and pass them to `add`; return None as soon as `add` returns False.

@@ -19,7 +19,7 @@ from app.core.types import JSONMapping
 from app.core.types.request import CreateResponse
 from app.errors import APIError, BackendError, Unauthorized
 from app.responses import Caller
-from app.tools.files.batches import ClaimedLine, LineResult, RequestBatch, usage_counts
+from app.tools.files.batches import BatchJob, ClaimedRequest, RequestResult, usage_counts
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class LineRequests:
         }
         self.max_bytes = api.body_limits.bytes  # per request
 
-    async def answer(self, claimed: ClaimedLine, request_id: str, *, last: bool) -> LineResult:
+    async def answer(self, claimed: ClaimedRequest, request_id: str, *, last: bool) -> RequestResult:
         """
         Return the answer to a request.
 
@@ -59,12 +59,12 @@ class LineRequests:
         if status in _STATUSES and not last:
             raise RetryLater(0, counts=True)
         line = b'{"id":%b,"custom_id":%b,"response":{"status_code":%d,"request_id":%b,"body":%b},"error":null}'
-        texts = map(orjson.dumps, (request_id, claimed.line.custom_id))
+        texts = map(orjson.dumps, (request_id, claimed.request.custom_id))
         output = line % (*texts, status, orjson.dumps(request_id), body)
         usage = _usage(body) if status == 200 else (0, 0, 0, 0)
-        return LineResult(status == 200, output, usage)
+        return RequestResult(status == 200, output, usage)
 
-    async def _answer(self, claimed: ClaimedLine) -> tuple[int, bytes, APIError | None]:
+    async def _answer(self, claimed: ClaimedRequest) -> tuple[int, bytes, APIError | None]:
         """Return the answer's status and JSON body, and the error for error answers."""
         try:
             caller = self._caller(claimed.batch)
@@ -72,7 +72,7 @@ class LineRequests:
             account = BatchAccount(self._api.limits, caller.access)
             account.bind_account(self._api.accounting, budget)
             if claimed.batch.endpoint == "/v1/responses":
-                return 200, await self._response(claimed.line.body, caller, account), None
+                return 200, await self._response(claimed.request.body, caller, account), None
             passed = self._passed[claimed.batch.endpoint]
             return await _forwarded(passed.as_caller(caller, account), claimed)
         except APIError as error:
@@ -82,7 +82,7 @@ class LineRequests:
             failure = APIError("The server failed while answering this request.")
             return failure.status, orjson.dumps(failure.body()), failure
 
-    def _caller(self, batch: RequestBatch) -> Caller:
+    def _caller(self, batch: BatchJob) -> Caller:
         """Return the batch's caller; raises `Unauthorized` if its key is no longer accepted."""
         access = self._api.auth.accepted_access(batch.key, batch.owner)
         if access is None or (self._api.auth.required and access.owner != batch.owner):
@@ -95,10 +95,10 @@ class LineRequests:
         return dumps(await run.drain())
 
 
-async def _forwarded(app: ASGIApp, claimed: ClaimedLine) -> tuple[int, bytes, APIError | None]:
+async def _forwarded(app: ASGIApp, claimed: ClaimedRequest) -> tuple[int, bytes, APIError | None]:
     """Return status and body of an ASGI application's answer to a request."""
     path = claimed.batch.endpoint
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(claimed.line.body))]
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(claimed.request.body))]
     scope: Scope = {
         **{"type": "http", "http_version": "1.1", "scheme": "http", "server": None, "client": None, "state": {}},
         **{"method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": headers},
@@ -112,7 +112,7 @@ async def _forwarded(app: ASGIApp, claimed: ClaimedLine) -> tuple[int, bytes, AP
         if received:
             await asyncio.Event().wait()  # the caller stays connected until the answer is complete
         received = True
-        return {"type": "http.request", "body": claimed.line.body, "more_body": False}
+        return {"type": "http.request", "body": claimed.request.body, "more_body": False}
 
     async def send(message: Message) -> None:
         nonlocal status

@@ -32,7 +32,7 @@ BatchEndpoint: TypeAlias = Literal["/v1/responses", "/v1/chat/completions", "/v1
 
 
 @dataclass(frozen=True, slots=True)
-class RequestBatch:
+class BatchJob:
     """A batch's record. Times are Unix times."""
 
     id: str
@@ -89,21 +89,21 @@ class RequestBatch:
         }
 
 
-class BatchLine(NamedTuple):
+class BatchRequest(NamedTuple):
     number: int  # in the file, from 1
     custom_id: str
     body: bytes  # JSON
 
 
-class ClaimedLine(NamedTuple):
+class ClaimedRequest(NamedTuple):
     """A request claimed by this process, with its batch."""
 
-    batch: RequestBatch
-    line: BatchLine
+    batch: BatchJob
+    request: BatchRequest
     attempt: int  # from 1
 
 
-class LineResult(NamedTuple):
+class RequestResult(NamedTuple):
     succeeded: bool
     output: bytes  # a line for the output or error file, without line break
     usage: Sequence[int] = (0, 0, 0, 0)
@@ -116,33 +116,33 @@ class BatchRecords(Protocol):
     Methods for a claimed batch or request return False, without changes, if the claim was lost.
     """
 
-    async def create(self, batch: RequestBatch) -> bool:
+    async def create(self, batch: BatchJob) -> bool:
         """Add a batch; return False, without changes, if the owner already has `MAX_UNFINISHED`."""
         ...
 
-    async def get(self, owner: str, batch_id: str) -> RequestBatch | None: ...
+    async def get(self, owner: str, batch_id: str) -> BatchJob | None: ...
 
-    async def list(self, owner: str, page: Page) -> tuple[list[RequestBatch], bool]: ...
+    async def list(self, owner: str, page: Page) -> tuple[list[BatchJob], bool]: ...
 
     async def cancel(self, owner: str, batch_id: str) -> bool:
         """Start cancelling a batch; return False, without changes, if it has ended."""
         ...
 
-    async def claim_batch(self, worker: str, lease: float) -> RequestBatch | None:
+    async def claim_batch(self, worker: str, lease: float) -> BatchJob | None:
         """Claim a batch whose file must be read, or which must be ended."""
         ...
 
-    async def add_lines(self, batch: RequestBatch, worker: str, lines: Sequence[BatchLine]) -> bool: ...
+    async def add_requests(self, batch: BatchJob, worker: str, lines: Sequence[BatchRequest]) -> bool: ...
 
-    async def begin(self, batch: RequestBatch, worker: str, total: int, model: str | None) -> None:
+    async def begin(self, batch: BatchJob, worker: str, total: int, model: str | None) -> None:
         """Start running a claimed batch, after its file was read."""
         ...
 
-    async def fail(self, batch: RequestBatch, worker: str, errors: Sequence[Mapping[str, object]]) -> bool:
+    async def fail(self, batch: BatchJob, worker: str, errors: Sequence[Mapping[str, object]]) -> bool:
         """End a claimed batch with an invalid file."""
         ...
 
-    async def claim_lines(self, worker: str, lease: float, most: int) -> Sequence[ClaimedLine]:
+    async def claim_requests(self, worker: str, lease: float, most: int) -> Sequence[ClaimedRequest]:
         """Claim requests, taking turns between owners. At most `most` run at once in all processes."""
         ...
 
@@ -156,22 +156,22 @@ class BatchRecords(Protocol):
         """
         ...
 
-    async def release(self, claimed: ClaimedLine, worker: str, delay: float, *, failed: bool) -> None:
+    async def release(self, claimed: ClaimedRequest, worker: str, delay: float, *, failed: bool) -> None:
         """Release a request, to be run after `delay` seconds. Only attempts that `failed` count."""
         ...
 
-    async def finish(self, claimed: ClaimedLine, worker: str, result: LineResult) -> bool: ...
+    async def finish(self, claimed: ClaimedRequest, worker: str, result: RequestResult) -> bool: ...
 
     async def results(self, batch_id: str, after: int, count: int) -> Sequence[tuple[int, str, bool | None, bytes]]:
         """Return the next requests in a batch: number, id, success (None if not run) and result."""
         ...
 
-    async def end(self, batch: RequestBatch, worker: str, status: str, files: Mapping[str, File]) -> bool:
+    async def end(self, batch: BatchJob, worker: str, status: str, files: Mapping[str, File]) -> bool:
         """End a claimed batch, with its files by `output` and `error`."""
         ...
 
 
-class CreateRequestBatch(BaseModel):
+class CreateBatchJob(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     input_file_id: Annotated[str, StringConstraints(min_length=1, max_length=128), WITHOUT_NUL]
@@ -190,7 +190,7 @@ class Batches:
         self.store, self.records, self._clock = store, store.batches, clock
         self.wake: Callable[[], None] = lambda: None  # called when a batch needs processing
 
-    async def create(self, owner: str, key: str, body: CreateRequestBatch) -> dict[str, object]:
+    async def create(self, owner: str, key: str, body: CreateBatchJob) -> dict[str, object]:
         """Create a batch, charged to the key named `key`; raises `InvalidRequest`."""
         file = await self.store.file(owner, body.input_file_id)
         if file is None:
@@ -202,7 +202,7 @@ class Batches:
             message = f"A batch input file must have at most {MAX_INPUT_BYTES} bytes."
             raise InvalidRequest(message, param="input_file_id", code="request_too_large", status=413)
         now = int(self._clock())
-        batch = RequestBatch(
+        batch = BatchJob(
             f"batch_{secrets.token_hex(16)}",
             owner,
             key,

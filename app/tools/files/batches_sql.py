@@ -9,7 +9,7 @@ import orjson
 
 from app.storage.tables import Row, Statement, Steps, single
 from app.tools.files import File, Page
-from app.tools.files.batches import MAX_UNFINISHED, BatchLine, ClaimedLine, LineResult, RequestBatch
+from app.tools.files.batches import MAX_UNFINISHED, BatchJob, BatchRequest, ClaimedRequest, RequestResult
 from app.tools.files.multipart_sql import add_file
 from app.tools.files.tables import FileTables, listed
 
@@ -125,7 +125,7 @@ class SQLBatches:
     def __init__(self, tables: FileTables) -> None:
         self._tables = tables
 
-    async def create(self, batch: RequestBatch) -> bool:
+    async def create(self, batch: BatchJob) -> bool:
         metadata = None if batch.metadata is None else orjson.dumps(batch.metadata).decode()
         values = (
             *(batch.id, batch.owner, batch.key, batch.endpoint, batch.input_file, batch.created_at, batch.expires_at),
@@ -144,11 +144,11 @@ class SQLBatches:
 
         return await self._tables.run(steps)
 
-    async def get(self, owner: str, batch_id: str) -> RequestBatch | None:
+    async def get(self, owner: str, batch_id: str) -> BatchJob | None:
         rows = await self._tables.fetch(f"{_BATCH} WHERE id = $1 AND owner = $2", batch_id, owner)
         return _batch_of(rows[0]) if rows else None
 
-    async def list(self, owner: str, page: Page) -> tuple[list[RequestBatch], bool]:
+    async def list(self, owner: str, page: Page) -> tuple[list[BatchJob], bool]:
         table = "antiphon_request_batches"
         rows, more = await listed(self._tables, _BATCH, table, "owner = $1", (owner,), page)
         return [_batch_of(row) for row in rows], more
@@ -165,11 +165,11 @@ class SQLBatches:
 
         return await self._tables.run(steps)
 
-    async def claim_batch(self, worker: str, lease: float) -> RequestBatch | None:
+    async def claim_batch(self, worker: str, lease: float) -> BatchJob | None:
         if not await self._tables.fetch(_NEXT_BATCH.partition("FOR UPDATE")[0]):
             return None  # without a lock
 
-        def steps() -> Steps[RequestBatch | None]:
+        def steps() -> Steps[BatchJob | None]:
             rows = yield Statement(_NEXT_BATCH)
             for row in rows:
                 claim = "UPDATE antiphon_request_batches SET claim = $2, claimed_until = {now} + $3 WHERE id = $1"
@@ -182,7 +182,7 @@ class SQLBatches:
 
         return await self._tables.run(steps)
 
-    async def add_lines(self, batch: RequestBatch, worker: str, lines: Sequence[BatchLine]) -> bool:
+    async def add_requests(self, batch: BatchJob, worker: str, lines: Sequence[BatchRequest]) -> bool:
         def steps() -> Steps[bool]:
             if not (yield from _hold(batch, worker)):
                 return False
@@ -192,7 +192,7 @@ class SQLBatches:
 
         return await self._tables.run(steps)
 
-    async def begin(self, batch: RequestBatch, worker: str, total: int, model: str | None) -> None:
+    async def begin(self, batch: BatchJob, worker: str, total: int, model: str | None) -> None:
         def steps() -> Steps[None]:
             if not (yield from _hold(batch, worker)):
                 return
@@ -202,7 +202,7 @@ class SQLBatches:
 
         await self._tables.run(steps)
 
-    async def fail(self, batch: RequestBatch, worker: str, errors: Sequence[Mapping[str, object]]) -> bool:
+    async def fail(self, batch: BatchJob, worker: str, errors: Sequence[Mapping[str, object]]) -> bool:
         def steps() -> Steps[bool]:
             if not (yield from _hold(batch, worker)):
                 return False
@@ -214,13 +214,13 @@ class SQLBatches:
 
         return await self._tables.run(steps)
 
-    async def claim_lines(self, worker: str, lease: float, most: int) -> Sequence[ClaimedLine]:
+    async def claim_requests(self, worker: str, lease: float, most: int) -> Sequence[ClaimedRequest]:
         if not await self._tables.fetch(f"{_OPEN} LIMIT 1"):
             return []
         if sum(row[1] for row in await self._tables.fetch(_RUNNING)) >= most:
             return []  # without the lock, which blocks all processes
 
-        def steps() -> Steps[Sequence[ClaimedLine]]:
+        def steps() -> Steps[Sequence[ClaimedRequest]]:
             yield from self._tables.lock_owner("batches")
             running = {str(row[0]): int(row[1]) for row in (yield Statement(_RUNNING))}
             free = min(most - sum(running.values()), CLAIMED)
@@ -240,12 +240,12 @@ class SQLBatches:
                 else:
                     del batches[batch_id]
             yield Statement(_CLAIM_LINE, many=[(batch_id, row[0], worker, lease) for batch_id, row in chosen])
-            claimed: dict[str, RequestBatch] = {}
+            claimed: dict[str, BatchJob] = {}
             for batch_id in dict(chosen):
                 (row,) = yield Statement(f"{_BATCH} WHERE id = $1", (batch_id,))
                 claimed[batch_id] = _batch_of(row)
             return [
-                ClaimedLine(claimed[batch_id], BatchLine(line, custom_id, bytes(body)), attempts + 1)
+                ClaimedRequest(claimed[batch_id], BatchRequest(line, custom_id, bytes(body)), attempts + 1)
                 for batch_id, (line, custom_id, body, attempts) in chosen
             ]
 
@@ -269,20 +269,20 @@ class SQLBatches:
 
         return await self._tables.run(steps)
 
-    async def release(self, claimed: ClaimedLine, worker: str, delay: float, *, failed: bool) -> None:
+    async def release(self, claimed: ClaimedRequest, worker: str, delay: float, *, failed: bool) -> None:
         release = (
             "UPDATE antiphon_batch_requests SET claim = NULL, claimed_until = {now} + $4, attempts = attempts - $5 "
             f"WHERE {_HELD_LINE}"
         )
-        values = (claimed.batch.id, claimed.line.number, worker, delay, 0 if failed else 1)
+        values = (claimed.batch.id, claimed.request.number, worker, delay, 0 if failed else 1)
         await self._tables.run(lambda: single(release, *values))
 
-    async def finish(self, claimed: ClaimedLine, worker: str, result: LineResult) -> bool:
+    async def finish(self, claimed: ClaimedRequest, worker: str, result: RequestResult) -> bool:
         batch_id = claimed.batch.id
 
         def steps() -> Steps[bool]:
             status = "completed" if result.succeeded else "failed"
-            held = (batch_id, claimed.line.number, worker)
+            held = (batch_id, claimed.request.number, worker)
             if not (yield Statement(_FINISH, (*held, status, result.output))):
                 return False
             counts = (int(result.succeeded), int(not result.succeeded), *result.usage)
@@ -307,7 +307,7 @@ class SQLBatches:
             (line, custom_id, succeeded.get(status), bytes(result or b"")) for line, custom_id, status, result in rows
         ]
 
-    async def end(self, batch: RequestBatch, worker: str, status: str, files: Mapping[str, File]) -> bool:
+    async def end(self, batch: BatchJob, worker: str, status: str, files: Mapping[str, File]) -> bool:
         def steps() -> Steps[bool]:
             if not (yield from _hold(batch, worker)):
                 return False
@@ -323,23 +323,23 @@ class SQLBatches:
         return await self._tables.run(steps)
 
 
-def _hold(batch: RequestBatch, worker: str) -> Steps[bool]:
+def _hold(batch: BatchJob, worker: str) -> Steps[bool]:
     """Lock a claimed batch; return False if the claim was lost."""
     rows = yield Statement(f"SELECT 1 FROM antiphon_request_batches WHERE {_HELD} FOR UPDATE", (batch.id, worker))
     return bool(rows)
 
 
-def _times(batch: RequestBatch, status: str) -> Steps[str]:
+def _times(batch: BatchJob, status: str) -> Steps[str]:
     """Return a batch's stored times, plus a status that starts now."""
     ((now,),) = yield Statement("SELECT CAST({now} AS bigint)")
     return orjson.dumps({**batch.times, status: now}).decode()
 
 
-def _batch_of(row: Row) -> RequestBatch:
+def _batch_of(row: Row) -> BatchJob:
     fields = [*row]
     metadata, times, errors = fields[7], fields[10], fields[11]
     fields[7] = None if metadata is None else orjson.loads(metadata)
     fields[10] = orjson.loads(times or "{}")
     fields[11] = orjson.loads(errors or "[]")
     values = [*fields[:18], tuple(fields[18:])]
-    return RequestBatch(*values)
+    return BatchJob(*values)

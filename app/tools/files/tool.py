@@ -25,12 +25,12 @@ from app.tools.files.settings import EmbeddingsSettings, FileSearchSettings
 from app.tools.files.uploads import Files
 from app.tools.files.vector_stores import VectorStores
 from app.tools.files.vector_stores.filters import AttributeFilter
-from app.tools.files.vector_stores.ranking import MOST_RESULTS, Ranked, RankingOptions
+from app.tools.files.vector_stores.ranking import MAX_RESULTS, Ranked, RankingOptions
 from app.tools.files.vector_stores.records import VectorStore
 from app.tools.validation import read_declaration
 
-MOST_STORES = 16  # per declaration
-MOST_QUERIES = 8  # per call
+MAX_STORES = 16  # per declaration
+MAX_QUERIES = 8  # per call
 
 FILE_SEARCH_DESCRIPTION = (
     "Search the user's files. Returns the best matching passages, each with a marker, for example 【1】. Write each "
@@ -54,8 +54,8 @@ NOTHING_FOUND = "No passages match these queries."
 class FileSearchDeclaration(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
-    vector_store_ids: Annotated[list[str], Field(min_length=1, max_length=MOST_STORES)]
-    max_num_results: Annotated[int, Field(ge=1, le=MOST_RESULTS)] | None = None
+    vector_store_ids: Annotated[list[str], Field(min_length=1, max_length=MAX_STORES)]
+    max_num_results: Annotated[int, Field(ge=1, le=MAX_RESULTS)] | None = None
     ranking_options: RankingOptions | None = None
     filters: AttributeFilter | None = None
 
@@ -205,7 +205,7 @@ class FileSearchSession:
     def _marks(self, items: Sequence[Item], count: int) -> list[str]:
         """Return citation marks not yet used in the conversation."""
         earlier = sum(item.get("type") == "file_search_call" for item in items)
-        first = max(self._next_mark, 1 + earlier * MOST_RESULTS)
+        first = max(self._next_mark, 1 + earlier * MAX_RESULTS)
         self._next_mark = first + count
         return [f"【{number}】" for number in range(first, first + count)]
 
@@ -229,7 +229,7 @@ def _queries(arguments: Mapping[str, object]) -> list[str]:
     argument = arguments.get("queries") or arguments.get("query") or []
     queries = argument if isinstance(argument, list) else [argument]
     texts = [query[:4096] for query in queries if isinstance(query, str) and query.strip()]
-    return [*dict.fromkeys(texts)][:MOST_QUERIES]
+    return [*dict.fromkeys(texts)][:MAX_QUERIES]
 
 
 def _annotation(result: Ranked) -> dict[str, object]:

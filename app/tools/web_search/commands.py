@@ -22,7 +22,7 @@ from app.core.access import KeyAccess
 from app.errors import InvalidRequest
 from app.tools import Declaration, Outcome
 
-MOST_COMMANDS = 16  # per request
+MAX_CODEX_COMMANDS = 16  # per request
 _CONCURRENT = 4
 _CHARS = 4  # characters per token, approximately
 _SIZES = {"short": "low", "medium": "medium", "long": "high"}  # `search_context_size` by `response_length`
@@ -116,8 +116,8 @@ class CodexSearch:
     async def run(self, request: SearchRequest, owner: str, access: KeyAccess) -> dict[str, object]:
         commands = request.commands
         work = [*self._work(request, owner, access)]
-        if len(work) > MOST_COMMANDS:
-            message = f"Invalid 'commands': must have at most {MOST_COMMANDS} commands, not {len(work)}."
+        if len(work) > MAX_CODEX_COMMANDS:
+            message = f"Invalid 'commands': must have at most {MAX_CODEX_COMMANDS} commands, not {len(work)}."
             raise InvalidRequest(message, param="commands", code="invalid_value")
         free = asyncio.Semaphore(_CONCURRENT)
 

@@ -20,7 +20,7 @@ from app.api.uvicorn.http import HTTPProtocol
 from app.core.access import hash_of
 from app.main import create_app
 from app.storage.tables import Steps
-from app.tools.files.batches import WINDOW, BatchLine, LineResult, RequestBatch
+from app.tools.files.batches import WINDOW, BatchJob, BatchRequest, RequestResult
 from app.tools.files.batches_sql import SQLBatches
 from app.tools.files.tables import FileTables
 from tests.faults.servers import server, until_refused
@@ -218,20 +218,20 @@ async def test_request_whose_backend_fails_is_tried_again(database: FilePlace) -
 async def test_claim_that_its_process_does_not_know_of_expires(database: FilePlace) -> None:
     store = database.open()
     now = int(database.now())
-    batch = RequestBatch("batch_1", "ada", "ada", "/v1/responses", "file-1", now, now + WINDOW)
+    batch = BatchJob("batch_1", "ada", "ada", "/v1/responses", "file-1", now, now + WINDOW)
     await store.batches.create(batch)
     assert await store.batches.claim_batch("one", 60)
-    await store.batches.add_lines(batch, "one", [BatchLine(1, "a", b"{}")])
+    await store.batches.add_requests(batch, "one", [BatchRequest(1, "a", b"{}")])
     await store.batches.begin(batch, "one", 1, "m")
-    assert await store.batches.claim_lines("one", 60, 4)
+    assert await store.batches.claim_requests("one", 60, 4)
     assert await store.batches.renew("one", 60, None, []) == set()
-    assert not await store.batches.claim_lines("two", 60, 4)
+    assert not await store.batches.claim_requests("two", 60, 4)
     database.advance(61)
-    (claimed,) = await store.batches.claim_lines("two", 60, 4)
+    (claimed,) = await store.batches.claim_requests("two", 60, 4)
     assert claimed.attempt == 2
-    assert not await store.batches.finish(claimed, "one", LineResult(True, b"{}"))
-    assert await store.batches.finish(claimed, "two", LineResult(True, b"{}"))
-    assert not await store.batches.finish(claimed, "two", LineResult(True, b"{}"))
+    assert not await store.batches.finish(claimed, "one", RequestResult(True, b"{}"))
+    assert await store.batches.finish(claimed, "two", RequestResult(True, b"{}"))
+    assert not await store.batches.finish(claimed, "two", RequestResult(True, b"{}"))
     await store.aclose()
 
 
@@ -262,17 +262,17 @@ async def test_requests_of_a_batch_are_added_claimed_and_renewed_in_few_statemen
     tables = CountedTables(store._tables)
     batches = SQLBatches(tables)
     now = int(database.now())
-    batch = RequestBatch("batch_1", "ada", "ada", "/v1/responses", "file-1", now, now + WINDOW)
+    batch = BatchJob("batch_1", "ada", "ada", "/v1/responses", "file-1", now, now + WINDOW)
     await batches.create(batch)
     assert await batches.claim_batch("one", 60)
     tables.count = 0
-    lines = [BatchLine(number, f"{number}", b"{}") for number in range(1, 2001)]
-    assert await batches.add_lines(batch, "one", lines)
+    lines = [BatchRequest(number, f"{number}", b"{}") for number in range(1, 2001)]
+    assert await batches.add_requests(batch, "one", lines)
     assert tables.count <= 2
     await batches.begin(batch, "one", len(lines), "m")
     tables.count = 0
-    claimed = await batches.claim_lines("one", 60, 5)
-    assert [one.line for one in claimed] == lines[:5]
+    claimed = await batches.claim_requests("one", 60, 5)
+    assert [one.request for one in claimed] == lines[:5]
     assert tables.count <= 6
     tables.count = 0
     held = {("batch_1", number) for number in range(1, 6)}
@@ -285,15 +285,15 @@ async def test_requests_of_owners_are_claimed_in_turn(database: FilePlace) -> No
     store = database.open()
     now = int(database.now())
     for owner, number in (("ada", 1), ("ada", 2), ("bob", 3)):
-        batch = RequestBatch(f"batch_{number}", owner, owner, "/v1/responses", "file-1", now, now + WINDOW)
+        batch = BatchJob(f"batch_{number}", owner, owner, "/v1/responses", "file-1", now, now + WINDOW)
         await store.batches.create(batch)
         assert await store.batches.claim_batch("one", 60)
-        await store.batches.add_lines(batch, "one", [BatchLine(line, f"{line}", b"{}") for line in range(1, 10)])
+        await store.batches.add_requests(batch, "one", [BatchRequest(line, f"{line}", b"{}") for line in range(1, 10)])
         await store.batches.begin(batch, "one", 9, "m")
-    claimed = await store.batches.claim_lines("one", 60, 6)
+    claimed = await store.batches.claim_requests("one", 60, 6)
     assert Counter(one.batch.owner for one in claimed) == {"ada": 3, "bob": 3}
-    assert await store.batches.claim_lines("two", 60, 6) == []
-    assert Counter(one.batch.owner for one in await store.batches.claim_lines("two", 60, 8)) == {"ada": 1, "bob": 1}
+    assert await store.batches.claim_requests("two", 60, 6) == []
+    assert Counter(one.batch.owner for one in await store.batches.claim_requests("two", 60, 8)) == {"ada": 1, "bob": 1}
     await store.aclose()
 
 

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from openai import AsyncOpenAI
 
-from app.tools.files.tool import MOST_STORES
+from app.tools.files.tool import MAX_STORES
 from tests.responses.test_tool_loop import made
 from tests.support import laws
 from tests.support.build import delta, finish
@@ -234,7 +234,7 @@ INVALID: list[tuple[dict[str, Any], str]] = [
     ({"vector_store_ids": ["vs_none"]}, "tools[0].vector_store_ids[0]"),
     ({}, "tools[0].vector_store_ids"),
     ({"vector_store_ids": []}, "tools[0].vector_store_ids"),
-    ({"vector_store_ids": ["x"] * (MOST_STORES + 1)}, "tools[0].vector_store_ids"),
+    ({"vector_store_ids": ["x"] * (MAX_STORES + 1)}, "tools[0].vector_store_ids"),
     ({"vector_store_ids": ["x"], "max_num_results": 99}, "tools[0].max_num_results"),
     ({"vector_store_ids": ["x"], "filters": {"type": "eq", "key": "a"}}, "tools[0].filters.value"),
 ]

@@ -14,7 +14,7 @@ from app.storage.sqlite import Database, SQLiteTables
 from app.tools.files import File, FilesUnavailable, Page
 from app.tools.files.sqlite import _MIGRATIONS, SQLiteFileStore
 from app.tools.files.sqlite.index import Index
-from app.tools.files.sqlite.vector_stores import SQLITE_WORDS, SQLiteVectorStores
+from app.tools.files.sqlite.vector_stores import SQLITE_NAMES, SQLiteVectorStores
 from app.tools.files.vector_stores.records import NewStoreFile, Query, TextChunk, VectorStore
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class PausingDatabase(Database):
 async def test_vector_store_refilled_during_the_sweep_keeps_its_index(tmp_path: Path) -> None:
     files = SQLiteFileStore(tmp_path / "files.db")
     database = PausingDatabase(tmp_path / "files.db", _MIGRATIONS, "files")
-    stores = SQLiteVectorStores(database, SQLiteTables(database, time.time, SQLITE_WORDS), time.time)
+    stores = SQLiteVectorStores(database, SQLiteTables(database, time.time, SQLITE_NAMES), time.time)
     store = VectorStore("vs_1", "ada", "", None, None, None, 0, 0)
 
     async def add(file_id: str, text: str) -> None:

@@ -11,7 +11,7 @@ from app.api.pagination import After, Limit, parse_page
 from app.api.parts import ApiParts
 from app.api.request_body import read_body
 from app.api.routes.lazy_route import LazyRoute
-from app.tools.files.batches import Batches, CreateRequestBatch
+from app.tools.files.batches import Batches, CreateBatchJob
 
 
 def batch_routes(api: ApiParts, batches: Batches) -> APIRouter:
@@ -19,11 +19,11 @@ def batch_routes(api: ApiParts, batches: Batches) -> APIRouter:
     router = APIRouter(route_class=LazyRoute, tags=["batches"], responses=ERRORS)
     owner_of = api.owner_dependency()
 
-    @router.post("/batches", summary="Create a batch of requests", openapi_extra=request_body(CreateRequestBatch))
+    @router.post("/batches", summary="Create a batch of requests", openapi_extra=request_body(CreateBatchJob))
     async def create(request: Request) -> Response:
         caller = api.caller(request.headers)
         await api.admit(caller)
-        body = await read_body(request, CreateRequestBatch, api.body_limits)
+        body = await read_body(request, CreateBatchJob, api.body_limits)
         return json_response(await batches.create(caller.owner, caller.access.name, body))
 
     @router.get("/batches", summary="List batches")

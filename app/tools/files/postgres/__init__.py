@@ -18,7 +18,7 @@ from app.tools.files.files_sql import SQLFileStore
 from app.tools.files.multipart_sql import ALIVE
 from app.tools.files.postgres.database import PostgresDatabase, storable
 from app.tools.files.postgres.pieces import PostgresPieces, erase
-from app.tools.files.postgres.schema import POSTGRES_WORDS, NoVectorsError
+from app.tools.files.postgres.schema import POSTGRES_NAMES, NoVectorsError
 from app.tools.files.postgres.vector_stores import PostgresVectorStores
 
 SWEPT_ROWS = 100  # expired rows deleted per statement
@@ -45,7 +45,7 @@ class PostgresFileStore(SQLFileStore):
     """A `FileStore` in PostgreSQL. Expiry and claims use the database's clock."""
 
     def __init__(self, database: PostgresDatabase, storage: ObjectStorage | None = None) -> None:
-        tables = PostgresTables(database, POSTGRES_WORDS, storable)
+        tables = PostgresTables(database, POSTGRES_NAMES, storable)
         super().__init__(tables, PostgresPieces(database, tables), storage)
         self._db = database
         self.vector_stores = PostgresVectorStores(database, self._tables)

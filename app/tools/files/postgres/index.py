@@ -23,9 +23,9 @@ from app.tools.files.vector_stores.words import (
     K1,
     LENGTH_WEIGHT,
     MAX_POSTINGS,
-    affordable,
     highest_score,
     terms,
+    terms_within_posting_budget,
     weight,
 )
 
@@ -181,7 +181,7 @@ class PostgresIndex:
         """
         Return the best chunks by BM25, scored from 0 to 1 as a fraction of the highest possible score.
 
-        Some frequent words may be dropped: see `affordable`.
+        Some frequent words may be dropped: see `terms_within_posting_budget`.
         """
         wanted = [*dict.fromkeys(stems for term in terms(text) if (stems := stem(term)))]
         if not wanted:
@@ -189,7 +189,7 @@ class PostgresIndex:
         ((total, words),) = await self._db.fetch(_TOTALS, store, idempotent=True)
         average = words / max(total, 1)
         counts = await self._counts(store, wanted, MAX_POSTINGS + 1)
-        used = affordable(counts)
+        used = terms_within_posting_budget(counts)
         if not used or not words:
             return {}
         if counts[used[0]] > MAX_POSTINGS:

@@ -21,7 +21,7 @@ _LOCK = 0x66696C65  # advisory lock for migrations; other programs may use advis
 _VECTORS_LOCK = _LOCK + 1
 
 # Identifiers that PostgreSQL replaces in shared statements: see `app.tools.files.tables`.
-POSTGRES_WORDS = {
+POSTGRES_NAMES = {
     "{row}": "number",
     "{identity}": "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
     "{moment}": "clock_timestamp()",
@@ -214,10 +214,10 @@ _MIGRATIONS = Migrations(
     [
         _FILES,
         _QUEUES,
-        in_postgres(MULTIPART_TABLES, POSTGRES_WORDS) + _PARTS_REMOVED,
-        in_postgres(BATCH_TABLES, POSTGRES_WORDS),
-        in_postgres(OBJECT_TABLES, POSTGRES_WORDS),
-        in_postgres(ATTACHMENT_TABLES, POSTGRES_WORDS),
+        in_postgres(MULTIPART_TABLES, POSTGRES_NAMES) + _PARTS_REMOVED,
+        in_postgres(BATCH_TABLES, POSTGRES_NAMES),
+        in_postgres(OBJECT_TABLES, POSTGRES_NAMES),
+        in_postgres(ATTACHMENT_TABLES, POSTGRES_NAMES),
     ]
 )
 

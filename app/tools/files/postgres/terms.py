@@ -15,7 +15,7 @@ from hashlib import blake2b
 
 import apsw
 
-from app.tools.files.vector_stores.words import stored_terms
+from app.tools.files.vector_stores.words import indexed_terms
 
 # Other frequencies are rounded to these, which changes BM25 by a few percent at most.
 FREQUENCIES = (1, 2, 3, 4, 5, 6, 8, 10, 14, 24)
@@ -47,7 +47,7 @@ def hashed(store: str, term: str, frequency: int) -> int:
 
 def hashed_terms(store: str, text: str) -> tuple[list[int], int]:
     """Return a chunk's term hashes, and its number of words."""
-    found, words = stored_terms(text)
+    found, words = indexed_terms(text)
     counts = Counter(stems for term in found if (stems := stem(term)))
     hashes = [hashed(store, term, min(FREQUENCIES, key=lambda f: abs(f - count))) for term, count in counts.items()]
     return hashes, words

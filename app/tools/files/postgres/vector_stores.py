@@ -19,7 +19,7 @@ from app.tools.files.vector_stores.records import (
     VectorStore,
 )
 from app.tools.files.vector_stores.rows import encode_fields
-from app.tools.files.vector_stores.sql import QUEUES, FoundChunk, SQLVectorStores, StatementParts, job_of
+from app.tools.files.vector_stores.sql import QUEUES, Dialect, FoundChunk, SQLVectorStores, job_of
 
 SWEPT_FILES = 100  # expired stores' files per statement
 
@@ -87,7 +87,7 @@ DELETE FROM antiphon_store_files WHERE number IN (
 _OLD_TURNS = "DELETE FROM antiphon_turns WHERE served < clock_timestamp() - interval '1 day'"
 
 
-_PARTS = StatementParts(
+_DIALECT = Dialect(
     one_of="= ANY ($1)",
     as_list=lambda values: [*map(storable, values)],
     until="clock_timestamp() + make_interval(secs => $3)",
@@ -97,7 +97,7 @@ _PARTS = StatementParts(
 
 class PostgresVectorStores(SQLVectorStores):
     def __init__(self, database: PostgresDatabase, tables: FileTables) -> None:
-        super().__init__(tables, _PARTS)
+        super().__init__(tables, _DIALECT)
         self._db = database
         self._index = PostgresIndex(database)
 

@@ -24,7 +24,7 @@ from app.tools.files.contents.objects import OBJECT_TABLES
 from app.tools.files.files_sql import SQLFileStore
 from app.tools.files.multipart_sql import MULTIPART_TABLES
 from app.tools.files.sqlite.pieces import SQLitePieces
-from app.tools.files.sqlite.vector_stores import SQLITE_WORDS, SQLiteVectorStores
+from app.tools.files.sqlite.vector_stores import SQLITE_NAMES, SQLiteVectorStores
 
 DELETED_PIECES = 32  # pieces deleted per transaction
 
@@ -104,10 +104,10 @@ _MIGRATIONS = Migrations(
     [
         _SCHEMA,
         _QUEUES,
-        in_sqlite(MULTIPART_TABLES, SQLITE_WORDS) + _REMOVED,
-        in_sqlite(BATCH_TABLES, SQLITE_WORDS),
-        in_sqlite(OBJECT_TABLES, SQLITE_WORDS),
-        in_sqlite(ATTACHMENT_TABLES, SQLITE_WORDS),
+        in_sqlite(MULTIPART_TABLES, SQLITE_NAMES) + _REMOVED,
+        in_sqlite(BATCH_TABLES, SQLITE_NAMES),
+        in_sqlite(OBJECT_TABLES, SQLITE_NAMES),
+        in_sqlite(ATTACHMENT_TABLES, SQLITE_NAMES),
     ]
 )
 
@@ -118,7 +118,7 @@ class SQLiteFileStore(SQLFileStore):
     ) -> None:
         self._db = Database(path, _MIGRATIONS, f"SQLite file store {path}", FilesUnavailable, readers=2)
         self._clock = clock
-        tables = SQLiteTables(self._db, clock, SQLITE_WORDS)
+        tables = SQLiteTables(self._db, clock, SQLITE_NAMES)
         super().__init__(tables, SQLitePieces(self._db, tables, clock), storage)
         self.vector_stores = SQLiteVectorStores(self._db, self._tables, clock)
 

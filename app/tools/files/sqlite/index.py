@@ -25,7 +25,14 @@ from app.storage.migration import Migrations
 from app.storage.sqlite import connect, migrate_tables, query, transaction
 from app.tools.files.vector_stores.records import Query, TextChunk
 from app.tools.files.vector_stores.sql import FoundChunk
-from app.tools.files.vector_stores.words import MAX_POSTINGS, affordable, highest_score, searchable, terms, weight
+from app.tools.files.vector_stores.words import (
+    MAX_POSTINGS,
+    highest_score,
+    terms,
+    terms_within_posting_budget,
+    to_indexed_text,
+    weight,
+)
 
 _SCHEMA = """
 CREATE TABLE chunks (id INTEGER PRIMARY KEY, text TEXT NOT NULL);
@@ -64,7 +71,7 @@ class Index:
             for number, chunk in enumerate(chunks):
                 chunk_id = (file << NUMBER_BITS) + number
                 db.execute("INSERT INTO chunks VALUES (?, ?)", (chunk_id, chunk.text))
-                db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (chunk_id, searchable(chunk.text)))
+                db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (chunk_id, to_indexed_text(chunk.text)))
                 size += len(chunk.text.encode())
                 if chunk.vector is not None:
                     if not number:
@@ -131,11 +138,11 @@ def _by_words(db: apsw.Connection, text: str, limit: int, files: str | None) -> 
     """
     Return the best chunks by BM25, scored from 0 to 1 as a fraction of the highest possible score.
 
-    Some frequent words may be dropped: see `affordable`.
+    Some frequent words may be dropped: see `terms_within_posting_budget`.
     """
     counts = {term: _count(db, term, MAX_POSTINGS + 1) for term in terms(text)}
     total = query(db, "SELECT count(*) FROM words_docsize")[0][0]  # a small row per chunk
-    used = affordable(counts)
+    used = terms_within_posting_budget(counts)
     if not used:
         return {}
     if counts[used[0]] > MAX_POSTINGS:

@@ -30,13 +30,13 @@ from app.tools.files.vector_stores.records import (
     VectorStore,
 )
 from app.tools.files.vector_stores.rows import encode_fields
-from app.tools.files.vector_stores.sql import QUEUES, FoundChunk, SQLVectorStores, StatementParts, job_of
+from app.tools.files.vector_stores.sql import QUEUES, Dialect, FoundChunk, SQLVectorStores, job_of
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 # Identifiers that SQLite replaces in shared statements: see `app.tools.files.tables`.
-SQLITE_WORDS = {
+SQLITE_NAMES = {
     "antiphon_vector_stores": "stores",
     "antiphon_file_batches": "batches",
     "{row}": "row",
@@ -46,7 +46,7 @@ SQLITE_WORDS = {
 }
 _ONE_OF = "IN (SELECT value FROM json_each($1))"
 _NEXT = f"""
-{in_sqlite(QUEUES, SQLITE_WORDS)}, oldest AS (
+{in_sqlite(QUEUES, SQLITE_NAMES)}, oldest AS (
     SELECT queue, (
         SELECT row FROM store_files AS files
         WHERE status = 'in_progress' AND files.queue = queues.queue AND claimed_until <= $2
@@ -67,7 +67,7 @@ _INSERT_FILE = """
 INSERT INTO antiphon_store_files (store, batch, id, key, attributes, max_tokens, overlap, queue, created_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, CAST({now} AS bigint))
 """
-_PARTS = StatementParts(
+_DIALECT = Dialect(
     one_of=_ONE_OF,
     as_list=json.dumps,
     until="{now} + $3",
@@ -77,7 +77,7 @@ _PARTS = StatementParts(
 
 class SQLiteVectorStores(SQLVectorStores):
     def __init__(self, db: Database, tables: FileTables, clock: Callable[[], float]) -> None:
-        super().__init__(tables, _PARTS)
+        super().__init__(tables, _DIALECT)
         self._db = db
         self._clock = clock
         self._folder = db.path.with_name(f"{db.path.name}.indexes")

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.tools.files.vector_stores.records import Candidate
 
-MOST_RESULTS = 50
+MAX_RESULTS = 50
 
 
 class HybridWeights(BaseModel):

@@ -9,11 +9,11 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstrai
 from app.core.types.content import tag_of
 from app.core.types.request import WITHOUT_NUL, Metadata
 from app.tools.files.vector_stores.filters import AttributeFilter
-from app.tools.files.vector_stores.ranking import MOST_RESULTS, RankingOptions
+from app.tools.files.vector_stores.ranking import MAX_RESULTS, RankingOptions
 from app.tools.files.vector_stores.records import ChunkingStrategy
 
-MOST_FILES = 2000  # per batch
-MOST_AT_FIRST = 500  # in the request that creates a store
+MAX_BATCH_FILES = 2000  # per batch
+MAX_INITIAL_FILES = 500  # in the request that creates a store
 
 FileId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=128), WITHOUT_NUL]
 Name: TypeAlias = Annotated[str, StringConstraints(max_length=256), WITHOUT_NUL]
@@ -83,7 +83,7 @@ class CreateVectorStore(_Body):
 
     name: Name = ""
     description: Annotated[str, StringConstraints(max_length=512), WITHOUT_NUL] | None = None
-    file_ids: Annotated[list[FileId], Field(max_length=MOST_AT_FIRST)] = Field(default_factory=list)
+    file_ids: Annotated[list[FileId], Field(max_length=MAX_INITIAL_FILES)] = Field(default_factory=list)
     chunking_strategy: Chunking = AutoChunking()
     expires_after: ExpiresAfter | None = None
     metadata: Metadata | None = None
@@ -118,8 +118,8 @@ class UpdateFile(BaseModel):
 class CreateBatch(_Body):
     """`POST /vector_stores/{id}/file_batches`: `file_ids`, or `files` with their own attributes and strategies."""
 
-    file_ids: Annotated[list[FileId], Field(min_length=1, max_length=MOST_FILES)] | None = None
-    files: Annotated[list[AddFile], Field(min_length=1, max_length=MOST_FILES)] | None = None
+    file_ids: Annotated[list[FileId], Field(min_length=1, max_length=MAX_BATCH_FILES)] | None = None
+    files: Annotated[list[AddFile], Field(min_length=1, max_length=MAX_BATCH_FILES)] | None = None
     attributes: AttributeValues | None = None
     chunking_strategy: Chunking = AutoChunking()
 
@@ -149,7 +149,7 @@ class SearchVectorStore(_Body):
 
     query: SearchText | Annotated[list[SearchText], Field(min_length=1, max_length=16)]
     filters: AttributeFilter | None = None
-    max_num_results: Annotated[int, Field(ge=1, le=MOST_RESULTS)] = 10
+    max_num_results: Annotated[int, Field(ge=1, le=MAX_RESULTS)] = 10
     ranking_options: RankingOptions = Field(default_factory=RankingOptions)
     rewrite_query: bool = False  # accepted, but queries are never rewritten
 

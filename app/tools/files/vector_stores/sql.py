@@ -72,7 +72,7 @@ WITH RECURSIVE queues (queue) AS (
 """
 
 
-class StatementParts(NamedTuple):
+class Dialect(NamedTuple):
     """Database-specific parts of the statements."""
 
     one_of: str  # condition: a column is in the list, parameter 1
@@ -94,9 +94,9 @@ class FoundChunk(NamedTuple):
 class SQLVectorStores(ABC):
     """`VectorStoreRecords` methods shared by the SQL databases."""
 
-    def __init__(self, tables: FileTables, parts: StatementParts) -> None:
+    def __init__(self, tables: FileTables, dialect: Dialect) -> None:
         self._tables = tables
-        self._parts = parts
+        self._dialect = dialect
 
     @abstractmethod
     def _insert_files(self, store: VectorStore, files: Sequence[NewStoreFile], batch: int | None) -> Steps[None]:
@@ -145,8 +145,8 @@ class SQLVectorStores(ABC):
             if batch_id is not None:
                 ((batch,),) = yield Statement(_INSERT_BATCH, (batch_id, store.id))
             # Files get new rows, which cancels jobs that still index the old rows.
-            replaced = f"DELETE FROM antiphon_store_files WHERE id {self._parts.one_of} AND store = $2"
-            yield Statement(replaced, (self._parts.as_list([file.id for file in files]), store.id))
+            replaced = f"DELETE FROM antiphon_store_files WHERE id {self._dialect.one_of} AND store = $2"
+            yield Statement(replaced, (self._dialect.as_list([file.id for file in files]), store.id))
             yield from self._insert_files(store, files, batch)
             return None
 
@@ -154,7 +154,7 @@ class SQLVectorStores(ABC):
 
     def _first_missing(self, store: VectorStore, files: Sequence[NewStoreFile]) -> Steps[int | None]:
         """Return the position of the first file that the store's owner does not have, or None."""
-        one_of, as_list, *_ = self._parts
+        one_of, as_list, *_ = self._dialect
         # Locked until the transaction ends, so that no file is deleted.
         existing = f"SELECT id FROM antiphon_files WHERE id {one_of} AND owner = $2 AND {ALIVE} FOR KEY SHARE"
         rows = yield Statement(existing, (as_list([file.id for file in files]), store.owner))
@@ -169,19 +169,19 @@ class SQLVectorStores(ABC):
         def steps() -> Steps[bool]:
             rows = yield Statement(_CANCEL_BATCH, (batch_id, store.id))
             for (batch,) in rows:
-                yield Statement(self._parts.cancel_files, (batch,))
+                yield Statement(self._dialect.cancel_files, (batch,))
             return bool(rows)
 
         return await self._tables.run(steps)
 
     async def renew(self, job: Job, lease: float) -> bool:
-        renew = f"UPDATE antiphon_store_files SET claimed_until = {self._parts.until} WHERE {_HELD} RETURNING id"
+        renew = f"UPDATE antiphon_store_files SET claimed_until = {self._dialect.until} WHERE {_HELD} RETURNING id"
         return bool(await self._change(renew, job.row, job.claim, lease))
 
     async def release(self, job: Job, delay: float = 0, *, failed: bool = False) -> None:
         release = f"""
             UPDATE antiphon_store_files
-            SET claim = NULL, claimed_until = {self._parts.until}, attempts = attempts - $4 WHERE {_HELD}
+            SET claim = NULL, claimed_until = {self._dialect.until}, attempts = attempts - $4 WHERE {_HELD}
         """
         await self._change(release, job.row, job.claim, delay, 0 if failed else 1)
 
@@ -191,7 +191,7 @@ class SQLVectorStores(ABC):
         return store_of(rows[0]) if rows else None
 
     async def stores(self, owner: str | None, page: Page) -> tuple[list[VectorStore], bool]:
-        one_of, as_list, *_ = self._parts
+        one_of, as_list, *_ = self._dialect
         where, values = ("1 = 1", ()) if owner is None else ("owner = $1", (owner,))
         found, more = await listed(self._tables, f"SELECT id FROM {_TABLE}", _TABLE, where, values, page)
         ids = [store_id for (store_id,) in found]
@@ -257,7 +257,7 @@ class SQLVectorStores(ABC):
         if files is not None and not files:
             return []
         found = await self._found(store.id, search_query, limit, files)
-        one_of, as_list, *_ = self._parts
+        one_of, as_list, *_ = self._dialect
         # Files being indexed, or just removed, are not in these rows.
         statement = f"{_ENTRIES} WHERE {{row}} {one_of} AND store = $2 AND status = 'completed'"
         rows = await self._tables.fetch(statement, as_list([*{chunk.file for chunk in found}]), store.id)

@@ -30,7 +30,7 @@ _QUESTION_WORDS = """
 _STOP_WORDS = frozenset(_QUESTION_WORDS.split())
 
 
-def searchable(text: str) -> str:
+def to_indexed_text(text: str) -> str:
     """Split scripts without spaces into characters, and append `camelCase` parts."""
     text = _WIDE.sub(r" \g<0> ", text)
     parts = [" ".join(_CAMEL.split(word)) for word in _WORD.findall(text) if _CAMEL.search(word)]
@@ -44,7 +44,7 @@ def terms(text: str) -> list[str]:
     return significant[:MAX_TERMS]
 
 
-def stored_terms(text: str) -> tuple[list[str], int]:
+def indexed_terms(text: str) -> tuple[list[str], int]:
     """Return all terms in a text, repeated as often as they occur, and the number of words."""
     found: list[str] = []
     words = 0
@@ -68,7 +68,7 @@ def _terms_of_word(word: str) -> Iterator[str]:
         yield from dict.fromkeys(part.lower() for part in [narrow, *_CAMEL.split(narrow)])
 
 
-def affordable(counts: Mapping[str, int]) -> list[str]:
+def terms_within_posting_budget(counts: Mapping[str, int]) -> list[str]:
     """
     Return the terms to search for, rarest first; `counts` is the number of chunks per term.
 
