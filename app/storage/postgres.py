@@ -277,8 +277,8 @@ class PostgresTables:
 
         return await self._client.transaction(work, idempotent=idempotent)
 
-    def lock_owner(self, owner: str) -> Steps[None]:
-        yield Statement("SELECT pg_advisory_xact_lock(hashtextextended('antiphon files ' || $1, 0))", (owner,))
+    def advisory_lock(self, key: str) -> Steps[None]:
+        yield Statement("SELECT pg_advisory_xact_lock(hashtextextended('antiphon files ' || $1, 0))", (key,))
 
     async def _query(self, connection: Connection, statement: Statement) -> Rows:
         text = self._text(statement.text)

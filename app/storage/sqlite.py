@@ -217,7 +217,7 @@ class SQLiteTables:
 
         return await self._db.write(work)
 
-    def lock_owner(self, owner: str) -> Steps[None]:
+    def advisory_lock(self, key: str) -> Steps[None]:
         """Do nothing: only one transaction runs at a time."""
         yield from ()
 

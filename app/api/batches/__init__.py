@@ -201,7 +201,7 @@ class BatchWorker:
                 files[name] = File(writer.id, batch.owner, filename, "batch_output", writer.bytes, now, expires_at)
             if await self._records.end(batch, self._name, status, files):
                 for writer in writers.values():
-                    writer.kept = True
+                    writer.committed = True
                 await self._announce_end(batch, status)
 
     async def _output(self, batch: BatchJob, status: str) -> AsyncIterator[tuple[bool, bytes]]:

@@ -75,7 +75,7 @@ class Page:
         """The SQL sort order, `ASC` or `DESC`. Callers read `limit + 1` entries."""
         return "DESC" if self.descending != self._backwards else "ASC"
 
-    def cut(self, entries: list[T]) -> tuple[list[T], bool]:
+    def trim(self, entries: list[T]) -> tuple[list[T], bool]:
         """Trim the entries read to the page, in page order. Also returns whether more exist."""
         more, entries = len(entries) > self.limit, entries[: self.limit]
         return (entries[::-1] if self._backwards else entries), more

@@ -11,7 +11,7 @@ from app.storage.tables import Row, Statement, Steps, single
 from app.tools.files import File, Page
 from app.tools.files.batches import MAX_UNFINISHED, BatchJob, BatchRequest, ClaimedRequest, RequestResult
 from app.tools.files.multipart_sql import add_file
-from app.tools.files.tables import FileTables, listed
+from app.tools.files.tables import FileTables, fetch_page
 
 # `/v1/batches` requests, deleted when their batch ends.
 BATCH_TABLES = """
@@ -133,7 +133,7 @@ class SQLBatches:
         )
 
         def steps() -> Steps[bool]:
-            yield from self._tables.lock_owner(batch.owner)
+            yield from self._tables.advisory_lock(batch.owner)
             unfinished = f"owner = $1 AND status NOT IN {_ENDED}"
             count = f"SELECT count(*) FROM antiphon_request_batches WHERE {unfinished}"
             ((number,),) = yield Statement(count, (batch.owner,))
@@ -150,7 +150,7 @@ class SQLBatches:
 
     async def list(self, owner: str, page: Page) -> tuple[list[BatchJob], bool]:
         table = "antiphon_request_batches"
-        rows, more = await listed(self._tables, _BATCH, table, "owner = $1", (owner,), page)
+        rows, more = await fetch_page(self._tables, _BATCH, table, "owner = $1", (owner,), page)
         return [_batch_of(row) for row in rows], more
 
     async def cancel(self, owner: str, batch_id: str) -> bool:
@@ -175,9 +175,9 @@ class SQLBatches:
                 claim = "UPDATE antiphon_request_batches SET claim = $2, claimed_until = {now} + $3 WHERE id = $1"
                 yield Statement(claim, (row[0], worker, lease))
                 # A process that died may have stored some requests from the file: read it again.
-                forget = "DELETE FROM antiphon_batch_requests WHERE batch = $1"
+                delete = "DELETE FROM antiphon_batch_requests WHERE batch = $1"
                 if _batch_of(row).status == "validating":
-                    yield Statement(forget, (row[0],))
+                    yield Statement(delete, (row[0],))
             return _batch_of(rows[0]) if rows else None
 
         return await self._tables.run(steps)
@@ -221,7 +221,7 @@ class SQLBatches:
             return []  # without the lock, which blocks all processes
 
         def steps() -> Steps[Sequence[ClaimedRequest]]:
-            yield from self._tables.lock_owner("batches")
+            yield from self._tables.advisory_lock("batches")
             running = {str(row[0]): int(row[1]) for row in (yield Statement(_RUNNING))}
             free = min(most - sum(running.values()), CLAIMED)
             batches: dict[str, str] = {row[0]: row[1] for row in (yield Statement(_OPEN))}

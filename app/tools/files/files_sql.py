@@ -12,7 +12,7 @@ from app.tools.files.contents import Contents, Owner
 from app.tools.files.contents.attachments import Attachments
 from app.tools.files.contents.objects import ObjectContents
 from app.tools.files.multipart_sql import ALIVE, PARTS_OF_FILE, STORED_BYTES, SQLUploads, add_file, within_limit
-from app.tools.files.tables import FileTables, listed
+from app.tools.files.tables import FileTables, fetch_page
 
 _FILE = "SELECT id, owner, filename, purpose, bytes, created_at, expires_at FROM antiphon_files"
 
@@ -54,7 +54,7 @@ class SQLFileStore:
 
     async def files(self, owner: str, page: Page, purpose: str | None = None) -> tuple[list[File], bool]:
         where = f"owner = $1 AND {ALIVE} AND (CAST($2 AS text) IS NULL OR purpose = $2)"
-        rows, more = await listed(self._tables, _FILE, "antiphon_files", where, (owner, purpose), page)
+        rows, more = await fetch_page(self._tables, _FILE, "antiphon_files", where, (owner, purpose), page)
         return [File(*row) for row in rows], more
 
     async def content(self, file_id: str) -> AsyncIterator[bytes]:

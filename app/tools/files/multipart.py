@@ -277,7 +277,7 @@ class PartWriter(ContentWriter):
             raise InvalidRequest(message, param="data")
         if refusal:
             raise InvalidRequest("The upload has already ended.", param="upload_id")
-        self.kept = True
+        self.committed = True
         return part
 
 

@@ -7,12 +7,12 @@ from dataclasses import astuple
 
 from app.storage.tables import Rows, Statement, Steps, single
 from app.tools.files import File
-from app.tools.files.contents import keep_content
+from app.tools.files.contents import claim_content
 from app.tools.files.multipart import UPLOAD_LIFETIME, MultipartUpload, UploadPart
 from app.tools.files.tables import FileTables
 
-KEPT = 86_400  # seconds; retention of ended uploads
-_SWEPT = 100  # uploads per statement
+ENDED_TTL = 86_400  # seconds; retention of ended uploads
+_EXPIRED_PER_STATEMENT = 100  # uploads per statement
 
 # A completed file's parts are in `antiphon_upload_parts`; their content is stored like a file's.
 MULTIPART_TABLES = """
@@ -68,8 +68,8 @@ _CREATE = """
 INSERT INTO antiphon_multipart_uploads (id, owner, filename, purpose, bytes, created_at, expires_at, lifetime)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 """
-_FORGET_PARTS = "DELETE FROM antiphon_upload_parts WHERE upload = $1 AND file IS NULL RETURNING id"
-_REMOVE = "INSERT INTO antiphon_removed (content) VALUES ($1)"
+_DELETE_UNUSED_PARTS = "DELETE FROM antiphon_upload_parts WHERE upload = $1 AND file IS NULL RETURNING id"
+_MARK_REMOVED = "INSERT INTO antiphon_removed (content) VALUES ($1)"
 _END = f"UPDATE antiphon_multipart_uploads SET status = $2, file = $3 WHERE id = $1 AND {_PENDING} RETURNING id"
 _ADD_FILE = """
 INSERT INTO antiphon_files (id, owner, filename, purpose, bytes, created_at, expires_at)
@@ -77,7 +77,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7)
 """
 _OVERDUE = f"""
 SELECT id FROM antiphon_multipart_uploads WHERE status = 'pending' AND expires_at <= {{now}}
-LIMIT {_SWEPT} FOR UPDATE SKIP LOCKED
+LIMIT {_EXPIRED_PER_STATEMENT} FOR UPDATE SKIP LOCKED
 """
 _OLD = "DELETE FROM antiphon_multipart_uploads WHERE created_at <= {now} - $1"
 
@@ -86,7 +86,7 @@ def within_limit(tables: FileTables, owner: str, size: int, limit: int | None) -
     """Return whether an owner may store `size` more bytes. Locks the owner, so that concurrent uploads wait."""
     if limit is None:
         return True
-    yield from tables.lock_owner(owner)
+    yield from tables.advisory_lock(owner)
     ((stored,),) = yield Statement(STORED_BYTES, (owner,))
     return bool(stored + size <= limit)
 
@@ -94,7 +94,7 @@ def within_limit(tables: FileTables, owner: str, size: int, limit: int | None) -
 def add_file(file: File) -> Steps[None]:
     """Make a file visible after its content was written; raises `FilesUnavailable` if the content was abandoned."""
     yield Statement(_ADD_FILE, astuple(file))  # fields are in column order, here and below
-    yield from keep_content(file.id, "file")
+    yield from claim_content(file.id, "file")
 
 
 class SQLUploads:
@@ -131,7 +131,7 @@ class SQLUploads:
             yield Statement(update, (part.upload_id, part.bytes))
             insert = "INSERT INTO antiphon_upload_parts (id, upload, bytes, created_at) VALUES ($1, $2, $3, $4)"
             yield Statement(insert, astuple(part))
-            yield from keep_content(part.id, "part")
+            yield from claim_content(part.id, "part")
             return None
 
         return await self._tables.run(steps)
@@ -166,13 +166,13 @@ class SQLUploads:
         """Expire overdue uploads with their parts, and delete old records."""
         while await self._tables.fetch(_OVERDUE.partition("FOR UPDATE")[0]):  # without the transaction's lock
             await self._tables.run(_expire)
-        await self._tables.run(lambda: single(_OLD, KEPT + UPLOAD_LIFETIME))
+        await self._tables.run(lambda: single(_OLD, ENDED_TTL + UPLOAD_LIFETIME))
 
 
 def _remove_parts(upload_id: str) -> Steps[None]:
     """Delete an upload's unused parts. The next sweep deletes their content."""
-    for row in (yield Statement(_FORGET_PARTS, (upload_id,))):
-        yield Statement(_REMOVE, (*row,))
+    for row in (yield Statement(_DELETE_UNUSED_PARTS, (upload_id,))):
+        yield Statement(_MARK_REMOVED, (*row,))
 
 
 def _expire() -> Steps[None]:

@@ -16,12 +16,12 @@ from app.tools.files import Page, UnknownCursor
 class FileTables(Tables, Protocol):
     """A file database; every method raises `FilesUnavailable` in an outage."""
 
-    def lock_owner(self, owner: str) -> Steps[None]:
-        """Lock an owner until the transaction ends, so that concurrent uploads together cannot exceed a limit."""
+    def advisory_lock(self, key: str) -> Steps[None]:
+        """Lock a key, such as an owner, until the transaction ends, so that concurrent uploads keep the limit."""
         ...
 
 
-async def listed(
+async def fetch_page(
     tables: FileTables, select: str, table: str, where: str, values: tuple[object, ...], page: Page
 ) -> tuple[Sequence[Row], bool]:
     """
@@ -39,4 +39,4 @@ async def listed(
         conditions.append(f"{{row}} {comparison} ${len(bounds)}")
     limit = f"LIMIT ${len(bounds) + 1}"
     statement = f"{select} WHERE {' AND '.join(conditions)} ORDER BY {{row}} {page.order} {limit}"
-    return page.cut([*await tables.fetch(statement, *bounds, page.limit + 1)])
+    return page.trim([*await tables.fetch(statement, *bounds, page.limit + 1)])

@@ -62,7 +62,7 @@ class Files:
 
 
 class ContentWriter:
-    """Receives content: writes it to the store in pieces, and deletes it on exit unless `kept`."""
+    """Receives content: writes it to the store in pieces, and deletes it on exit unless `committed`."""
 
     def __init__(self, store: FileStore, content_id: str, max_bytes: int, field: str) -> None:
         """`field` is the form field with the content."""
@@ -70,7 +70,7 @@ class ContentWriter:
         self._buffer = bytearray()
         self._pieces = 0
         self.id = content_id
-        self.kept = False
+        self.committed = False
         self.bytes = 0
 
     async def __aenter__(self) -> Self:
@@ -79,7 +79,7 @@ class ContentWriter:
     async def __aexit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self.kept and self._pieces:
+        if not self.committed and self._pieces:
             with contextlib.suppress(Exception):  # the next sweep deletes the rest
                 await self._store.discard(self.id)
 
@@ -139,7 +139,7 @@ class Upload(ContentWriter):
         file = File(self.id, self._owner, cleaned_filename(filename), purpose, self.bytes, now, expires_at)
         if not await self._store.add(file, self._max_owner_bytes):
             raise storage_full(self._max_owner_bytes, "file")  # a concurrent upload has used the quota
-        self.kept = True
+        self.committed = True
         return file
 
 

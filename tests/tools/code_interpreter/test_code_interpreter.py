@@ -446,7 +446,7 @@ async def test_container_that_is_idle_expires_with_its_processes(bubblewrap: Bub
         ({}, "provider"),
         ({"provider": "docker"}, "provider"),
         ({"provider": "bubblewrap", "python": "/opt/python"}, "python"),
-        ({"provider": "bubblewrap", "python": "/usr/bin/no-python"}, "no /usr/bin/no-python"),
+        ({"provider": "bubblewrap", "python": "/usr/bin/no-python"}, "/usr/bin/no-python not found"),
     ],
 )
 def test_code_interpreter_table_that_is_invalid_is_refused(

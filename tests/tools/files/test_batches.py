@@ -241,7 +241,7 @@ class CountedTables:
     def __init__(self, tables: FileTables) -> None:
         self._tables = tables
         self.count = 0
-        self.fetch, self.lock_owner = tables.fetch, tables.lock_owner
+        self.fetch, self.advisory_lock = tables.fetch, tables.advisory_lock
 
     async def run(self, steps: Callable[[], Steps[Any]]) -> Any:
         def counted() -> Steps[Any]:

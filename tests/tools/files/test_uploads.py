@@ -22,7 +22,7 @@ from app.tools.files.multipart import (
     CreateUpload,
     MultipartUploads,
 )
-from app.tools.files.multipart_sql import KEPT
+from app.tools.files.multipart_sql import ENDED_TTL
 from tests.support.file_places import FilePlace
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
@@ -233,7 +233,7 @@ async def test_upload_that_is_not_completed_in_time_expires(database: FilePlace)
             await uploads.complete("ada", str(upload["id"]), CompleteUpload(part_ids=[part.id]))
         await store.sweep()
         assert database.pieces() == 0, sweeps
-    database.advance(KEPT + UPLOAD_LIFETIME)
+    database.advance(ENDED_TTL + UPLOAD_LIFETIME)
     await store.sweep()
     assert await store.uploads.get("ada", str(upload["id"])) is None
     await store.aclose()

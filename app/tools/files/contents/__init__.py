@@ -46,7 +46,7 @@ class Contents(Protocol):
         ...
 
 
-def keep_content(content_id: str, kind: Literal["file", "part", "attachment"]) -> Steps[None]:
+def claim_content(content_id: str, kind: Literal["file", "part", "attachment"]) -> Steps[None]:
     """Move the claim from the upload to a row added in the same transaction; raises `FilesUnavailable`."""
     if not (yield Statement("DELETE FROM antiphon_uploads WHERE file = $1 RETURNING file", (content_id,))):
         raise FilesUnavailable  # swept as abandoned

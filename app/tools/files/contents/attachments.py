@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from app.storage.tables import Statement, Steps, single
 from app.tools.files import PIECE
-from app.tools.files.contents import Owner, keep_content
+from app.tools.files.contents import Owner, claim_content
 from app.tools.files.contents.objects import ObjectContents
 from app.tools.files.multipart_sql import within_limit
 from app.tools.files.tables import FileTables
@@ -187,7 +187,7 @@ def _add(tables: FileTables, attachment: Attachment, limit: int | None) -> Steps
     if not (yield from within_limit(tables, attachment.owner, attachment.bytes, limit)):
         return False
     yield Statement(_ADD, tuple(attachment))
-    yield from keep_content(attachment.id, "attachment")
+    yield from claim_content(attachment.id, "attachment")
     return True
 
 

@@ -71,7 +71,7 @@ class ObjectContents:
                 await writer.abort()
         finally:
             if await self._tables.run(lambda: single(claim, content_id)):
-                await self._erase([content_id])
+                await self._delete_objects([content_id])
 
     async def has(self, content_id: str) -> bool:
         return bool(await self._tables.fetch("SELECT 1 FROM antiphon_objects WHERE content = $1", content_id))
@@ -91,7 +91,7 @@ class ObjectContents:
     async def sweep(self) -> None:
         """Delete unclaimed objects: deleted files, expired files and abandoned uploads."""
         while self._storage and (rows := await self._tables.fetch(_UNCLAIMED)):
-            await self._erase([content_id for (content_id,) in rows])
+            await self._delete_objects([content_id for (content_id,) in rows])
 
     async def check(self) -> None:
         """Check that existing objects have a storage. `ObjectStorage.check` checks the storage itself."""
@@ -106,10 +106,10 @@ class ObjectContents:
     async def _exists(self, owner: Owner) -> bool:
         return bool((await self._tables.fetch(f"SELECT {owner.exists}", owner.id))[0][0])
 
-    async def _erase(self, content_ids: Sequence[str]) -> None:
+    async def _delete_objects(self, content_ids: Sequence[str]) -> None:
         """Delete objects, then their rows. If the storage fails, the next sweep retries."""
         await self._required().delete(content_ids)
-        await self._tables.run(lambda: _forget(content_ids))
+        await self._tables.run(lambda: _delete_rows(content_ids))
 
     def _required(self) -> ObjectStorage:
         if self._storage is None:
@@ -122,6 +122,6 @@ def _begin(content_id: str) -> Steps[None]:
     yield Statement(_CLAIM, (content_id,))
 
 
-def _forget(content_ids: Sequence[str]) -> Steps[None]:
+def _delete_rows(content_ids: Sequence[str]) -> Steps[None]:
     statement = "DELETE FROM antiphon_objects WHERE content = $1"
     yield Statement(statement, many=[(content_id,) for content_id in content_ids])

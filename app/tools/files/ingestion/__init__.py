@@ -1,1 +1,1 @@
-"""Indexing of files: extract the text, cut it into chunks, embed and store them."""
+"""Indexing of files: extracts text, splits it into chunks, embeds and stores them."""

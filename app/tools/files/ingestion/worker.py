@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-READERS = 3  # files indexed concurrently per process; one fewer per owner
+INDEXING_WORKERS = 3  # files indexed concurrently per process; one fewer per owner
 POLL = 5.0  # seconds between checks for files abandoned by other processes
 SWEEP = 60.0  # seconds between sweeps of expired and deleted data
 ATTEMPTS = 3  # per file, and per step during an outage
@@ -61,16 +61,16 @@ class Ingestion:
         """
         self._files, self._records, self._embeddings = files, records, embeddings
         self._lease, self._index_timeout, self._retry_pause = lease, index_timeout, retry
-        self._calls = IsolatedCalls(READERS, seconds=parse_timeout, memory=MAX_MEMORY)
+        self._calls = IsolatedCalls(INDEXING_WORKERS, seconds=parse_timeout, memory=MAX_MEMORY)
         self._tasks: list[asyncio.Task[None]] = []
-        self._wakeups = [asyncio.Event() for _ in range(READERS)]
+        self._wakeups = [asyncio.Event() for _ in range(INDEXING_WORKERS)]
         self._claiming = asyncio.Lock()
         self._owners: Counter[str] = Counter()  # files being indexed, per owner
 
     def start(self, account_of: Callable[[str], Account]) -> None:
         """Start the workers and the sweep. Embeddings are charged to `account_of` the key that added the file."""
         self._account_of = account_of
-        self._tasks = [asyncio.create_task(self._read_all(wakeup)) for wakeup in self._wakeups]
+        self._tasks = [asyncio.create_task(self._work(wakeup)) for wakeup in self._wakeups]
         self._tasks.append(asyncio.create_task(self._sweep_all()))
 
     def wake(self) -> None:
@@ -81,7 +81,7 @@ class Ingestion:
         """Stop. Unfinished files are released for other processes or the next start."""
         await end(*self._tasks)
 
-    async def _read_all(self, wakeup: asyncio.Event) -> None:
+    async def _work(self, wakeup: asyncio.Event) -> None:
         while True:
             wakeup.clear()
             try:
@@ -93,7 +93,7 @@ class Ingestion:
                 continue
             wakeup.set()  # more files may be queued
             try:
-                await self._read_claimed(job)
+                await self._ingest_claimed(job)
             except FilesUnavailable:
                 pass  # the claim expires
             except Exception:
@@ -104,7 +104,7 @@ class Ingestion:
     async def _claim(self) -> Job | None:
         """Claim a file, unless its owner already occupies all workers but one."""
         async with self._claiming:
-            busy = [owner for owner, count in self._owners.items() if count >= READERS - 1]
+            busy = [owner for owner, count in self._owners.items() if count >= INDEXING_WORKERS - 1]
             job = await self._records.claim(self._lease, busy)
             if job:
                 self._owners[job.owner] += 1
@@ -126,8 +126,8 @@ class Ingestion:
                 logger.exception("sweep of expired files failed")
             await asyncio.sleep(SWEEP)
 
-    async def _read_claimed(self, job: Job) -> None:
-        reading = asyncio.create_task(self._read(job))
+    async def _ingest_claimed(self, job: Job) -> None:
+        reading = asyncio.create_task(self._ingest_or_fail(job))
         renewal = asyncio.create_task(self._renew_claim(job))
         try:
             await asyncio.wait((reading, renewal), return_when=asyncio.FIRST_COMPLETED)
@@ -147,13 +147,13 @@ class Ingestion:
                 if not await self._records.renew(job, self._lease):
                     return
 
-    async def _read(self, job: Job) -> None:
+    async def _ingest_or_fail(self, job: Job) -> None:
         try:
             with tempfile.TemporaryDirectory(prefix="antiphon-") as folder:
                 await self._ingest_in_time(job, Path(folder))
         except UnreadableFile as error:
             await self._records.fail(job, error.code, error.message)
-        except _PutOff as error:
+        except _IngestionDeferred as error:
             await self._records.release(job, error.seconds)
         except EmbeddingsUnavailable as error:  # after all attempts: another claim would embed the whole file again
             logger.warning("file %s could not be embedded: %s", job.file_id, error.message)
@@ -232,7 +232,7 @@ class Ingestion:
         size, account = 0, self._account_of(job.key)
         chunks = _texts(text)
         with vectors.open("wb") as out:
-            while batch := await asyncio.to_thread(_take, chunks, BATCH):
+            while batch := await asyncio.to_thread(_next_texts, chunks, BATCH):
                 await _check_limits(account, begun=True)
                 embedded = await self._repeated(job, partial(self._embeddings.documents, batch, account))
                 if size and len(embedded[0]) != size:
@@ -242,7 +242,7 @@ class Ingestion:
         return size
 
 
-class _PutOff(Exception):
+class _IngestionDeferred(Exception):
     """Indexing must wait `seconds`, for example for a rate limit."""
 
     def __init__(self, seconds: float) -> None:
@@ -252,7 +252,7 @@ class _PutOff(Exception):
 
 async def _check_limits(account: Account, *, begun: bool = False) -> None:
     """
-    Raise `_PutOff` if the key's tokens for this minute are used up, and `UnreadableFile` if its budget is.
+    Raise `_IngestionDeferred` if the key's tokens for this minute are used up, and `UnreadableFile` if its budget is.
 
     A file that has `begun` may exceed the tokens per minute, like a model's response.
     """
@@ -262,7 +262,7 @@ async def _check_limits(account: Account, *, begun: bool = False) -> None:
         if error.code != TooManyRequests.code:
             raise UnreadableFile("server_error", error.message) from None
         if not begun:
-            raise _PutOff(error.retry_after or RETRY) from None
+            raise _IngestionDeferred(error.retry_after or RETRY) from None
 
 
 async def _write(content: AsyncIterator[bytes], path: Path) -> None:
@@ -277,7 +277,7 @@ def _texts(path: Path) -> Iterator[str]:
             yield orjson.loads(line)
 
 
-def _take(texts: Iterator[str], count: int) -> list[str]:
+def _next_texts(texts: Iterator[str], count: int) -> list[str]:
     return [text for _, text in zip(range(count), texts, strict=False)]
 
 

@@ -17,7 +17,7 @@ from app.tools.files import ABANDONED_AFTER, VectorsUnsupported
 from app.tools.files.files_sql import SQLFileStore
 from app.tools.files.multipart_sql import ALIVE
 from app.tools.files.postgres.database import PostgresDatabase, storable
-from app.tools.files.postgres.pieces import PostgresPieces, erase
+from app.tools.files.postgres.pieces import PostgresPieces, delete_removed
 from app.tools.files.postgres.schema import POSTGRES_NAMES, NoVectorsError
 from app.tools.files.postgres.vector_stores import PostgresVectorStores
 
@@ -67,7 +67,7 @@ class PostgresFileStore(SQLFileStore):
             pass
         await self.vector_stores.sweep()
         await self.uploads.sweep()
-        await erase(self._db)
+        await delete_removed(self._db)
         await self._sweep_objects()
 
     async def prepare_vectors(self) -> None:

@@ -47,16 +47,16 @@ class PostgresPieces(Pieces):
 
     async def discard(self, content_id: str) -> None:
         await self._db.fetch(_DISCARD, content_id)
-        await erase(self._db)
+        await delete_removed(self._db)
 
 
-async def erase(db: PostgresDatabase) -> None:
+async def delete_removed(db: PostgresDatabase) -> None:
     """Delete content and chunks of removed files."""
-    while await db.transaction(_erase_some):
+    while await db.transaction(_delete_some):
         pass
 
 
-async def _erase_some(connection: Connection) -> bool:
+async def _delete_some(connection: Connection) -> bool:
     """Delete some removed data, and return whether more may exist."""
     removed = await connection.fetch(_REMOVED)
     if not removed:

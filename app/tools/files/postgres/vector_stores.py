@@ -101,7 +101,7 @@ class PostgresVectorStores(SQLVectorStores):
         self._db = database
         self._index = PostgresIndex(database)
 
-    async def forget(self, entries: Sequence[Sequence[object]]) -> None:
+    async def delete_chunks(self, entries: Sequence[Sequence[object]]) -> None:
         """Does nothing: triggers record removals, and the file store's `sweep` deletes the chunks."""
 
     async def _text_of(self, store_id: str, file: int) -> list[str]:

@@ -135,11 +135,11 @@ class SQLiteFileStore(SQLFileStore):
             return _delete(db, file_id) if query(db, exists, (file_id, owner, self._clock())) else None
 
         removed = await self._db.write(work)
-        await self.vector_stores.forget(removed or ())
+        await self.vector_stores.delete_chunks(removed or ())
         return removed is not None
 
     async def sweep(self) -> None:
-        await self.vector_stores.forget(await self._db.write(self._sweep))
+        await self.vector_stores.delete_chunks(await self._db.write(self._sweep))
         await self.uploads.sweep()
         while await self._db.read(lambda db: query(db, "SELECT 1 FROM removed LIMIT 1")):
             await self._db.write(_delete_some)

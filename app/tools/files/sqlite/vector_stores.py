@@ -95,7 +95,7 @@ class SQLiteVectorStores(SQLVectorStores):
             values = (store.id, batch, file.id, file.key, attributes, strategy.max_tokens, strategy.overlap)
             yield Statement(_INSERT_FILE, (*values, store.owner))
 
-    async def forget(self, entries: Rows) -> None:
+    async def delete_chunks(self, entries: Rows) -> None:
         for store_id, row in entries:
             await self._in_thread(partial(self._index(store_id).remove, row))
 
@@ -148,7 +148,7 @@ class SQLiteVectorStores(SQLVectorStores):
                 SELECT id FROM stores WHERE expires_days IS NOT NULL AND last_active_at + expires_days * {DAY} <= ?
             ) RETURNING store, row
         """
-        await self.forget(await self._db.write(lambda db: query(db, statement, (now,))))
+        await self.delete_chunks(await self._db.write(lambda db: query(db, statement, (now,))))
         await self._db.write(lambda db: query(db, "DELETE FROM turns WHERE served <= ?", (now - DAY,)))
         # The indexes are listed before the stores are read: a store missing afterwards was deleted, permanently. An
         # empty store's index is retained, since files can be added at any time, and other processes may have it open.

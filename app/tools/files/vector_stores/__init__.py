@@ -16,7 +16,7 @@ from app.tools.files import Page, no_such_file
 from app.tools.files.embeddings import Embeddings, EmbeddingsUnavailable
 from app.tools.files.uploads import list_page
 from app.tools.files.vector_stores.filters import ComparisonFilter, CompoundFilter, predicate
-from app.tools.files.vector_stores.ranking import Ranked, RankingOptions, ranked
+from app.tools.files.vector_stores.ranking import Ranked, RankingOptions, rank
 from app.tools.files.vector_stores.records import (
     NewStoreFile,
     Query,
@@ -159,7 +159,7 @@ class VectorStores:
         texts = await self._embedded([*dict.fromkeys(queries)], account)
         searches = [self._records.search(store, text, each, matches) for text in texts for store in stores]
         candidates = [candidate for results in await asyncio.gather(*searches) for candidate in results]
-        return ranked(candidates, ranking or RankingOptions(), limit)
+        return rank(candidates, ranking or RankingOptions(), limit)
 
     async def add_file(
         self, owner: str, store_id: str, body: AddFile, access: KeyAccess = UNRESTRICTED

@@ -36,7 +36,7 @@ class Ranked(NamedTuple):
     score: float
 
 
-def ranked(candidates: Iterable[Candidate], options: RankingOptions, limit: int) -> list[Ranked]:
+def rank(candidates: Iterable[Candidate], options: RankingOptions, limit: int) -> list[Ranked]:
     """
     Return the best `limit` distinct chunks above the score threshold, best first.
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from app.storage.tables import Row, Rows, Statement, Steps, single
 from app.tools.files import Page
 from app.tools.files.multipart_sql import ALIVE
-from app.tools.files.tables import FileTables, listed
+from app.tools.files.tables import FileTables, fetch_page
 from app.tools.files.vector_stores.records import (
     Attributes,
     Candidate,
@@ -113,7 +113,7 @@ class SQLVectorStores(ABC):
         """Return the best `limit` chunks by keywords and the best by embedding, in these files, or in all (None)."""
 
     @abstractmethod
-    async def forget(self, entries: Sequence[Sequence[object]]) -> None:
+    async def delete_chunks(self, entries: Sequence[Sequence[object]]) -> None:
         """Delete the chunks of files removed from stores, given as (store id, row)."""
 
     async def _change(self, statement: str, *values: object) -> Rows:
@@ -193,7 +193,7 @@ class SQLVectorStores(ABC):
     async def stores(self, owner: str | None, page: Page) -> tuple[list[VectorStore], bool]:
         one_of, as_list, *_ = self._dialect
         where, values = ("1 = 1", ()) if owner is None else ("owner = $1", (owner,))
-        found, more = await listed(self._tables, f"SELECT id FROM {_TABLE}", _TABLE, where, values, page)
+        found, more = await fetch_page(self._tables, f"SELECT id FROM {_TABLE}", _TABLE, where, values, page)
         ids = [store_id for (store_id,) in found]
         rows = await self._tables.fetch(f"{_STORES} WHERE stores.id {one_of} GROUP BY stores.{{row}}", as_list(ids))
         stores = {store[0]: store_of(store) for store in rows}
@@ -224,7 +224,7 @@ class SQLVectorStores(ABC):
         if batch_id is not None:
             where += " AND batch = (SELECT {row} FROM antiphon_file_batches AS batches WHERE batches.id = $3)"
             values = (*values, batch_id)
-        rows, more = await listed(self._tables, _ENTRIES, "antiphon_store_files", where, values, page)
+        rows, more = await fetch_page(self._tables, _ENTRIES, "antiphon_store_files", where, values, page)
         return [store_file_of(entry) for entry in rows], more
 
     async def set_attributes(self, store: VectorStore, file_id: str, attributes: Attributes) -> bool:
@@ -234,7 +234,7 @@ class SQLVectorStores(ABC):
     async def remove(self, store: VectorStore, file_id: str) -> bool:
         statement = "DELETE FROM antiphon_store_files WHERE store = $1 AND id = $2 RETURNING store, {row}"
         removed = await self._change(statement, store.id, file_id)
-        await self.forget(removed)
+        await self.delete_chunks(removed)
         return bool(removed)
 
     async def text(self, store: VectorStore, file_id: str) -> list[str]:

@@ -390,7 +390,7 @@ async def test_reading_of_a_file_whose_renewal_fails_ends(
         while "was not indexed" not in caplog.text:
             await asyncio.sleep(0.01)
         assert records.renewals and server.requests
-        assert not [task for task in asyncio.all_tasks() if "Ingestion._read()" in repr(task)]
+        assert not [task for task in asyncio.all_tasks() if "Ingestion._ingest_or_fail()" in repr(task)]
         await ingestion.aclose()
 
 
