@@ -19,7 +19,7 @@ from app.tools.files.vector_stores.records import (
     VectorStore,
 )
 from app.tools.files.vector_stores.rows import encode_fields
-from app.tools.files.vector_stores.sql import QUEUES, Dialect, FoundChunk, SQLVectorStores, job_of
+from app.tools.files.vector_stores.sql import QUEUES, FoundChunk, SQLDialect, SQLVectorStores, job_of
 
 SWEPT_FILES = 100  # expired stores' files per statement
 
@@ -87,7 +87,7 @@ DELETE FROM antiphon_store_files WHERE number IN (
 _OLD_TURNS = "DELETE FROM antiphon_turns WHERE served < clock_timestamp() - interval '1 day'"
 
 
-_DIALECT = Dialect(
+_DIALECT = SQLDialect(
     one_of="= ANY ($1)",
     as_list=lambda values: [*map(storable, values)],
     until="clock_timestamp() + make_interval(secs => $3)",

@@ -30,7 +30,7 @@ from app.tools.files.vector_stores.records import (
     VectorStore,
 )
 from app.tools.files.vector_stores.rows import encode_fields
-from app.tools.files.vector_stores.sql import QUEUES, Dialect, FoundChunk, SQLVectorStores, job_of
+from app.tools.files.vector_stores.sql import QUEUES, FoundChunk, SQLDialect, SQLVectorStores, job_of
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ _INSERT_FILE = """
 INSERT INTO antiphon_store_files (store, batch, id, key, attributes, max_tokens, overlap, queue, created_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, CAST({now} AS bigint))
 """
-_DIALECT = Dialect(
+_DIALECT = SQLDialect(
     one_of=_ONE_OF,
     as_list=json.dumps,
     until="{now} + $3",

@@ -72,7 +72,7 @@ WITH RECURSIVE queues (queue) AS (
 """
 
 
-class Dialect(NamedTuple):
+class SQLDialect(NamedTuple):
     """Database-specific parts of the statements."""
 
     one_of: str  # condition: a column is in the list, parameter 1
@@ -94,7 +94,7 @@ class FoundChunk(NamedTuple):
 class SQLVectorStores(ABC):
     """`VectorStoreRecords` methods shared by the SQL databases."""
 
-    def __init__(self, tables: FileTables, dialect: Dialect) -> None:
+    def __init__(self, tables: FileTables, dialect: SQLDialect) -> None:
         self._tables = tables
         self._dialect = dialect
 
