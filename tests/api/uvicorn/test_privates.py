@@ -18,6 +18,7 @@ from uvicorn.protocols.websockets import websockets_sansio_impl
 from uvicorn.supervisors.multiprocess import Multiprocess
 
 from app.api.uvicorn.http import HTTPProtocol
+from app.api.uvicorn.response_writes import ResponseWrites
 from app.api.uvicorn.websocket import WebSocketProtocol
 from app.cli.serve import _Server, _Workers
 
@@ -25,11 +26,17 @@ from app.cli.serve import _Server, _Workers
 # that it overrides, which uvicorn has to call.
 USED = {
     HTTPProtocol: {
-        *("app_state", "client", "cycle", "flow", "headers", "logger", "loop", "parser", "scope", "timeout_keep_alive"),
+        *("app", "app_state", "client", "cycle", "flow", "headers", "logger", "loop", "parser", "scope"),
+        *("access_logger", "expect_100_continue", "pipeline", "server_state", "timeout_keep_alive"),
         *("timeout_keep_alive_handler", "timeout_keep_alive_task", "transport", "url"),
-        *("_should_upgrade", "_unset_keepalive_if_required"),
+        *("_should_upgrade", "_start_asgi_task", "_unset_keepalive_if_required"),
         *("handle_websocket_upgrade", "connection_made", "connection_lost", "data_received", "on_message_begin"),
         *("on_headers_complete", "on_body", "on_message_complete", "on_response_complete", "shutdown"),
+    },
+    ResponseWrites: {
+        *("chunked_encoding", "default_headers", "disconnected", "expected_content_length", "flow", "keep_alive"),
+        *("message_event", "on_response", "response_complete", "response_started", "scope", "send", "transport"),
+        "waiting_for_100_continue",
     },
     WebSocketProtocol: {
         *("app_state", "close_sent", "close_timer", "conn", "frames", "handshake_complete", "logger"),
@@ -40,13 +47,7 @@ USED = {
     _Server: {"shutdown"},
     _Workers: {"processes", "signal_queue", "sockets", "handle_hup", "handle_signals", "terminate_all"},
 }
-CYCLE = {
-    "disconnected",
-    "keep_alive",
-    "more_body",
-    "response_complete",
-    "send",
-}  # of `HTTPProtocol.cycle`, a request and its answer
+CYCLE = {"disconnected", "more_body", "response_complete"}  # of `HTTPProtocol.cycle`, a request and its answer
 
 
 def used_by(ours: type) -> set[str]:
