@@ -33,7 +33,7 @@ from app.responses.delivery import EventWriter, NoDelivery, Outbox
 from app.responses.generate import Generation
 from app.responses.images import turn_changes
 from app.stores import Change, Store, apply_with
-from app.stores.event_log import Batch, EventLog, LeaseState, RunKey
+from app.stores.event_log import EventLog, EventSegment, LeaseState, RunKey
 
 T = TypeVar("T")
 
@@ -366,7 +366,7 @@ class RunWorker:
         queued: Response = {**turn.response, "output": []}
         await self._log.begin(self._run.key, self._worker)
         await self._store.apply(*await turn_changes(self._run.key.bucket, turn))
-        await self._log.append(self._run.key, self._worker, batch_of(events))
+        await self._log.append(self._run.key, self._worker, segment_of(events))
         return queued
 
     def begin(self, ended: Callable[[], object]) -> None:
@@ -414,10 +414,10 @@ class RunWorker:
     async def _write_batch(self) -> None:
         """Append the events that are not written yet."""
         for part in self._unwritten.take().parts():
-            await self._append(batch_of(part))
+            await self._append(segment_of(part))
             await asyncio.sleep(0)  # for other requests: appending to a log in memory does not yield
 
-    async def _append(self, batch: Batch) -> None:
+    async def _append(self, batch: EventSegment) -> None:
         if batch.ends and (announce := self._announce):
             try:
                 await persist(lambda: announce(self._run.response), self._timeout)
@@ -492,7 +492,9 @@ async def persist(attempt: Callable[[], Awaitable[T]], seconds: float) -> T:
         pause = min(2 * pause, 1)
 
 
-def batch_of(events: EventBatch) -> Batch:
+def segment_of(events: EventBatch) -> EventSegment:
     """Encode consecutive events."""
     first, last = events.first, events.last
-    return Batch(first["sequence_number"], last["sequence_number"], encode_sse(events), ends=last["type"] in _LAST)
+    return EventSegment(
+        first["sequence_number"], last["sequence_number"], encode_sse(events), ends=last["type"] in _LAST
+    )

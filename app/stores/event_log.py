@@ -17,7 +17,7 @@ class RunKey(NamedTuple):
     id: str
 
 
-class Batch(NamedTuple):
+class EventSegment(NamedTuple):
     """Encoded events that were emitted together."""
 
     first: int  # the first event's sequence number
@@ -37,7 +37,7 @@ class EventLog(Protocol):
     """
     Events and workers of background runs. Every method can raise `StoreUnavailable`.
 
-    A single worker at a time holds a run's lease, and only its batches are stored. The lease expires `lease` seconds
+    A single worker at a time holds a run's lease, and only its segments are stored. The lease expires `lease` seconds
     after its last renewal; then another worker can claim it. A log is deleted `ttl` seconds after its last use. A
     worker's name is unique to a process.
     """
@@ -46,11 +46,11 @@ class EventLog(Protocol):
         """Create the log for a new run, with the lease held by the worker."""
         ...
 
-    async def append(self, run: RunKey, worker: str, batch: Batch) -> LeaseState:
+    async def append(self, run: RunKey, worker: str, segment: EventSegment) -> LeaseState:
         """
-        Append a batch, and renew the lease.
+        Append a segment, and renew the lease.
 
-        A batch is ignored if the worker has lost the lease, or if its first event does not follow the last stored
+        A segment is ignored if the worker has lost the lease, or if its first event does not follow the last stored
         event. A call with an unknown result can therefore be repeated.
         """
         ...
@@ -69,11 +69,11 @@ class EventLog(Protocol):
 
     async def state(self, run: RunKey) -> RunState: ...
 
-    async def read(self, run: RunKey, after: int, wait: float = 0) -> list[Batch]:
+    async def read(self, run: RunKey, after: int, wait: float = 0) -> list[EventSegment]:
         """
-        Return the next batches (possibly not all) with events after the sequence number `after`, oldest first.
+        Return the next segments (possibly not all) with events after the sequence number `after`, oldest first.
 
-        Waits up to `wait` seconds for a batch.
+        Waits up to `wait` seconds for a segment.
         """
         ...
 

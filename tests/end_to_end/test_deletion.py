@@ -24,7 +24,7 @@ from app.core.types.request import CreateResponse
 from app.errors import StoreUnavailable
 from app.responses.background import Background
 from app.stores import Change, Store
-from app.stores.event_log import Batch, EventLog, LoggingStore, RunKey
+from app.stores.event_log import EventLog, EventSegment, LoggingStore, RunKey
 from app.stores.memory import MemoryStore
 from app.stores.purging import purging
 from tests.faults.servers import server
@@ -204,7 +204,7 @@ async def test_response_deleted_while_it_is_ended_for_a_dead_worker_stays_delete
     await ending
     assert CANARY.encode() not in place.contents()
     assert await log.state(run) == "absent"
-    assert await log.append(run, "anybody", Batch(0, 0, CANARY.encode())) == "lost"
+    assert await log.append(run, "anybody", EventSegment(0, 0, CANARY.encode())) == "lost"
     await background.aclose()
     await store.aclose()
 

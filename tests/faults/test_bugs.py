@@ -16,7 +16,7 @@ from app.backends import Question
 from app.core.profile import Profile
 from app.core.sse import encoder
 from app.stores import Change
-from app.stores.event_log import Batch, LeaseState, RunKey
+from app.stores.event_log import EventSegment, LeaseState, RunKey
 from app.stores.memory import MemoryStore
 from app.stores.memory.event_log import MemoryLog
 from app.tools import HostedFunction, Outcome, Report, ToolCall, ToolHost
@@ -120,12 +120,12 @@ class BuggyStore(MemoryStore):
 
 
 class BuggyLog(MemoryLog):
-    async def append(self, run: RunKey, worker: str, batch: Batch) -> LeaseState:
+    async def append(self, run: RunKey, worker: str, batch: EventSegment) -> LeaseState:
         if batch.first > 1:
             may_break("log", once=True)
         return await super().append(run, worker, batch)
 
-    async def read(self, run: RunKey, after: int, wait: float = 0) -> list[Batch]:
+    async def read(self, run: RunKey, after: int, wait: float = 0) -> list[EventSegment]:
         if after >= 0:
             may_break("read the log", once=True)
         return (await super().read(run, after, wait))[:1]

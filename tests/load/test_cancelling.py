@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from app.stores.event_log import Batch, RunKey
+from app.stores.event_log import EventSegment, RunKey
 from tests.support.redis_server import RedisServer
 from tests.support.store_places import redis_store
 
@@ -22,7 +22,7 @@ async def test_redis_query_that_is_cancelled_raises_it(redis_server: RedisServer
     ask: Callable[[], Awaitable[object]] = {
         "put": lambda: store.put(*RUN, b"record"),
         "all": lambda: store.all(RUN.bucket),
-        "append": lambda: log.append(RUN, "w1", Batch(0, 0, b"a")),
+        "append": lambda: log.append(RUN, "w1", EventSegment(0, 0, b"a")),
     }[question]
     went_on = []
 

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.stores.event_log import Batch, RunKey
+from app.stores.event_log import EventSegment, RunKey
 from tests.load.cluster import Cluster, caught_up, cluster, replicated, until
 from tests.load.conversations import TURNS, talk
 from tests.load.echo import Echo, answer_to
@@ -54,18 +54,18 @@ async def test_run_can_begin_while_its_slot_moves(nodes: Cluster) -> None:
     await asyncio.sleep(0.3)
     nodes.end_to_move(slot, target)
     await beginning
-    assert await log.append(RUN, "w1", Batch(0, 0, b"a")) == "held"
+    assert await log.append(RUN, "w1", EventSegment(0, 0, b"a")) == "held"
 
     target = (target + 1) % 3
     nodes.begin_to_move(slot, target)
     assert nodes.move_keys(slot, target, count=1) == 1
-    appending = asyncio.create_task(log.append(RUN, "w1", Batch(1, 1, b"b", ends=True)))
+    appending = asyncio.create_task(log.append(RUN, "w1", EventSegment(1, 1, b"b", ends=True)))
     await asyncio.sleep(0.3)
     nodes.move_keys(slot, target)
     nodes.end_to_move(slot, target)
     assert await appending == "held"
 
-    assert await log.read(RUN, -1) == [Batch(0, 0, b"a"), Batch(1, 1, b"b", ends=True)]
+    assert await log.read(RUN, -1) == [EventSegment(0, 0, b"a"), EventSegment(1, 1, b"b", ends=True)]
     await log.aclose()
     await store.aclose()
 

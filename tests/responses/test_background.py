@@ -28,7 +28,7 @@ from app.errors import BackendError
 from app.responses import run as running
 from app.responses.background import EventSubscription
 from app.responses.background.subscription import GONE
-from app.stores.event_log import Batch, EventLog, LoggingStore, RunKey
+from app.stores.event_log import EventLog, EventSegment, LoggingStore, RunKey
 from app.stores.memory import MemoryStore
 from tests.support import laws
 from tests.support.build import call, delta, finish, story, whole
@@ -698,8 +698,8 @@ def subscription(log: EventLog, run: RunKey) -> EventSubscription:
 async def test_events_that_version_0_2_stored_with_references_end_the_stream_with_an_error() -> None:
     log, run = MemoryStore(ttl=60).log(ttl=60, lease=60), RunKey("a", "resp_1")
     await log.begin(run, "w")
-    await log.append(run, "w", Batch(0, 0, b'event: x\ndata: {"delta":"Hello"}\n\n'))
-    await log.append(run, "w", Batch(1, 1, b'event: y\ndata: {"text":"\0000 0 {\0"}\n\n'))
+    await log.append(run, "w", EventSegment(0, 0, b'event: x\ndata: {"delta":"Hello"}\n\n'))
+    await log.append(run, "w", EventSegment(1, 1, b'event: y\ndata: {"text":"\0000 0 {\0"}\n\n'))
     sent = b"".join([data async for data in subscription(log, run).batches()])
     events = frames.decode_events(sent)
     assert [event.get("type") for event in events] == [None, "error"]

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.stores.event_log import Batch, EventLog, LoggingStore, RunKey
+from app.stores.event_log import EventLog, EventSegment, LoggingStore, RunKey
 from app.stores.memory.event_log import MemoryLog
 from tests.support.store_places import Memory, Place, Redis
 
@@ -15,7 +15,12 @@ LEASE = 20.0
 TTL = 1000.0
 RUN = RunKey("2f1c9a:c0ffee", "resp_1")
 
-HELLO = [Batch(0, 1, b"a"), Batch(2, 2, b"b"), Batch(3, 6, b"c"), Batch(7, 8, b"d", ends=True)]
+HELLO = [
+    EventSegment(0, 1, b"a"),
+    EventSegment(2, 2, b"b"),
+    EventSegment(3, 6, b"c"),
+    EventSegment(7, 8, b"d", ends=True),
+]
 
 
 @pytest.fixture
@@ -60,7 +65,7 @@ def advance(place: Place, seconds: float) -> None:
                 client.pexpire(key, client.pttl(key) - milliseconds)
 
 
-async def written(log: EventLog, run: RunKey = RUN, worker: str = "w1", batches: list[Batch] = HELLO) -> None:
+async def written(log: EventLog, run: RunKey = RUN, worker: str = "w1", batches: list[EventSegment] = HELLO) -> None:
     await log.begin(run, worker)
     for batch in batches:
         assert await log.append(run, worker, batch) == "held"
@@ -76,18 +81,18 @@ async def test_log_can_be_read_from_any_point(log: EventLog) -> None:
 async def test_log_batches_come_back_byte_for_byte(log: EventLog) -> None:
     data = bytes(range(256)) * 1000
     await log.begin(RUN, "w1")
-    await log.append(RUN, "w1", Batch(0, 0, data))
+    await log.append(RUN, "w1", EventSegment(0, 0, data))
 
-    assert await log.read(RUN, -1) == [Batch(0, 0, data)]
+    assert await log.read(RUN, -1) == [EventSegment(0, 0, data)]
 
 
 async def test_log_that_is_long_is_read_in_parts(log: EventLog) -> None:
-    batches = [Batch(number, number, b"%d" % number) for number in range(1100)]
+    batches = [EventSegment(number, number, b"%d" % number) for number in range(1100)]
     await log.begin(RUN, "w1")
     for batch in batches:
         await log.append(RUN, "w1", batch)
 
-    read: list[Batch] = []
+    read: list[EventSegment] = []
     while part := await log.read(RUN, read[-1].last if read else -1):
         read += part
     assert read == batches
@@ -99,11 +104,11 @@ async def test_logs_of_runs_never_mix(log: EventLog) -> None:
     ]
     for run in runs:
         await log.begin(run, "w1")
-        await log.append(run, "w1", Batch(0, 0, repr(run).encode()))
+        await log.append(run, "w1", EventSegment(0, 0, repr(run).encode()))
     await log.delete(RunKey("%", "_"))
 
     kept = {run: await log.read(run, -1) for run in runs}
-    assert kept == {run: [] if run.id == "_" else [Batch(0, 0, repr(run).encode())] for run in runs}
+    assert kept == {run: [] if run.id == "_" else [EventSegment(0, 0, repr(run).encode())] for run in runs}
 
 
 async def test_log_is_no_record_of_its_bucket(place: Place) -> None:
@@ -129,8 +134,10 @@ async def test_batch_added_again_adds_nothing(log: EventLog) -> None:
     assert await log.read(RUN, -1) == HELLO
 
 
-@pytest.mark.parametrize("overlapping", [Batch(1, 3, b"x"), Batch(2, 4, b"x"), Batch(0, 9, b"x", ends=True)])
-async def test_batch_that_does_not_follow_is_not_added(log: EventLog, overlapping: Batch) -> None:
+@pytest.mark.parametrize(
+    "overlapping", [EventSegment(1, 3, b"x"), EventSegment(2, 4, b"x"), EventSegment(0, 9, b"x", ends=True)]
+)
+async def test_batch_that_does_not_follow_is_not_added(log: EventLog, overlapping: EventSegment) -> None:
     await written(log, batches=HELLO[:2])
     assert await log.append(RUN, "w1", overlapping) == "held"
     assert await log.read(RUN, -1) == HELLO[:2]
@@ -144,7 +151,7 @@ async def test_batch_that_does_not_follow_is_not_added(log: EventLog, overlappin
 
 async def test_batch_after_the_end_is_not_added(log: EventLog) -> None:
     await written(log)
-    await log.append(RUN, "w1", Batch(9, 9, b"e"))
+    await log.append(RUN, "w1", EventSegment(9, 9, b"e"))
 
     assert await log.read(RUN, -1) == HELLO
 
@@ -164,7 +171,7 @@ async def test_reader_waits_for_the_next_batch(log: EventLog) -> None:
 
 async def test_reader_gets_the_events_of_another_process(log: EventLog, another: EventLog) -> None:
     await log.begin(RUN, "w1")
-    read: list[Batch] = []
+    read: list[EventSegment] = []
 
     async def follow() -> None:
         while not read or not read[-1].ends:
@@ -206,7 +213,7 @@ async def test_reader_that_is_cancelled_harms_nobody(log: EventLog) -> None:
     assert await log.read(RUN, -1, wait=60) == [HELLO[0]]
 
 
-async def _until_read(reading: asyncio.Task[list[Batch]], log: EventLog) -> list[Batch]:
+async def _until_read(reading: asyncio.Task[list[EventSegment]], log: EventLog) -> list[EventSegment]:
     """A log may return with nothing before the time is over; readers ask again."""
     return await reading or await log.read(RUN, -1, wait=60)
 
@@ -222,7 +229,7 @@ async def test_run_goes_from_begin_to_end(log: EventLog, place: Place) -> None:
     assert await log.state(RUN) == "orphaned"
     assert await log.renew("w1", [RUN]) == {RUN: "held"}
     assert await log.state(RUN) == "running"
-    await log.append(RUN, "w1", Batch(0, 0, b"a", ends=True))
+    await log.append(RUN, "w1", EventSegment(0, 0, b"a", ends=True))
     assert await log.state(RUN) == "ended"
     advance(place, LEASE + 1)
     assert await log.state(RUN) == "ended"
@@ -235,7 +242,7 @@ async def test_log_of_an_ended_run_is_not_kept_for_its_lease(place: Place) -> No
     running = RunKey(RUN.bucket, "resp_2")
     for run in (RUN, running):
         await log.begin(run, "one")
-        await log.append(run, "one", Batch(0, 0, b"a", ends=run == RUN))
+        await log.append(run, "one", EventSegment(0, 0, b"a", ends=run == RUN))
     advance(place, 3)
     assert [await log.state(run) for run in (RUN, running)] == ["absent", "running"]
     await store.purge()
@@ -248,7 +255,7 @@ async def test_appending_renews_the_lease(log: EventLog, place: Place) -> None:
     await log.begin(RUN, "w1")
     for number in range(4):
         advance(place, 0.7 * LEASE)
-        assert await log.append(RUN, "w1", Batch(number, number, b"")) == "held"
+        assert await log.append(RUN, "w1", EventSegment(number, number, b"")) == "held"
 
     assert await log.state(RUN) == "running"
 
@@ -364,7 +371,7 @@ async def test_log_that_is_written_to_does_not_expire(log: EventLog, place: Plac
     for number in range(4):
         advance(place, 0.6 * TTL)
         assert await log.renew("w1", [RUN]) == {RUN: "held"}
-        await log.append(RUN, "w1", Batch(number, number, b""))
+        await log.append(RUN, "w1", EventSegment(number, number, b""))
 
     assert len(await log.read(RUN, -1)) == 4
 
@@ -381,7 +388,7 @@ async def test_orphans_are_found(log: EventLog, place: Place) -> None:
     assert await log.orphans() == [orphan]
     assert await log.claim(orphan, "w2")
     assert await log.orphans() == []
-    await log.append(orphan, "w2", Batch(3, 3, b"", ends=True))
+    await log.append(orphan, "w2", EventSegment(3, 3, b"", ends=True))
     advance(place, LEASE + 1)
     assert await log.orphans() == [alive]
 
@@ -396,9 +403,9 @@ async def test_orphans_of_another_process_are_found(log: EventLog, another: Even
 async def test_memory_is_bounded_by_evicting_ended_logs() -> None:
     log = MemoryLog(ttl=TTL, lease=LEASE, max_bytes=3000)
     old, new, running = (RunKey("b", name) for name in ("old", "new", "running"))
-    await written(log, running, batches=[Batch(0, 0, b"x" * 1000)])
-    await written(log, old, batches=[Batch(0, 0, b"x" * 1000, ends=True)])
-    await written(log, new, batches=[Batch(0, 0, b"x" * 1000, ends=True)])
+    await written(log, running, batches=[EventSegment(0, 0, b"x" * 1000)])
+    await written(log, old, batches=[EventSegment(0, 0, b"x" * 1000, ends=True)])
+    await written(log, new, batches=[EventSegment(0, 0, b"x" * 1000, ends=True)])
 
     assert [await log.state(run) for run in (old, new, running)] == ["absent", "ended", "running"]
 

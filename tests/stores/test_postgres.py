@@ -15,7 +15,7 @@ import pytest
 
 from app.errors import StoreBusy, StoreUnavailable
 from app.stores import Change
-from app.stores.event_log import Batch, RunKey
+from app.stores.event_log import EventSegment, RunKey
 from app.stores.postgres import PostgresStore
 from tests.support.logs import records_of
 from tests.support.postgres_server import PostgresServer
@@ -304,7 +304,7 @@ async def test_pooler_between_transactions_needs_no_prepared_statements(private:
 
 async def appended(store: PostgresStore, run: RunKey, number: int) -> None:
     log = store.log(ttl=60, lease=60)
-    assert await log.append(run, "worker", Batch(number, number, b"%d" % number)) == "held"
+    assert await log.append(run, "worker", EventSegment(number, number, b"%d" % number)) == "held"
 
 
 async def test_reader_gets_what_another_process_appends(private: PostgresServer, store: PostgresStore) -> None:
@@ -316,7 +316,7 @@ async def test_reader_gets_what_another_process_appends(private: PostgresServer,
         await asyncio.wait([reading], timeout=0.05)
         assert not reading.done()
         await appended(other, RUN, number)
-        assert await reading == [Batch(number, number, b"%d" % number)]
+        assert await reading == [EventSegment(number, number, b"%d" % number)]
     await log.aclose()
     await other.aclose()
 

@@ -24,7 +24,7 @@ import pytest
 
 from app.errors import StoreUnavailable
 from app.stores import Change
-from app.stores.event_log import Batch, RunKey
+from app.stores.event_log import EventSegment, RunKey
 from app.stores.sqlite import SQLiteStore, schema
 from app.stores.sqlite.schema import RECORD_PIECE
 from tests.support.logs import records_of
@@ -495,7 +495,7 @@ async def test_file_of_an_earlier_version_is_migrated(path: Path, version: int) 
 
     stores = [SQLiteStore(path, ttl=1000) for _ in range(3)]
     assert await asyncio.gather(*(store.all(CHAIN) for store in stores)) == [{"resp_1": bytes(3 * RECORD_PIECE)}] * 3
-    assert await stores[0].log(ttl=9, lease=9).read(RunKey("a:run", "resp_1"), -1) == [Batch(0, 8, b"ev", True)]
+    assert await stores[0].log(ttl=9, lease=9).read(RunKey("a:run", "resp_1"), -1) == [EventSegment(0, 8, b"ev", True)]
     await stores[1].put(CHAIN, "resp_2", b"2")
     assert (await stores[2].all(CHAIN))["resp_2"] == b"2"
     await asyncio.gather(*(store.aclose() for store in stores))

@@ -16,7 +16,7 @@ import pytest
 from app.core.history.turns import Turn
 from app.main import create_app
 from app.stores import Store
-from app.stores.event_log import Batch, RunKey
+from app.stores.event_log import EventSegment, RunKey
 from app.stores.memory import MemoryStore
 from app.stores.sqlite import SQLiteStore
 from tests.support.scripted import Scripted
@@ -262,7 +262,9 @@ async def test_stored_image_of_a_run_ended_for_a_dead_worker_is_kept(tmp_path: P
         await log.delete(run)
         await log.begin(run, "a worker that died")
         said = events[: events.index("event: response.completed")]
-        await log.append(run, "a worker that died", Batch(0, said.count("event: ") - 1, said.encode(), ends=False))
+        await log.append(
+            run, "a worker that died", EventSegment(0, said.count("event: ") - 1, said.encode(), ends=False)
+        )
         if status == "in_progress":
             stored = Turn.of((await store.all(run.bucket))[id])
             begun = stored._replace(response={**stored.response, "status": "in_progress", "output": []}, images=None)

@@ -29,7 +29,7 @@ from app.responses.background.subscription import EventSubscription
 from app.responses.background.webhooks import Webhooks
 from app.responses.generate import abort_response
 from app.responses.images import load_images, turn_changes
-from app.responses.run import LeaseLost, Run, RunWorker, batch_of
+from app.responses.run import LeaseLost, Run, RunWorker, segment_of
 from app.runtime.tasks import end
 from app.stores import Change, Store, owner_of
 from app.stores.event_log import EventLog, RunKey
@@ -233,7 +233,7 @@ class Background:
         builder.end()
         if self.webhooks:
             await self.webhooks.announce(builder.response)
-        await self._log.append(run, self._worker, batch_of(builder.pop_events()))
+        await self._log.append(run, self._worker, segment_of(builder.pop_events()))
 
     async def _turn(self, run: RunKey) -> Turn | None:
         """Return the stored turn of a run, with its images."""

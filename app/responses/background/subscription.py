@@ -10,7 +10,7 @@ from app.core.sse import log as frames
 from app.core.types.request import Event
 from app.errors import APIError, NotFound, StoreUnavailable
 from app.responses.run import persist
-from app.stores.event_log import Batch, EventLog, RunKey
+from app.stores.event_log import EventLog, EventSegment, RunKey
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class EventSubscription:
             logger.exception("unexpected error", extra={"response_id": self._run.id})
             yield self._error(APIError("The server failed while reading the events of this response."))
 
-    async def _read(self, wait: float) -> list[Batch]:
+    async def _read(self, wait: float) -> list[EventSegment]:
         return await persist(lambda: self._log.read(self._run, self.last, wait), self._lease)
 
     def _error(self, error: APIError) -> bytes:

@@ -15,11 +15,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from app.runtime.tasks import wait_for_event
-from app.stores.event_log import Batch, LeaseState, RunKey, RunState
+from app.stores.event_log import EventSegment, LeaseState, RunKey, RunState
 
 MAX_LOG_BYTES = 256 * 1024 * 1024
 
-# Python's overhead per batch, in bytes.
+# Python's overhead per segment, in bytes.
 _OVERHEAD = 200
 
 
@@ -29,13 +29,13 @@ class _Log:
     leased: float  # end of the lease, by the clock
     expires: float
     cancelled: bool = False
-    batches: list[Batch] = field(default_factory=list)
+    segments: list[EventSegment] = field(default_factory=list)
     size: int = 0  # bytes, including overhead
     grown: asyncio.Event = field(default_factory=asyncio.Event)  # set and replaced at each change
 
     @property
     def ended(self) -> bool:
-        return bool(self.batches) and self.batches[-1].ends
+        return bool(self.segments) and self.segments[-1].ends
 
     def claim(self) -> LeaseState:
         return "cancelled" if self.cancelled else "held"
@@ -58,18 +58,18 @@ class MemoryLog:
         self._logs[run] = _Log(worker, 0, 0)
         self._renew(run, self._logs[run])
 
-    async def append(self, run: RunKey, worker: str, batch: Batch) -> LeaseState:
-        """Add a batch if this worker holds the lease, and wake its readers."""
+    async def append(self, run: RunKey, worker: str, segment: EventSegment) -> LeaseState:
+        """Add a segment if this worker holds the lease, and wake its readers."""
         log = self._held(run, worker)
         if log is None:
             return "lost"
         if log.ended:
             return log.claim()
-        added = not log.batches or log.batches[-1].last < batch.first
+        added = not log.segments or log.segments[-1].last < segment.first
         if added:
-            log.batches.append(batch)
-            log.size += len(batch.data) + _OVERHEAD
-            self._bytes += len(batch.data) + _OVERHEAD
+            log.segments.append(segment)
+            log.size += len(segment.data) + _OVERHEAD
+            self._bytes += len(segment.data) + _OVERHEAD
         self._renew(run, log)
         if added:
             _wake(log)
@@ -109,14 +109,14 @@ class MemoryLog:
             return "ended"
         return "running" if self._clock() < log.leased else "orphaned"
 
-    async def read(self, run: RunKey, after: int, wait: float = 0) -> list[Batch]:
-        """Return all batches with events after `after`."""
+    async def read(self, run: RunKey, after: int, wait: float = 0) -> list[EventSegment]:
+        """Return all segments with events after `after`."""
         log = self._find(run)
         if log is None:
             return []
-        if wait and not log.ended and (not log.batches or log.batches[-1].last <= after):
+        if wait and not log.ended and (not log.segments or log.segments[-1].last <= after):
             await wait_for_event(log.grown, wait)
-        return log.batches[bisect_right(log.batches, after, key=lambda batch: batch.last) :]
+        return log.segments[bisect_right(log.segments, after, key=lambda segment: segment.last) :]
 
     async def orphans(self) -> list[RunKey]:
         return [run for run in [*self._logs] if await self.state(run) == "orphaned"]

@@ -14,7 +14,7 @@ from typing import Any
 
 from app.runtime.tasks import wait_for_event
 from app.storage.postgres import PostgresClient
-from app.stores.event_log import Batch, LeaseState, RunKey, RunState
+from app.stores.event_log import EventSegment, LeaseState, RunKey, RunState
 from app.stores.postgres.schema import CHANNEL
 
 _FIND = """
@@ -58,7 +58,7 @@ class PostgresLog:
             "SELECT antiphon_run_begin($1, $2, $3, $4, $5)", *run, worker, self._lease, self._ttl, idempotent=True
         )
 
-    async def append(self, run: RunKey, worker: str, batch: Batch) -> LeaseState:
+    async def append(self, run: RunKey, worker: str, batch: EventSegment) -> LeaseState:
         first, last, data, ends = batch
         state: LeaseState = await self._client.fetchval(
             "SELECT antiphon_run_append($1, $2, $3, $4, $5, $6, $7, $8, $9)",
@@ -91,7 +91,7 @@ class PostgresLog:
         ended, leased = rows[0]
         return "ended" if ended else "running" if leased else "orphaned"
 
-    async def read(self, run: RunKey, after: int, wait: float = 0) -> list[Batch]:
+    async def read(self, run: RunKey, after: int, wait: float = 0) -> list[EventSegment]:
         after = min(after, 2**62)
         batches = await self._look(run, after)
         if batches or wait <= 0:
@@ -107,8 +107,8 @@ class PostgresLog:
                 batches = await self._look(run, after)
         return batches
 
-    async def _look(self, run: RunKey, after: int) -> list[Batch]:
-        return [Batch(*row) for row in await self._client.fetch(_READ, *run, after, idempotent=True)]
+    async def _look(self, run: RunKey, after: int) -> list[EventSegment]:
+        return [EventSegment(*row) for row in await self._client.fetch(_READ, *run, after, idempotent=True)]
 
     async def orphans(self) -> list[RunKey]:
         return [RunKey(*row) for row in await self._client.fetch(_ORPHANS, idempotent=True)]

@@ -1,8 +1,8 @@
 """
-Event logs in Redis: per run a hash with its worker and state, and a stream with its batches.
+Event logs in Redis: per run a hash with its worker and state, and a stream with its segments.
 
     antiphon:{bucket}:run:resp_...      worker, leased (until when, by Redis's clock), last (number), cancelled, ended
-    antiphon:{bucket}:events:resp_...   an entry per batch; its id is the last event's number plus one
+    antiphon:{bucket}:events:resp_...   an entry per segment; its id is the last event's number plus one
     antiphon:runs                       runs that have not ended, by the end of their lease
 
 A run's keys are both in its bucket's slot. The sorted set is not, and can be outdated: it only contains candidates for
@@ -16,13 +16,13 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any
 
-from app.stores.event_log import Batch, LeaseState, RunKey, RunState
+from app.stores.event_log import EventSegment, LeaseState, RunKey, RunState
 from app.stores.redis.connection import RedisClient, checked_write
 
-BLOCK = 2.0  # seconds that a call can wait for a batch
+BLOCK = 2.0  # seconds that a call can wait for a segment
 MAX_WAITERS = 500  # concurrent blocking calls, each with a connection; further calls poll
 _PAUSE = 0.25  # seconds between polls
-_BATCHES = 16  # batches per read; a batch can have a megabyte
+_SEGMENTS = 16  # segments per read; a segment can have a megabyte
 
 _INDEX = "antiphon:runs"
 
@@ -88,7 +88,7 @@ return now < tonumber(run[1]) and 'running' or 'orphaned'
 
 
 class RedisLog:
-    """Runs in hashes, batches in streams."""
+    """Runs in hashes, segments in streams."""
 
     def __init__(self, store: RedisClient, waiting: Callable[[], RedisClient], *, ttl: float, lease: float) -> None:
         """`store` is the store's client; `waiting` creates a client for calls that block up to `BLOCK` seconds."""
@@ -105,8 +105,8 @@ class RedisLog:
         await self._note([run])
         await self._eval(_BEGIN, [run], worker, self._lease, self._ttl)
 
-    async def append(self, run: RunKey, worker: str, batch: Batch) -> LeaseState:
-        first, last, data, ends = batch
+    async def append(self, run: RunKey, worker: str, segment: EventSegment) -> LeaseState:
+        first, last, data, ends = segment
         ttl = self._ttl_once_ended if ends else self._ttl
         claim = await self._eval(_APPEND, [run], worker, self._lease, ttl, first, last, int(ends), data)
         if ends:
@@ -136,8 +136,8 @@ class RedisLog:
         state: RunState = (await self._eval(_STATE, [run])).decode()
         return state
 
-    async def read(self, run: RunKey, after: int, wait: float = 0) -> list[Batch]:
-        """Return the next batches with events after `after`; wait at most `BLOCK` seconds."""
+    async def read(self, run: RunKey, after: int, wait: float = 0) -> list[EventSegment]:
+        """Return the next segments with events after `after`; wait at most `BLOCK` seconds."""
         if wait <= 0 or self._waiters >= MAX_WAITERS:
             await asyncio.sleep(min(wait, _PAUSE))
             return await self._read(self._store, run, after)
@@ -149,16 +149,16 @@ class RedisLog:
         finally:
             self._waiters -= 1
 
-    async def _read(self, server: RedisClient, run: RunKey, after: int, *block: str | int) -> list[Batch]:
+    async def _read(self, server: RedisClient, run: RunKey, after: int, *block: str | int) -> list[EventSegment]:
         events = _keys(run)[1]
-        # XREAD returns entries after an id; every relevant batch's id is at least `after` plus two.
+        # XREAD returns entries after an id; every relevant segment's id is at least `after` plus two.
         behind = f"{after + 1}-18446744073709551615"
         # As bytes, because redis-py parses the reply to "XREAD", with differences between versions.
-        [answer] = await server.execute(events, (b"XREAD", "COUNT", _BATCHES, *block, "STREAMS", events, behind))
+        [answer] = await server.execute(events, (b"XREAD", "COUNT", _SEGMENTS, *block, "STREAMS", events, behind))
         if not answer:
             return []
         [entries] = answer.values() if isinstance(answer, dict) else [answer[0][1]]
-        return [_batch(entry_id, dict(zip(fields[::2], fields[1::2], strict=True))) for entry_id, fields in entries]
+        return [_segment(entry_id, dict(zip(fields[::2], fields[1::2], strict=True))) for entry_id, fields in entries]
 
     async def orphans(self) -> list[RunKey]:
         """Return up to 100 runs with an expired lease or without a log."""
@@ -218,6 +218,6 @@ def _claim(answer: bytes) -> LeaseState:
     return claim
 
 
-def _batch(entry_id: bytes, fields: dict[bytes, bytes]) -> Batch:
+def _segment(entry_id: bytes, fields: dict[bytes, bytes]) -> EventSegment:
     last = int(entry_id.partition(b"-")[0]) - 1
-    return Batch(int(fields[b"first"]), last, fields[b"data"], fields[b"ends"] == b"1")
+    return EventSegment(int(fields[b"first"]), last, fields[b"data"], fields[b"ends"] == b"1")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 import apsw
 
 from app.storage.sqlite import Database, changed, query
-from app.stores.event_log import Batch, LeaseState, RunKey, RunState
+from app.stores.event_log import EventSegment, LeaseState, RunKey, RunState
 
 _FIND = """
 SELECT id, worker, leased, cancelled, ended FROM runs
@@ -57,7 +57,7 @@ class SQLiteLog:
         values = self._values(run, worker=worker)
         await self._db.write(lambda db: _begin(db, values))
 
-    async def append(self, run: RunKey, worker: str, batch: Batch) -> LeaseState:
+    async def append(self, run: RunKey, worker: str, batch: EventSegment) -> LeaseState:
         values = self._values(run, worker=worker, **batch._asdict())
         return await self._db.write(lambda db: _renew(db, values))
 
@@ -84,7 +84,7 @@ class SQLiteLog:
             return "ended"
         return "running" if values["now"] < leased else "orphaned"
 
-    async def read(self, run: RunKey, after: int, wait: float = 0) -> list[Batch]:
+    async def read(self, run: RunKey, after: int, wait: float = 0) -> list[EventSegment]:
         """Return up to 500 batches with events after `after`, or fewer large batches."""
         batches = await self._look(run, after)
         with contextlib.suppress(TimeoutError):
@@ -96,7 +96,7 @@ class SQLiteLog:
                     batches = await self._look(run, after)
         return batches
 
-    async def _look(self, run: RunKey, after: int) -> list[Batch]:
+    async def _look(self, run: RunKey, after: int) -> list[EventSegment]:
         values = self._values(run, after=min(after, 2**62))
         return await self._db.read(lambda db: _read(db, values))
 
@@ -117,11 +117,11 @@ class SQLiteLog:
         return {**run._asdict(), "now": now, "leased": now + self._lease, "until": now + self._ttl, **more}
 
 
-def _read(db: apsw.Connection, values: dict[str, object]) -> list[Batch]:
-    batches: list[Batch] = []
+def _read(db: apsw.Connection, values: dict[str, object]) -> list[EventSegment]:
+    batches: list[EventSegment] = []
     size = 0
     for first, last, data, ends in db.execute(_READ, values):
-        batches.append(Batch(first, last, data, bool(ends)))
+        batches.append(EventSegment(first, last, data, bool(ends)))
         size += len(data)
         if size > _ENOUGH:
             break
