@@ -171,7 +171,7 @@ def activity_routes(api: ApiParts) -> APIRouter:
     async def budgets(caller: Caller = caller_of) -> Response:
         access = caller.access
         await api.accounting.wait_until_stored()
-        of_keys = await api.accounting.budgets(api.auth.accesses() if access.admin else [access])
+        of_keys = await api.accounting.budgets(await _limited(api) if access.admin else [access])
         data = [
             {
                 "object": "antiphon.budget",
@@ -195,6 +195,15 @@ def activity_routes(api: ApiParts) -> APIRouter:
         return json_response(await _now(api, caller))
 
     return router
+
+
+async def _limited(api: ApiParts) -> list[KeyAccess]:
+    """Return the accesses of all keys, and of the people who have usage in this month."""
+    accesses = api.auth.accesses()
+    if api.auth.has_identities:
+        names = await api.accounting.names_of_month()
+        accesses += [api.auth.access_of(name) for name in sorted(names) if ":" in name]
+    return accesses
 
 
 async def _refusals(api: ApiParts, caller: Caller, limit: int, status: str | None) -> JSONObject:

@@ -211,7 +211,7 @@ def build_accounting(settings: Settings, store: Store, metrics: Metrics | None) 
         settings.price_list(),
         days=settings.usage_days,
         journal=_usage_journal(settings),
-        reported_costs=settings.reported_costs,
+        reported_costs=settings.uses_reported_costs,
         hooks=AccountingHooks(metrics.used, metrics.limited, metrics.tool_request) if metrics else AccountingHooks(),
     )
 

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from app.cli.listening import default_pid_file, pid_file
 from app.core.redaction import without_password
 from app.observability import logging as logs
 from app.runtime import process
-from app.settings import Settings, load_settings
+from app.settings import BackendSettings, Settings, load_settings
 from app.settings.loading import WORKERS_DIRECTORY, environment
 from app.settings.reloading import ReloadReport
 
@@ -45,6 +46,7 @@ KEEP_ALIVE = 75
 # Seconds for which a worker may be silent before it is killed and replaced. It answers once it has imported uvicorn,
 # which takes longer than uvicorn's 5 seconds on a machine that is very busy.
 _WORKER_SILENCE = 30
+_LISTING_TIMEOUT = 5.0  # seconds for the backend's list of models
 _STARTUP_FAILURE = 3  # uvicorn's exit status for an application that could not start
 
 
@@ -181,7 +183,11 @@ def address_of(settings: Settings, *, reachable: bool = False) -> str:
 
 
 def greet(settings: Settings) -> None:
-    """Print the server's address and a request to try on stderr, or log them if the log is JSON."""
+    """
+    Print the server's address and a request to try on stderr, or log the address if the log is JSON.
+
+    If the backend must be asked for a model, a thread prints the request, so that the server starts meanwhile.
+    """
     parts = {
         "address": address_of(settings),
         "backend": _backends(settings),
@@ -190,33 +196,36 @@ def greet(settings: Settings) -> None:
     if settings.log_format == "json":
         logger.info("serving", extra={"version": __version__, **parts})
         return
-    key = " -H 'Authorization: Bearer YOUR_KEY'" if settings.has_keys else ""
-    model = settings.default_model or _listed_model(settings) or "YOUR_MODEL"
     typer.echo(
-        f"Antiphon {__version__} on {parts['address']}, backend {parts['backend']}, store {parts['store']}. Try:\n"
-        f"  curl {parts['address']}/v1/responses{key} -H 'Content-Type: application/json' "
-        f'-d \'{{"model": "{model}", "input": "Hello!"}}\'',
-        err=True,
+        f"Antiphon {__version__} on {parts['address']}, backend {parts['backend']}, store {parts['store']}.", err=True
     )
-    if settings.studio:
-        typer.echo(f"or open {address_of(settings, reachable=True)}/studio in a browser.", err=True)
+    server = next(iter(next(iter(settings.served().values())).each()))
+    if settings.default_model or server.backend == "demo" or not server.url:
+        _suggest(settings, settings.default_model or ("demo" if server.backend == "demo" else "YOUR_MODEL"))
+    else:
+        threading.Thread(target=_suggest_listed, args=(settings, server, server.url), daemon=True).start()
 
 
-def _listed_model(settings: Settings) -> str | None:
-    """Return the first model that the first backend lists; None if it does not answer within a second."""
-    backend = next(iter(settings.served().values()))
-    server = next(iter(backend.each()))
-    if server.backend == "demo":
-        return "demo"
-    if not server.url:
-        return None
+def _suggest_listed(settings: Settings, server: BackendSettings, url: str) -> None:
+    """Print a request with the first model that a backend lists."""
     from app.cli.client import ServerError, first_model
 
     key = server.key.get_secret_value() if server.key and not server.passes_keys else None
     try:
-        return first_model(server.url, key, proxied=True, timeout=1)
+        model = first_model(url, key, proxied=True, timeout=_LISTING_TIMEOUT)
     except ServerError:
-        return None
+        model = "YOUR_MODEL"
+    _suggest(settings, model)
+
+
+def _suggest(settings: Settings, model: str) -> None:
+    key = " -H 'Authorization: Bearer YOUR_KEY'" if settings.has_keys else ""
+    page = f"\nor open {address_of(settings, reachable=True)}/studio in a browser." if settings.studio else ""
+    typer.echo(
+        f"Try:\n  curl {address_of(settings)}/v1/responses{key} -H 'Content-Type: application/json' "
+        f'-d \'{{"model": "{model}", "input": "Hello!"}}\'{page}',
+        err=True,
+    )
 
 
 def _backends(settings: Settings) -> str:

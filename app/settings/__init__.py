@@ -225,9 +225,9 @@ class Settings(BaseSettings):
     """Prices of models by glob, as a JSON object; easier to write as tables `[prices."GLOB"]` in the TOML file, with
     `input`, `output` and optionally `cached_input` and `cache_write` per million tokens. The first glob that matches
     applies."""
-    reported_costs: bool = True
+    reported_costs: bool | None = None
     """Use the cost that a backend reports for an answer, in US dollars (OpenRouter, LiteLLM, xAI and others), in place
-    of the price. `false` if your prices are in another currency."""
+    of the price. Default: `true`, or `false` if `ANTIPHON_CURRENCY` is set to another currency than `$` or `USD`."""
     currency: str = Field("", max_length=8)
     """Sign or code of the prices' currency, such as `$`, `€` or `CHF`; the studio shows it with each cost."""
     usage_days: int = Field(400, ge=32)
@@ -416,6 +416,13 @@ class Settings(BaseSettings):
     def is_local(self) -> bool:
         """Whether only this machine can reach the server, by a loopback address."""
         return _is_loopback(self.host)
+
+    @property
+    def uses_reported_costs(self) -> bool:
+        """Whether costs in US dollars that backends report take the place of prices."""
+        if self.reported_costs is None:
+            return self.currency.upper() in ("", "$", "US$", "USD")
+        return self.reported_costs
 
     @property
     def has_keys(self) -> bool:

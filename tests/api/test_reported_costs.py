@@ -88,6 +88,18 @@ async def test_reported_cost_is_ignored_if_the_settings_say_so(upstream: Upstrea
         assert (await client.post("/v1/responses", json=INCLUDED)).json()["antiphon:cost"] == 15
 
 
+@pytest.mark.parametrize(
+    ("currency", "reported", "cost"),
+    [("€", None, 15), ("CHF", None, 15), ("$", None, 0.25), ("usd", None, 0.25), ("€", True, 0.25), ("$", False, 15)],
+)
+async def test_reported_dollars_are_ignored_with_prices_in_another_currency(
+    upstream: Upstream, currency: str, reported: bool | None, cost: float
+) -> None:
+    upstream.say(costing(0.25))
+    async with client_of(upstream, currency=currency, reported_costs=reported) as client:
+        assert (await client.post("/v1/responses", json=INCLUDED)).json()["antiphon:cost"] == cost
+
+
 async def test_stream_ends_with_the_cost_only_if_it_is_included(upstream: Upstream) -> None:
     upstream.always(costing(0.25))
     async with client_of(upstream) as client:

@@ -25,11 +25,13 @@ import pytest
 from websockets.sync.client import connect
 
 from app import __version__
+from app.cli.serve import greet
 from app.settings.example import env_example
 from tests.bench.servers import UPSTREAM, running
 from tests.support import fork_server
 from tests.support.fork_server import Process
 from tests.support.ports import free_port
+from tests.support.serving import settings
 from tests.support.store_places import Place, place_of
 from tests.support.upstream import Upstream
 from tests.support.usage_journal import holds_usage
@@ -284,7 +286,8 @@ def status_with(url: str, key: str) -> int:
         with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
-        return error.code
+        with error:
+            return error.code
 
 
 def test_reload_applies_keys_limits_and_log_level_and_names_what_needs_a_restart(tmp_path: Path) -> None:
@@ -360,17 +363,28 @@ def test_serve_suggests_a_model_that_the_backend_lists(tmp_path: Path, key: str,
     threading.Thread(target=server.serve_forever).start()
     try:
         url = f"http://127.0.0.1:{server.server_port}/v1"
-        with served(tmp_path, ANTIPHON_BACKEND_URL=url, ANTIPHON_BACKEND_API_KEY=key):
-            assert f'"model": "{model}"' in log_of(tmp_path)
+        with served(tmp_path, ANTIPHON_BACKEND_URL=url, ANTIPHON_BACKEND_API_KEY=key) as (process, _):
+            wait_for_log(process, tmp_path, f'"model": "{model}"')
     finally:
         server.shutdown()
         server.server_close()
 
 
+def test_greeting_does_not_wait_for_a_backend_that_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    before = {*threading.enumerate()}
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        greet(settings(backend_url=f"http://127.0.0.1:{silent.getsockname()[1]}/v1"))
+        greeting = capsys.readouterr().err
+        assert greeting.startswith("Antiphon") and "Try:" not in greeting
+        (suggesting,) = {*threading.enumerate()} - before
+    suggesting.join(TIMEOUT)
+    assert '"model": "YOUR_MODEL"' in capsys.readouterr().err
+
+
 def test_serve_prints_its_address_and_an_example_that_works(tmp_path: Path) -> None:
     with served(tmp_path) as (_, address):
         greeting = log_of(tmp_path)
-        assert f"Antiphon {__version__} on {address}, backend default (demo), store memory://. Try:" in greeting
+        assert f"Antiphon {__version__} on {address}, backend default (demo), store memory://.\nTry:" in greeting
         assert f"or open {address}/studio in a browser." in greeting
         command = re.search(r"curl (\S+) -H 'Content-Type: application/json' -d '(.*)'", greeting)
         assert command
@@ -583,8 +597,9 @@ def test_every_worker_tells_what_all_did_also_after_a_restart(tmp_path: Path) ->
         for _ in range(20):
             assert ask(f"{address}/v1/responses", {"model": "demo", "input": "Hello!"})["status"] == "completed"
         for _ in range(4):
-            with pytest.raises(urllib.error.HTTPError):
+            with pytest.raises(urllib.error.HTTPError) as refused:
                 ask(f"{address}/v1/responses", {"model": "demo", "input": "Hello!", "temperature": 9})
+            refused.value.close()
         wait_until_all_see(address, (20, 4))
     with served(tmp_path, *arguments) as (process, address):
         wait_until_all_see(address, (20, 4))

@@ -347,6 +347,11 @@ class Accounting:
             for limit in access.budget
         ]
 
+    async def names_of_month(self) -> set[str]:
+        """Return the names with usage in this month; raises `StoreUnavailable`."""
+        today = self.today()
+        return {row.key for row in await self.ledger.rows(f"{today[:7]}-01", today)}
+
     async def budgets(self, accesses: Sequence[KeyAccess]) -> list[tuple[KeyAccess, list[BudgetState]]]:
         """Return the budget states for all given keys with a budget; raises `StoreUnavailable`."""
         limited = [access for access in accesses if access.budget]

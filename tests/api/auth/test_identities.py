@@ -215,6 +215,10 @@ async def test_usage_and_budget_are_those_of_the_person(tmp_path: Path, upstream
             assert [(row["key"], row["total_tokens"]) for row in listed] == [("team:alice", 10), ("team:bob", 10)]
             own = (await http.get("/v1/antiphon/usage?group=key", headers=alice)).json()["data"]
             assert [row["key"] for row in own] == ["team:alice"]
+            budgets = (await http.get("/v1/antiphon/budgets", headers=boss)).json()["data"]
+            assert [(row["key"], row["used"]) for row in budgets] == [("team:alice", 10), ("team:bob", 10)]
+            own = (await http.get("/v1/antiphon/budgets", headers=alice)).json()["data"]
+            assert [(row["key"], row["used"], row["amount"]) for row in own] == [("team:alice", 10, 10)]
             text = (await http.get("/metrics")).text
             assert 'key="team"' in text and "alice" not in text
 
