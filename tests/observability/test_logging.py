@@ -493,12 +493,11 @@ async def test_log_of_a_fallback_is_a_warning(lines: io.StringIO) -> None:
                     answer = await http.post("/v1/responses", json={"model": "m", "input": "Hi"})
                     assert answer.json()["status"] == "completed"
     logged = lines.getvalue()
-    assert (
-        logged.count(f"backend one http://***@{dead}: The backend 'one' cannot be reached: it refuses connections (")
-        == 2
-    )
-    assert logged.count(f"trying two {upstream.url} instead") == 2
-    assert logged.count(f"backend one: http://***@{dead} gets no requests for now: ") == 1
+    refused = f'server="one http://***@{dead}" reason="The backend \'one\' cannot be reached: it refuses connections ('
+    assert logged.count("backend request failed; trying another server") == logged.count(refused) == 2
+    assert logged.count(f'next_server="two {upstream.url}"') == 2
+    assert logged.count("backend server paused after failures") == 1
+    assert logged.count(f"backend=one server=http://***@{dead} reason=") == 1
     assert logged.count("\n") == 3
     assert PASSWORD not in logged
 

@@ -1,4 +1,4 @@
-"""The routes of the API: JSON and server-sent events."""
+"""Routes for responses and models: JSON and server-sent events."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from app.responses.background import EventSubscription
 from app.responses.compaction import CompactResponse
 from app.responses.inspection import Inspection
 
-POLL_AFTER_MS = "1000"  # the interval of OpenAI's SDKs where they are told none
+POLL_AFTER_MS = "1000"  # default interval in OpenAI's SDKs
 
 WHITE_SPACE = b"\n"  # before a JSON document
 
@@ -46,7 +46,7 @@ StartingAfter = Annotated[str | None, Query(description="the sequence number of 
 
 
 def routes(api: ApiParts) -> APIRouter:
-    """Return the routes, without the `/v1`."""
+    """Return the routes, without the `/v1` prefix."""
     router = APIRouter(route_class=LazyRoute, responses=ERRORS)
     responses, stored = api.responses, api.responses.stored
     inspection, caller_of, admitted_caller = Inspection(responses), api.caller_dependency(), api.admitted_dependency()
@@ -115,18 +115,17 @@ def routes(api: ApiParts) -> APIRouter:
 
 class FastPath:
     """
-    Middleware that serves `POST /responses` and the `others` itself, and passes on every other request.
+    Middleware that serves `POST /responses` and `others` directly, and passes on every other request.
 
-    What comes between it and the routes is for web pages (CORS), which send an `Origin`, for other paths, or for
-    features of FastAPI that these routes do not use; it would take a tenth of the CPU of a small response, and half of
-    that of a request that is passed through. The endpoints of `others` are ASGI applications that raise `APIError`
-    before they send anything.
+    It skips middleware and FastAPI features for web pages (CORS, with an `Origin`) and other paths, which would cost a
+    tenth of a small response's CPU time, and half of a forwarded request's. `others` are ASGI applications that raise
+    `APIError` before they send anything.
     """
 
     def __init__(self, app: ASGIApp, api: ApiParts, prefixes: Sequence[str], others: Sequence[Route] = ()) -> None:
         self._app = app
         self._api = api
-        # For the labels of metrics and spans, which are those of a request that is not served here.
+        # For metric and span labels, the same as for requests served elsewhere.
         self._routes = {
             path: Route(path, partial(create, api), methods=["POST"])
             for path in (f"{prefix}/responses" for prefix in prefixes)
@@ -154,7 +153,7 @@ class FastPath:
 
 
 async def create(api: ApiParts, request: Request) -> Response:
-    """Create a response, and return it as JSON, as a stream of events or, in the background, as it is queued."""
+    """Create a response; return JSON, an event stream or, in the background, the queued response."""
     headers = header_values(request.scope)
     caller = api.auth.caller(headers)
     admission = await api.admit(caller, request)
@@ -167,14 +166,14 @@ async def create(api: ApiParts, request: Request) -> Response:
 async def respond_to(
     api: ApiParts, request: Request, body: CreateResponse, caller: Caller, admission: Admission
 ) -> Response:
-    """Create the response that a body asks for, and return it as the request wants it."""
+    """Create the response for a body, and return it in the requested form."""
     async with admission.slot():
         run = await api.responses.create(body, caller, observers=[admission])
         return await started(api, request, body, caller, run)
 
 
 async def started(api: ApiParts, request: Request, body: CreateResponse, caller: Caller, run: Run) -> Response:
-    """Run a response, and return it as the request wants it."""
+    """Run a response, and return it in the requested form."""
     if body.background:
         return await background_response(body, run, caller, api)
     if body.stream:
@@ -187,7 +186,7 @@ async def started(api: ApiParts, request: Request, body: CreateResponse, caller:
 
 
 async def create_once(api: ApiParts, request: Request, key: str, caller: Caller, admission: Admission) -> Response:
-    """Create a response, or return the one that an earlier request with the same `Idempotency-Key` created."""
+    """Create a response, or return the response of an earlier request with the same `Idempotency-Key`."""
 
     def parsed(data: bytes) -> tuple[CreateResponse, str]:
         fields = load_json(data, "body", api.body_limits.values)
@@ -208,17 +207,17 @@ async def create_once(api: ApiParts, request: Request, key: str, caller: Caller,
     if body.background:
         claimed.end(run.response["id"])
     elif not isinstance(response, EventStream):
-        claimed.end(None)  # unless the response has ended the claim: the client disconnected before it began
+        claimed.end(None)  # unless the response ended the claim: the client disconnected before it began
     return response
 
 
 async def replayed(api: ApiParts, response_id: str, body: CreateResponse, caller: Caller) -> Response:
-    """Return an earlier response as the request wants it; raises `InvalidRequest` if it is not stored any more."""
+    """Return an earlier response in the requested form; raises `InvalidRequest` if it is no longer stored."""
     headers = {idempotency.REPLAYED_HEADER: "true"}
     try:
         stored = await api.responses.stored.retrieve(response_id, caller)
     except NotFound as error:
-        message = "The response of this 'Idempotency-Key' was not stored or has been deleted, and cannot be sent again."
+        message = "The response for this 'Idempotency-Key' is not stored or was deleted, and cannot be sent again."
         raise InvalidRequest(
             message, param="Idempotency-Key", code="idempotent_response_not_found", status=409
         ) from error
@@ -245,9 +244,9 @@ async def beating_response(
     run: Run, heartbeat: float, document: Callable[[], Mapping[str, object]] | None = None
 ) -> EventStream[bytes]:
     """
-    Return the finished response as JSON, with white space before it every `heartbeat` seconds.
+    Return the finished response as JSON, preceded by white space every `heartbeat` seconds.
 
-    `document` returns the JSON once the run has ended; by default this is its response.
+    `document` returns the JSON after the run; by default the run's response.
     """
     document = document or (lambda: run.response)
     encoding = StreamEncoding[bytes](bytes, lambda: WHITE_SPACE)
@@ -262,7 +261,7 @@ async def beating_response(
 async def _drain(
     run: Run, heartbeat: float, document: Callable[[], Mapping[str, object]], stream: EventStream[bytes]
 ) -> None:
-    """Send white space after `heartbeat` seconds, which begins the answer, and the document once the run has ended."""
+    """Send white space after `heartbeat` seconds, which begins the HTTP response, and the document after the run."""
 
     def begin() -> None:
         run.answering = True
@@ -278,16 +277,16 @@ async def _drain(
 
 async def _json_farewell(run: Run, document: Callable[[], Mapping[str, object]]) -> bytes:
     events = await run.stop(stopped())
-    return dumps(document()) if events.entries else b""  # none: the document was sent
+    return dumps(document()) if events.entries else b""  # empty: the document was sent
 
 
 async def compacted_response(run: Run) -> Response:
-    """Return the result of a compaction as JSON."""
+    """Return a compaction's result as JSON."""
     return json_response(await run.compacted(), warning_headers(run.warnings))
 
 
 async def event_stream(run: Run, caller: Caller, api: ApiParts) -> Response:
-    """Return a stream of the run's events, once there is one: a failure before the first event is an HTTP error."""
+    """Return the run's event stream after its first event; earlier failures become HTTP errors."""
     stream = EventStream[EventBatch](
         partial(run.generate, open_after=api.open_after),
         _encoding(_beat(caller, run.keepalive)),
@@ -313,7 +312,7 @@ async def _broken_off(run: Run, error: Exception) -> bytes:
 
 
 async def background_response(body: CreateResponse, run: Run, caller: Caller, api: ApiParts) -> Response:
-    """Start a run in the background, and return the queued response, or a stream of its events."""
+    """Start a background run; return the queued response, or its event stream."""
     response = await api.responses.stored.launch(body, run)
     if not body.stream:
         return pollable_response(response, warning_headers(run.warnings))
@@ -322,7 +321,7 @@ async def background_response(body: CreateResponse, run: Run, caller: Caller, ap
 
 
 def pollable_response(resource: Mapping[str, object], headers: Mapping[str, str] = {}) -> Response:
-    """Return a response as JSON; the headers of one that has not ended tell clients when to poll again."""
+    """Return a response as JSON; until it has ended, a header contains the polling interval."""
     ended = resource["status"] in TERMINAL
     return json_response(resource, headers if ended else {**headers, "openai-poll-after-ms": POLL_AFTER_MS})
 
@@ -330,7 +329,7 @@ def pollable_response(resource: Mapping[str, object], headers: Mapping[str, str]
 def subscription_stream(
     subscription: EventSubscription, caller: Caller, api: ApiParts, headers: dict[str, str] | None = None
 ) -> Response:
-    """Return a stream of the events of a background response, in the caller's dialect."""
+    """Return a background response's event stream, in the caller's dialect."""
 
     encode = partial(log.translate_dialect, dialect=caller.dialect)
     encoding = StreamEncoding[bytes](encode, _beat(caller, subscription.keepalive), encoder.DONE_FRAME)
@@ -343,11 +342,11 @@ async def _follow(subscription: EventSubscription, stream: EventStream[bytes]) -
             stream.send(data)
             del data
             await stream.ready()
-            await asyncio.sleep(0)  # for other requests: a client may take all that is stored at once
+            await asyncio.sleep(0)  # for other requests: a client may accept all stored events at once
 
 
 def _beat(caller: Caller, keepalive: Callable[[], Iterable[Event]]) -> Callable[[], bytes]:
-    """Return a function that encodes a heartbeat: an event or a comment, as the caller's dialect has it."""
+    """Return an encoder for the heartbeats in the caller's dialect: events or comments."""
     return (
         (lambda: encoder.encode_sse(keepalive()))
         if caller.dialect.heartbeat == "keepalive"
@@ -364,17 +363,17 @@ async def unless_disconnected(request: Request, response: Coroutine[object, obje
         return await response
     except asyncio.CancelledError:
         if watch.disconnected and not task.uncancel():  # no other code has cancelled the task
-            return Response(status_code=499)  # for the access log alone
+            return Response(status_code=499)  # only for the access log
         raise
     finally:
         watch.stop()
 
 
 def parse_starting_after(starting_after: str | None) -> int:
-    """Return the sequence number of the query; -1, for all events, without one; raises `InvalidRequest`."""
+    """Parse the sequence number in a query; -1 without one, for all events. Raises `InvalidRequest`."""
     if starting_after is None:
         return -1
     if (number := parse_whole_number(starting_after)) is None:
-        message = "Invalid 'starting_after': must be the sequence number of an event."
+        message = "Invalid 'starting_after': must be an event's sequence number."
         raise InvalidRequest(message, param="starting_after")
     return number

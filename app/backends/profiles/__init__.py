@@ -1,4 +1,4 @@
-"""The built-in profiles of backends, which are data in `profiles.toml`."""
+"""The built-in backend profiles, from `profiles.toml`."""
 
 from __future__ import annotations
 
@@ -12,18 +12,13 @@ INHERITS = "inherits"
 
 
 def load_profile(name: str) -> Profile:
-    """
-    Return the built-in profile of that name, such as `vllm` or `default`.
-
-    Raises `ValueError`, with the available names, for any other.
-    """
+    """Return a built-in profile, for example `vllm` or `default`; raises `ValueError` for unknown names."""
     if name not in profile_names():
         raise ValueError(f"profile {name!r} not found; available: {', '.join(profile_names())}")
     return _load(name)
 
 
 def profile_names() -> tuple[str, ...]:
-    """Return the names of the built-in profiles."""
     return tuple(_table())
 
 

@@ -400,12 +400,8 @@ class ReplicaPool:
         was_open = replica.circuit.open
         replica.circuit.failed()
         if replica.circuit.open and not was_open:
-            logger.warning(
-                "backend %s: %s gets no requests for now: %s",
-                self.name,
-                replica.redacted_url or "its server",
-                error.explanation,
-            )
+            extra = {"backend": self.name, "server": replica.redacted_url, "reason": error.explanation}
+            logger.warning("backend server paused after failures", extra=extra)
         if replica.circuit.open and self.config.check_interval and self._watching is None:
             self._watching = asyncio.create_task(self._watch())
 
@@ -426,7 +422,7 @@ class ReplicaPool:
                     await replica.backend.check()
         except (BackendError, TimeoutError):
             return
-        logger.info("backend %s: %s answers again", self.name, replica.redacted_url or "its server")
+        logger.info("backend server recovered", extra={"backend": self.name, "server": replica.redacted_url})
         replica.circuit.checked()
 
 

@@ -415,7 +415,8 @@ class RawFailoverExchange(_Failover[RawRequest, RawAnswer]):
 
 def _log_failover(error: APIError, server: str) -> None:
     level = logging.WARNING if error.status >= 500 else logging.INFO
-    logger.log(level, "backend %s: %s; trying %s instead", error.server, error.explanation, server.rstrip())
+    extra = {"server": error.server, "reason": error.explanation, "next_server": server.rstrip()}
+    logger.log(level, "backend request failed; trying another server", extra=extra)
 
 
 def public_url(url: str) -> str:

@@ -1,15 +1,14 @@
 """
-Adapts requests to servers that reject unknown fields: a field that a refusal names is removed, and this is remembered.
+Adapts requests to servers that reject unknown fields: fields named in an error are removed and remembered.
 
     adapted = FieldAdaptation(profile.request, CALLER_FIELDS).adapt(body)
     adapted.body                 # the request to send, without fields that this server is known to reject
-    adapted.drop_fields(error)   # after a refusal: True if `body` has changed and can be sent again
-    adapted.accepted()           # after success: `adapt` omits the same fields from now on, for a while
+    adapted.drop_fields(error)   # after an error: True if `body` has changed and can be sent again
+    adapted.accepted()           # after success: `adapt` temporarily omits the same fields
 
-Only fields that do not affect the answer, or that the caller did not set, are removed; for others the caller gets the
-refusal. Keywords of schemas (`schema_keywords`), images (`image_parts`) and later system messages (`system_messages`)
-are adapted to in the same way, under names of fields. A refusal that is misread does no harm, since nothing is
-remembered until the server accepts the request.
+Only fields that do not affect the answer, or were not set by the caller, are removed; for other fields the caller gets
+the error. Schema keywords (`schema_keywords`), images (`image_parts`) and later system messages (`system_messages`) are
+treated like fields. A misread error is harmless, because nothing is remembered until the server accepts the request.
 """
 
 from __future__ import annotations
@@ -54,15 +53,14 @@ from app.errors import BackendError, ImagesUndescribed, label
 
 logger = logging.getLogger(__name__)
 
-REMEMBERED = 3600.0  # seconds; after that the server may have been upgraded
-_MODELS, _FIELDS = 1000, 50  # models that are remembered, and fields of each
-_ROUNDS = 6  # refusals of one request, for servers that name one field at a time
+REMEMBERED = 3600.0  # seconds; the server may be upgraded meanwhile
+_MODELS, _FIELDS = 1000, 50  # remembered models, and fields per model
+_ROUNDS = 6  # errors per request, for servers that report one field at a time
 
-# The server need not know them: usage is estimated if it is missing, responses are stored here, and stop sequences are
-# applied to the answer here.
+# Optional for the server: missing usage is estimated, responses are stored here, and stop sequences are applied here.
 _OURS = frozenset({"stream_options", "store", "include", "stop", "stop_sequences"})
 
-# Set by callers, but the answer does not depend on them. (Parallel calls are prevented here anyway.)
+# Set by callers without effect on the answer. (This server also prevents parallel calls.)
 _HARMLESS = frozenset(
     {
         "metadata",
@@ -71,23 +69,22 @@ _HARMLESS = frozenset(
         "safety_identifier",
         "service_tier",
         "user",
-        "verbosity",  # a preference, which most profiles do not send at all
+        "verbosity",  # a preference, omitted by most profiles
     }
 )
 
-# Harmless with this value, which is the default.
+# Harmless with this default value.
 _NEUTRAL = {"frequency_penalty": 0, "presence_penalty": 0, "tool_choice": "auto"}
 
-# Two names of one limit.
+# Two names for the same limit.
 _OTHER_NAME = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 
 
 class FieldAdaptation:
     """
-    The fields that one server rejects, by model.
+    The fields rejected by a server, by model.
 
-    `options` are those of its profile. `caller_fields` has the names of fields in the caller's request. `clock`
-    returns seconds.
+    `options` are its profile's. `caller_fields` maps fields to the caller's request. `clock` returns seconds.
     """
 
     def __init__(
@@ -99,13 +96,13 @@ class FieldAdaptation:
         self._caller_fields = caller_fields
         self.content = options.content
         self._adapts = options.adapt
-        # Fields that the operator set are never removed.
+        # Fields set by the operator are never removed.
         self._fixed = {*options.extra_body, *([STRICT] if options.strict == "force" else [])}
         self._clock = clock
-        self._models: dict[str, dict[str, float]] = {}  # by model: the fields, and the time until which each is omitted
+        self._models: dict[str, dict[str, float]] = {}  # by model: each omitted field with its expiry time
 
     def caller_field(self, field: str) -> str:
-        """Return the name in the caller's request for a field of this server's, or the closest one."""
+        """Return the caller's field for a server field, or the closest."""
         names = self._caller_fields
         return names.get(field) or names.get(re.split(r"[.\[]", field, maxsplit=1)[0], field)
 
@@ -116,19 +113,19 @@ class FieldAdaptation:
         preferences: frozenset[str] = frozenset(),
     ) -> AdaptedRequest:
         """
-        Return the request without the fields that this server is known to reject.
+        Return the request without fields known to be rejected.
 
-        `descriptions` come from `Question`, `preferences` from `CreateResponse`; raises `ImagesUndescribed`
-        if a description is missing.
+        `descriptions` come from `Question`, `preferences` from `CreateResponse`. Raises `ImagesUndescribed` if a
+        description is missing.
         """
         return AdaptedRequest(self, body, self._rejected(str(body.get("model"))), descriptions, preferences)
 
     def undescribed_images(self, body: JSONMapping, descriptions: Mapping[str, str]) -> list[str]:
-        """Return the URLs of a request's images that lack a description, if the model accepts no images."""
+        """Return URLs of images without a description, if the model does not accept images."""
         return undescribed(body, descriptions) if self.refuses_images(str(body.get("model"))) else []
 
     def refuses_images(self, model: str) -> bool:
-        """Return whether a model is known to accept no images, by the profile or by a refusal."""
+        """Return whether a model is known not to accept images, from the profile or an earlier error."""
         return REFUSED_IMAGE in self._rejected(model)
 
     def _rejected(self, model: str) -> dict[str, float]:
@@ -153,22 +150,23 @@ class FieldAdaptation:
         return field in _OURS or field in _HARMLESS or field in _OTHER_NAME or "[]" in field
 
     def learn(self, model: str, fields: list[str]) -> None:
-        """Omit fields from a model's requests from now on."""
+        """Omit fields from later requests to a model."""
         old = self._models.pop(model, {})
-        # Of the two names of a limit, the one that was rejected last counts.
+        # Of a limit's two names, the last rejected counts.
         others = {field: until for field, until in old.items() if _OTHER_NAME.get(field) not in fields}
         new = dict.fromkeys(fields, self._clock() + REMEMBERED)
         self._models[model] = dict([*(others | new).items()][-_FIELDS:])
         if len(self._models) > _MODELS:
             del self._models[next(iter(self._models))]
-        message = "backend: the model %s does not know %s: left out for the next %d minutes"
-        logger.info(message, label(model), ", ".join(fields), REMEMBERED / 60)
+        extra = {"model": model, "fields": ", ".join(fields), "minutes": round(REMEMBERED / 60)}
+        logger.info("fields rejected by the backend are omitted", extra=extra)
 
 
 class AdaptedRequest:
     """
-    A request as it is sent: `body`, without the fields that the server rejects, and `warnings`, a sentence for each
-    field that the caller had set.
+    A request as sent.
+
+    `body` is the request without rejected fields; `warnings` has a sentence for each removed field that the caller set.
     """
 
     def __init__(
@@ -184,15 +182,15 @@ class AdaptedRequest:
         self._original = body
         self._rejected = rejected
         self._descriptions = descriptions
-        self._named: list[str] = []  # fields that refusals of this request named
+        self._named: list[str] = []  # fields named in errors for this request
         self._rounds = 0
         self.body, self.warnings = self._reduced() if rejected else (body, [])
 
     def drop_fields(self, error: BackendError) -> bool:
         """
-        Remove the fields that a refusal names; return False if it names none, or one that must not be removed.
+        Remove the fields named in an error; return False if it names none, or one that must stay.
 
-        Raises `ImagesUndescribed` for a refusal of images that are to be described.
+        Raises `ImagesUndescribed` if images were rejected and need descriptions.
         """
         fields = _refused(error, self.body)
         if not fields or self._rounds == _ROUNDS or not all(map(self._may_drop, fields)):
@@ -203,7 +201,7 @@ class AdaptedRequest:
         return True
 
     def explain(self, error: BackendError) -> BackendError:
-        """Return a refusal with the field that it names, if any, in `param`, by its name in the caller's request."""
+        """Set an error's `param` to the caller's name for the rejected field, if any; return the error."""
         if kept := kept_keyword(error, self.body):
             error.param, sentence = kept
             error.message = f"{error.message} {sentence}"
@@ -215,8 +213,8 @@ class AdaptedRequest:
         return error
 
     def accepted(self) -> None:
-        """Remember the removed fields, now that the server has accepted the request."""
-        if learned := [field for field in self._named if field != READABLE]:  # which is about these items alone
+        """Remember the removed fields after the server accepted the request."""
+        if learned := [field for field in self._named if field != READABLE]:  # concerns only these items
             self._adaptation.learn(str(self._original.get("model")), learned)
 
     def _may_drop(self, field: str) -> bool:
@@ -246,7 +244,7 @@ class AdaptedRequest:
         return with_notes(body, self._adaptation.content, descriptions)
 
     def _warnings(self, body: JSONMapping, field: str) -> list[str]:
-        """Return the warnings for the caller when a field is removed."""
+        """Return warnings for the caller about a removed field."""
         if field == "parallel_tool_calls" and not body[field]:
             return ["This backend does not support `parallel_tool_calls: false`."]
         if field in _CHANGED:
@@ -267,7 +265,7 @@ _CHANGED = {
 
 
 def _refused(error: BackendError, body: JSONMapping) -> list[str]:
-    """Return the names of the fields, schema keywords, images or system messages that a refusal reports."""
+    """Return the rejected fields, schema keywords, images or system messages in an error."""
     if refuses_images(error, body):
         return [REFUSED_IMAGE]
     if refuses_later_system(error, body):

@@ -1,8 +1,8 @@
 """
-The body of one answer, over HTTP, which is passed on as it is received.
+An answer's HTTP body, passed on as it arrives.
 
-An answer is over at its end mark, at the end of the body, or some time after the finish reason, since some servers send
-heartbeats for ever.
+An answer ends at its end marker, at the body's end, or some time after the finish reason, because some servers send
+heartbeats indefinitely.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from app.core.types import JSONObject
 from app.core.types.deltas import Delta
 from app.errors import BackendError
 
-# Seconds for other requests between decoding a large event and reading its deltas, which take some 100 ms each. After
-# `sleep(0)`, the event loop would resume here before it looks at the sockets.
+# Seconds for other requests between decoding a large event and reading its deltas, about 100 ms each. After `sleep(0)`
+# the event loop would resume here before checking sockets.
 _BREATH = 0.001
-_PIECE = 256  # bytes to decompress at once: at the very worst they become some megabytes
+_PIECE = 256  # bytes decompressed at once; in the worst case they expand to a few megabytes
 
 IDLE_TOO_LONG = "The backend has been silent for too long."
 CONNECTION_BROKE = "The backend's answer ended early: the connection broke."
@@ -35,8 +35,8 @@ class AnswerBody:
     """
     The body of an answer.
 
-    Its bytes are decoded in the call in which they are received, and their deltas passed on. Only bytes that arrive
-    while the receiver is slow, or that end a large event, are decoded by the task that awaits `receive`.
+    Bytes are decoded in the call that receives them, and their deltas passed on. The task in `receive` decodes only
+    bytes that arrive while the receiver is slow, or that end a large event.
     """
 
     def __init__(self, response: httpx.Response, profile: Profile, decoder: AnswerDecoder) -> None:
@@ -48,29 +48,29 @@ class AnswerBody:
         self._decoder = decoder
         self._idle, self._grace = profile.transport.idle_timeout, profile.response.finish_grace_s
         self._receiver: AnswerReceiver | None = None
-        self._direct: AnswerReceiver | None = None  # the receiver, if reads are passed on without the task
-        self._started = False  # has anything been read?
-        self._unread: bytes | None = None  # what the task has to decode
-        self._held: list[Delta] = []  # deltas that came before there was a receiver
-        self._undecoded = 0  # bytes of reads that completed no event
-        self._last_delta = 0.0  # after the finish reason: when the last delta came, in loop time
-        # What to raise after the last delta. Usually a class: an exception refers to the frames it has passed, so one
-        # that is stored here would leave each answer with its deltas to the garbage collector.
+        self._direct: AnswerReceiver | None = None  # set if reads are passed on without the task
+        self._started = False  # whether any data was read
+        self._unread: bytes | None = None  # data for the task to decode
+        self._held: list[Delta] = []  # deltas received before the receiver was set
+        self._undecoded = 0  # bytes in reads that completed no event
+        self._last_delta = 0.0  # after the finish reason: loop time of the last delta
+        # Raised after the last delta. Usually a class: a stored exception references its frames, so each answer with
+        # its deltas would need garbage collection.
         self._end: Exception | type[Exception] | None = None
 
     @property
     def done(self) -> bool:
-        """Whether the server has marked the end of the answer."""
+        """Whether the server has sent the end marker."""
         return self._decoder.done
 
     @property
     def empty(self) -> bool:
-        """Whether the body has ended without a delta."""
+        """Whether the body ended without a delta."""
         return self._decoder.empty
 
     @property
     def continuation(self) -> JSONObject | None:
-        """The request that has the server go on, if it has paused: see `AnswerDecoder`."""
+        """The request that continues a paused answer: see `AnswerDecoder`."""
         return self._decoder.continuation
 
     def resumed(self, response: httpx.Response) -> AnswerBody:
@@ -80,16 +80,16 @@ class AnswerBody:
 
     @property
     def warnings(self) -> list[str]:
-        """What was left out of the answer so far; the list grows."""
+        """Warnings about dropped content; the list grows."""
         return self._decoder.warnings
 
     @property
     def is_event_stream(self) -> bool:
-        """Whether the body is an event stream, according to its type."""
+        """Whether the content type is an event stream."""
         return header_of(self._response, b"content-type").startswith(b"text/event-stream")
 
     async def begin(self) -> None:
-        """Wait for the first deltas, which are held; raises `BackendError` if there are none."""
+        """Wait for the first deltas and hold them; raises `BackendError` without any."""
         while not self._held and self._end is None:
             await self._read()
         if not self._held and self._end is not StopAsyncIteration:
@@ -98,7 +98,7 @@ class AnswerBody:
 
     async def receive(self, receiver: AnswerReceiver) -> None:
         """
-        Pass on the deltas until the answer has ended.
+        Pass on deltas until the answer ends.
 
         Raises `BackendError` after the last delta if the server reports an error, sends nothing for too long, or the
         connection breaks. After a finish reason, a broken connection is a normal end.
@@ -112,7 +112,7 @@ class AnswerBody:
             raise self._end
 
     def _take(self, data: bytes) -> bool:
-        """Decode a read and pass its deltas on; return whether the next one may follow without the task."""
+        """Decode a read and pass on its deltas; return whether the next may follow without the task."""
         decoder, receiver = self._decoder, self._direct
         if receiver is None:
             self._unread = data
@@ -131,7 +131,7 @@ class AnswerBody:
         return not decoder.ending
 
     async def _read(self) -> None:
-        """Pass on what is received until there is something else to do; record how the answer has ended, if it has."""
+        """Pass on received data until other work is needed; record the answer's end."""
         decoder = self._decoder
         if decoder.finished:
             # After the finish reason, heartbeats no longer extend the timeout.
@@ -161,7 +161,7 @@ class AnswerBody:
                 self._end = StopAsyncIteration
 
     async def _decode_unread(self) -> None:
-        """Decode a read that `_take` has left to the task, if there is one, and wait until the receiver is ready."""
+        """Decode a read left to the task, if any, and wait until the receiver is ready."""
         data, self._unread = self._unread, None
         if data is not None:
             self._undecoded += len(data)
@@ -170,7 +170,7 @@ class AnswerBody:
             await self._receiver.ready()
 
     async def _pass_on(self, deltas: list[Delta]) -> None:
-        """Pass deltas on, or hold them if there is no receiver yet; wait until the receiver is ready for more."""
+        """Pass on deltas, or hold them without a receiver; wait until the receiver is ready."""
         if not deltas:
             return
         if self._undecoded > LARGE:
@@ -185,7 +185,7 @@ class AnswerBody:
             await self._receiver.ready()
 
     def _incomplete(self, kind: str, message: str, cause: Exception) -> BackendError | type[StopAsyncIteration]:
-        """Return what to raise for an incomplete body: a failure, unless the finish reason has been received."""
+        """Return the exception for an incomplete body: a failure, unless the finish reason was received."""
         if self._decoder.finished:
             return StopAsyncIteration
         error = failure(kind, message)
@@ -193,7 +193,7 @@ class AnswerBody:
         return error
 
     def linger(self, seconds: float) -> None:
-        """Let the body end within some seconds after `aclose`, so that the connection can be used again."""
+        """Let the body end within `seconds` after `aclose`, so that the connection can be reused."""
         if linger := self._response.extensions.get("linger"):
             linger(seconds)
 
@@ -207,7 +207,7 @@ class AnswerBody:
 
 class Reads(Protocol):
     """
-    The network reads of a body: as an iterator, or passed on as they are received.
+    Network reads of a body: as an iterator, or passed on as they arrive.
 
     A read that exceeds its timeout raises `TimeoutError` or `httpx.ReadTimeout`, and is the last.
     """
@@ -215,11 +215,11 @@ class Reads(Protocol):
     async def __anext__(self) -> bytes: ...
 
     async def deliver(self, take: Callable[[bytes], bool]) -> None:
-        """Pass each read to `take` until that returns False; raises what the iterator would raise at its end."""
+        """Pass each read to `take` until it returns False; raises the iterator's final exception."""
         ...
 
     def wait_at_most(self, seconds: float) -> None:
-        """Set the timeout of each further read."""
+        """Set the timeout for each further read."""
         ...
 
     async def aclose(self) -> None: ...
@@ -231,25 +231,25 @@ def _reads(response: httpx.Response) -> Reads:
 
 
 def body_reads(response: httpx.Response) -> Reads:
-    """Return the body of a response as it was sent, compressed or not."""
+    """Return the raw body reads, without decompression."""
     ours: Reads | None = response.extensions.get("stream")
     return ours or _TimedReads(aiter(response.aiter_raw()))
 
 
 def bound_decompression(response: httpx.Response) -> None:
-    """Have a compressed body decompressed in small pieces; the request allows only `identity`."""
+    """Decompress a compressed body in small steps. (Requests allow only `identity`.)"""
     if header_of(response, b"content-encoding") not in (b"", b"identity"):
         assert isinstance(response.stream, httpx.AsyncByteStream)
         response.stream = _CompressedBody(response.stream)
 
 
 def header_of(response: httpx.Response, name: bytes) -> bytes:
-    """Return a header, empty if there is none; `response.headers` decodes all of them at first."""
+    """Return a header, or b"". (`response.headers` first decodes all headers.)"""
     return b", ".join([value for field, value in response.headers.raw if field.lower() == name])
 
 
 class _CompressedBody(httpx.AsyncByteStream):
-    """A compressed body in small pieces, since httpx decompresses each piece as a whole."""
+    """A compressed body in small chunks, because httpx decompresses each chunk as a whole."""
 
     def __init__(self, stream: httpx.AsyncByteStream) -> None:
         self._stream = stream
@@ -264,7 +264,7 @@ class _CompressedBody(httpx.AsyncByteStream):
 
 
 class _TimedReads:
-    """The reads of a response that is not from `HTTPToolsTransport`, with a timeout for each."""
+    """Reads of a response from another transport than `HTTPToolsTransport`, each with a timeout."""
 
     def __init__(self, reads: AsyncIterator[bytes]) -> None:
         self._reads = reads

@@ -1,11 +1,11 @@
 """
-The client of one model server, over HTTP, whatever its API.
+HTTP client for a model server with any API.
 
     async with server.open(question) as exchange:
         await exchange.receive(answer)
 
-All connection, status, framing and decoding errors are raised as `BackendError`. The differences between servers are in
-their profiles, and their APIs are the rows of `app.backends.apis`.
+All connection, status, framing and decoding errors are raised as `BackendError`. Profiles contain the differences
+between servers; the APIs are rows in `app.backends.apis`.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ from app.runtime.threads import run_in_thread_if_large
 
 logger = logging.getLogger(__name__)
 
-_ERROR_LIMIT = 1_000_000  # bytes of an error's body that are read
-_LINGER = 1.0  # seconds to wait for the end of the body after `[DONE]`, so that the connection can be reused
+_ERROR_LIMIT = 1_000_000  # bytes read from an error body
+_LINGER = 1.0  # seconds to wait for the body's end after `[DONE]`, so that the connection can be reused
 
 
 class ModelServer(Backend):
     """
-    One model server.
+    A model server.
 
-    `api_key` is sent in the profile's header; with `passthrough` the caller's own key is sent. `keys` is the source of
-    a key that expires. A request is retried up to `retries` times as long as nothing of the answer has been received.
-    `http` replaces the default transport.
+    `api_key` is sent in the profile's header; `passthrough` sends the caller's key instead. `keys` is the source for an
+    expiring key. A request is retried up to `retries` times, until any part of the answer was received. `http` replaces
+    the default transport.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class ModelServer(Backend):
         headers = {
             "Host": base.netloc.decode("ascii"),
             "Accept": "text/event-stream, application/json",
-            "Accept-Encoding": "identity",  # decompression costs time, and some gateways buffer what they compress
+            "Accept-Encoding": "identity",  # decompression costs time, and some gateways buffer compressed data
             "Content-Type": "application/json",
             "User-Agent": "antiphon",
             **self._endpoints.headers,
@@ -106,29 +106,28 @@ class ModelServer(Backend):
 
     @classmethod
     def from_settings(cls, settings: Any) -> ModelServer:
-        """Build the backend of a `BackendSettings`."""
+        """Create the backend from `BackendSettings`."""
         key = settings.key.get_secret_value() if settings.key else None
         keys = key_source(settings.api_key_file, settings.api_key_command, settings.api_key_lifetime)
         return cls(settings.url, key, settings.options(), retries=settings.retries, keys=keys)
 
     def profile(self, model: str) -> Profile:
-        """Return the profile of this server, which is the same for every model; it names the API that is asked."""
+        """Return the server's profile, common to all models, with the current API."""
         return self._endpoints.current.profile
 
     def encode(self, question: Question) -> EncodedQuestion:
-        """Return a question as this server takes it."""
         return encode(question, self.profile(question.model))
 
     def open(self, question: Question) -> ServerExchange:
         return ServerExchange(self, question)
 
     def forwards(self, endpoint: str, model: str) -> bool:
-        """Return whether requests to an endpoint are passed through: see `forwards_to`."""
+        """Return whether requests to an endpoint are forwarded: see `forwards_to`."""
         return forwards_to(endpoint, self._profile.transport)
 
     @asynccontextmanager
     async def forward(self, request: RawRequest) -> AsyncIterator[RawAnswer]:
-        """Send a raw request, and give its answer: see `Backend.forward`."""
+        """Send a raw request and yield its answer: see `Backend.forward`."""
         with explained():
             answer = await self._pass_on(request)
             try:
@@ -137,7 +136,7 @@ class ModelServer(Backend):
                 await answer.aclose()
 
     async def _pass_on(self, request: RawRequest) -> ForwardedAnswer:
-        """Return the answer to a raw request, with retries as the settings allow; raises `BackendError`."""
+        """Return the answer to a raw request, with retries as configured; raises `BackendError`."""
         retries = self.retries(request)
         while True:
             try:
@@ -148,9 +147,9 @@ class ModelServer(Backend):
 
     async def _begun(self, answer: ForwardedAnswer, request: RawRequest) -> ForwardedAnswer:
         """
-        Return an answer whose first bytes have been read.
+        Read an answer's first bytes and return it.
 
-        Raises `BackendRefusal`, as for a status, if its first event reports an overload.
+        Raises `BackendRefusal` if its first event reports an overload, as for a status.
         """
         try:
             if event := await answer.begin():
@@ -164,11 +163,10 @@ class ModelServer(Backend):
         return answer
 
     def retries(self, request: Question | RawRequest) -> Retries:
-        """Return the retries of one request."""
         return Retries(self._name, self._retries if request.retry_allowed else 0, request.attempts)
 
     async def _send_raw(self, request: RawRequest, *, renews: bool = True) -> httpx.Response:
-        """Return a response with status 2xx; raises `BackendRefusal` for all others. For `renews` see `_send`."""
+        """Return a response with status 2xx; raises `BackendRefusal` for other statuses. For `renews` see `_send`."""
         key, endpoint = request.caller_key, self._endpoints.current
         expiring = await self._keys.current() if self._keys else None
         sent = self._forwarding.request(request, self._credentials(key), own_account=not self._passes)
@@ -198,7 +196,7 @@ class ModelServer(Backend):
         return await endpoint.tokenizer.count(encode(question, endpoint.profile).body, post)
 
     def translation(self, question: Question) -> Translation:
-        """Return a question as it would be sent, without fields that this server is known to reject."""
+        """Return the request that would be sent, without fields known to be rejected."""
         endpoint = self._endpoints.current
         adapted = endpoint.adaptation.adapt(encode(question, endpoint.profile).body)
         url = endpoint.url(adapted.body.get("model"))
@@ -206,7 +204,7 @@ class ModelServer(Backend):
         return Translation("default", self._profile.name, shown, endpoint.sent(adapted.body), adapted.warnings)
 
     def undescribed_images(self, question: Question) -> list[str]:
-        """Return the URLs of images without a description, if the model is known to accept no images."""
+        """Return URLs of images without a description, if the model is known not to accept images."""
         if question.descriptions is None:
             return []
         endpoint = self._endpoints.current
@@ -214,12 +212,12 @@ class ModelServer(Backend):
         return endpoint.adaptation.undescribed_images(body, question.descriptions)
 
     def refuses_images(self, model: str) -> bool:
-        """Return whether a model is known to accept no images."""
+        """Return whether a model is known not to accept images."""
         name = self._profile.request.model_map.get(model, model)
         return self._endpoints.current.adaptation.refuses_images(name)
 
     async def models(self, caller_key: str | None = None) -> list[JSONObject]:
-        """Return the available models, as entries of OpenAI's list."""
+        """Return the available models, as entries in OpenAI's list."""
         return await self._list_models(caller_key, seconds=15)
 
     async def check(self) -> None:
@@ -227,13 +225,13 @@ class ModelServer(Backend):
             await self._list_models(None, seconds=5)
         except BackendError as error:
             if self._passes and error.status in (401, 403):
-                return  # it can be reached, and requires a key that only callers have
+                return  # reachable; requires a key that only callers have
             if error.code not in (ERROR_CLASSES["url"].code, ERROR_CLASSES["missing"].code):
                 raise
             await self._probe()  # not every server lists its models
 
     async def _probe(self) -> None:
-        """Check that the endpoint for questions exists: it must reject an empty request."""
+        """Check that the endpoint exists: it must reject an empty request."""
         for endpoint in self._endpoints.candidates():
             try:
                 async with asyncio.timeout(5):
@@ -255,9 +253,9 @@ class ModelServer(Backend):
         self, question: Question, retries: Retries, *, whole: bool = False
     ) -> tuple[Endpoint, AnswerBody, list[str]]:
         """
-        Return the endpoint that answers, the answer's body, and warnings about the request; raises `BackendError`.
+        Return the answering endpoint, the answer's body, and request warnings; raises `BackendError`.
 
-        `whole`: whether to request the answer as one JSON document.
+        `whole`: request the answer as a single JSON document.
         """
         for endpoint in self._endpoints.candidates():
             encoded = await run_in_thread_if_large(encode, question, endpoint.profile)
@@ -296,9 +294,9 @@ class ModelServer(Backend):
         self, endpoint: Endpoint, question: Question, body: JSONObject, retries: Retries
     ) -> tuple[httpx.Response, AdaptedRequest]:
         """
-        Return a response with status 2xx whose body is not read yet.
+        Return a response with status 2xx and an unread body.
 
-        Raises `BackendError`, or the `BackendRefusal` of a server that lacks this endpoint and may have the next one.
+        Raises `BackendError`, or `BackendRefusal` if the server lacks this endpoint and may have the next.
         """
         adapted = endpoint.adaptation.adapt(body, question.descriptions, question.request.preferences)
         content = _json(endpoint.sent(adapted.body))
@@ -331,14 +329,14 @@ class ModelServer(Backend):
         renews: bool = True,
     ) -> httpx.Response:
         """
-        Return a response with status 2xx; raises `BackendRefusal`, read by the endpoint's codec, otherwise.
+        Return a response with status 2xx; otherwise raises `BackendRefusal`, decoded by the endpoint's codec.
 
-        `renews`: whether to send the request once more if the server refuses a key that has expired.
+        `renews`: send the request once more if the server rejects an expired key.
         """
         expiring = await self._keys.current() if self._keys else None
         options = self._profile.transport
         length = {"Content-Length": str(len(content))} if content else {}
-        # With a `stream`, `httpx` uses the headers unchanged; to work them out takes it ten times as long.
+        # With a `stream`, `httpx` uses the headers unchanged; computing them is ten times slower.
         request = httpx.Request(
             method,
             url,
@@ -364,7 +362,7 @@ class ModelServer(Backend):
         return response
 
     async def _renewed(self, response: httpx.Response, key: str | None) -> bool:
-        """Return whether there is another key in place of one that the server has refused."""
+        """Return whether a rejected key was replaced by another."""
         return (
             key is not None and self._keys is not None and response.status_code == 401 and await self._keys.renew(key)
         )
@@ -391,7 +389,7 @@ class ModelServer(Backend):
     async def _read_json(
         self, endpoint: Endpoint, method: str, url: httpx.URL, content: bytes, caller_key: str | None, seconds: float
     ) -> Any:
-        """Send a request to another URL of the server, and return the JSON of the response."""
+        """Send a request to another URL of the server; return the response JSON."""
         with explained():
             return await self._json(endpoint, method, url, content, caller_key, seconds)
 
@@ -421,24 +419,24 @@ class ModelServer(Backend):
     def _credentials(self, caller_key: str | None) -> dict[str, str]:
         secret, options = self._secret(caller_key), self._profile.transport
         if secret and not (secret.isascii() and secret.isprintable()):
-            raise failure("own_key" if self._passes else "key")  # it is not valid in a header
+            raise failure("own_key" if self._passes else "key")  # invalid in a header
         return {options.auth_header: f"{options.auth_scheme} {secret}".strip()} if secret else {}
 
 
 class ServerExchange:
-    """A question and its answer: the context that `ModelServer.open` returns."""
+    """A model request and its answer, from `ModelServer.open`."""
 
     def __init__(self, server: ModelServer, question: Question) -> None:
-        self._warnings: list[list[str]] = []  # of the request, and of the answer
+        self._warnings: list[list[str]] = []  # for the request, and for the answer
         self._server = server
         self._question = question
         self._retries = server.retries(question)
-        self._endpoint: Endpoint  # that answers
+        self._endpoint: Endpoint  # the answering endpoint
         self._answer: AnswerBody | None = None  # while it is open
 
     @property
     def warnings(self) -> Sequence[str] | None:
-        """What was left out or changed of the request and of its answer; None until there is one."""
+        """Fields dropped or changed in request and answer; None before an answer."""
         return [warning for warnings in self._warnings for warning in warnings] if self._warnings else None
 
     async def __aenter__(self) -> ServerExchange:
@@ -460,9 +458,9 @@ class ServerExchange:
 
     async def receive(self, receiver: AnswerReceiver) -> None:
         """
-        Pass the chunks of the answer on: see `BackendExchange.receive`.
+        Pass on the answer's deltas: see `BackendExchange.receive`.
 
-        An error event before the first chunk is retried like a refusal with its status.
+        An error event before the first delta is retried like an error with its status.
         """
         while True:
             assert self._answer
@@ -484,8 +482,8 @@ class ServerExchange:
         """
         Open the answer.
 
-        A body that is not an event stream is read up to its first chunks: it may be an error, which is retried or still
-        becomes an HTTP status.
+        A body that is not an event stream is read until its first deltas, because it may be an error, which is retried
+        or becomes an HTTP status.
         """
         whole, fall_back = False, self._server.asks_whole
         while True:
@@ -513,27 +511,26 @@ class ServerExchange:
 
 
 def transport_to(url: httpx.URL) -> httpx.AsyncBaseTransport:
-    """Return the transport for a URL, which uses the environment's proxies except for servers on this machine."""
+    """Return a transport that uses the environment's proxies, except for local servers."""
     local = url.host == "localhost" or url.host.startswith("127.") or url.host == "::1"
     return HTTPToolsTransport(trust_env=not local)
 
 
 def _unstreamed(body: JSONObject) -> JSONObject:
-    """Return a request for the whole answer at once, which the decoders read as well."""
+    """Return a non-streaming request; decoders also read complete answers."""
     fields = {name: value for name, value in body.items() if name != "stream_options"}
     return {**fields, "stream": False} if "stream" in body else fields
 
 
 def _json(body: JSONObject) -> bytes:
-    """Return a request body as JSON."""
     try:
         return orjson.dumps(body)
-    except TypeError:  # lone surrogates, or integers of more than 64 bits, which callers may send
+    except TypeError:  # lone surrogates, or integers above 64 bits, in callers' requests
         return json.dumps(body).encode()
 
 
 async def _read_error(response: httpx.Response) -> bytes:
-    """Read an error's body, as far as it is received."""
+    """Read the received part of an error body."""
     body = bytearray()
     with suppress(TimeoutError, httpx.TransportError, httpx.DecodingError):  # the status is enough
         async with asyncio.timeout(10):
@@ -542,7 +539,7 @@ async def _read_error(response: httpx.Response) -> bytes:
 
 
 async def _read_whole(response: httpx.Response) -> bytes:
-    """Read a body that is one JSON document; raises `BackendError` if it is too long."""
+    """Read a JSON document; raises `BackendError` if it is too long."""
     body = bytearray()
     await _read(response, body, MAX_EVENT_BYTES)
     if len(body) > MAX_EVENT_BYTES:
@@ -551,7 +548,7 @@ async def _read_whole(response: httpx.Response) -> bytes:
 
 
 async def _read(response: httpx.Response, body: bytearray, limit: int) -> None:
-    """Read a body to its end, or until it has more than `limit` bytes."""
+    """Read a body to its end, or until it exceeds `limit` bytes."""
     try:
         async for data in response.aiter_bytes():
             body += data
@@ -562,7 +559,7 @@ async def _read(response: httpx.Response, body: bytearray, limit: int) -> None:
 
 
 def _model(entry: JSONObject) -> JSONObject:
-    """Return an entry of a list of models, with all fields of OpenAI's entries."""
+    """Return a model list entry with all fields of OpenAI's entries."""
     name = next((str(entry[key]) for key in ("id", "model", "name", "slug") if entry.get(key)), "")
     defaults = {"object": "model", "created": 0, "owned_by": "backend"}
     return defaults | {key: value for key, value in entry.items() if value is not None} | {"id": name}

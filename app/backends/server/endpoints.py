@@ -1,4 +1,4 @@
-"""The APIs by which one server is asked, and which of them it turned out to have."""
+"""A server's candidate APIs, and which of them it supports."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from app.errors import BackendError
 
 logger = logging.getLogger(__name__)
 
-MODEL = "{model}"  # in `transport.path`: the model's name at the backend
-_ABSENT = frozenset({404, 405, 501})  # statuses of servers that do not have an API
+MODEL = "{model}"  # in `transport.path`: the backend's model name
+_ABSENT = frozenset({404, 405, 501})  # statuses from servers without this API
 
 
 class Endpoint:
-    """One API of a server: where and how it is asked, and the fields that it is known to reject."""
+    """A server's API: its URL, encoding, and rejected fields."""
 
     def __init__(self, base: httpx.URL, profile: Profile) -> None:
         """`profile` names the API."""
@@ -39,33 +39,33 @@ class Endpoint:
         self._url = None if MODEL in self._path else under(base, self._path, profile)
 
     def url(self, model: object) -> httpx.URL:
-        """Return the URL for a model, whose name may be a segment of the path; raises `BackendError`."""
+        """Return the URL for a model, whose name may be a path segment; raises `BackendError`."""
         return self._url or model_url(self._base, self._path, model, self.profile)
 
     def sent(self, body: JSONObject) -> JSONObject:
-        """Return a request as it is sent, without the model if only the URL has it."""
+        """Return the body to send, without the model if only the URL contains it."""
         if self._model_in_body:
             return body
         return {name: value for name, value in body.items() if name != "model"}
 
 
 class Endpoints:
-    """The endpoints of one server, the best first; those that it does not have are passed over for a while."""
+    """A server's endpoints, best first; missing endpoints are skipped temporarily."""
 
     def __init__(self, base: httpx.URL, profile: Profile, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` returns seconds."""
         self._all = [Endpoint(base, each) for each in profiles_by_api(profile)]
         self._clock = clock
         self._first = 0
-        self._until = 0.0  # when the first one is asked again
+        self._until = 0.0  # when the first endpoint is tried again
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers that the APIs need."""
+        """Headers required by the APIs."""
         return {name: value for endpoint in self._all for name, value in endpoint.codec.headers.items()}
 
     def candidates(self) -> Sequence[Endpoint]:
-        """Return the endpoints to ask, one after the other until the server has one."""
+        """Return the endpoints to try in order."""
         if not self._first:
             return self._all
         if self._clock() >= self._until:
@@ -74,24 +74,24 @@ class Endpoints:
 
     @property
     def current(self) -> Endpoint:
-        """The endpoint that is asked first."""
+        """The endpoint to try first."""
         return self.candidates()[0] if self._first else self._all[0]
 
     def lacks(self, endpoint: Endpoint, status: int, error: BackendError) -> bool:
-        """Return whether a refusal means that the server does not have this endpoint, but may have the next one."""
+        """Return whether an error means that the server lacks this endpoint but may have the next."""
         return status in _ABSENT and error.code != ERROR_CLASSES["model"].code and endpoint is not self._all[-1]
 
     def answered(self, endpoint: Endpoint) -> None:
-        """Note that an endpoint has answered: those before it, which did not, are passed over for a while."""
+        """Record the answering endpoint; missing endpoints before it are skipped temporarily."""
         if endpoint is not self.current:
             self._first, self._until = self._all.index(endpoint), self._clock() + REMEMBERED
-            message = "backend: the server has no %s: asked by %s for the next %d minutes"
             missing = ", ".join(each.api.path for each in self._all[: self._first])
-            logger.info(message, missing, endpoint.api.path, REMEMBERED / 60)
+            extra = {"missing": missing, "used": endpoint.api.path, "minutes": round(REMEMBERED / 60)}
+            logger.info("backend endpoint not found; using another", extra=extra)
 
 
 def model_url(base: httpx.URL, path: str, model: object, profile: Profile) -> httpx.URL:
-    """Return the URL of a path with `{model}` below the base URL; raises `BackendError` for an invalid name."""
+    """Return the URL for a path with `{model}`; raises `BackendError` for an invalid name."""
     segment = quote(model, safe="", errors="replace") if isinstance(model, str) else ""
     if segment.strip(".") == "":
         raise failure("model")
@@ -99,7 +99,7 @@ def model_url(base: httpx.URL, path: str, model: object, profile: Profile) -> ht
 
 
 def under(base: httpx.URL, path: str, profile: Profile) -> httpx.URL:
-    """Return the URL of a path below the base URL, with the query of the path and of the profile."""
+    """Return the URL for a path below the base URL, with the path's and the profile's query."""
     path, _, query = path.partition("?")
     url = base.copy_with(path=f"{base.path.rstrip('/')}/{path.lstrip('/')}")
     parameters = dict(parse_qsl(query)) | profile.transport.query

@@ -1,4 +1,4 @@
-"""Recognises that a model takes no images, and puts a note or a description in the place of each image of a request."""
+"""Detects models that do not accept images, and replaces images by notes or descriptions."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from app.core.request.content import NOTE, NOTE_WARNING, string_or_parts
 from app.core.types import JSONMapping, JSONObject
 from app.errors import BackendError
 
-REFUSED_IMAGE = "messages[].image"  # all images of a request, as the name of a field
+REFUSED_IMAGE = "messages[].image"  # all images in a request, as a field name
 IMAGE_WARNING = NOTE_WARNING.format("input_image")
 
 _NOTE = NOTE.format("input_image")
-_TYPES = frozenset({"image_url", "image", "input_image"})  # of chat, Messages and Responses
-# The lists of a request that may have images, and the type of a text in each; parts of Gemini have no type.
+_TYPES = frozenset({"image_url", "image", "input_image"})  # in chat, Messages and Responses
+# Request lists with possible images, and their text type; Gemini parts have no type.
 _TEXT_TYPES = {"messages": "text", "input": "input_text", "contents": None}
 _KEPT = ("cache_control", "prompt_cache_breakpoint")
 
-# Images in general. A sentence that goes on in another way is about one format, size or place of images: a model that
-# takes the others would lose them, and a misread refusal would go unnoticed.
+# Matches only statements about images in general. Other continuations concern a format, size or position: a model that
+# accepts other images would lose them, and the misreading would go unnoticed.
 _IMAGES = r"(?:any |the )?(?:images?|vision|multimodal)(?: content| inputs?| modality| blocks?| parts?)*(?: that you)?"
 _END = r"(?= (?:by|for|in|with|on) (?:this|the )[\w ]{0,12}model| for model| provided|\s*(?:[.,;:!)]|- |$))"
 _REFUSED = re.compile(
@@ -47,24 +47,24 @@ _REFUSED = re.compile(
 
 
 def refuses_images(error: BackendError, body: JSONMapping) -> bool:
-    """Return whether a refusal is about the images in a request."""
+    """Return whether an error concerns the images in a request."""
     asked = error.status in (400, 404) or error.answered == 500  # 404: OpenRouter; 500: llama.cpp and Ollama
     return asked and bool(_REFUSED.search(error.message)) and holds_images(body)
 
 
 def holds_images(body: JSONMapping) -> bool:
-    """Return whether a request has images."""
+    """Return whether a request contains images."""
     return any(_has_image(message) for name in _TEXT_TYPES for message in _list(body.get(name)))
 
 
 def undescribed(body: JSONMapping, descriptions: Mapping[str, str]) -> list[str]:
-    """Return the URLs of a request's images without a description, each once."""
+    """Return the distinct URLs of images without a description."""
     urls = (url for name in _TEXT_TYPES for message in _list(body.get(name)) for url in _urls(message))
     return [url for url in dict.fromkeys(urls) if url not in descriptions]
 
 
 def with_notes(body: JSONObject, options: ContentOptions, descriptions: Mapping[str, str] | None = None) -> JSONObject:
-    """Return a request with the description of each image in its place, or a note where there is none."""
+    """Replace each image by its description, or by a note."""
     texts = descriptions or {}
     changed = {
         name: [_noted(message, text_type, options, texts) for message in body[name]]
@@ -78,9 +78,9 @@ def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-_CONTENT = ("content", "output", "parts")  # `output`: of `function_call_output` in Responses; `parts`: of Gemini
-_RESPONSE = "functionResponse"  # of Gemini, with parts that cannot be text
-_DATA = ("inlineData", "fileData")  # of Gemini
+_CONTENT = ("content", "output", "parts")  # `output`: in `function_call_output`; `parts`: Gemini
+_RESPONSE = "functionResponse"  # Gemini; its parts cannot be text
+_DATA = ("inlineData", "fileData")  # Gemini
 
 
 def _is_image(part: JSONMapping) -> bool:
@@ -90,7 +90,7 @@ def _is_image(part: JSONMapping) -> bool:
 
 
 def _inner(part: JSONMapping) -> Iterator[object]:
-    """Yield what may be or have images in a message or part."""
+    """Yield a message's or part's values that may be or contain images."""
     for name in _CONTENT:
         yield from _list(part.get(name))
     yield part.get(_RESPONSE)
@@ -110,22 +110,22 @@ def _urls(part: object) -> Iterator[str]:
 
 
 def _url(part: JSONMapping) -> str:
-    """Return the URL of an image: the same for every API, so that a description fits all of them."""
+    """Return an image's URL, common to all APIs, so that descriptions apply to all."""
     if inline := part.get("inlineData"):
         return f"data:{inline.get('mimeType')};base64,{inline.get('data')}"
     if file := part.get("fileData"):
         return str(file.get("fileUri") or "")
     image = part.get("image_url") or {}
-    if isinstance(image, str):  # of Responses
+    if isinstance(image, str):  # Responses
         return image
-    source = part.get("source") or image  # of Messages, or of chat
+    source = part.get("source") or image  # Messages, or chat
     if source.get("type") == "base64":
         return f"data:{source.get('media_type')};base64,{source.get('data')}"
     return str(source.get("url") or "")
 
 
 def _noted(part: Any, text_type: str | None, options: ContentOptions, texts: Mapping[str, str]) -> Any:
-    """Return a message or part with notes in the place of images; one without images is returned as it is."""
+    """Return a message or part with notes instead of images; unchanged without images."""
     if not _has_image(part):
         return part
     if _is_image(part):
@@ -148,7 +148,7 @@ def _text(part: JSONMapping, texts: Mapping[str, str]) -> str:
 
 
 def _noted_response(response: JSONObject, texts: Mapping[str, str]) -> JSONObject:
-    """Return a function response of Gemini with notes in its output in place of the images among its parts."""
+    """Return a Gemini function response whose output contains notes instead of its images."""
     images = [part for part in response["parts"] if _is_image(part)]
     others = [part for part in response["parts"] if not _is_image(part)]
     output = "\n".join(filter(None, (response["response"].get("output"), *(_text(part, texts) for part in images))))

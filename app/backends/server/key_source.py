@@ -21,18 +21,18 @@ from app.errors import BackendError
 
 logger = logging.getLogger(__name__)
 
-_SECONDS = 30.0  # timeout of a command
+_SECONDS = 30.0  # command timeout
 _RETRY = 10.0  # seconds between attempts to renew a key
 _LONGEST = 16_384  # characters in a key
 
 
 class KeySource:
-    """One backend's key. Concurrent requests wait for a single read."""
+    """A backend's key. Concurrent requests wait for a single read."""
 
     def __init__(
         self, read: Callable[[], Awaitable[str]], lifetime: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`read` returns the key, or raises `BackendError`. `lifetime` is in seconds; `clock` returns seconds."""
+        """`read` returns the key or raises `BackendError`; `lifetime` and `clock` are in seconds."""
         self.key: str | None = None  # the last key read
         self._read = read
         self._lifetime = lifetime
@@ -50,14 +50,14 @@ class KeySource:
         return self.key
 
     async def renew(self, refused: str) -> bool:
-        """Read the key again after a refusal; return whether it has changed."""
+        """Read the key again after a rejection; return whether it changed."""
         async with self._lock:
             if self.key == refused:
                 await self._read_again()
         return self.key != refused
 
     async def _read_again(self) -> None:
-        """Read the key. If reading fails, keep the last key, since the server may still accept it."""
+        """Read the key. If reading fails, keep the last key, because the server may still accept it."""
         try:
             self.key = _checked(await self._read())
             self._until = self._clock() + self._lifetime
@@ -65,7 +65,7 @@ class KeySource:
             if self.key is None:
                 raise
             self._until = self._clock() + _RETRY
-            logger.warning("backend key not renewed: %s", error.explanation)
+            logger.warning("backend key not renewed", extra={"reason": error.explanation})
 
 
 def _checked(text: str) -> str:
@@ -115,7 +115,7 @@ async def key_from_command(command: Sequence[str], seconds: float = _SECONDS) ->
 
 
 def key_source(file: Path | None, command: Sequence[str], lifetime: float) -> KeySource | None:
-    """Return the key source for a file or a command, None without either."""
+    """Return the key source for a file or a command, or None."""
     if file:
         return KeySource(partial(key_from_file, file), lifetime)
     return KeySource(partial(key_from_command, command), lifetime) if command else None

@@ -1,4 +1,4 @@
-"""Model servers that run on this machine, found by their default ports."""
+"""Finds model servers on this machine by their default ports."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 PORTS = {"Ollama": 11434, "vLLM": 8000, "llama.cpp": 8080, "LM Studio": 1234}
 _OWNERS = {"vllm": "vLLM", "llamacpp": "llama.cpp", "sglang": "SGLang"}  # `owned_by` of models, by server
-_TIMEOUT = 0.7  # seconds; a local server answers at once, or is not there
+_TIMEOUT = 0.7  # seconds; a running local server answers at once
 _MOST_MODELS = 20
 
 
 class LocalServer(NamedTuple):
-    """A model server, and the ids of its first models."""
+    """A model server and its first model ids."""
 
     name: str
     url: str
@@ -23,8 +23,8 @@ class LocalServer(NamedTuple):
 
 
 async def find_local_servers(own_port: int, ports: dict[str, int] | None = None) -> list[LocalServer]:
-    """Return the servers that list models at a default port of a known server, other than this server itself."""
-    import httpx  # on first use, since its import takes long
+    """Return servers that list models at known default ports, except this server."""
+    import httpx  # slow import, only on first use
 
     candidates = [(name, port) for name, port in (ports or PORTS).items() if port != own_port]
     async with httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False) as http:

@@ -1,4 +1,4 @@
-"""Retries of a failed request at the same server: which failures are retried, how often, and after what delay."""
+"""Retries of a failed request at the same server: conditions, number, delay."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from app.errors import BackendError
 
 logger = logging.getLogger(__name__)
 
-_MAX_RETRY_WAIT = 3.0  # seconds; a longer `Retry-After` is returned to the caller instead
+_MAX_RETRY_WAIT = 3.0  # seconds; a longer `Retry-After` is returned to the caller
 _BACKOFF, _BACKOFF_LIMIT = 0.5, 8.0  # seconds
 
 
 class BackendRefusal(Exception):
-    """The backend did not accept a request: `error` for the caller, and the HTTP status, 0 without a response."""
+    """The backend did not accept a request: the caller's `error`, and the HTTP status (0 without a response)."""
 
     def __init__(self, error: BackendError, *, status: int = 0) -> None:
         super().__init__(error.message)
@@ -26,24 +26,25 @@ class BackendRefusal(Exception):
 
 
 class Retries:
-    """Counts the retries of one request, whether a status, an event or the connection reported the failure."""
+    """Counts a request's retries after any failure: status, event or connection."""
 
     def __init__(self, server: str, limit: int, attempts: Attempts) -> None:
-        """`server` is the name for the log; `attempts` is told of each retry."""
+        """`server` is the name for the log; `attempts` records each retry."""
         self._server = server
         self._limit = limit
         self._attempt = 0
         self._attempts = attempts
 
     async def wait(self, error: BackendError, cause: BaseException | None = None) -> bool:
-        """Return False if the request must not be sent again; else log the error, back off, and return True."""
+        """Back off and return True, or return False if the request must not be sent again."""
         seconds = self._delay(error) if error.retryable and self._attempt < self._limit else None
         if seconds is None:
             return False
         self._attempt += 1
         self._attempts.retries += 1
         explain(error, cause)
-        logger.info("backend %s: %s; retrying in %.1f s", self._server, error.explanation, seconds)
+        extra = {"server": self._server, "reason": error.explanation, "delay": round(seconds, 1)}
+        logger.info("backend request failed; retrying", extra=extra)
         await asyncio.sleep(seconds)
         return True
 

@@ -1,9 +1,9 @@
 """
-Finds the schema keywords that a server refuses in the parameters of tools, and removes them.
+Finds schema keywords that a server rejects in tool parameters, and removes them.
 
-Only keywords that narrow or annotate a value are removed: the client validates the arguments anyway. They stay in
-strict tools and in text formats, since the caller relies on the server to enforce these schemas. A refused form of a
-schema that has another form with the same meaning is rewritten, also in strict tools.
+Only keywords that narrow or annotate a value are removed, because the client validates the arguments anyway. They stay
+in strict tools and in text formats, where the caller relies on the server for enforcement. A rejected schema form with
+an equivalent form is rewritten, even in strict tools.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from app.core.request.tool_types import keyword_paths, mfjs, stripped
 from app.core.types import JSONMapping, JSONObject
 from app.errors import BackendError, label
 
-PARAMETERS = "tools[].parameters."  # the prefix of a refused keyword, as the name of a field
-_FORM = "(form)"  # in place of a keyword: the schemas are rewritten (`mfjs`)
+PARAMETERS = "tools[].parameters."  # prefix for a rejected keyword as a field name
+_FORM = "(form)"  # instead of a keyword: schemas are rewritten (`mfjs`)
 _REFUSED_FORM = re.compile(r"type should be defined in anyOf|found after \$ref expansion|items must be an object")
 
 _REMOVABLE = (
@@ -33,19 +33,19 @@ _REMOVABLE = (
 )
 _ANY = "|".join(map(re.escape, _REMOVABLE))
 
-# Words of a refusal of a schema, and the keywords in it: in quotes, at the end of a path, or after the word "keyword".
+# Words in schema errors, and keywords in them: quoted, at the end of a path, or after the word "keyword".
 _ABOUT_SCHEMAS = re.compile(r"schema|grammar|keyword|parameters|function_declarations", re.IGNORECASE)
 _NAMED = re.compile(
     rf"""(?:(?<!properties[./\[])(?<!text\.)(?<=['"`./])|(?<=keyword ))({_ANY})(?=['"`:\s]|[.,](?:\s|$)|$)"""
 )
 
-# The keywords behind refusals that name none. The keywords of a row are removed together, then the next row is tried.
+# Keywords for errors that name none. A row's keywords are removed together, then the next row is tried.
 _GRAMMAR = r"failed to parse grammar|failed to (?:compile|convert)[^.]{0,40} grammar|JSON schema conversion failed"
 _UNNAMED = (
     (r"Pattern must (?:start|end)|pattern syntax|Unbalanced \w+|in curly brackets", ("pattern",)),  # llama.cpp
     (r"(?:recursive|circular|cyclic|infinite)[^.]{0,60}(?:schema|ref|definition)", ("$ref",)),
     (r"(?:schema|ref|definition)[^.]{0,60}(?:recursi|circular|cyclic)|(?:resolving|Unsupported) ref\b", ("$ref",)),
-    # llama.cpp, LM Studio, Ollama: most often `\d` in a pattern, or too many repetitions
+    # llama.cpp, LM Studio, Ollama: usually `\d` in a pattern, or too many repetitions
     (_GRAMMAR, ("pattern",)),
     (_GRAMMAR, ("minLength", "maxLength", "minItems", "maxItems")),
     (_GRAMMAR, ("format",)),
@@ -53,7 +53,7 @@ _UNNAMED = (
 
 
 def refused_keywords(error: BackendError, body: JSONMapping) -> list[str]:
-    """Return the keywords to remove from the parameters of tools, each after the prefix `PARAMETERS`."""
+    """Return the keywords to remove from tool parameters, with the prefix `PARAMETERS`."""
     if _REFUSED_FORM.search(error.message) and error.status == 400:
         return [f"{PARAMETERS}{_FORM}"] if _rewritten(body) != body else []
     schemas = [*_schemas(body)] if (groups := [*_groups(error)]) else []
@@ -67,7 +67,7 @@ def refused_keywords(error: BackendError, body: JSONMapping) -> list[str]:
 
 
 def kept_keyword(error: BackendError, body: JSONMapping) -> tuple[str, str] | None:
-    """Return the caller's field with a refused keyword that must stay, and a sentence about it; None without one."""
+    """Return the caller's field with a rejected keyword that must stay, and a sentence about it; None otherwise."""
     schemas = [*_schemas(body)] if (groups := [*_groups(error)]) else []
     for group in groups:
         if kept := _kept(group, schemas):
@@ -80,7 +80,7 @@ def kept_keyword(error: BackendError, body: JSONMapping) -> tuple[str, str] | No
 
 
 def without_keywords(body: JSONObject, keywords: Sequence[str]) -> tuple[JSONObject, list[str]]:
-    """Return a request without keywords in the parameters of tools that are not strict, and the keywords removed."""
+    """Remove keywords from non-strict tools' parameters; return the request and the removed keywords."""
     if _FORM in keywords:
         body = _rewritten(body)
     lenient = [schema.value for schema in _schemas(body) if schema.lenient] if keywords else []
@@ -91,12 +91,12 @@ def without_keywords(body: JSONObject, keywords: Sequence[str]) -> tuple[JSONObj
 
 
 def _rewritten(body: JSONMapping) -> JSONObject:
-    """Return a request whose tools have schemas with the same meaning, in the form that Moonshot accepts."""
+    """Rewrite tool schemas to equivalent schemas in Moonshot's form."""
     return {**body, "tools": [_changed(tool, mfjs) for tool in body["tools"]]} if body.get("tools") else {**body}
 
 
 def _changed(tool: JSONObject, change: Callable[[object], object]) -> JSONObject:
-    """Return a tool with changed schemas of its function."""
+    """Return a tool with changed function schemas."""
     function = tool.get("function", tool)
     if tool.get("type", "function") != "function":
         return tool
@@ -112,13 +112,13 @@ def _without(tool: JSONObject, keywords: frozenset[str]) -> JSONObject:
     return _changed(tool, lambda schema: stripped(schema, keywords))
 
 
-# Of a function: in chat and Responses, in Messages, in Gemini.
+# In a function: chat and Responses, Messages, Gemini.
 _SCHEMA_FIELDS = ("parameters", "input_schema", "parametersJsonSchema")
 
 
 class _Schema(NamedTuple):
     value: object
-    field: str  # of the caller's request
+    field: str  # in the caller's request
     owner: str = ""  # the tool
     lenient: bool = False
 
@@ -138,7 +138,7 @@ def _schemas(body: JSONMapping) -> Iterator[_Schema]:
 
 
 def _groups(error: BackendError) -> Iterator[tuple[str, ...]]:
-    """Yield the keywords that a refusal may be about, the most probable ones first."""
+    """Yield keywords that an error may refer to, most probable first."""
     if error.status != 400 and error.answered != 500:
         return
     if _ABOUT_SCHEMAS.search(error.message) and (named := _NAMED.findall(error.message)):

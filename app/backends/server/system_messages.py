@@ -1,8 +1,8 @@
 """
-Recognises that a model's chat template accepts only one system message, at the start, and moves the others.
+Detects chat templates that accept only one system message, at the start, and moves the others.
 
-The templates of Qwen since 3.5 and of several others refuse a second system message. Agents such as Claude Code send
-system messages within the conversation.
+Templates since Qwen 3.5 and several others reject a second system message. Agents such as Claude Code send system
+messages within the conversation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from app.core.request.roles import SYSTEM, as_note, merge
 from app.core.types import JSONMapping, JSONObject
 from app.errors import BackendError
 
-SYSTEM_FIRST = "messages[].system"  # all system messages but the first, as the name of a field
+SYSTEM_FIRST = "messages[].system"  # all system messages except the first, as a field name
 SYSTEM_WARNING = "This backend supports system messages only at the start; later ones were sent as user notes."
 
 _REFUSED = re.compile(
@@ -27,7 +27,7 @@ _REFUSED = re.compile(
 
 
 def refuses_later_system(error: BackendError, body: JSONMapping) -> bool:
-    """Return whether a refusal is about the place or the number of system messages in a chat request."""
+    """Return whether an error concerns the position or number of system messages in a chat request."""
     asked = error.status in (400, 422) or error.answered == 500  # 500: llama.cpp and Ollama
     return asked and bool(_REFUSED.search(error.message)) and has_later_system(body)
 
@@ -39,9 +39,9 @@ def has_later_system(body: JSONMapping) -> bool:
 
 def with_system_first(body: JSONObject) -> JSONObject:
     """
-    Return a chat request with one system message, at the start.
+    Return a chat request with a single system message, at the start.
 
-    Those at the start are merged; later ones stay in place, as notes in the user's turn.
+    System messages at the start are merged; later ones become notes in the user's turn, in place.
     """
     messages = _messages(body)
     lead = list(takewhile(_is_system, messages))

@@ -242,9 +242,11 @@ async def test_server_that_answers_a_check_gets_requests_again(
     three[0].say(DOWN)
     router = build(local={"url": three[0].url, "max_failures": 1, "check_interval": 0.02, "recovery": 3600})
     await refusal(router)
-    await until(lambda: "answers again" in caplog.text)
+    await until(lambda: "backend server recovered" in caplog.text)
     assert await ask(router) == "Hello"
-    assert f"backend local: {three[0].url} gets no requests for now: 502 server_error" in caplog.text
+    paused = next(each for each in caplog.records if each.getMessage() == "backend server paused after failures")
+    assert {"backend": "local", "server": three[0].url}.items() <= vars(paused).items()
+    assert vars(paused)["reason"].startswith("502 server_error")
 
 
 async def test_waiting_request_fails_when_the_last_server_fails(build: Build, three: list[Upstream]) -> None:

@@ -1,8 +1,8 @@
 """
-Translates the errors of backends into errors of the API.
+Translates backend errors into API errors.
 
-The tables here list where the formats of the various servers have their message, code and parameter; what these mean is
-in `classification`. Neither web pages nor API keys are passed on.
+The tables list where servers' error formats contain message, code and parameter; `classification` interprets them. Web
+pages and API keys are not forwarded.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from app.core.sse.repeats import RawEvent
 from app.core.types import JSONObject
 from app.errors import BackendError
 
-_LONGEST = 2000  # characters of a message: some servers quote the whole request
+_LONGEST = 2000  # characters in a message: some servers quote the whole request
 
-# The fields are in the object itself, or in a nested one under one of these names.
+# The fields are in the object, or nested under one of these names.
 _WRAPPERS = ("error", "errors", "detail", "base_resp", "message", "fault", "issues")
 _FIELDS = {
     "message": (
@@ -40,15 +40,14 @@ _FIELDS = {
     "type": ("type", "status"),
     "param": ("param",),
 }
-# Where gateways have the cause: OpenRouter's own message is "Provider returned error", Vercel's "Stream error
-# occurred".
+# Gateways' causes: OpenRouter's own message is "Provider returned error", Vercel's "Stream error occurred".
 _CAUSES = (("metadata", "raw"), ("value", "error_message"))
 _STATUS_FIELDS = ("http_code", "http_status_code", "status_code", "status", "code")
 
-# Statuses that are retried, as in the OpenAI SDK, unless the error proves to be the caller's.
+# Retried statuses, as in the OpenAI SDK, unless the caller caused the error.
 RETRIED = frozenset({408, 429, 500, 502, 503, 504, 529})
 
-# The HTTP status for each `base_resp.status_code` of MiniMax; 0 is success.
+# HTTP status for MiniMax's `base_resp.status_code`; 0 is success.
 _BASE_RESP = {
     **dict.fromkeys((1002, 1039, 1041, 2056), 429),
     **dict.fromkeys((1004, 2049), 401),
@@ -70,15 +69,15 @@ def backend_error(
     """
     Return the error for a response with a status other than 2xx.
 
-    `headers` has the names in lower case. `known` brings the JSON into a form that is known here. `secret` is the key
-    that was sent, which is removed from messages; `passthrough` is true if it was the caller's own. Codes and
-    parameters with the key or the backend's `host` are left out.
+    `headers` have lower-case names. `known` converts the JSON to a known form. `secret` is the key sent, which is
+    removed from messages; `passthrough`: it was the caller's key. Codes and parameters that contain the key or the
+    backend's `host` are omitted.
     """
     page = "html" in headers.get("content-type", "")
     wait = retry_after(headers, body.decode(errors="replace"))
     parsed = None if page else _parse(body.decode(errors="replace"))
     if isinstance(parsed, list) and len(parsed) == 1 and isinstance(parsed[0], dict) and "error" in parsed[0]:
-        parsed = parsed[0]  # Gemini, where a stream would be a list
+        parsed = parsed[0]  # Gemini, whose streams are lists
     fields = _read(known(parsed) if known and isinstance(parsed, dict) else parsed)
     error = _error(status, fields, wait, _Private(secret, host), passthrough)
     error.answered = status if status >= 500 else 0
@@ -90,7 +89,7 @@ def backend_error(
 def error_in_chunk(
     chunk: RawEvent, *, secret: str | None = None, host: str = "", passthrough: bool = False
 ) -> BackendError | None:
-    """Return the error that a chunk contains, with a suitable HTTP status; None if it contains none."""
+    """Return a chunk's error with a suitable HTTP status, or None."""
     if not _has_error(chunk):
         return None
     fields = _read(next(_choice_errors(chunk), chunk))
@@ -106,19 +105,19 @@ def _may_pass(status: int, error: BackendError) -> bool:
 
 
 class _Private(NamedTuple):
-    """What callers must not see of a backend: its key and its address."""
+    """A backend's key and address, which callers must not see."""
 
     secret: str | None
     host: str
 
     def allows(self, name: str) -> bool:
-        """Return whether a name can be shown: the code of an error, or the path of a field."""
+        """Return whether an error code or field path can be shown."""
         if not _NAME.fullmatch(name) or redact(name) != name or (self.secret and self.secret in name):
             return False
         return name != self.host and ("." not in self.host or self.host not in name)
 
 
-# Numbers, such as z.ai's codes, or words and the indexes of a path; neither URLs nor IP addresses.
+# Numbers, for example z.ai's codes, or words and indexes of a path; neither URLs nor IP addresses.
 _NAME = re.compile(r"\d{1,10}|[A-Za-z_$][\w.$\[\]-]{0,127}", re.ASCII)
 
 
@@ -128,7 +127,7 @@ def _error(status: int, fields: JSONObject, wait: float | None, private: _Privat
     if passthrough:
         kind = CALLER_KEY.get(kind, kind)
     row = ERROR_CLASSES[kind]
-    # A code that repeats the HTTP status is useless; any other is the vendor's own.
+    # A code that repeats the HTTP status is useless; others are the vendor's own.
     specific = kind in ("mistake", "missing", "failure", "model_error") and re.fullmatch(
         r"(?![45]\d\d$)[\w.-]{1,64}", code
     )
@@ -147,7 +146,7 @@ def _error(status: int, fields: JSONObject, wait: float | None, private: _Privat
 
 
 def _read(value: object) -> JSONObject:
-    """Return the fields of an error that exist: `message`, `code`, `type`, `param` and `http`, the status."""
+    """Return an error's fields: `message`, `code`, `type`, `param` and `http` (status)."""
     if isinstance(value, str):
         nested = _parse(value) if value.startswith("{") else None  # another server's error as the message
         fields = _read(nested) if isinstance(nested, dict) else {}
@@ -196,14 +195,14 @@ def _fields(value: JSONObject) -> Iterator[tuple[str, Any]]:
 
 
 def _parse(text: str) -> Any:
-    """Return a body as JSON, as the chunk with the error, or as text; None for a web page."""
+    """Return a body as JSON, its chunk with the error, or text; None for HTML."""
     text = text.strip().removeprefix("\ufeff")
     if text[:1] in ("{", "[", '"'):
         try:
             return encodable(json.loads(text))
         except (ValueError, RecursionError):
             return text
-    if re.match(r"(data|event|id|retry|):", text):  # DashScope: an event stream with one error, with status 400
+    if re.match(r"(data|event|id|retry|):", text):  # DashScope: an event stream with an error, with status 400
         decoder = EventDecoder()
         chunks = [*decoder.decode(text.encode(errors="replace")), *decoder.end()]
         return next((chunk for chunk in chunks if isinstance(chunk, dict) and _has_error(chunk)), None)
@@ -224,7 +223,7 @@ def _has_error(chunk: RawEvent) -> bool:
 
 
 _FINE = (0, "0", 200, "200")
-_MESSAGE_FIELDS = ("message", "detail", "msg", "error_msg")  # `msg` is sent by z.ai, `error_msg` by Baidu
+_MESSAGE_FIELDS = ("message", "detail", "msg", "error_msg")  # z.ai sends `msg`, Baidu `error_msg`
 
 
 def _choice_errors(chunk: RawEvent) -> Iterator[Any]:
@@ -237,15 +236,13 @@ def _choice_errors(chunk: RawEvent) -> Iterator[Any]:
             yield choice["error"]
 
 
-# A traceback of the server (of FastAPI, in errors of llama-cpp-python), which has paths of its files.
+# A server traceback with file paths (from FastAPI, in llama-cpp-python errors).
 _TRACE = re.compile(r'\n[ \t]*(?:Traceback \(most recent call last\):|File "[^"\n]+", line \d+).*', re.DOTALL)
 
 
 def scrubbed(text: str, secret: str | None = None) -> str:
-    """
-    Return a text of limited length, without the `secret`, anything that looks like an API key, and tracebacks.
-    """
-    if len(text) > 2 * _LONGEST:  # before the patterns are applied; a word that is cut in two may be a part of a key
+    """Return a text with limited length, without the secret, strings like API keys, and tracebacks."""
+    if len(text) > 2 * _LONGEST:  # before applying the patterns; a truncated word may be part of a key
         text = text[: 2 * _LONGEST]
         text = text.rpartition(" ")[0] or text
     if secret:

@@ -1,4 +1,4 @@
-"""Why a server could not be reached or the connection broke: a short reason for callers, and details for operators."""
+"""Reasons for connection failures: short for callers, detailed for operators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.runtime.connect_errors import causes, why_unreachable
 
 
 def unreachable(error: httpx.TransportError) -> BackendError:
-    """Return the error for a request that could not be sent or was not answered, which may be retried."""
+    """Return the retryable error for a request that could not be sent or was not answered."""
     unanswered = _unreachable(error)
     unanswered.retryable = True
     return unanswered
@@ -30,7 +30,7 @@ def _unreachable(error: httpx.TransportError) -> BackendError:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Add the operating system's message to errors of the backend that leave the context."""
+    """Add the operating system's message to backend errors that leave the context."""
     try:
         yield
     except BackendError as error:
@@ -39,7 +39,7 @@ def explained() -> Iterator[None]:
 
 
 def explain(error: BackendError, cause: BaseException | None) -> None:
-    """Add the operating system's message for the cause as a note, for operators. It never quotes the request."""
+    """Add the operating system's message as a note, for operators. It never quotes the request."""
     messages = [str(each) for each in causes(cause) if isinstance(each, OSError | httpx.TransportError) and str(each)]
     if messages and messages[-1] not in getattr(error, "__notes__", ()):
         error.add_note(messages[-1])

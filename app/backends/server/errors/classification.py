@@ -1,7 +1,7 @@
 """
-Classifies the errors of backends by status, code and message, and maps each class to an error of the API.
+Classifies backend errors by status, code and message, and maps each class to an API error.
 
-Every pattern is of a message that some server really sends.
+Every pattern matches a real server's message.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from app.errors import BackendError
 
 
 class ErrorClass(NamedTuple):
-    """The error of the API for a class of backend errors."""
+    """API error for a class of backend errors."""
 
     status: int
     type: str
     code: str
-    message: str  # used if the backend sends none that can be shown
+    message: str  # used without a displayable backend message
 
 
 ERROR_CLASSES = {
@@ -40,10 +40,10 @@ ERROR_CLASSES = {
     "url": ErrorClass(
         502, "server_error", "backend_url", "The backend does not have this endpoint. Check its base URL."
     ),
-    # The key is this server's, so its caller can do nothing about it ...
+    # The key is this server's, so the caller cannot fix it ...
     "key": ErrorClass(502, "server_error", "backend_auth", "The backend rejected this server's API key."),
     "forbidden": ErrorClass(502, "server_error", "backend_auth", "The backend does not permit this request."),
-    # ... unless it is the caller's own, passed through.
+    # ... unless it is the caller's own, forwarded.
     "own_key": ErrorClass(401, "invalid_request", "invalid_api_key", "The backend rejected the API key."),
     "own_forbidden": ErrorClass(
         403, "invalid_request", "permission_denied", "The backend does not permit this request."
@@ -51,10 +51,10 @@ ERROR_CLASSES = {
 }
 CALLER_KEY = {"key": "own_key", "forbidden": "own_forbidden"}
 
-# Classes for which the message of the backend is not shown: it may contain keys or addresses.
+# Classes whose backend message is hidden: it may contain keys or addresses.
 HIDDEN = frozenset({"key", "own_key", "url"})
 
-# The class of a status if no code or message is recognized. Others: `mistake` from 400, `failure` from 500.
+# Class by status, without a known code or message. Others: `mistake` from 400, `failure` from 500.
 STATUSES = {
     **dict.fromkeys((*range(300, 400), 405), "url"),
     **dict.fromkeys((401, 407), "key"),
@@ -77,20 +77,20 @@ CODES = {
         "quota": "insufficientquota billinghardlimitreached arrearage insufficientbalance 1113 1308 1309 1310 1008",
         "model": "modelnotfound modelnotfounderror deploymentnotfound modeldecommissioned 1211",
         "key": "invalidapikey apikeyinvalid incorrectapikey authenticationerror",
-        "model_error": "toolusefailed",  # Groq: the model wrote a call that cannot be read
+        "model_error": "toolusefailed",  # Groq: the model wrote an unreadable call
     }.items()
     for code in codes.split()
 }
 
 
 def failure(kind: str, message: str = "") -> BackendError:
-    """Return the error for a failure that we see ourselves; `kind` is a key of `ERROR_CLASSES`."""
+    """Return the error for a failure detected here; `kind` is a key in `ERROR_CLASSES`."""
     row = ERROR_CLASSES[kind]
     return BackendError(message or row.message, code=row.code, error_type=row.type, status=row.status)
 
 
 class Rule(NamedTuple):
-    """A pattern of messages, and the statuses for which it determines the class; 0 is an error in a 200 response."""
+    """A message pattern, and the statuses for which it determines the class; 0: an error in a 200 response."""
 
     kind: str
     statuses: Container[int]
@@ -111,7 +111,7 @@ RULES = (
         {0, 400, 401, 403, 500},  # 400: Gemini, xAI
         r"(invalid|incorrect|missing) api[ _-]?key",
         r"api key not valid",
-        r"\buser: \S+ is not authorized to perform",  # AWS, with the name of the account
+        r"\buser: \S+ is not authorized to perform",  # AWS, with the account name
     ),
     _rule(
         "context",
@@ -167,7 +167,7 @@ RULES = (
         r"^ not_found_error model: ",  # Anthropic
     ),
     _rule("overloaded", {0, 500, 502}, r"overloaded", r"loading model|model is (currently |still )?loading"),
-    # llama.cpp, llama-cpp-python, mlx-lm and transformers report errors of the caller as their own.
+    # llama.cpp, llama-cpp-python, mlx-lm and transformers report callers' errors as server errors.
     _rule(
         "mistake",
         {404, 500, 501},
@@ -192,8 +192,8 @@ _NOTHING_BUT_MISSING = re.compile(r"\W+|404|page|not_found\w*|not|found")
 
 
 def classify(status: int, code: str = "", error_type: str = "", message: str = "") -> str:
-    """Return the class of an error, a key of `ERROR_CLASSES`; the status is 0 for an error in a 200 response."""
-    if status != 413:  # Groq's 413 has a rate limit's code, but a retry would fail as well
+    """Return an error's class, a key in `ERROR_CLASSES`; the status is 0 for an error in a 200 response."""
+    if status != 413:  # Groq's 413 has a rate limit's code, but a retry would also fail
         for name in (code, error_type):
             if kind := CODES.get(re.sub(r"[^a-z0-9]", "", name.lower())):
                 return kind

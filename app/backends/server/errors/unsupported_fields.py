@@ -1,7 +1,7 @@
 """
-Finds the request fields that a server's refusal reports as unknown.
+Finds request fields that a server's error reports as unknown.
 
-A field is a top-level one of the body, or a nested one, written alike for all messages or tools:
+Fields are top-level body fields, or nested fields in a form common to all messages or tools:
 `messages[].reasoning_content`.
 """
 
@@ -15,20 +15,20 @@ from app.core.types import JSONMapping, JSONObject
 from app.errors import BackendError
 
 MESSAGE, CALL, ITEM, STRICT = "messages[].", "messages[].tool_calls[].", "input[].", "tools[].strict"
-DECLARATIONS = "functionDeclarations"  # the functions of a tool of Gemini
+DECLARATIONS = "functionDeclarations"  # function declarations in a Gemini tool
 _OF_MESSAGES = frozenset(
     {"role", "content", "tool_calls", "tool_call_id"}
-)  # all others are extensions, such as reasoning
+)  # all others are extensions, for example reasoning
 _OF_CALLS = frozenset({"id", "type", "function"})
-_EXTRA_OF_ITEMS = frozenset({"phase", "status", "namespace"})  # fields that an item means the same without
+_EXTRA_OF_ITEMS = frozenset({"phase", "status", "namespace"})  # fields without effect on an item's meaning
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 
 def unknown_fields(error: BackendError, body: JSONMapping) -> list[str]:
     """
-    Return the fields of a request that a refusal reports as unknown, in the order of the message.
+    Return the request fields that an error reports as unknown, in message order.
 
-    Names that do not occur in the body are ignored: they may be words of the prompt.
+    Names that do not occur in the body are ignored, because they may be words in the prompt.
     """
     if error.status != 400:
         return []
@@ -38,9 +38,9 @@ def unknown_fields(error: BackendError, body: JSONMapping) -> list[str]:
     return [*dict.fromkeys(field for field in fields if field and holds(body, field))]
 
 
-# Changes to a request that a refusal asks for, under names of their own.
-REASONING_OFF = "reasoning_effort with tools"  # sent as `none`; the body is that of Chat Completions
-READABLE = "input[].encrypted_content"  # without the items whose content the server cannot read
+# Request changes demanded by an error, under special names.
+REASONING_OFF = "reasoning_effort with tools"  # sent as `none`; Chat Completions only
+READABLE = "input[].encrypted_content"  # removes items with content that the server cannot read
 
 
 def _paths(error: BackendError) -> Iterator[list[str]]:
@@ -57,7 +57,7 @@ def _paths(error: BackendError) -> Iterator[list[str]]:
             yield from (place + _words(name) for name in keys)
 
 
-# Parameters whose value this server sets: OpenAI refuses `include` for models that do not reason, by `param` alone.
+# Parameters with values set by this server: OpenAI rejects `include` for non-reasoning models, reporting only `param`.
 _VALUES = frozenset({"include"})
 
 
@@ -68,7 +68,7 @@ def _words(path: str) -> list[str]:
 
 
 def _field(words: list[str], body: JSONMapping) -> str:
-    """Return the field of a request at a path; "" if there is none."""
+    """Return the request field at a path, or ""."""
     if not words:
         return ""
     first, *rest = words
@@ -79,7 +79,7 @@ def _field(words: list[str], body: JSONMapping) -> str:
         return field if rest[-1] in _EXTRA_OF_ITEMS else "input"
     if first == "tools" and rest and rest[-1] == "strict" and "parameters" not in rest:
         first = STRICT
-    elif first not in body and not rest:  # some servers do not report the place
+    elif first not in body and not rest:  # some servers do not report the path
         inside = (f"{MESSAGE}{first}", f"{CALL}{first}", STRICT if first == "strict" else first)
         first = next((field for field in inside if holds(body, field)), first)
     return first
@@ -115,22 +115,22 @@ def holds(body: JSONMapping, field: str) -> bool:
 
 
 def functions(body: JSONMapping) -> list[JSONObject]:
-    """Return the functions of the tools of a request; chat has them in objects of their own, Gemini in lists."""
+    """Return the functions in a request's tools; chat nests them in objects, Gemini in lists."""
     tools = [tool for tool in _objects(body, "tools") if tool.get("type", "function") == "function"]
     return [function for tool in tools for function in (_objects(tool, DECLARATIONS) or [tool.get("function", tool)])]
 
 
 def _objects(body: JSONMapping, name: str) -> list[JSONObject]:
-    """Return the objects in a list of a request; an API that is not known here may have another value there."""
+    """Return the objects in a request's list; unknown APIs may have another value there."""
     value = body.get(name)
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 _NAME = re.compile(r"[A-Za-z_$][\w.$\[\]]*")
-_KEY = re.compile(r"""(?<=['"])[A-Za-z_]\w*(?=['"]:)""")  # a key of an object
+_KEY = re.compile(r"""(?<=['"])[A-Za-z_]\w*(?=['"]:)""")  # a key in an object
 
 
-# Abbreviations in the patterns below; one that is part of another comes after it.
+# Abbreviations for the patterns below; an abbreviation contained in another comes after it.
 _SHORT = {
     "NOUN": r"(?:parameter|argument|field|property|propertie|key|name|input|option)s?(?:\(s\))?",
     "QUOTEDS": r"QUOTED(?:(?:, ?| and |, and )QUOTED)*",
@@ -144,15 +144,15 @@ _SHORT = {
 
 @cache
 def _pattern(words: str) -> re.Pattern[str]:
-    """Return the pattern for words with abbreviations. Compiled at the first refusal: all at the start take 10 ms."""
+    """Expand abbreviations and compile a pattern. Compiled at the first error, because all patterns take 10 ms."""
     for short, long in _SHORT.items():
         words = words.replace(short, long)
     return re.compile(words, re.IGNORECASE)
 
 
-# How servers report unknown fields: as `names`, perhaps in a `place`, or one field by its whole `path`.
+# Servers' reports about unknown fields: `names`, optionally in a `place`, or a field's whole `path`.
 _ERROR_PATTERNS = (
-    # OpenAI, Azure, Dynamo, Gemini, Databricks, Cohere, transformers, serde, zod, arguments of Python
+    # OpenAI, Azure, Dynamo, Gemini, Databricks, Cohere, transformers, serde, zod, Python arguments
     (
         r"(?:unknown|unsupported|unrecogni[sz]ed|unexpected|extra) (?:(?:request|keyword|body) )?NOUN"
         r"(?: supplied| in the request| in object)?:? (?:NOUN )?"
@@ -175,11 +175,11 @@ _ERROR_PATTERNS = (
     r"""['"]loc['"]: ?[\[(](?P<path>[^\])]*)[\])], ?['"]msg['"]: ?['"]EXTRA""",
 )
 
-# How servers refuse what is no unknown field, by code and message.
+# Other errors by code and message.
 _CHANGES = (
-    # OpenAI's gpt-5.4 and later, by chat (openai-openapi#541, litellm#34569)
+    # OpenAI's gpt-5.4 and later, in chat (openai-openapi#541, litellm#34569)
     (REASONING_OFF, r"tools (?:with|and) ['\"`]?reasoning[_ ]effort['\"`]? (?:is|are) not supported"),
     (REASONING_OFF, r"tools[^.]{0,80} reasoning[^.]{0,80}/v1/responses"),
-    # OpenAI, of content that another account or region was given; Antiphon
+    # OpenAI, for content from another account or region; Antiphon
     (READABLE, r"invalid_encrypted_content|encrypted content .{0,200}could not be (?:verified|decrypted)"),
 )
