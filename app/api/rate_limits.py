@@ -31,7 +31,7 @@ from app.core.usage import usage_since
 from app.errors import StoreBusy, StoreUnavailable, TooManyRequests, try_again_in
 from app.observability.lifecycle import Observer, ResponseLifecycle
 from app.runtime.tasks import end
-from app.stores.counters import LEASE, Counters, TokenTake
+from app.stores.counters import LEASE, Counters, TokenCharge
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ class LimitReached(TooManyRequests):
 class _KeyLimits(NamedTuple):
     """A key's effective limits."""
 
-    takes: Sequence[TokenTake]  # consumed by each request
+    takes: Sequence[TokenCharge]  # consumed by each request
     tokens: int
     streams: int
 
@@ -87,7 +87,7 @@ class _KeyLimits(NamedTuple):
             (default if limit is None else limit) or 0 for limit, default in zip(own, defaults, strict=True)
         )
         # A response needs at least one token; all its tokens are charged at its end.
-        takes = [TokenTake("requests", requests, 1, 1), TokenTake("tokens", tokens, 0, 1)]
+        takes = [TokenCharge("requests", requests, 1, 1), TokenCharge("tokens", tokens, 0, 1)]
         return cls([take for take in takes if take.capacity], tokens, streams)
 
 
@@ -140,7 +140,7 @@ class Limits:
         admission = Admission(self, access)
         if not (takes := self._limits_of(access).takes):
             return admission
-        result = await self._query(self._counters.take(access.counted_as, takes), admits=True)
+        result = await self._query(self._counters.consume(access.counted_as, takes), admits=True)
         if result is None:
             return admission
         admission.allowances = [
@@ -243,15 +243,17 @@ class Limits:
         limit = self._limits_of(access).tokens
         if not (limit and tokens):
             return None
-        return self._start(self._query(self._counters.take(access.counted_as, [TokenTake("tokens", limit, tokens)])))
+        return self._start(
+            self._query(self._counters.consume(access.counted_as, [TokenCharge("tokens", limit, tokens)]))
+        )
 
     async def check_tokens(self, access: KeyAccess) -> None:
         """Raise `LimitReached` while the key's bucket has no tokens."""
         limit = self._limits_of(access).tokens
         if not limit:
             return
-        take = TokenTake("tokens", limit, 0, 1)
-        result = await self._query(self._counters.take(access.counted_as, [take]), admits=True)
+        take = TokenCharge("tokens", limit, 0, 1)
+        result = await self._query(self._counters.consume(access.counted_as, [take]), admits=True)
         if result is None or result.granted:
             return
         allowance = Allowance("tokens", limit, result.missing[0])

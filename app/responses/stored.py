@@ -148,7 +148,7 @@ class StoredResponses:
             await apply_with(layers.store, changes, addition)
             await self._loader.cache_turn(caller.owner, turn, changes[0].put[response_id])
         else:
-            await layers.remember(*changes)
+            await layers.apply_in_memory(*changes)
 
     async def _load_shown(self, response_id: str, caller: Caller) -> Turn:
         """Return a stored turn with its images."""

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 LEASE = 30.0
 
 
-class TokenTake(NamedTuple):
+class TokenCharge(NamedTuple):
     """Tokens to consume from a bucket."""
 
     bucket: str
@@ -30,7 +30,7 @@ class Counters(Protocol):
     Buckets refill steadily. A slot is held until it is released, or until its lease expires.
     """
 
-    async def take(self, owner: str, takes: Sequence[TokenTake]) -> TokenResult:
+    async def consume(self, owner: str, charges: Sequence[TokenCharge]) -> TokenResult:
         """Consume tokens from all given buckets of an owner, or from none. A new bucket is full."""
         ...
 

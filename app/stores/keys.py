@@ -153,7 +153,7 @@ class StoredKeys:
             await self._store.delete(_LOG, _name(number))
         return True
 
-    async def note_uses(self, times: Mapping[str, float]) -> None:
+    async def record_uses(self, times: Mapping[str, float]) -> None:
         """Store the times of last uses, by key name."""
         await self._store.apply(Change(_USES, {name: str(int(time)).encode() for name, time in times.items()}))
 

@@ -39,7 +39,7 @@ class LayeredStore:
         record = None if self.memory is None else await self.memory.get(bucket, name)
         return await self.store.get(bucket, name) if record is None else record
 
-    async def remember(self, *changes: Change) -> None:
+    async def apply_in_memory(self, *changes: Change) -> None:
         """
         Make changes in memory, which can evict the buckets at any time, and evicts them at once if they are too large.
         """
@@ -47,7 +47,7 @@ class LayeredStore:
             with suppress(StoreUnavailable):
                 await self.memory.apply(*changes)
 
-    async def forget(self, bucket: str, name: str) -> None:
+    async def delete_in_memory(self, bucket: str, name: str) -> None:
         """Delete a record from memory, but not from the store."""
         if self.memory is not None:
             await self.memory.delete(bucket, name)

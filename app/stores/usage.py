@@ -52,7 +52,7 @@ class UsageLedger(Protocol):
         """Return the rows for these days, for a key or all keys, in any order."""
         ...
 
-    async def forget(self, before: str) -> None:
+    async def delete_before(self, before: str) -> None:
         """Delete rows before a day, unless the store does it automatically."""
         ...
 

@@ -40,8 +40,8 @@ _ROWS = f"""
 SELECT {{day}}, {", ".join(UsageRow._fields[1:])} FROM antiphon_usage
 WHERE day BETWEEN $1{{as_day}} AND $2{{as_day}} AND (CAST($3 AS text) IS NULL OR key = $3)
 """
-_FORGET = "DELETE FROM antiphon_usage WHERE day < $1{as_day}"
-_FORGET_BATCHES = "DELETE FROM antiphon_usage_batches WHERE {added} < {now} - $1"
+_DELETE = "DELETE FROM antiphon_usage WHERE day < $1{as_day}"
+_DELETE_BATCHES = "DELETE FROM antiphon_usage_batches WHERE {added} < {now} - $1"
 
 
 class SQLUsage:
@@ -69,6 +69,6 @@ class SQLUsage:
     async def rows(self, first: str, last: str, key: str | None = None) -> list[UsageRow]:
         return [UsageRow(*row) for row in await self._tables.fetch(_ROWS, first, last, key)]
 
-    async def forget(self, before: str) -> None:
-        await self._tables.run(lambda: single(_FORGET, before), idempotent=True)
-        await self._tables.run(lambda: single(_FORGET_BATCHES, float(BATCH_TTL)), idempotent=True)
+    async def delete_before(self, before: str) -> None:
+        await self._tables.run(lambda: single(_DELETE, before), idempotent=True)
+        await self._tables.run(lambda: single(_DELETE_BATCHES, float(BATCH_TTL)), idempotent=True)

@@ -26,7 +26,7 @@ from app.core.types.deltas import DONE
 from app.errors import BackendError, StoreBusy, StoreUnavailable
 from app.stores import Change
 from app.stores import redis as stores_redis
-from app.stores.counters import TokenResult, TokenTake
+from app.stores.counters import TokenCharge, TokenResult
 from app.stores.memory import MemoryStore
 from app.stores.memory.counters import MemoryCounters
 from tests.support import laws, sockets
@@ -477,9 +477,9 @@ class FailingCounters(MemoryCounters):
 
     fails = False
 
-    async def take(self, owner: str, takes: Sequence[TokenTake]) -> TokenResult:
+    async def consume(self, owner: str, takes: Sequence[TokenCharge]) -> TokenResult:
         self._answer()
-        return await super().take(owner, takes)
+        return await super().consume(owner, takes)
 
     async def acquire(self, pool: str, holder: str, limit: int) -> bool:
         acquired = await super().acquire(pool, holder, limit)
@@ -512,7 +512,7 @@ async def test_outage_of_the_counters_and_its_end_are_logged_once(
 class BusyCounters(MemoryCounters):
     """Counters to which no connection is free."""
 
-    async def take(self, owner: str, takes: Sequence[TokenTake]) -> TokenResult:
+    async def consume(self, owner: str, takes: Sequence[TokenCharge]) -> TokenResult:
         raise StoreBusy
 
     async def acquire(self, pool: str, holder: str, limit: int) -> bool:

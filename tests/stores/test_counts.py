@@ -10,14 +10,14 @@ import pytest
 
 from app.errors import StoreUnavailable
 from app.stores import postgres, redis
-from app.stores.counters import Counters, CountingStore, TokenTake
+from app.stores.counters import Counters, CountingStore, TokenCharge
 from app.stores.memory.counters import MemoryCounters
 from app.stores.postgres import PostgresStore
 from app.stores.redis import RedisStore
 from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer, join
 
-REQUEST = TokenTake("requests", 2, amount=1, needs=1)
+REQUEST = TokenCharge("requests", 2, amount=1, needs=1)
 
 
 @pytest.fixture(autouse=True)
@@ -70,39 +70,39 @@ def rounded(missing: object) -> list[int]:
 
 
 async def test_counter_is_full_at_first_and_gives_what_it_holds(counters: Counters, owner: str) -> None:
-    drawn = [await counters.take(owner, [REQUEST]) for _ in range(3)]
+    drawn = [await counters.consume(owner, [REQUEST]) for _ in range(3)]
     assert [one.granted for one in drawn] == [True, True, False]
     assert [rounded(one.missing) for one in drawn] == [[1], [2], [2]]
 
 
 async def test_counters_of_owners_and_kinds_are_separate(counters: Counters, owner: str) -> None:
     for _ in range(2):
-        await counters.take(owner, [REQUEST])
-    assert (await counters.take(f"{owner}-2", [REQUEST])).granted
-    assert (await counters.take(owner, [REQUEST._replace(bucket="other")])).granted
+        await counters.consume(owner, [REQUEST])
+    assert (await counters.consume(f"{owner}-2", [REQUEST])).granted
+    assert (await counters.consume(owner, [REQUEST._replace(bucket="other")])).granted
 
 
 async def test_counters_take_nothing_if_one_has_not_enough(counters: Counters, owner: str) -> None:
-    tokens = TokenTake("tokens", 1, amount=1)
-    await counters.take(owner, [tokens])
-    drawn = await counters.take(owner, [REQUEST, tokens._replace(amount=0, needs=1)])
+    tokens = TokenCharge("tokens", 1, amount=1)
+    await counters.consume(owner, [tokens])
+    drawn = await counters.consume(owner, [REQUEST, tokens._replace(amount=0, needs=1)])
     assert (drawn.granted, rounded(drawn.missing)) == (False, [0, 1])
-    assert rounded((await counters.take(owner, [REQUEST])).missing) == [1]
+    assert rounded((await counters.consume(owner, [REQUEST])).missing) == [1]
 
 
 async def test_counter_that_is_asked_for_nothing_may_be_in_debt(counters: Counters, owner: str) -> None:
-    charge, ask = TokenTake("tokens", 1, amount=1000), TokenTake("tokens", 1, amount=0, needs=1)
-    assert (await counters.take(owner, [ask])).granted
-    assert rounded((await counters.take(owner, [charge])).missing) == [1000]
-    drawn = await counters.take(owner, [ask])
+    charge, ask = TokenCharge("tokens", 1, amount=1000), TokenCharge("tokens", 1, amount=0, needs=1)
+    assert (await counters.consume(owner, [ask])).granted
+    assert rounded((await counters.consume(owner, [charge])).missing) == [1000]
+    drawn = await counters.consume(owner, [ask])
     assert (drawn.granted, rounded(drawn.missing)) == (False, [1000])
 
 
 async def test_short_debt_does_not_end_a_long_one(counters: Counters, owner: str) -> None:
-    await counters.take(owner, [REQUEST])
-    await counters.take(owner, [TokenTake("tokens", 1_000_000, amount=1)])
+    await counters.consume(owner, [REQUEST])
+    await counters.consume(owner, [TokenCharge("tokens", 1_000_000, amount=1)])
     await asyncio.sleep(0.01)  # until after the short one is paid back
-    assert rounded((await counters.take(owner, [REQUEST])).missing) == [2]
+    assert rounded((await counters.consume(owner, [REQUEST])).missing) == [2]
 
 
 async def test_slots_are_bounded(counters: Counters, owner: str) -> None:
@@ -134,13 +134,13 @@ async def test_memory_counter_refills_with_time_and_no_more() -> None:
     now = [0.0]
     counters = MemoryCounters(clock=lambda: now[0])
     for _ in range(2):
-        await counters.take("a", [REQUEST])
+        await counters.consume("a", [REQUEST])
     now[0] = 29.9
-    assert not (await counters.take("a", [REQUEST])).granted
+    assert not (await counters.consume("a", [REQUEST])).granted
     now[0] = 30
-    assert (await counters.take("a", [REQUEST])).granted
+    assert (await counters.consume("a", [REQUEST])).granted
     now[0] = 1000
-    assert [(await counters.take("a", [REQUEST])).granted for _ in range(3)] == [True, True, False]
+    assert [(await counters.consume("a", [REQUEST])).granted for _ in range(3)] == [True, True, False]
 
 
 async def test_memory_forgets_full_counters(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,13 +149,13 @@ async def test_memory_forgets_full_counters(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(MemoryCounters, "_MAX_BUCKETS", 10)
     for number in range(20):
         now[0] += 60
-        await counters.take(str(number), [REQUEST])
+        await counters.consume(str(number), [REQUEST])
     assert len(counters._full) <= 11
 
 
 async def test_redis_forgets_what_has_expired(redis_server: RedisServer, owner: str) -> None:
     counters = redis_counts(redis_server.url)
-    await counters.take(owner, [REQUEST])
+    await counters.consume(owner, [REQUEST])
     await counters.acquire(owner, "a", 1)
     with redis_server.client() as client:
         for key, most in ((f"antiphon:{{limit:{owner}}}", 30_001), (f"antiphon:{{room:{owner}}}", 30_000)):
@@ -177,9 +177,9 @@ async def test_redis_frees_the_slots_of_a_dead_process(redis_server: RedisServer
 async def test_redis_that_is_unavailable_is_reported(trouble: Callable[[RedisServer], None]) -> None:
     with RedisServer() as server:
         counters = redis_counts(server.url)
-        await counters.take("a", [REQUEST])
+        await counters.consume("a", [REQUEST])
         trouble(server)
-        questions = (counters.take("a", [REQUEST]), counters.acquire("r", "g", 1), counters.renew([("r", "g")]))
+        questions = (counters.consume("a", [REQUEST]), counters.acquire("r", "g", 1), counters.renew([("r", "g")]))
         told = await asyncio.gather(*questions, return_exceptions=True)
         assert [type(one) for one in told] == [StoreUnavailable] * 3
         await counters.aclose()
@@ -187,5 +187,5 @@ async def test_redis_that_is_unavailable_is_reported(trouble: Callable[[RedisSer
 
 async def test_debt_may_grow(counters: Counters, owner: str) -> None:
     """What was used is used, however much is owed already."""
-    drawn = [await counters.take(owner, [TokenTake("tokens", 1, amount=1000)]) for _ in range(2)]
+    drawn = [await counters.consume(owner, [TokenCharge("tokens", 1, amount=1000)]) for _ in range(2)]
     assert [(one.granted, rounded(one.missing)) for one in drawn] == [(True, [1000]), (True, [2000])]

@@ -103,8 +103,8 @@ async def test_audit_log_is_bounded_and_keeps_current_keys(keys: StoredKeys, mon
 
 
 async def test_last_uses_are_read_by_name(keys: StoredKeys) -> None:
-    await keys.note_uses({"alice": 1000.7, "bob": 2000.2})
-    await keys.note_uses({"bob": 3000.0})
+    await keys.record_uses({"alice": 1000.7, "bob": 2000.2})
+    await keys.record_uses({"bob": 3000.0})
     assert await keys.uses() == {"alice": 1000, "bob": 3000}
 
 

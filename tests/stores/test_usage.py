@@ -100,7 +100,7 @@ async def test_row_that_cannot_be_stored_is_no_outage(ledger: UsageLedger, refus
 
 async def test_rows_that_are_old_are_forgotten(ledger: UsageLedger) -> None:
     await ledger.add("one", [row(), row(day="2020-01-01")])
-    await ledger.forget("2026-01-01")
+    await ledger.delete_before("2026-01-01")
     assert row() in await ledger.rows("2000-01-01", DAY)
     assert await ledger.spending("alice", DAY) == Spending(15, 7, 15, 7)
 

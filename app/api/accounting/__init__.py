@@ -288,7 +288,7 @@ class Accounting:
         self._last_deletion = now
         before = datetime.fromtimestamp(self._clock(), UTC).date() - timedelta(days=self._days)
         with suppress(StoreUnavailable):
-            await self.ledger.forget(before.isoformat())
+            await self.ledger.delete_before(before.isoformat())
 
     def start(self) -> None:
         """Prepare the journal, and start writing usage from dead processes' journals."""

@@ -133,7 +133,7 @@ class ManagedKeys:
     async def _store_uses(self) -> None:
         uses = {name: time for name, time in self._auth.uses.items() if self._stored_uses.get(name) != time}
         if uses:
-            await self._stored.note_uses(uses)
+            await self._stored.record_uses(uses)
             self._stored_uses.update(uses)
 
     async def listed(self, *, revoked: bool) -> list[ListedKey]:

@@ -269,8 +269,8 @@ class WebSocketConnection:
             await self._send_frame(self._refused(error, create.stream_id))
         previous = create.previous_response_id or ""
         if failed and (bucket := bucket_of(self._caller.owner, previous)):
-            await self._layers.forget(bucket, previous)
-            await self._layers.forget(images_bucket(bucket), previous)
+            await self._layers.delete_in_memory(bucket, previous)
+            await self._layers.delete_in_memory(images_bucket(bucket), previous)
         lane.end_turn()
         self._turns -= 1
         self._turns_size -= create.length

@@ -108,7 +108,7 @@ class MemoryStore:
         """
         now = self._clock()
         for change in changes:
-            self._sweep(now)
+            self._expire_some(now)
             self._renew(images_bucket(change.bucket), now)
         buckets = [self._current(change.bucket, now) or _Bucket() for change in changes]
         for bucket, change in zip(buckets, changes, strict=True):
@@ -132,9 +132,9 @@ class MemoryStore:
             self._buckets[change.bucket] = bucket
             self._buckets.move_to_end(change.bucket)
             if not bucket.records:
-                self._forget(change.bucket)
+                self._delete_bucket(change.bucket)
         while self.bytes > self._max_bytes or self.records > self._max_records:
-            self._forget(next(iter(self._buckets)))  # never the changed buckets: they are last, and fit
+            self._delete_bucket(next(iter(self._buckets)))  # never the changed buckets: they are last, and fit
         return True
 
     async def get(self, bucket: str, name: str) -> bytes | None:
@@ -166,7 +166,7 @@ class MemoryStore:
     async def drop(self, bucket: str) -> bool:
         if self._find(bucket) is None:
             return False
-        self._forget(bucket)
+        self._delete_bucket(bucket)
         return True
 
     async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
@@ -190,7 +190,7 @@ class MemoryStore:
     async def purge(self) -> None:
         now = self._clock()
         while self._buckets and next(iter(self._buckets.values())).expires <= now:
-            self._forget(next(iter(self._buckets)))
+            self._delete_bucket(next(iter(self._buckets)))
         for log in self._logs:
             log.purge()
 
@@ -220,13 +220,13 @@ class MemoryStore:
     def _find(self, bucket: str) -> _Bucket | None:
         """Return an existing, unexpired bucket."""
         now = self._clock()
-        self._sweep(now)
+        self._expire_some(now)
         return self._current(bucket, now)
 
     def _use(self, bucket: str) -> _Bucket | None:
         """Return an existing bucket, and renew it."""
         now = self._clock()
-        self._sweep(now)
+        self._expire_some(now)
         current = self._renew(bucket, now)
         if current is not None:
             self._renew(images_bucket(bucket), now)
@@ -240,7 +240,7 @@ class MemoryStore:
             self._buckets.move_to_end(bucket)
         return current
 
-    def _sweep(self, now: float) -> None:
+    def _expire_some(self, now: float) -> None:
         """Delete up to two expired buckets. Each call adds at most one, so they never accumulate."""
         for _ in range(2):
             oldest = next(iter(self._buckets), None)
@@ -252,10 +252,10 @@ class MemoryStore:
         current = self._buckets.get(bucket)
         if current is None or current.expires > now:
             return current
-        self._forget(bucket)
+        self._delete_bucket(bucket)
         return None
 
-    def _forget(self, bucket: str) -> None:
+    def _delete_bucket(self, bucket: str) -> None:
         current = self._buckets.pop(bucket)
         self.records -= len(current.records)
         self.bytes -= current.size

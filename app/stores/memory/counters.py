@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from app.stores.counters import TokenResult, TokenTake
+from app.stores.counters import TokenCharge, TokenResult
 
 _MINUTE = 60.0
 
@@ -19,22 +19,23 @@ class MemoryCounters:
         self._full: dict[str, float] = {}  # when each bucket will be full again
         self._pools: defaultdict[str, set[str]] = defaultdict(set)
 
-    async def take(self, owner: str, takes: Sequence[TokenTake]) -> TokenResult:
+    async def consume(self, owner: str, charges: Sequence[TokenCharge]) -> TokenResult:
         now = self._clock()
-        keys = [f"{owner}:{take.bucket}" for take in takes]
+        keys = [f"{owner}:{charge.bucket}" for charge in charges]
         missing = [
-            max(0.0, self._full.get(key, now) - now) * take.capacity / _MINUTE
-            for key, take in zip(keys, takes, strict=True)
+            max(0.0, self._full.get(key, now) - now) * charge.capacity / _MINUTE
+            for key, charge in zip(keys, charges, strict=True)
         ]
         if any(
-            take.needs and lacking + take.needs > take.capacity for take, lacking in zip(takes, missing, strict=True)
+            charge.needs and lacking + charge.needs > charge.capacity
+            for charge, lacking in zip(charges, missing, strict=True)
         ):
             return TokenResult(False, missing)
-        missing = [lacking + take.amount for take, lacking in zip(takes, missing, strict=True)]
+        missing = [lacking + charge.amount for charge, lacking in zip(charges, missing, strict=True)]
         if len(self._full) > self._MAX_BUCKETS:
             self._full = {key: full for key, full in self._full.items() if full > now}
-        for key, take, lacking in zip(keys, takes, missing, strict=True):
-            self._full[key] = now + lacking * _MINUTE / take.capacity
+        for key, charge, lacking in zip(keys, charges, missing, strict=True):
+            self._full[key] = now + lacking * _MINUTE / charge.capacity
         return TokenResult(True, missing)
 
     async def acquire(self, pool: str, holder: str, limit: int) -> bool:

@@ -124,16 +124,16 @@ class MemoryLog:
     async def delete(self, run: RunKey) -> None:
         """Delete a run's log, and wake its readers."""
         if run in self._logs:
-            self._forget(run)
+            self._delete(run)
 
     async def aclose(self) -> None:
         for run in [*self._logs]:
-            self._forget(run)
+            self._delete(run)
 
     def _find(self, run: RunKey) -> _Log | None:
         log = self._logs.get(run)
         if log is not None and log.expires <= self._clock():
-            self._forget(run)
+            self._delete(run)
             return None
         return log
 
@@ -150,16 +150,16 @@ class MemoryLog:
     def purge(self) -> None:
         now = self._clock()
         for run in [run for run, log in self._logs.items() if log.expires <= now]:
-            self._forget(run)
+            self._delete(run)
 
     def _evict(self) -> None:
         if self._bytes > self._max_bytes:
             for run in [run for run, log in self._logs.items() if log.ended]:
-                self._forget(run)
+                self._delete(run)
                 if self._bytes <= self._max_bytes:
                     break
 
-    def _forget(self, run: RunKey) -> None:
+    def _delete(self, run: RunKey) -> None:
         log = self._logs.pop(run)
         self._bytes -= log.size
         _wake(log)

@@ -33,7 +33,7 @@ class MemoryUsage:
     async def rows(self, first: str, last: str, key: str | None = None) -> list[UsageRow]:
         return [row for row in self._rows.values() if first <= row.day <= last and key in (None, row.key)]
 
-    async def forget(self, before: str) -> None:
+    async def delete_before(self, before: str) -> None:
         self._rows = {name: row for name, row in self._rows.items() if row.day >= before}
         self._tokens.clear()
         self._cost.clear()

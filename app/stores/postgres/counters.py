@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.storage.postgres import PostgresClient
-from app.stores.counters import LEASE, TokenResult, TokenTake
+from app.stores.counters import LEASE, TokenCharge, TokenResult
 
 FAST = 0.5  # seconds to connect, and for a response: limits must not delay a request for long
 
@@ -23,10 +23,12 @@ class PostgresCounters:
     def __init__(self, client: PostgresClient) -> None:
         self._client = client
 
-    async def take(self, owner: str, takes: Sequence[TokenTake]) -> TokenResult:
-        columns = [[float(value) for value in column] for column in zip(*(take[1:] for take in takes), strict=True)]
+    async def consume(self, owner: str, charges: Sequence[TokenCharge]) -> TokenResult:
+        columns = [
+            [float(value) for value in column] for column in zip(*(charge[1:] for charge in charges), strict=True)
+        ]
         granted, *missing = await self._client.fetchval(
-            "SELECT antiphon_take($1, $2, $3, $4, $5)", owner, [take.bucket for take in takes], *columns
+            "SELECT antiphon_take($1, $2, $3, $4, $5)", owner, [charge.bucket for charge in charges], *columns
         )
         return TokenResult(bool(granted), missing)
 

@@ -93,21 +93,21 @@ class PostgresLog:
 
     async def read(self, run: RunKey, after: int, wait: float = 0) -> list[EventSegment]:
         after = min(after, 2**62)
-        batches = await self._look(run, after)
+        batches = await self._poll(run, after)
         if batches or wait <= 0:
             return batches
-        give_up = asyncio.get_running_loop().time() + wait
+        deadline = asyncio.get_running_loop().time() + wait
         async with self._notifications.of(f"{run.bucket} {run.id}") as notified:
-            while not batches and (left := give_up - asyncio.get_running_loop().time()) > 0:
+            while not batches and (left := deadline - asyncio.get_running_loop().time()) > 0:
                 notified.clear()
                 pause = _LISTENING_PAUSE if await self._notifications.listen() else _PAUSE
-                if batches := await self._look(run, after):
+                if batches := await self._poll(run, after):
                     break
                 await wait_for_event(notified, min(left, pause))
-                batches = await self._look(run, after)
+                batches = await self._poll(run, after)
         return batches
 
-    async def _look(self, run: RunKey, after: int) -> list[EventSegment]:
+    async def _poll(self, run: RunKey, after: int) -> list[EventSegment]:
         return [EventSegment(*row) for row in await self._client.fetch(_READ, *run, after, idempotent=True)]
 
     async def orphans(self) -> list[RunKey]:

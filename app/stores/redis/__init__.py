@@ -65,11 +65,11 @@ class RedisStore:
     """Buckets as hashes in a Redis server or cluster."""
 
     def __init__(
-        self, client: RedisClient, waiting: Callable[[], RedisClient], fast: Callable[[], RedisClient], *, ttl: float
+        self, client: RedisClient, blocking: Callable[[], RedisClient], fast: Callable[[], RedisClient], *, ttl: float
     ) -> None:
-        """`waiting` creates a client for blocking calls, `fast` a client with a short timeout."""
+        """`blocking` creates a client for blocking calls, `fast` a client with a short timeout."""
         self._client = client
-        self._waiting = waiting
+        self._blocking = blocking
         self._fast = fast
         self._ttl = max(1, round(ttl * 1000))  # milliseconds
         self._measures = False  # whether owners' buckets are listed, to be measured
@@ -108,7 +108,7 @@ class RedisStore:
 
         return cls(
             client(limit, timeout),
-            waiting=lambda: client(MAX_WAITERS, timeout + BLOCK),
+            blocking=lambda: client(MAX_WAITERS, timeout + BLOCK),
             fast=lambda: client(limit, FAST_TIMEOUT, FAST_TIMEOUT),
             ttl=ttl,
         )
@@ -202,7 +202,7 @@ class RedisStore:
         await self._client.execute(_key(""), ("SETRANGE", _key(""), 0, ""))
 
     def log(self, *, ttl: float, lease: float) -> RedisLog:
-        return RedisLog(self._client, self._waiting, ttl=ttl, lease=lease)
+        return RedisLog(self._client, self._blocking, ttl=ttl, lease=lease)
 
     def counters(self) -> RedisCounters:
         return RedisCounters(self._fast())

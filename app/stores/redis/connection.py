@@ -56,7 +56,7 @@ Command: TypeAlias = tuple[str | int | bytes, ...]
 _Host: TypeAlias = tuple[str, int]
 
 
-def checked_write(command: str) -> str:
+def lua_write_guard(command: str) -> str:
     """
     Return the start of a script: a write that ends the script with an error if the server does not accept writes.
 

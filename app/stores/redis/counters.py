@@ -11,12 +11,12 @@ import asyncio
 from collections.abc import Sequence
 from itertools import groupby
 
-from app.stores.counters import LEASE, TokenResult, TokenTake
-from app.stores.redis.connection import RedisClient, checked_write
+from app.stores.counters import LEASE, TokenCharge, TokenResult
+from app.stores.redis.connection import RedisClient, lua_write_guard
 
 FAST_TIMEOUT = 0.5  # seconds to connect, and for a response: limits must not delay a request for long
 
-_TAKE = f"""{checked_write("'HDEL', KEYS[1], ''")}
+_TAKE = f"""{lua_write_guard("'HDEL', KEYS[1], ''")}
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
 local missing, levels, granted = {{}}, {{}}, 1
@@ -37,7 +37,7 @@ for i = 1, #ARGV, 4 do
 end
 return {{granted, unpack(levels)}}
 """
-_POOL = f"""{checked_write("'ZREM', KEYS[1], ''")}
+_POOL = f"""{lua_write_guard("'ZREM', KEYS[1], ''")}
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 """
@@ -69,9 +69,11 @@ class RedisCounters:
     def __init__(self, server: RedisClient) -> None:
         self._server = server
 
-    async def take(self, owner: str, takes: Sequence[TokenTake]) -> TokenResult:
+    async def consume(self, owner: str, charges: Sequence[TokenCharge]) -> TokenResult:
         key = f"antiphon:{{limit:{owner}}}"
-        arguments = [value for take in takes for value in (take.bucket, take.capacity, take.amount, take.needs)]
+        arguments = [
+            value for charge in charges for value in (charge.bucket, charge.capacity, charge.amount, charge.needs)
+        ]
         [[granted, *missing]] = await self._server.execute(key, ("EVAL", _TAKE, 1, key, *arguments))
         return TokenResult(bool(granted), [float(tokens) for tokens in missing])
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from app.stores.event_log import EventSegment, LeaseState, RunKey, RunState
-from app.stores.redis.connection import RedisClient, checked_write
+from app.stores.redis.connection import RedisClient, lua_write_guard
 
 BLOCK = 2.0  # seconds that a call can wait for a segment
 MAX_WAITERS = 500  # concurrent blocking calls, each with a connection; further calls poll
@@ -26,7 +26,7 @@ _SEGMENTS = 16  # segments per read; a segment can have a megabyte
 
 _INDEX = "antiphon:runs"
 
-_HEAD = f"""{checked_write("'HDEL', KEYS[1], ''")}
+_HEAD = f"""{lua_write_guard("'HDEL', KEYS[1], ''")}
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local function renew(run, events)
@@ -90,11 +90,11 @@ return now < tonumber(run[1]) and 'running' or 'orphaned'
 class RedisLog:
     """Runs in hashes, segments in streams."""
 
-    def __init__(self, store: RedisClient, waiting: Callable[[], RedisClient], *, ttl: float, lease: float) -> None:
-        """`store` is the store's client; `waiting` creates a client for calls that block up to `BLOCK` seconds."""
+    def __init__(self, store: RedisClient, blocking: Callable[[], RedisClient], *, ttl: float, lease: float) -> None:
+        """`store` is the store's client; `blocking` creates a client for calls that block up to `BLOCK` seconds."""
         self._store = store
-        self._connect = waiting
-        self._waiting: RedisClient | None = None
+        self._connect = blocking
+        self._blocking: RedisClient | None = None
         self._waiters = 0
         self._ttl = round(max(ttl, lease) * 1000)  # milliseconds, like all times in Redis
         self._ttl_once_ended = max(1, round(ttl * 1000))
@@ -102,7 +102,7 @@ class RedisLog:
 
     async def begin(self, run: RunKey, worker: str) -> None:
         """Create a new run's log, after adding it to the candidates for orphans."""
-        await self._note([run])
+        await self._index_runs([run])
         await self._eval(_BEGIN, [run], worker, self._lease, self._ttl)
 
     async def append(self, run: RunKey, worker: str, segment: EventSegment) -> LeaseState:
@@ -119,14 +119,14 @@ class RedisLog:
             return {}
         groups = [[run] for run in runs] if self._store.slots else [[*runs]]
         answers = await asyncio.gather(
-            self._note(runs), *(self._eval(_RENEW, group, worker, self._lease, self._ttl) for group in groups)
+            self._index_runs(runs), *(self._eval(_RENEW, group, worker, self._lease, self._ttl) for group in groups)
         )
         return dict(zip(runs, [_claim(claim) for claims in answers[1:] for claim in claims], strict=True))
 
     async def claim(self, run: RunKey, worker: str) -> bool:
         claimed = bool(await self._eval(_CLAIM, [run], worker, self._lease, self._ttl))
         if claimed:
-            await self._note([run])
+            await self._index_runs([run])
         return claimed
 
     async def cancel(self, run: RunKey) -> None:
@@ -141,20 +141,20 @@ class RedisLog:
         if wait <= 0 or self._waiters >= MAX_WAITERS:
             await asyncio.sleep(min(wait, _PAUSE))
             return await self._read(self._store, run, after)
-        self._waiting = self._waiting or self._connect()
+        self._blocking = self._blocking or self._connect()
         self._waiters += 1
         try:
             milliseconds = max(1, round(min(wait, BLOCK) * 1000))  # 0 would block forever
-            return await self._read(self._waiting, run, after, "BLOCK", milliseconds)
+            return await self._read(self._blocking, run, after, "BLOCK", milliseconds)
         finally:
             self._waiters -= 1
 
     async def _read(self, server: RedisClient, run: RunKey, after: int, *block: str | int) -> list[EventSegment]:
         events = _keys(run)[1]
         # XREAD returns entries after an id; every relevant segment's id is at least `after` plus two.
-        behind = f"{after + 1}-18446744073709551615"
+        cursor = f"{after + 1}-18446744073709551615"
         # As bytes, because redis-py parses the reply to "XREAD", with differences between versions.
-        [answer] = await server.execute(events, (b"XREAD", "COUNT", _SEGMENTS, *block, "STREAMS", events, behind))
+        [answer] = await server.execute(events, (b"XREAD", "COUNT", _SEGMENTS, *block, "STREAMS", events, cursor))
         if not answer:
             return []
         [entries] = answer.values() if isinstance(answer, dict) else [answer[0][1]]
@@ -167,7 +167,7 @@ class RedisLog:
         for run in map(_run, members):
             match await self.state(run):
                 case "running":  # its worker's clock is slow
-                    await self._note([run])
+                    await self._index_runs([run])
                 case "ended":
                     await self._store.execute(_INDEX, ("ZREM", _INDEX, _member(run)))
                 case _:
@@ -180,15 +180,15 @@ class RedisLog:
 
     async def aclose(self) -> None:
         """Close the connections for blocking reads."""
-        if self._waiting:
-            await self._waiting.aclose()
+        if self._blocking:
+            await self._blocking.aclose()
 
     async def _eval(self, script: str, runs: Collection[RunKey], *arguments: str | int | bytes) -> Any:
         keys = [key for run in runs for key in _keys(run)]
         [answer] = await self._store.execute(keys[0], ("EVAL", script, len(keys), *keys, *arguments))
         return answer
 
-    async def _note(self, runs: Collection[RunKey]) -> None:
+    async def _index_runs(self, runs: Collection[RunKey]) -> None:
         """Add runs to the candidates for orphans, by the end of a lease that starts now."""
         until = _now() + self._lease
         scores = [part for run in runs for part in (until, _member(run))]

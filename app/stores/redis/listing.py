@@ -16,13 +16,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from app.stores import LISTED, Change, owner_of
-from app.stores.redis.connection import Command, RedisClient, checked_write
+from app.stores.redis.connection import Command, RedisClient, lua_write_guard
 
 _MEASURED = 100  # buckets measured per round trip
-_SPARE = 20  # additional entries to read, because some records can have expired
+_EXTRA = 20  # additional entries to read, because some records can have expired
 
 # An entry's score is the server's time, and greater than all others.
-_LIST = f"""{checked_write("'HSET', KEYS[2], ARGV[1], ARGV[2]")}
+_LIST = f"""{lua_write_guard("'HSET', KEYS[2], ARGV[1], ARGV[2]")}
 local time = redis.call('TIME')
 local place = time[1] * 1000000 + time[2]
 local last = redis.call('ZREVRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]
@@ -74,15 +74,15 @@ async def recent(
 ) -> list[bytes] | None:
     """Return the entries for an owner's records: see `Store.recent`. `key_of` returns a bucket's key."""
     result: list[bytes] = []
-    page = await _page(client, owner, limit + _SPARE, after or "")
+    page = await _page(client, owner, limit + _EXTRA, after or "")
     if page is None:
         return None
     while page:
         entries = await _entries(client, [(key_of(bucket), name) for name, bucket in page])
         result += [entry for entry in entries if entry is not None]
-        if len(result) >= limit or len(page) < limit + _SPARE:
+        if len(result) >= limit or len(page) < limit + _EXTRA:
             break
-        page = await _page(client, owner, limit + _SPARE, page[-1][0])
+        page = await _page(client, owner, limit + _EXTRA, page[-1][0])
     return result[:limit]
 
 
@@ -113,8 +113,8 @@ async def stored_bytes(client: RedisClient, key_of: Callable[[str], str], owner:
         ]
         sizes = await _each(client, measures)
         total += sum(size or 0 for size in sizes)
-        if gone := [bucket for bucket, size in zip(part, sizes, strict=True) if size is None]:
-            await client.execute(stored, ("SREM", stored, *gone))
+        if missing := [bucket for bucket, size in zip(part, sizes, strict=True) if size is None]:
+            await client.execute(stored, ("SREM", stored, *missing))
     return total
 
 

@@ -12,7 +12,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from app.stores.redis.connection import RedisClient, checked_write
+from app.stores.redis.connection import RedisClient, lua_write_guard
 from app.stores.usage import BATCH_TTL, Spending, UsageRow
 
 _NAMES = "antiphon:usage"
@@ -22,7 +22,7 @@ _DAY = 86_400
 
 # KEYS: the batch, then the months. ARGV: the time to live of the batch and of a month, in seconds; then, repeatedly, a
 # key's index, a field, and the amount to add.
-_ADD = f"""{checked_write("'SET', KEYS[1], 1, 'NX', 'EX', ARGV[1]")}
+_ADD = f"""{lua_write_guard("'SET', KEYS[1], 1, 'NX', 'EX', ARGV[1]")}
 if not written then return 0 end
 for i = 3, #ARGV, 3 do
   redis.call('HINCRBY', KEYS[tonumber(ARGV[i])], ARGV[i + 1], ARGV[i + 2])
@@ -38,15 +38,15 @@ class RedisUsage:
     def __init__(self, server: RedisClient, *, days: int) -> None:
         """A month expires `days` days after its last addition."""
         self._server = server
-        self._keep = days * _DAY
+        self._ttl = days * _DAY
         self._named: set[str] = set()  # keys whose names are stored
 
     async def add(self, batch: str, rows: Sequence[UsageRow]) -> None:
         """Add to counts, atomically per key; a batch is added only once."""
-        of_keys: defaultdict[str, list[UsageRow]] = defaultdict(list)
+        by_key: defaultdict[str, list[UsageRow]] = defaultdict(list)
         for row in rows:
-            of_keys[row.key].append(row)
-        await asyncio.gather(*(self._add(batch, key, its_rows) for key, its_rows in of_keys.items()))
+            by_key[row.key].append(row)
+        await asyncio.gather(*(self._add(batch, key, key_rows) for key, key_rows in by_key.items()))
 
     async def spending(self, key: str, day: str) -> Spending:
         month = _month_key(key, day)
@@ -60,7 +60,7 @@ class RedisUsage:
         hashes = await asyncio.gather(*(self._hash(name, month) for name in keys for month in _months(first, last)))
         return [row for rows in hashes for row in rows if first <= row.day <= last]
 
-    async def forget(self, before: str) -> None:
+    async def delete_before(self, before: str) -> None:
         """Do nothing: Redis deletes expired keys itself."""
 
     async def _add(self, batch: str, key: str, rows: Sequence[UsageRow]) -> None:
@@ -71,10 +71,10 @@ class RedisUsage:
         keys = [f"antiphon:{{usage:{key}}}:batch:{batch}", *(_month_key(key, month) for month in months)]
         changes: list[str | int] = []
         for row in rows:
-            place = months.index(row.day[:7]) + 2
+            index = months.index(row.day[:7]) + 2
             for field, count in _increments(row):
-                changes += [place, field, count]
-        await self._server.execute(keys[0], ("EVAL", _ADD, len(keys), *keys, BATCH_TTL, self._keep, *changes))
+                changes += [index, field, count]
+        await self._server.execute(keys[0], ("EVAL", _ADD, len(keys), *keys, BATCH_TTL, self._ttl, *changes))
 
     async def _hash(self, key: str, month: str) -> list[UsageRow]:
         name = _month_key(key, month)

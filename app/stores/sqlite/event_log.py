@@ -39,7 +39,7 @@ EXPIRED = "SELECT 1 FROM runs WHERE ended AND expires <= :now LIMIT 1"
 # Only some at a time, to limit how long other writes wait.
 PURGE = "DELETE FROM runs WHERE id IN (SELECT id FROM runs WHERE ended AND expires <= :now LIMIT 20)"
 
-_ENOUGH = 1024 * 1024  # bytes of batches per read
+_MAX_READ_BYTES = 1024 * 1024  # bytes of batches per read
 _PAUSES = (0.01, 0.02, 0.04, 0.08, 0.15)  # seconds between polls
 _LAST_PAUSE = 0.25  # all further pauses
 
@@ -86,17 +86,17 @@ class SQLiteLog:
 
     async def read(self, run: RunKey, after: int, wait: float = 0) -> list[EventSegment]:
         """Return up to 500 batches with events after `after`, or fewer large batches."""
-        batches = await self._look(run, after)
+        batches = await self._poll(run, after)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait):
                 for pause in itertools.chain(_PAUSES, itertools.repeat(_LAST_PAUSE)):
                     if batches:
                         break
                     await asyncio.sleep(pause)
-                    batches = await self._look(run, after)
+                    batches = await self._poll(run, after)
         return batches
 
-    async def _look(self, run: RunKey, after: int) -> list[EventSegment]:
+    async def _poll(self, run: RunKey, after: int) -> list[EventSegment]:
         values = self._values(run, after=min(after, 2**62))
         return await self._db.read(lambda db: _read(db, values))
 
@@ -123,7 +123,7 @@ def _read(db: apsw.Connection, values: dict[str, object]) -> list[EventSegment]:
     for first, last, data, ends in db.execute(_READ, values):
         batches.append(EventSegment(first, last, data, bool(ends)))
         size += len(data)
-        if size > _ENOUGH:
+        if size > _MAX_READ_BYTES:
             break
     return batches
 
