@@ -99,6 +99,23 @@ async def test_drafts_belong_to_their_conversation_and_survive_a_reload(studio: 
     await expect(page.get_by_label("Attached files").locator("li")).to_have_count(0)
 
 
+async def test_edit_that_was_not_sent_survives_a_reload(studio: Studio) -> None:
+    await studio.say("Say hello.")
+    await studio.say("Say it again.")
+    page = studio.page
+    first = page.locator(".turn").first
+    await first.get_by_role("button", name="Edit").click()
+    await page.get_by_label("Edited message").fill("Say good evening.")
+    await page.reload()
+    await expect(page.get_by_label("Edited message")).to_have_value("Say good evening.")
+    await page.get_by_role("button", name="Cancel").click()
+    await expect(first.locator(".question")).to_have_text("Say hello.")
+    await page.reload()
+    await expect(studio.last.locator(".question")).to_have_text("Say it again.")
+    await expect(first.get_by_role("button", name="Edit")).to_be_visible()
+    await expect(page.get_by_label("Edited message")).to_have_count(0)
+
+
 async def test_options_belong_to_their_conversation(studio: Studio, backend: Scripted) -> None:
     backend.scripts = [[delta(content="Arr.")], [delta(content="Plain.")], [delta(content="Arr again.")]]
     page = studio.page

@@ -149,6 +149,7 @@ export class Talk {
         resend: (turn, items) => this.#resend(turn, items),
         goOn: () => this.#sendText("Continue where you stopped."),
         fork: (turn) => this.#fork(turn),
+        edited: (turn, text) => turn.response && drafts.setEdit(this.key, turn.response.id, text),
         inspect: (turn) => this.#inspect(turn),
         output: (turn, call, output) => this.#giveOutput(turn, call, output),
         approve: (_, request, approve) =>
@@ -188,6 +189,15 @@ export class Talk {
   async #restoreFiles(key) {
     const files = await drafts.files(key);
     if (key === this.key && !this.composer.files.length) this.composer.set({ text: this.composer.text, files });
+  }
+
+  // Reopen edits that were not sent.
+  #restoreEdits(thread) {
+    const edits = drafts.get(keyOf(thread)).edits ?? {};
+    for (const turn of thread.turns) {
+      const text = edits[turn.response?.id];
+      if (text !== undefined) thread.view(turn).edit(text);
+    }
   }
 
   // Restore the conversation's options: unsent changes first, else the options of its last request.
@@ -289,6 +299,7 @@ export class Talk {
       thread.resume();
       this.composer.invite();
       await built;
+      this.#restoreEdits(thread);
     } catch (error) {
       if (thread !== this.thread) return;
       askForKey(error);

@@ -1,12 +1,12 @@
 // Unsent messages by conversation, kept across reloads of a tab: texts and options in sessionStorage, attachments in
 // IndexedDB because they can exceed sessionStorage's quota.
 
-const TEXTS = "antiphon.drafts"; // {conversation: {text, options}}
+const TEXTS = "antiphon.drafts"; // {conversation: {text, options, edits: {response: text}}}
 const TAB = "antiphon.tab"; // random name of this tab, the prefix of its IndexedDB keys
 const DATABASE = "antiphon-drafts";
 const EXPIRES = 7 * 24 * 3600 * 1000; // ms; files of closed tabs are deleted later
 
-/** @returns {Object<string, {text?: string, options?: any, files?: boolean}>} */
+/** @returns {Object<string, {text?: string, options?: any, files?: boolean, edits?: Object<string, string>}>} */
 function all() {
   return JSON.parse(sessionStorage.getItem(TEXTS) ?? "{}");
 }
@@ -34,6 +34,13 @@ export const drafts = {
     const { [conversation]: before, ...rest } = all();
     const kept = Object.entries({ ...before, ...fields }).filter(([, value]) => value);
     write(kept.length ? { ...rest, [conversation]: Object.fromEntries(kept) } : rest);
+  },
+
+  /** Keep the unsent edit of the message before a response; null removes it. */
+  setEdit(conversation, response, text) {
+    const { [response]: _, ...rest } = this.get(conversation).edits ?? {};
+    const edits = text === null ? rest : { ...rest, [response]: text };
+    this.set(conversation, { edits: Object.keys(edits).length ? edits : null });
   },
 
   /** Rename a draft after its conversation has received an id. */

@@ -17,7 +17,7 @@ export class TurnView {
   /**
    * @param {import("./turn.js").Turn} turn
    * @param {any} acts callbacks: retry(turn, model), resend(turn, items), goOn(turn), fork(turn),
-   *   inspect(turn), output(turn, item, text), approve(turn, item, yes), branch(turn, step), raise(turn), models()
+   *   edited(turn, text or null), inspect(turn), output(turn, item, text), approve(turn, item, yes), branch(turn, step), raise(turn), models()
    */
   constructor(turn, acts) {
     this.turn = turn;
@@ -217,13 +217,19 @@ export class TurnView {
     );
   }
 
-  /** Edit the question in place. Nothing changes until it is sent. */
-  edit() {
+  /**
+   * Edit the question in place. Nothing changes until it is sent.
+   * @param {string} [text] an unsent edit to continue with; the focus stays where it is
+   */
+  edit(text) {
     const { turn } = this;
     if (this.editing) return;
     const id = `edit-${turn.number}`;
-    const field = h("textarea", { id, class: "message-field", rows: 2, value: writtenText(turn.input), dir: "auto" });
+    const value = text ?? writtenText(turn.input);
+    const field = h("textarea", { id, class: "message-field", rows: 2, value, dir: "auto" });
+    field.addEventListener("input", () => this.acts.edited(turn, field.value));
     const close = () => {
+      this.acts.edited(turn, null);
       this.editing = null;
       form.replaceWith(this.question);
       this.node.querySelector('[aria-label="Edit"]')?.focus({ preventScroll: true });
@@ -263,6 +269,7 @@ export class TurnView {
     });
     this.editing = close;
     this.question.replaceWith(form);
+    if (text !== undefined) return;
     field.focus();
     field.setSelectionRange(field.value.length, field.value.length);
   }
