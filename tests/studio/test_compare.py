@@ -13,7 +13,7 @@ from playwright.async_api import Browser, expect
 
 from tests.studio.browser import Studio
 from tests.support.build import delta, finish, reported
-from tests.support.scripted import Scripted
+from tests.support.scripted import Scripted, Step
 from tests.support.serving import antiphon
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
@@ -23,14 +23,18 @@ TEXTS = {"small": "An antiphon is a short song.", "large": "An antiphon is a lon
 
 
 class TwoModels(Scripted):
-    """A backend with two models, which answer differently whoever is first."""
+    """A backend with two models, which answer differently whoever is first; both wait for `pause`."""
+
+    pause: asyncio.Event | None = None
 
     async def models(self, caller_key: str | None = None) -> list[dict[str, Any]]:
         return [{"id": name, "object": "model", "created": 0, "owned_by": "lab"} for name in TEXTS]
 
     def open(self, question: Any) -> Any:
-        words = [delta(content=word) for word in re.findall(" ?[^ ]+", TEXTS[question.model])]
-        self.scripts = [[*words, finish("stop"), {"choices": [], "usage": reported(7, len(words))}]]
+        words: list[Step] = [delta(content=word) for word in re.findall(" ?[^ ]+", TEXTS[question.model])]
+        if self.pause:
+            words.insert(1, self.pause)
+        self.scripts = [[*words, finish("stop"), {"choices": [], "usage": reported(7, len(TEXTS[question.model].split()))}]]
         return super().open(question)
 
 
@@ -97,6 +101,24 @@ async def test_comparison_goes_on_and_is_there_after_a_reload(browser: Browser) 
             await expect(page.get_by_role("region", name=f"{name} answer")).to_have_count(2)
         await expect(page.locator(".compare-turns > .question")).to_have_text(["What is an antiphon?", "Are you sure?"])
         await expect(page.get_by_label("Second model")).to_have_value("large")
+
+
+async def test_comparison_that_ends_in_another_view_stays_there_and_is_found_again(browser: Browser) -> None:
+    backend = TwoModels([])
+    async with opened(browser, backend) as studio:
+        page = studio.page
+        await studio.go("Compare")
+        backend.pause = asyncio.Event()
+        await page.get_by_label("Message for all").fill("What is an antiphon?")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("region", name="Second answer")).to_be_visible()
+        await studio.go("Talk")
+        backend.pause.set()
+        link = page.get_by_role("navigation").get_by_role("link", name="Compare")
+        await expect(link).to_have_attribute("href", re.compile(r"#/compare\?ids=resp_\w+,resp_\w+$"))
+        await expect(page).to_have_url(re.compile("#/talk$|studio$"))
+        await link.click()
+        await expect(page.get_by_role("region", name="First answer")).to_contain_text(TEXTS["small"])
 
 
 async def test_stopped_comparison_writes_nothing_into_the_next(browser: Browser) -> None:

@@ -82,7 +82,6 @@ async def test_chain_is_a_tree_with_its_forks_and_goes_on_in_talk(studio: Studio
 
 
 async def test_response_is_deleted(studio: Studio) -> None:
-    studio.refusals = (404,)
     made = await create(studio.url, "Say hello.", studio.key)
     await studio.page.goto(f"{studio.url}/studio#/responses/{made['id']}")
     await studio.page.locator("#response").get_by_role("button", name="Delete").click()

@@ -20,6 +20,7 @@ export class Compare {
     this.models = [];
     this.columns = [];
     this.key = ""; // the address that is shown
+    this.link = byId("nav").querySelector('[data-view="compare"]');
     this.stored = null; // the request of a stored response
     this.heads = h("div", { class: "compare-heads" });
     this.turns = h("div", { class: "compare-turns" });
@@ -106,6 +107,7 @@ export class Compare {
     if (key === this.key) return;
     this.reset();
     this.key = key;
+    this.#link();
     if (argument) this.#begin(argument);
     else if (ids.length) this.#restore(ids);
   }
@@ -118,6 +120,7 @@ export class Compare {
     this.abort?.abort();
     this.abort = null;
     this.key = "";
+    this.#link();
     this.stored = null;
     this.#complain("");
     this.#busy(false);
@@ -290,7 +293,14 @@ export class Compare {
     const ids = this.columns.map(({ last }) => last);
     if (!ids.every(Boolean)) return;
     this.key = ids.join(",");
-    replaceAddress(`#/compare?ids=${this.key}`);
+    this.#link();
+    replaceAddress(this.link.hash);
+  }
+
+  // The navigation leads to the comparison that is shown.
+  #link() {
+    const { key } = this;
+    this.link.href = !key ? "#/compare" : key.includes(",") ? `#/compare?ids=${key}` : `#/compare/${key}`;
   }
 
   #figures() {

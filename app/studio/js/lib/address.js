@@ -19,9 +19,12 @@ function decoded(text) {
   }
 }
 
-/** Go to an address without a new entry in the history: the view is shown again, with the new address. */
+/**
+ * Go to another address of the current view without a new entry in the history: the view is shown again. Does nothing if
+ * another view is shown by now, as after a delayed search.
+ */
 export function replaceAddress(hash) {
-  if (location.hash === hash) return;
+  if (location.hash === hash || readAddress(location.hash).view !== readAddress(hash).view) return;
   history.replaceState(null, "", hash);
   dispatchEvent(new HashChangeEvent("hashchange"));
 }
