@@ -150,6 +150,7 @@ export class LogTable {
       ),
     );
     for (const spacer of [this.above, this.below]) spacer.querySelector("td").colSpan = names.length;
+    if (this.#focusedId) this.scroller.focus({ preventScroll: true });
     keyed(this.body, [], this.how); // each row has other cells now
   }
 
@@ -173,6 +174,11 @@ export class LogTable {
     );
   }
 
+  get #focusedId() {
+    const { activeElement } = document;
+    return this.body.contains(activeElement) ? activeElement.closest("tr").querySelector("a").dataset.id : null;
+  }
+
   get #rowHeight() {
     return Number.parseFloat(getComputedStyle(this.table).getPropertyValue("--row")) || 40;
   }
@@ -183,12 +189,15 @@ export class LogTable {
     if (!clientHeight || !this.definitions) return;
     const height = this.#rowHeight;
     const [from, to] = visibleRows(scrollTop, clientHeight, height, this.rows.length);
+    const rows = this.rows.slice(from, to);
+    // Browsers lay out when a focused element is removed: while rows are missing, that would change the scroll position.
+    const focused = this.#focusedId;
+    if (focused && !rows.some(({ id }) => id === focused)) this.scroller.focus({ preventScroll: true });
     this.above.hidden = from === 0;
     this.below.hidden = to === this.rows.length;
     this.above.firstChild.style.height = `${from * height}px`;
     this.below.firstChild.style.height = `${(this.rows.length - to) * height}px`;
-    const focused = this.body.contains(document.activeElement);
-    keyed(this.body, this.rows.slice(from, to), this.how);
+    keyed(this.body, rows, this.how);
     this.table.setAttribute("aria-rowcount", this.rows.length + 1);
     [...this.body.children].forEach((row, index) => {
       const id = this.rows[from + index].id;
@@ -199,7 +208,6 @@ export class LogTable {
       if (id === this.open) link.setAttribute("aria-current", "true");
       else link.removeAttribute("aria-current");
     });
-    if (focused && !this.body.contains(document.activeElement)) this.scroller.focus({ preventScroll: true });
     if (to >= this.rows.length - MARGIN) this.on.end();
   };
 
@@ -208,6 +216,7 @@ export class LogTable {
     make: (entry) => h("tr", {}, this.#cells(entry)),
     update: (node, entry) => {
       const focused = node.contains(document.activeElement);
+      if (focused) this.scroller.focus({ preventScroll: true });
       node.replaceChildren(...this.#cells(entry));
       if (focused) node.querySelector("a").focus({ preventScroll: true });
     },
