@@ -179,7 +179,7 @@ async def _tour(studio: Studio, start: Path) -> None:
     await studio.go("Compare")
     await page.get_by_label("Message for all").fill("Show me some Markdown.")
     await page.get_by_role("button", name="Send to all").click()
-    await page.get_by_role("link", name="Continue with this").nth(1).wait_for()
+    await page.get_by_role("link", name="Continue in Talk").nth(1).wait_for()
     await take("compare")
     for view, shown in (("Usage", ".figures canvas"), ("Now", "#now-body .tile"), ("Files", "#files-body > *")):
         await studio.go(view)

@@ -34,7 +34,9 @@ class TwoModels(Scripted):
         words: list[Step] = [delta(content=word) for word in re.findall(" ?[^ ]+", TEXTS[question.model])]
         if self.pause:
             words.insert(1, self.pause)
-        self.scripts = [[*words, finish("stop"), {"choices": [], "usage": reported(7, len(TEXTS[question.model].split()))}]]
+        self.scripts = [
+            [*words, finish("stop"), {"choices": [], "usage": reported(7, len(TEXTS[question.model].split()))}]
+        ]
         return super().open(question)
 
 
@@ -76,7 +78,7 @@ async def test_two_models_answer_the_same_input_side_by_side(browser: Browser) -
         assert await studio.axe() == [] and await studio.overflow() <= 0
         await page.get_by_role("switch", name="Differences").uncheck()
 
-        await page.get_by_role("region", name="Second answer").get_by_role("link", name="Continue with this").click()
+        await page.get_by_role("region", name="Second answer").get_by_role("link", name="Continue in Talk").click()
         await studio.ended(1)
         await expect(studio.last).to_contain_text(TEXTS["large"])
         await expect(page.locator("#model")).to_have_value("large")
@@ -92,7 +94,7 @@ async def test_comparison_goes_on_and_is_there_after_a_reload(browser: Browser) 
         for number, text in enumerate(("What is an antiphon?", "Are you sure?"), 1):
             await page.get_by_label("Message for all").fill(text)
             await page.get_by_role("button", name="Send to all").click()
-            await expect(page.get_by_role("link", name="Continue with this")).to_have_count(3 * number)
+            await expect(page.get_by_role("link", name="Continue in Talk")).to_have_count(3 * number)
         await expect(page).to_have_url(re.compile(r"#/compare\?ids=resp_\w+,resp_\w+,resp_\w+$"))
         assert len(backend.asked[-1]["messages"]) == 3
 

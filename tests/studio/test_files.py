@@ -58,7 +58,7 @@ async def test_files_are_uploaded_into_a_new_vector_store_indexed_searched_and_r
     await expect(listed.get_by_role("row")).to_have_count(2)
     await page.get_by_role("button", name="Delete Handbook").click()
     await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
-    await expect(page.get_by_text("There is none yet.", exact=True)).to_be_visible()
+    await expect(page.get_by_text("No vector stores yet.", exact=True)).to_be_visible()
 
 
 async def test_upload_that_is_refused_says_why_and_can_be_dismissed(browser: Browser, tmp_path: Path) -> None:

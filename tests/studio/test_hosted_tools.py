@@ -37,12 +37,12 @@ async def test_code_shows_what_it_printed_its_images_and_its_files(
         await page.get_by_label("Code interpreter").check()
         await studio.say("Count")
         shown = studio.last.get_by_role("group", name="Code interpreter")
-        await expect(shown.get_by_role("region", name="Output of the code")).to_contain_text("counted")
-        image = shown.get_by_role("img", name="Image of the code")
+        await expect(shown.get_by_role("region", name="Code output")).to_contain_text("counted")
+        image = shown.get_by_role("img", name="Image from the code")
         await expect(image).to_be_visible()
         assert await image.evaluate("(image) => image.decode().then(() => image.naturalWidth)") == 1
 
-        await shown.get_by_text("Files of the container").click()
+        await shown.get_by_text("Container files").click()
         await shown.get_by_role("button", name="Preview table.csv").click()
         await expect(shown.get_by_role("region", name="Content of table.csv")).to_have_text("name,age\nAda,36\n")
         await shown.get_by_role("button", name="Preview dot.png").click()

@@ -51,17 +51,17 @@ async def test_key_is_created_limited_rotated_and_revoked(browser: Browser) -> N
         await dialog.get_by_label("Name").fill("alice")
         await dialog.get_by_label("Owner").fill("research")
         await dialog.get_by_label("Models").fill("m, qwen*")
-        await dialog.get_by_label("Requests a minute").fill("60")
-        await dialog.get_by_label("Tokens a day").fill("30000")
+        await dialog.get_by_label("Requests per minute").fill("60")
+        await dialog.get_by_label("Tokens per day").fill("30000")
         assert await studio.axe() == []
         await dialog.get_by_role("button", name="Create").click()
         await expect(dialog).to_contain_text("it is not shown again")
         first = await shown_secret(page)
         await expect(page.get_by_role("heading", name="alice")).to_be_visible()
-        fields = page.get_by_role("region", name="Fields of the key")
+        fields = page.get_by_role("region", name="Key fields")
         await expect(fields).to_contain_text("research")
         await expect(fields).to_contain_text("m, qwen*")
-        await expect(fields).to_contain_text("Requests a minute: 60, Tokens a day: 30,000")
+        await expect(fields).to_contain_text("Requests per minute: 60, Tokens per day: 30,000")
         assert await status_of(url, first) == 200
 
         await page.get_by_role("button", name="Rotate").click()
@@ -74,7 +74,7 @@ async def test_key_is_created_limited_rotated_and_revoked(browser: Browser) -> N
         await expect(dialog.get_by_label("Models")).to_have_value("m, qwen*")
         await dialog.get_by_label("Models").fill("none")
         await dialog.get_by_role("button", name="Save").click()
-        changes = page.get_by_role("region", name="Changes of the key")
+        changes = page.get_by_role("region", name="Key changes")
         await expect(changes).to_contain_text('models: ["m","qwen*"] → []')
         await expect(changes.get_by_role("row")).to_have_count(4)
         assert await status_of(url, second) == 403
@@ -96,11 +96,11 @@ async def test_only_changed_fields_are_sent(browser: Browser) -> None:
         page = studio.page
         await page.goto(f"{url}/studio#/keys/{made['id']}")
         await page.get_by_role("button", name="Change").click()
-        await page.get_by_label("Tokens a minute").fill("7")
+        await page.get_by_label("Tokens per minute").fill("7")
         async with page.expect_request(lambda request: request.method == "PATCH") as sent:
             await page.get_by_role("dialog").get_by_role("button", name="Save").click()
         assert (await sent.value).post_data_json == {"tokens_per_minute": 7}
-        await expect(page.get_by_role("region", name="Fields of the key")).to_contain_text("Tokens a minute: 7")
+        await expect(page.get_by_role("region", name="Key fields")).to_contain_text("Tokens per minute: 7")
 
 
 async def test_use_of_a_key_is_drawn_and_listed(browser: Browser) -> None:
@@ -115,7 +115,7 @@ async def test_use_of_a_key_is_drawn_and_listed(browser: Browser) -> None:
         await expect(row).to_contain_text("1.5K")
         await expect(row).to_contain_text("now")
         await row.get_by_role("link").click()
-        await expect(page.get_by_role("meter", name="Tokens a day")).to_have_attribute("aria-valuenow", "50")
+        await expect(page.get_by_role("meter", name="Tokens per day")).to_have_attribute("aria-valuenow", "50")
         for title in ("Tokens by day", "Cost by day"):
             canvas = page.get_by_role("figure", name=title, exact=True).locator("canvas")
             await expect(canvas).to_be_visible()
@@ -137,7 +137,7 @@ async def test_refused_field_is_named_in_the_dialog_and_focused(browser: Browser
         await expect(dialog.get_by_role("alert")).to_contain_text("a key named 'user' exists already")
         await expect(dialog.get_by_label("Name")).to_be_focused()
         await dialog.get_by_label("Name").fill("alice")
-        await dialog.get_by_label("Money a day").fill("5")
+        await dialog.get_by_label("Cost per day").fill("5")
         await dialog.get_by_role("button", name="Create").click()
         await expect(dialog.get_by_role("alert")).to_contain_text("money requires prices")
         await page.keyboard.press("Escape")

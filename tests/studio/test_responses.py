@@ -258,7 +258,7 @@ async def test_hosted_tools_that_cannot_be_read_are_not_said_to_be_none(browser:
         await studio.page.route("**/v1/antiphon/about", lambda route: route.fulfill(status=503, json=error))
         await studio.page.reload()
         await studio.open_options()
-        await expect(tools).to_contain_text("The tools of this server are not known: Out of order.")
+        await expect(tools).to_contain_text("The server's tools could not be loaded: Out of order.")
         await expect(tools.get_by_text("This server has none")).to_be_hidden()
 
 

@@ -49,7 +49,7 @@ async def test_user_message_stands_out_from_the_page(studio: Studio) -> None:
 async def test_theme_is_chosen_by_keyboard_and_kept(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url) as studio:
         page = studio.page
-        await page.get_by_role("radio", name="As the system").focus()
+        await page.get_by_role("radio", name="System theme").focus()
         await page.keyboard.press("ArrowRight")
         await page.keyboard.press("ArrowRight")
         await expect(page.get_by_role("radio", name="Dark")).to_be_checked()

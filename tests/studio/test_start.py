@@ -93,6 +93,13 @@ async def test_arrow_up_edits_the_last_message_and_escape_cancels(studio: Studio
     await expect(page.get_by_label("Edited message")).to_have_count(0)
 
 
+async def test_start_page_in_a_small_window_offers_no_jump_to_the_latest_turn(studio: Studio) -> None:
+    await studio.page.set_viewport_size({"width": 390, "height": 500})
+    await expect(studio.page.get_by_role("heading", name="Point your tools here")).to_be_attached()
+    assert await studio.page.locator("#conversation").evaluate("(node) => node.scrollHeight > 2 * node.clientHeight")
+    await expect(studio.page.get_by_role("button", name="Jump to latest")).to_be_hidden()
+
+
 async def test_list_of_conversations_is_one_stop_of_the_tab_key(studio: Studio) -> None:
     page = studio.page
     for text in ("One", "Two", "Three"):

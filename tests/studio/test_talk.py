@@ -355,7 +355,7 @@ async def test_hosted_tools_are_switched_on_shown_and_approved(studio: Studio) -
     await studio.say("Now send it")
     wanted = studio.last.get_by_role("group", name="Approval needed")
     await expect(wanted).to_contain_text("send")
-    await expect(page.locator("#status")).to_have_text("The model waits for you: 1 call.")
+    await expect(page.locator("#status")).to_have_text("The model is waiting for you: 1 call.")
     await wanted.get_by_role("button", name="Approve").click()
     await studio.ended(3)
     await expect(studio.last.locator(".question")).to_have_text("Approved.")
@@ -386,7 +386,7 @@ async def test_model_is_typed_where_the_backend_lists_none(browser: Browser) -> 
         up.models = []
         up.say(sse(chunk("Hello."), finish(), DONE))
         async with antiphon(backend_url=up.url) as url, Studio.open(browser, url) as studio:
-            await studio.page.get_by_label("Name of the model").fill("qwen3")
+            await studio.page.get_by_label("Model name").fill("qwen3")
             await studio.say("Hello")
             await expect(studio.last).to_contain_text("Hello.")
         assert up.requests[-1].json["model"] == "qwen3"

@@ -141,7 +141,7 @@ function clients(model) {
   const secret = key.get() ? "$ANTIPHON_API_KEY" : "unused";
   return [
     ["Codex", `antiphon codex --url ${baseUrl}`],
-    ["Environment of OpenAI's SDKs and tools", `export OPENAI_BASE_URL=${baseUrl}\nexport OPENAI_API_KEY=${secret}`],
+    ["OpenAI SDKs and tools", `export OPENAI_BASE_URL=${baseUrl}\nexport OPENAI_API_KEY=${secret}`],
     [
       "openai for Python",
       `from openai import OpenAI\n\nclient = OpenAI(base_url="${baseUrl}", api_key="${secret}")\nprint(client.responses.create(model="${model}", input="Hello!").output_text)`,

@@ -33,7 +33,7 @@ export class Compare {
       class: "message-field",
       rows: 2,
       dir: "auto",
-      placeholder: "Message all models… (with the options of Talk)",
+      placeholder: "Message all models… (uses your Talk options)",
       on: { keydown: (event) => this.#key(event) },
     });
     this.problem = h("p", { class: "problem", role: "alert" });
@@ -273,7 +273,7 @@ export class Compare {
     for (const [, turn] of turns) turn.input = request.input;
     this.#address();
     this.#drawChanges();
-    announce("All answers have ended.");
+    announce("All answers are complete.");
   }
 
   #busy(busy) {
@@ -306,11 +306,11 @@ export class Compare {
   #figures() {
     const leads = this.columns.map(() => []);
     const running = this.columns.some((column) => column.running);
-    for (const [name, [, , greatest]] of Object.entries(FIGURES)) {
+    for (const [name, [, show, greatest]] of Object.entries(FIGURES)) {
       if (greatest === null || running) continue;
       for (const index of best(
         this.columns.map(({ figures }) => figures[name]),
-        { greatest },
+        { greatest, show },
       ))
         leads[index].push(name);
     }

@@ -81,9 +81,9 @@ export class Files {
           ? h(
               "p",
               { class: "note" },
-              "This server keeps no files. They are switched on in its settings, by a table ",
+              "Files are not enabled on this server. To enable them, add ",
               h("code", {}, "[tools.file_search]"),
-              ".",
+              " to its settings.",
             )
           : h(
               "div",
@@ -101,7 +101,7 @@ export class Files {
       [
         card(
           "Vector stores",
-          h("p", { class: "note" }, "Files that are in one can be searched by a model, with the tool file search."),
+          h("p", { class: "note" }, "A model can search the files of a vector store with the file_search tool."),
           dataTable(
             "Vector stores",
             [["Name"], ["State"], ["Files", true], ["Size", true], ["Last used"], ["", true]],
@@ -117,11 +117,11 @@ export class Files {
               when(store.last_active_at),
               this.#remove(`vector_stores/${store.id}`, store.name || store.id, {
                 title: "Delete this vector store?",
-                text: "Its files stay, and can be added to another one.",
+                text: "Its files are kept and can be added to another vector store.",
                 verb: "Delete",
               }),
             ]),
-            { empty: "There is none yet." },
+            { empty: "No vector stores yet." },
           ),
           more(stores),
         ),
@@ -143,11 +143,11 @@ export class Files {
               when(file.created_at),
               this.#remove(`files/${file.id}`, file.filename, {
                 title: "Delete this file?",
-                text: "It is removed from all vector stores, too.",
+                text: "The file is also removed from all vector stores.",
                 verb: "Delete",
               }),
             ]),
-            { empty: "There is none yet. Upload one, or drop it here." },
+            { empty: "No files yet. Upload a file or drop it here." },
           ),
           more(files),
         ),
@@ -175,7 +175,7 @@ export class Files {
           h("input", {
             id: "store-query",
             type: "search",
-            placeholder: "What a model would search for",
+            placeholder: "Try a search query…",
             autocomplete: "off",
             "data-focus": "query",
           }),
@@ -219,11 +219,11 @@ export class Files {
               when(file.created_at),
               this.#remove(`${path}/files/${file.id}`, names.get(file.id) ?? file.id, {
                 title: "Remove this file from the vector store?",
-                text: "The file itself stays.",
+                text: "The file itself is kept.",
                 verb: "Remove",
               }),
             ]),
-            { empty: "There is none yet. Upload one, or drop it here." },
+            { empty: "No files yet. Upload a file or drop it here." },
           ),
           more(files),
         ),
@@ -277,8 +277,8 @@ export class Files {
           data.length
             ? data.length === 1
               ? "1 passage."
-              : `${many(data.length, "passage")}, the best first.`
-            : "Nothing was found.",
+              : `${many(data.length, "passage")}, best first.`
+            : "No passages found.",
         ),
         h(
           "ol",
@@ -366,7 +366,7 @@ export class Files {
           abort.signal,
         );
         if (store) await send("POST", `vector_stores/${encodeURIComponent(store)}/files`, { file_id: made.id });
-        announce(`${plain(file.name)} is uploaded.`);
+        announce(`${plain(file.name)} uploaded.`);
         entry.remove();
       } catch (error) {
         bar.remove();
@@ -381,7 +381,7 @@ export class Files {
 }
 
 const short = (id) => (id.length > 18 ? `${id.slice(0, 12)}…${id.slice(-4)}` : id);
-const more = ({ has_more }) => (has_more ? h("p", { class: "note" }, `Only the last ${PAGE} are shown.`) : null);
+const more = ({ has_more }) => (has_more ? h("p", { class: "note" }, `Showing the newest ${PAGE}.`) : null);
 
 function storeState({ status, file_counts }) {
   if (file_counts.in_progress)

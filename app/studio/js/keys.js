@@ -11,15 +11,15 @@ const DAY = 86400;
 const DAYS = 30;
 const GRACE = { 0: "at once", 3600: "an hour", 86400: "a day", 604800: "a week" };
 const LIMITS = {
-  requests_per_minute: "Requests a minute",
-  tokens_per_minute: "Tokens a minute",
+  requests_per_minute: "Requests per minute",
+  tokens_per_minute: "Tokens per minute",
   max_concurrent: "Concurrent responses",
 };
 const BUDGETS = {
-  tokens_per_day: "Tokens a day",
-  tokens_per_month: "Tokens a month",
-  money_per_day: "Money a day",
-  money_per_month: "Money a month",
+  tokens_per_day: "Tokens per day",
+  tokens_per_month: "Tokens per month",
+  money_per_day: "Cost per day",
+  money_per_month: "Cost per month",
 };
 
 export class Keys {
@@ -74,7 +74,7 @@ export class Keys {
       ["Limits"],
       ["Tokens, 30 days", true],
       ["Cost, 30 days", true],
-      ["Last use"],
+      ["Last used"],
       ["State"],
     ];
     const rows = keys.map((key) => [
@@ -87,8 +87,8 @@ export class Keys {
       key.last_used_at ? ago(key.last_used_at) : "never",
       state(key),
     ]);
-    const empty = revoked ? "No key was revoked." : "There is no key yet.";
-    const note = "Keys of the settings file are read-only here. The usage of a key is counted by its name.";
+    const empty = revoked ? "No revoked keys." : "No keys yet.";
+    const note = "Keys from the settings file are read-only here. Usage is counted by key name.";
     return ["Keys", [dataTable("API keys", columns, rows, { empty }), h("p", { class: "note" }, note)]];
   }
 
@@ -108,11 +108,11 @@ export class Keys {
         ["Cost, 30 days", money(used.total.cost)],
         ["Tokens, 30 days", short(used.total.total_tokens)],
         ["Requests, 30 days", count(used.total.requests)],
-        ["Last use", key.last_used_at ? when(key.last_used_at) : "never"],
+        ["Last used", key.last_used_at ? when(key.last_used_at) : "never"],
       ]),
       own.length ? card("Budgets", own.map(budget)) : null,
       h("div", { class: "figures" }, figures(used)),
-      card("Fields", dataTable("Fields of the key", [["Field"], ["Value"]], fieldsOf(key))),
+      card("Fields", dataTable("Key fields", [["Field"], ["Value"]], fieldsOf(key))),
       key.source === "store" ? card("Changes", audit(changes.data)) : null,
     ];
     return [plain(key.name), nodes.filter(Boolean)];
@@ -150,7 +150,7 @@ export class Keys {
     const select = h("select", { id: "key-grace" }, options);
     select.value = String(DAY);
     const body = [
-      h("p", {}, "The key gets a new secret. The current one stops working after"),
+      h("p", {}, "The key gets a new secret. Choose how long the current secret keeps working."),
       field("key-grace", "Grace period", select),
     ];
     const rotated = await dialog({ title: `Rotate ${key.name}`, verb: "Rotate", body }, () =>
@@ -163,7 +163,8 @@ export class Keys {
   }
 
   async #revoke(key) {
-    const text = "Requests with it are refused at once, on all servers of this store. This cannot be undone.";
+    const text =
+      "Requests with this key are refused immediately, on every server that shares this store. This cannot be undone.";
     if (!(await confirmed({ title: `Revoke ${key.name}?`, text, verb: "Revoke" }))) return;
     try {
       await send("DELETE", `antiphon/keys/${encodeURIComponent(key.id)}`);
@@ -224,7 +225,7 @@ function fieldsOf(key) {
     ["Created", key.created_at ? when(key.created_at) : "in the settings file"],
     [
       "Previous secret works until",
-      key.previous_secret_expires_at ? when(key.previous_secret_expires_at) : "it does not",
+      key.previous_secret_expires_at ? when(key.previous_secret_expires_at) : "no longer",
     ],
   ];
 }
@@ -264,7 +265,7 @@ function audit(changes) {
     change.action,
     plain(differences(change.before, change.after).join("; ")),
   ]);
-  return dataTable("Changes of the key", [["When"], ["By"], ["Action"], ["What"]], rows, { empty: "There are none." });
+  return dataTable("Key changes", [["When"], ["By"], ["Action"], ["What"]], rows, { empty: "No changes." });
 }
 
 function differences(before, after) {
@@ -281,9 +282,9 @@ function failure(error, id) {
       h(
         "p",
         { class: "note" },
-        "Keys are managed with an admin key: one whose table in the settings has ",
+        "Managing keys requires an admin key (",
         h("code", {}, "admin = true"),
-        ". Set it above, under API key.",
+        " in its settings). Enter one under API key.",
       ),
     ];
   }
@@ -303,7 +304,7 @@ function form({ title, verb, key = null }, save) {
   const list = (values) => (!values || values.join() === "*" ? "" : values.join(", ") || "none");
   const fields = {
     name: key ? null : input("name", "text", "", { required: true, maxlength: 64, autofocus: true }),
-    owner: input("owner", "text", key?.owner, { maxlength: 200, placeholder: "the name" }),
+    owner: input("owner", "text", key?.owner, { maxlength: 200, placeholder: "same as the name" }),
     models: input("models", "text", list(key?.models), { placeholder: "all" }),
     tools: input("tools", "text", list(key?.tools), { placeholder: "all" }),
     expires_at: input("expires_at", "date", key?.expires_at ? day(key.expires_at) : ""),
@@ -314,7 +315,7 @@ function form({ title, verb, key = null }, save) {
   for (const name of Object.keys(BUDGETS)) {
     fields[name] = input(name, "number", key?.budgets[name], { min: 0, step: "any", placeholder: "none" });
   }
-  const many = "Separated by commas, such as qwen*. Write none for none.";
+  const many = "Comma-separated, for example qwen*. Enter none to allow none.";
   const pairs = (labels) =>
     h(
       "div",
@@ -322,14 +323,14 @@ function form({ title, verb, key = null }, save) {
       Object.entries(labels).map(([name, label]) => field(`key-${name}`, label, fields[name])),
     );
   const body = [
-    fields.name ? field("key-name", "Name", fields.name, "In logs and usage. It cannot be changed later.") : null,
-    field("key-owner", "Owner", fields.owner, "Keys of one owner reach the same responses and files."),
+    fields.name ? field("key-name", "Name", fields.name, "Shown in logs and usage. Cannot be changed later.") : null,
+    field("key-owner", "Owner", fields.owner, "Keys with the same owner share responses and files."),
     field("key-models", "Models", fields.models, many),
-    field("key-tools", "Hosted tools", fields.tools, "Such as web_search or mcp:lab."),
+    field("key-tools", "Hosted tools", fields.tools, "For example web_search or mcp:lab."),
     h("fieldset", {}, h("legend", {}, "Limits"), pairs(LIMITS)),
     h("fieldset", {}, h("legend", {}, "Budgets"), pairs(BUDGETS)),
-    field("key-expires_at", "Expires", fields.expires_at, "At the begin of the day, in UTC."),
-    h("label", { class: "check" }, fields.admin, "Admin: manages keys, and sees what all keys use"),
+    field("key-expires_at", "Expires", fields.expires_at, "At 00:00 UTC on this day."),
+    h("label", { class: "check" }, fields.admin, "Admin: can manage keys and see all usage"),
   ].filter(Boolean);
   return dialog({ title, verb, body, fields }, () => {
     const sent = values(fields);
@@ -419,8 +420,8 @@ function dialog({ title, verb, body, fields = {} }, act) {
 /** Show the secret of a key, which the server does not show again. */
 function shown({ name, secret }) {
   const body = [
-    h("p", {}, "Copy it now: it is not shown again."),
+    h("p", {}, "Copy it now. It is not shown again."),
     h("p", { class: "toolbar" }, h("code", { class: "key-secret" }, secret), copyButton(secret, "Key")),
   ];
-  return dialog({ title: `The key of ${plain(name)}`, verb: "Done", body }, async () => true);
+  return dialog({ title: `Secret of ${plain(name)}`, verb: "Done", body }, async () => true);
 }

@@ -136,7 +136,7 @@ async function loadAbout() {
     );
   } catch (error) {
     byId("hosted-none").hidden = true;
-    byId("hosted-problem").textContent = `The tools of this server are not known: ${plain(error.message)}`; // the rest of the page works
+    byId("hosted-problem").textContent = `The server's tools could not be loaded: ${plain(error.message)}`; // the rest of the page works
   }
 }
 

@@ -64,7 +64,7 @@ export class Now {
         : h(
             "p",
             { class: "warnings" },
-            "A store is unavailable. Other processes of the server, containers or vector stores may be missing.",
+            "A store is unavailable, so other server processes, containers or vector stores can be missing here.",
           ),
       tiles(
         [

@@ -20,7 +20,7 @@ const EVERY = 3000; // ms between two looks
 const COUNT_EVERY = 10_000; // ms between two counts of the values
 const MOST = 5000; // entries that are loaded by themselves while one scrolls
 const COLUMNS = "antiphon.columns";
-const NOTHING = "No stored responses yet. Responses to any client of this server that uses your key appear here.";
+const NOTHING = "No stored responses yet. Responses to every client that uses your key appear here.";
 
 export class Responses {
   constructor() {
@@ -212,7 +212,7 @@ export class Responses {
     this.summary.textContent = [
       rows.length ? `${many(rows.length, "response")}${log.more ? " loaded" : ""}` : "",
       running ? `${running} running` : "",
-      log.more && query.sort !== "-time" ? "sorted among the loaded ones" : "",
+      log.more && query.sort !== "-time" ? "only loaded rows are sorted" : "",
     ]
       .filter(Boolean)
       .join(" · ");

@@ -5,7 +5,7 @@ import { byId, h } from "./lib/dom.js";
 /** @type {[string[], string][]} keys and their descriptions */
 const HELP = [
   [["Enter"], "Send the message"],
-  [["Shift", "Enter"], "Begin a new line"],
+  [["Shift", "Enter"], "Start a new line"],
   [["↑"], "Edit the last message, if the field is empty"],
   [["Esc"], "Stop the answer, or close a panel"],
   [["/"], "Search"],

@@ -393,7 +393,7 @@ export class Talk {
   #giveOutput(turn, call, output) {
     const items = turn.give(call, output);
     if (items) this.#answer(items);
-    else announce(`${turn.calls.length - turn.outputs.length} more to give.`);
+    else announce(`${turn.calls.length - turn.outputs.length} more needed.`);
   }
 
   // Send a turn's input again, with the displayed model and options.
@@ -414,7 +414,7 @@ export class Talk {
     this.follower.pin();
     this.thread.run(request, items, replaced);
     this.inspector.show(this.thread.last);
-    announce("The answer is coming.");
+    announce("Message sent.");
   }
 
   #parameters() {

@@ -52,6 +52,7 @@ test("best is the smallest or the greatest, and none if all are equal", () => {
   assert.deepEqual(best([3, 1], { greatest: true }), [0]);
   assert.deepEqual(best([2, 2]), []);
   assert.deepEqual(best([2, null]), []);
+  assert.deepEqual(best([1.712, 1.708], { show: (value) => value.toFixed(2) }), []);
 });
 
 test("own turns are those after the common ones", () => {

@@ -17,6 +17,11 @@ test("advice for a rate limit counts down", () => {
   assert.equal(advice({ status: 429 }), "Retry in a minute.");
 });
 
+test("advice for an error that only a retry can help is empty", () => {
+  assert.equal(advice({ code: "server_error" }), "");
+  assert.match(advice({ status: 503 }), /^If the error persists/);
+});
+
 test("retry time is read from seconds and from dates", () => {
   assert.equal(retryAt({ retryAfter: "2", at: 1000 }), 3000);
   assert.equal(retryAt({ retryAfter: "Fri, 27 Nov 2026 16:18:00 GMT" }), NOW);

@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { segments, steps } from "../../../app/studio/js/lib/segments.js";
 import { listQuery, metadataFilter, readQuery, writeQuery } from "../../../app/studio/js/responses/address.js";
+import { withoutMarks } from "../../../app/studio/js/responses/columns.js";
 import { Log, scaleOf } from "../../../app/studio/js/responses/log.js";
 import { rowsOf } from "../../../app/studio/js/responses/thread.js";
 
@@ -178,5 +179,12 @@ test("thread without its first turn starts where it is known", () => {
   assert.deepEqual(
     rowsOf([turn("b", "gone", 1), turn("c", "b", 2)]).map(({ depth }) => depth),
     [0, 0],
+  );
+});
+
+test("marks of Markdown are removed from the beginning of an answer", () => {
+  assert.equal(
+    withoutMarks("# An **antiphon** is *call and response*, 2 * 3 * 4"),
+    "An antiphon is call and response, 2 * 3 * 4",
   );
 });

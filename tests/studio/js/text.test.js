@@ -63,3 +63,8 @@ test("short ids keep their prefix", () => {
   assert.equal(shortId("resp_7d8bd90e41fab969a55a7c33d55f5198bda87b8f"), "resp_7d8bd90e…");
   assert.equal(shortId("gpt-5"), "gpt-5");
 });
+
+test("base64 within a text is shortened", () => {
+  const text = pretty({ text: `See ![a](data:image/png;base64,${"iVBORw0K".repeat(100)}) here` });
+  assert.match(text, /See !\[a\]\(data:image\/png;base64,iVBORw0KiVBORw0K… \(822 characters\)\) here/);
+});

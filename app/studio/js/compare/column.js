@@ -159,7 +159,7 @@ export class Column {
           h(
             "div",
             { class: "buttons" },
-            h("a", { class: "quiet", href: `#/talk/${this.last}` }, icon("message-square"), "Continue with this"),
+            h("a", { class: "quiet", href: `#/talk/${this.last}` }, icon("message-square"), "Continue in Talk"),
           ),
         );
     } catch (error) {

@@ -65,12 +65,12 @@ export class ReplayView {
         this.number,
         h("label", { for: "replay-model" }, "requests with"),
         this.select,
-        h("label", { class: "check note" }, this.store, " Keep the new answers (needed to see the cost)"),
+        h("label", { class: "check note" }, this.store, " Store the new answers (needed to see the cost)"),
         h("span", { class: "spring" }),
         this.stop,
         this.start,
       ),
-      h("p", { class: "note" }, "The requests are those of the log with its filters. Hosted tools run again."),
+      h("p", { class: "note" }, "Runs the newest requests that match the log's filters. Hosted tools run again."),
       this.problem,
       this.sums,
       this.table,
@@ -108,7 +108,7 @@ export class ReplayView {
       const { data } = await getJson(`antiphon/responses?limit=${this.number.value}${this.query}`);
       if (this.asked !== asked) return;
       this.entries = data.filter(({ status }) => REPEATABLE.has(status));
-      this.problem.textContent = this.entries.length ? "" : "No ended responses match these filters.";
+      this.problem.textContent = this.entries.length ? "" : "No finished responses match these filters.";
       this.start.disabled = !this.entries.length;
       this.rows.replaceChildren(
         ...this.entries.map((entry) => {
@@ -154,7 +154,7 @@ export class ReplayView {
     for (const entry of waiting) draw(entry, h("span", { class: "note" }, "not run"));
     if (this.abort !== abort) return;
     this.#busy(false);
-    announce(`${pairs.length} of ${this.entries.length} requests have been answered.`);
+    announce(`${pairs.length} of ${this.entries.length} requests answered.`);
   }
 
   #busy(busy) {

@@ -83,13 +83,18 @@ export function summary(pairs) {
   };
 }
 
-/** The indexes of the best: the smallest of each of these numbers, or the greatest; none if all are equal. */
-export function best(values, { greatest = false } = {}) {
+/**
+ * The indexes of the best: the smallest of each of these numbers, or the greatest. Numbers that `show` shows alike are
+ * equal; if all are equal, there is none.
+ * @param {(number | null | undefined)[]} values
+ * @param {{greatest?: boolean, show?: (value: number) => string}} [how]
+ */
+export function best(values, { greatest = false, show = String } = {}) {
   const known = values.filter((value) => typeof value === "number");
   if (known.length < 2) return [];
   const wanted = greatest ? Math.max(...known) : Math.min(...known);
-  if (known.every((value) => value === wanted)) return [];
-  return values.flatMap((value, index) => (value === wanted ? [index] : []));
+  const isBest = (value) => typeof value === "number" && show(value) === show(wanted);
+  return known.every(isBest) ? [] : values.flatMap((value, index) => (isBest(value) ? [index] : []));
 }
 
 /**

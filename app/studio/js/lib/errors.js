@@ -2,7 +2,7 @@
 
 const ADVICE = {
   connection_failed: "Check that the server is running (“antiphon serve”), then retry.",
-  connection_lost: "Retry. Background responses continue and are listed under Responses.",
+  connection_lost: "Background responses continue and are listed under Responses.",
   invalid_api_key: "Enter a valid key under API key.",
   model_not_found: "Choose another model. About lists the available ones.",
   context_length_exceeded: "Start a new conversation, or set truncation to auto under Options.",
@@ -42,7 +42,7 @@ export function resetText(time, now = Date.now()) {
   return `${name} at ${minute.toISOString().slice(11, 16)} UTC (${until(minute.getTime(), now)})`;
 }
 
-/** What to do about an error, in a sentence. */
+/** What to do about an error, in a sentence; "" if only a retry can help. */
 export function advice(error, now = Date.now()) {
   const retry = retryAt(error);
   if (retry !== null && retry - now >= HOUR) return `Resets ${resetText(retry, now)}.`;
@@ -51,6 +51,6 @@ export function advice(error, now = Date.now()) {
   if (error.status === 401 || error.status === 403) return ADVICE.invalid_api_key;
   if (error.status === 429) return ADVICE.rate_limit_exceeded;
   if (error.param) return `Change “${error.param}”, then retry.`;
-  if (error.status >= 500) return "Retry. If the error persists, run “antiphon check” and read the server's log.";
-  return "Retry.";
+  if (error.status >= 500) return "If the error persists, run “antiphon check” and read the server's log.";
+  return "";
 }

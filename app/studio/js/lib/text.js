@@ -93,10 +93,16 @@ export function laidOut(value) {
   return plain(
     JSON.stringify(
       value,
-      (_, each) => (isBlob(each) ? `${each.slice(0, 40)}… (${count(each.length)} characters)` : each),
+      (_, each) =>
+        isBlob(each)
+          ? `${each.slice(0, 40)}… (${count(each.length)} characters)`
+          : typeof each === "string"
+            ? each.replace(DATA_URL, (url, head) => `${head}… (${count(url.length)} characters)`)
+            : each,
       2,
     ),
   );
 }
 
+const DATA_URL = /(data:[\w/+.-]+;base64,[\w+/=]{16})[\w+/=]{200,}/g;
 const isBlob = (value) => typeof value === "string" && value.length > 2000 && !/\s/.test(value.slice(0, 2000));

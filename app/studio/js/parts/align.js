@@ -47,12 +47,12 @@ const HERE = {
   previous_response_id: "Antiphon loads the earlier turns.",
   conversation: "Antiphon loads the items of the conversation.",
   prompt: "Antiphon fills in the template.",
-  prompt_cache_key: "Antiphon chooses a server by it.",
-  stream: "Antiphon streams from the backend in any case.",
+  prompt_cache_key: "Antiphon uses this to choose a server.",
+  stream: "Antiphon always streams from the backend.",
   context_management: "Antiphon compacts the conversation.",
 };
 const ADDED = {
-  stream: "Antiphon streams from the backend in any case.",
+  stream: "Antiphon always streams from the backend.",
   stream_options: "Requests the token counts.",
   store: "Antiphon stores the response, not the backend.",
   max_tokens: "The backend requires a limit.",

@@ -13,7 +13,7 @@ export async function differenceView(before, after) {
   const { diffLines, diffWordsWithSpace } = globalThis.Diff;
   const byWords = before.length + after.length <= LONGEST;
   const changes = (byWords ? diffWordsWithSpace : diffLines)(before, after, { maxEditLength: MOST });
-  if (!changes) return h("p", { class: "note" }, "The texts have too little in common to be shown side by side.");
+  if (!changes) return h("p", { class: "note" }, "The texts differ too much to compare word by word.");
   const sum = (kind) =>
     changes
       .filter((change) => change[kind])
@@ -23,7 +23,7 @@ export async function differenceView(before, after) {
     h(
       "p",
       { class: "note" },
-      `${many(sum("removed"), unit)} only in the first text, struck through; ${many(sum("added"), unit)} only in the second, underlined.`,
+      `${many(sum("removed"), unit)} removed (struck through), ${many(sum("added"), unit)} added (underlined).`,
     ),
     h(
       "div",

@@ -25,7 +25,7 @@ export function failureView(error, requestId = error.requestId, action = null) {
     "div",
     { class: "failure", role: "group", "aria-label": "Error" },
     h("p", {}, h("b", {}, plain(error.message))),
-    told,
+    told.textContent ? told : null,
     act ? h("div", { class: "buttons" }, act) : null,
     details.length
       ? h(

@@ -41,19 +41,19 @@ export function containerFiles(container) {
           ? data.map((file) =>
               fileView(container, { id: file.id, name: file.path.split("/").at(-1), bytes: file.bytes }),
             )
-          : [h("li", { class: "note" }, "There are none.")]),
+          : [h("li", { class: "note" }, "No files.")]),
       );
     } catch (error) {
       list.replaceChildren(
         h(
           "li",
           { class: "note" },
-          error.status === 404 ? "The container has expired, with its files." : plain(error.message),
+          error.status === 404 ? "The container and its files have expired." : plain(error.message),
         ),
       );
     }
   };
-  return h("details", { on: { toggle: listed } }, h("summary", {}, "Files of the container"), list);
+  return h("details", { on: { toggle: listed } }, h("summary", {}, "Container files"), list);
 }
 
 /**
@@ -69,7 +69,8 @@ function fileView(container, { id, name, bytes }) {
     try {
       await work();
     } catch (error) {
-      problem.textContent = error.status === 404 ? "The file is gone: its container has expired." : error.message;
+      problem.textContent =
+        error.status === 404 ? "The file no longer exists: its container has expired." : error.message;
     }
   };
   const show = button(
@@ -108,7 +109,7 @@ async function previewOf(blob, name) {
   if (IMAGES.test(type))
     return h("img", { class: "picture", src: await dataUrl(new Blob([blob], { type })), alt: plain(name) });
   const text = await blob.text();
-  if (!TEXTS.test(type) && text.includes("\0")) return h("p", { class: "note" }, `It is not text: ${size(blob.size)}.`);
+  if (!TEXTS.test(type) && text.includes("\0")) return h("p", { class: "note" }, `Binary file, ${size(blob.size)}.`);
   return h(
     "pre",
     { class: "json", tabindex: 0, role: "region", "aria-label": `Content of ${plain(name)}` },

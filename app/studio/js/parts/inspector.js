@@ -175,7 +175,7 @@ function storedSteps({ measures, live, preview }) {
     h(
       "p",
       { class: "note" },
-      "Events are kept only until the page is closed. ",
+      "Events are kept only while the page is open. ",
       id ? h("a", { href: `#/responses/${id}` }, "Open this response in the log") : null,
     ),
   ].filter(Boolean);

@@ -331,7 +331,7 @@ class CallView {
       else this.given.draw(given);
     }
     if (images.length && !done)
-      this.rest.replaceChildren(imageView(`data:image/png;base64,${images.at(-1)}`, "The image so far"));
+      this.rest.replaceChildren(imageView(`data:image/png;base64,${images.at(-1)}`, "Partial image"));
     if (done && !this.finished) {
       this.finished = true;
       this.rest.replaceChildren(...outcome(item), ...this.#buttons(item));
@@ -461,8 +461,8 @@ function outcome(item) {
     );
   }
   for (const output of item.outputs ?? []) {
-    if (output.type === "image") shown.push(imageView(output.url ?? "", "Image of the code"));
-    else if (output.logs !== undefined) shown.push(terminal([plain(output.logs)], "Output of the code"));
+    if (output.type === "image") shown.push(imageView(output.url ?? "", "Image from the code"));
+    else if (output.logs !== undefined) shown.push(terminal([plain(output.logs)], "Code output"));
     else shown.push(outputView(pretty(output)));
   }
   const container = item.container_id ?? item.environment?.container_id;

@@ -28,7 +28,7 @@ export class Timeline {
     this.filter = h("input", {
       type: "search",
       id: "event-filter",
-      placeholder: "such as output_item",
+      placeholder: "for example output_item",
       on: { input: () => this.#again() },
     });
     this.fold = h("input", { type: "checkbox", id: "event-fold", checked: true, on: { change: () => this.#again() } });
@@ -98,7 +98,7 @@ export class Timeline {
       this.dropped = this.log.dropped;
     }
     this.note.hidden = !this.dropped;
-    this.note.textContent = `The first ${count(this.dropped)} events are not kept any more.`;
+    this.note.textContent = `The first ${count(this.dropped)} events were discarded.`;
     const { scrollTop, clientHeight, scrollHeight } = this.scroller;
     const atEnd = scrollTop + clientHeight >= scrollHeight - ROW;
     this.#extend();

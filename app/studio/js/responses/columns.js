@@ -30,7 +30,7 @@ export const stateView = (status) =>
 /** Each column: its name, whether it is a number, its width in pixels (0: a share of the rest), and its cell. */
 export const COLUMNS = {
   time: { name: "Time", width: 112, cell: (entry) => h("span", { title: exact(entry) }, when(entry.created_at)) },
-  status: { name: "Status", width: 104, cell: ({ status, error }) => h("span", { title: error }, stateView(status)) },
+  status: { name: "Status", width: 114, cell: ({ status, error }) => h("span", { title: error }, stateView(status)) },
   input: { name: "Input", width: 0, cell: (entry, link) => link(plain(entry.preview || "(no text)")) },
   output: { name: "Output", width: 0, cell: outputOf },
   model: { name: "Model", width: 124, cell: ({ model }) => h("span", { title: plain(model) }, plain(model)) },
@@ -107,6 +107,7 @@ export function withoutMarks(text) {
     .replace(/!\[([^\]]*)\]\([^)]*\)?/g, "$1")
     .replace(/\[([^\]]*)\]\([^)]*\)/g, "$1")
     .replace(/\*\*|__|`+/g, "")
+    .replace(/(^|[\s(])([*_])(?=\S)([^*_\n]*[^*_\s])\2/g, "$1$3")
     .replace(/(^|\s)#{1,6} /g, "$1");
 }
 

@@ -99,7 +99,7 @@ export class Detail {
             stateView(response.status),
             h("span", { class: "note" }, when(response.created_at)),
             h("code", { class: "note", title: response.id }, cut(response.id, 17)),
-            copyButton(response.id, "Id", "Copy id"),
+            copyButton(response.id, "Id", ""),
           ]
         : null,
       h("span", { class: "spring" }),
@@ -250,7 +250,7 @@ export class Detail {
     if (
       !(await confirmed({
         title: "Delete this response?",
-        text: "Responses that continue it can no longer be continued.",
+        text: "Responses that continue from it can no longer be continued.",
         verb: "Delete",
       }))
     )
@@ -339,10 +339,15 @@ function figures(response, measures) {
         first ? `first token ${seconds(first * 1000)}${rate ? `, ${rate} tokens/s` : ""}` : null,
       ],
       ["Tokens", usage ? count(usage.total_tokens) : "–", parts.filter(Boolean).join(", ") || null],
-      ["Cost", money(cost), cost === null || cost === undefined ? "no price is set" : null],
+      ["Cost", money(cost), costNote(cost, response.status)],
       ["Backend", plain(backend ?? "–"), plain(response.model)],
     ]),
   );
+}
+
+function costNote(cost, status) {
+  if (typeof cost === "number") return null;
+  return status === "completed" ? "no price is set" : "none recorded";
 }
 
 function facts(response, { key, delivery, queued_seconds: queued }) {

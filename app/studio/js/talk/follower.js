@@ -8,6 +8,7 @@ export class Follower {
     this.scroller = scroller;
     this.jump = jump;
     this.pinned = true;
+    this.thread = true; // the region has a thread, not the start page
     this.top = 0;
     this.sizes = "";
     // Observers run after layout, so reading sizes here does not force another layout.
@@ -20,13 +21,14 @@ export class Follower {
 
   /** Scroll to the end and follow it. */
   pin() {
-    this.pinned = true;
+    this.pinned = this.thread = true;
     this.#end();
   }
 
-  /** Stop following the end. */
+  /** Show the start page, whose end is not followed. */
   release() {
-    this.pinned = false;
+    this.pinned = this.thread = false;
+    this.jump.hidden = true;
   }
 
   #end() {
@@ -52,6 +54,6 @@ export class Follower {
     const { scrollTop, clientHeight, scrollHeight } = this.scroller;
     this.top = scrollTop;
     this.sizes = `${clientHeight}/${scrollHeight}`;
-    this.jump.hidden = this.pinned || scrollTop + clientHeight >= scrollHeight - clientHeight / 2;
+    this.jump.hidden = this.pinned || !this.thread || scrollTop + clientHeight >= scrollHeight - clientHeight / 2;
   }
 }

@@ -175,6 +175,11 @@ export class TurnView {
         : null;
     const link = (name, label, symbol, href) =>
       actions.has(name) ? h("a", { class: "quiet only", href, "aria-label": label, title: label }, icon(symbol)) : null;
+    // Beside Retry, or alone where the error card has Retry.
+    const another =
+      turn.state === "failed"
+        ? { symbol: "sparkles", class: "quiet only" }
+        : { symbol: "chevron-down", class: "quiet only narrow" };
     return h(
       "div",
       { class: "turn-line" },
@@ -186,7 +191,7 @@ export class TurnView {
           : null,
         turn.state === "failed" ? null : act("retry", "Retry", "refresh-cw", () => acts.retry(turn)),
         actions.has("retry")
-          ? popupButton({ label: "Ask another model", symbol: "chevron-down", class: "quiet only narrow" }, () =>
+          ? popupButton({ label: "Ask another model", ...another }, () =>
               acts.models().map((model) => ({ text: plain(model), act: () => acts.retry(turn, model) })),
             )
           : null,
@@ -283,7 +288,7 @@ export function outcomeOf(turn) {
   const calls = response.output.filter(
     ({ type }) => type === "function_call" || type === "mcp_approval_request",
   ).length;
-  if (calls) return `The model waits for you: ${count(calls)} ${calls === 1 ? "call" : "calls"}.`;
+  if (calls) return `The model is waiting for you: ${count(calls)} ${calls === 1 ? "call" : "calls"}.`;
   const words = textOf(response).split(/\s+/).filter(Boolean).length;
   return `The answer is complete: ${count(words)} ${words === 1 ? "word" : "words"}.`;
 }
