@@ -20,6 +20,7 @@ from app.core.types.request import CreateResponse, Item
 from app.core.usage.token_estimate import estimate_prompt
 from app.errors import InvalidRequest
 from app.responses import Responses
+from app.responses.chain_labels import ChainLabels
 from app.responses.preparation import declared_tools
 from app.responses.run import Caller
 from app.responses.tool_loop.sessions import open_tools
@@ -91,6 +92,7 @@ class Inspection:
 
     def __init__(self, responses: Responses) -> None:
         self._responses = responses
+        self._labels = ChainLabels(responses.store, responses.quota)
         self._mcp_listings = asyncio.Semaphore(MCP_LISTINGS)
 
     async def recent(
@@ -160,21 +162,31 @@ class Inspection:
         metadata: tuple[tuple[str, str], ...] = (),
     ) -> dict[str, object]:
         """
-        Return a page of the chains of a caller's newest responses: the one that was last continued is the first.
+        Return a page of the chains of a caller's newest responses: first the pinned ones, then the last continued.
 
-        With `text`, only the chains with a message that contains it; with `metadata`, only those with a response that
-        has these values. Raises `InvalidRequest` for an unknown `after`, which is the id of a chain's newest response.
+        With `text`, only the chains with a name or a message that contains it, regardless of pins; with `metadata`,
+        only those with a response that has these values. Raises `InvalidRequest` for an unknown `after`, which is the
+        id of a chain's newest response.
         """
         chains = await self._chains(caller, metadata)
+        wanted = " ".join(text.casefold().split())
+        if not wanted:
+            chains.sort(key=lambda chain: not chain["pinned"])
         start = next((index for index, chain in enumerate(chains, 1) if chain["id"] == after), None) if after else 0
         if start is None:
             raise InvalidRequest(f"Invalid 'after': chain with newest response '{after}' not found.", param="after")
-        wanted = " ".join(text.casefold().split())
         found = [chain for chain in chains[start:] if wanted in chain.pop("texts")]
         return _page(found[:limit], len(found) > limit)
 
+    async def label_chain(self, response_id: str, changes: Mapping[str, object], caller: Caller) -> dict[str, object]:
+        """Change `name`, `pinned` or both of a response's chain; raises `NotFound` and `StorageFull`."""
+        await self._responses.stored.retrieve(response_id, caller)
+        label = await self._labels.update(caller.owner, response_id, changes, caller.access)
+        return {"object": "antiphon.chain", "id": response_id, "name": label["name"], "pinned": label["pinned"]}
+
     async def _chains(self, caller: Caller, metadata: tuple[tuple[str, str], ...]) -> list[JSONObject]:
         """Return the chains of a caller's newest responses, each with the beginnings of its messages as `texts`."""
+        labels = await self._labels.all(caller.owner)
         chains: dict[str | None, JSONObject] = {}
         wanted: set[str | None] = set()
         matches = ResponseFilter(metadata=metadata)
@@ -185,7 +197,11 @@ class Inspection:
                 after = entry["id"]
                 newest = {name: entry[name] for name in ("id", "status", "model", "background")}
                 times = {"created_at": entry["created_at"], "updated_at": entry["created_at"]}
-                new = {"object": "antiphon.chain", **newest, **times, "title": "", "responses": 0, "texts": ""}
+                label = labels.get(chain_key(after) or "", {})
+                name, pinned = label.get("name"), label.get("pinned", False)
+                texts = f"{(name or '').casefold()}\n"
+                shown = {"title": "", "name": name, "pinned": pinned, "responses": 0, "texts": texts}
+                new = {"object": "antiphon.chain", **newest, **times, **shown}
                 chain = chains.setdefault(chain_key(after), new)
                 chain["created_at"] = min(chain["created_at"], entry["created_at"])
                 chain["title"] = entry["preview"] or chain["title"]  # in the end that of the first message

@@ -179,6 +179,8 @@ async def test_responses_are_listed_by_chain_the_last_continued_first(http: http
         "created_at": first["created_at"],
         "updated_at": last["created_at"],
         "title": "My name is Ada.",
+        "name": None,
+        "pinned": False,
         "responses": 3,
     }
 
@@ -203,6 +205,71 @@ async def test_chains_are_found_by_the_text_of_any_message(http: httpx.AsyncClie
 
     assert [(entry["id"], entry["title"]) for entry in page["data"]] == [(found["id"], "Say hello.")]
     assert (await chains(http, text="snow"))["data"] == []
+
+
+async def label(http: httpx.AsyncClient, response: dict[str, Any], **changes: Any) -> httpx.Response:
+    return await http.patch(f"/antiphon/chains/{response['id']}", json=changes)
+
+
+async def test_chain_with_a_name_and_a_pin_is_listed_first_and_found_by_its_name(http: httpx.AsyncClient) -> None:
+    first = await create(http, "My name is Ada.")
+    last = await create(http, "What is my name?", previous_response_id=first["id"])
+    other = await create(http, "Say hello.")
+
+    answer = await label(http, first, name=" Introductions ", pinned=True)
+
+    assert answer.json() == {
+        "object": "antiphon.chain",
+        "id": first["id"],
+        "name": "Introductions",
+        "pinned": True,
+    }
+    listed = [(entry["id"], entry["name"], entry["pinned"]) for entry in (await chains(http))["data"]]
+    assert listed == [(last["id"], "Introductions", True), (other["id"], None, False)]
+    page = await chains(http, limit=1, after=last["id"])
+    assert [entry["id"] for entry in page["data"]] == [other["id"]]
+    assert [entry["id"] for entry in (await chains(http, text="introduct"))["data"]] == [last["id"]]
+
+    assert (await label(http, last, pinned=False)).json()["name"] == "Introductions"
+    assert (await label(http, last, name=None)).status_code == 200
+    assert [(entry["id"], entry["name"]) for entry in (await chains(http))["data"]] == [
+        (other["id"], None),
+        (last["id"], None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [({"name": "x" * 101}, "name"), ({"pinned": "yes"}, "pinned"), ({"title": "A title"}, "title")],
+)
+async def test_label_of_a_chain_that_is_invalid_is_refused(
+    http: httpx.AsyncClient, changes: dict[str, Any], param: str
+) -> None:
+    answer = await label(http, await create(http, "Say hello."), **changes)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+async def test_label_of_a_chain_belongs_to_its_owner() -> None:
+    async with (
+        antiphon(api_keys="mine,theirs") as url,
+        httpx.AsyncClient(base_url=f"{url}/v1", headers={"Authorization": "Bearer mine"}) as mine,
+        httpx.AsyncClient(base_url=f"{url}/v1", headers={"Authorization": "Bearer theirs"}) as theirs,
+    ):
+        made = await create(mine, "Say hello.")
+        assert (await label(mine, made, name="Secret")).status_code == 200
+        for response_id in (made["id"], made["id"].replace("resp_", "conv_"), "resp_nothing"):
+            answer = await theirs.patch(f"/antiphon/chains/{response_id}", json={"name": "Theirs", "pinned": True})
+            assert (answer.status_code, "Secret" in answer.text) == (404, False)
+        assert (await chains(theirs, text="secret"))["data"] == []
+        assert [entry["name"] for entry in (await chains(mine))["data"]] == ["Secret"]
+
+
+async def test_labels_beyond_their_number_drop_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.responses.chain_labels.MAX_LABELS", 2)
+    async with antiphon() as url, httpx.AsyncClient(base_url=f"{url}/v1") as http:
+        for number in range(3):
+            await label(http, await create(http, f"Number {number}"), name=f"Name {number}")
+        assert [entry["name"] for entry in (await chains(http))["data"]] == ["Name 2", "Name 1", None]
 
 
 async def test_chains_are_found_by_the_metadata_of_any_response(http: httpx.AsyncClient) -> None:
@@ -422,6 +489,7 @@ def test_openapi_has_examples_of_the_endpoints() -> None:
         "/v1/antiphon/now",
         "/v1/antiphon/refusals",
         "/v1/antiphon/chains",
+        "/v1/antiphon/chains/{response_id}",
         "/v1/antiphon/mcp/{server_label}",
         "/v1/antiphon/responses",
         "/v1/antiphon/responses/facets",

@@ -304,6 +304,38 @@ async def test_conversation_is_renamed_pinned_and_exported(studio: Studio) -> No
     assert json.loads(exports["JSON"])[0]["input"][0]["content"][0]["text"] == "My name is Ada."
 
 
+async def test_names_pins_and_branches_of_the_first_turn_are_shown_by_another_browser(browser: Browser) -> None:
+    async with antiphon() as url:
+        async with Studio.open(browser, url) as studio:
+            page = studio.page
+            await studio.say("My name is Ada.")
+            await studio.say("What is my name?")
+            await page.locator(".turn").first.get_by_role("button", name="Edit").click()
+            await page.get_by_label("Edited message").fill("My name is Grace.")
+            await page.keyboard.press("Enter")
+            await studio.ended(1)
+            await expect(studio.last.locator(".branches")).to_have_text("Branch 2/2")
+            await page.locator("#conversation-list a").first.press("ArrowRight")
+            await page.keyboard.press("Enter")
+            await page.get_by_role("menuitem", name="Rename").click()
+            await page.get_by_role("dialog").get_by_label("Name").fill("About Grace")
+            await page.keyboard.press("Enter")
+            await expect(page.get_by_role("link", name="About Grace")).to_be_visible()
+            await page.locator("#conversation-list a").first.press("ArrowRight")
+            await page.keyboard.press("Enter")
+            await page.get_by_role("menuitem", name="Pin").click()
+            await expect(page.locator("#conversation-list .day")).to_have_text(["Pinned", "Today"])
+        async with Studio.open(browser, url) as studio:
+            page = studio.page
+            await expect(page.locator("#conversation-list .day")).to_have_text(["Pinned", "Today"])
+            await page.get_by_role("link", name="About Grace").click()
+            await expect(page).to_have_title("About Grace \u2013 Antiphon studio")
+            await expect(studio.last.locator(".branches")).to_have_text("Branch 2/2")
+            await page.get_by_role("button", name="Previous branch").click()
+            await expect(page.locator(".question")).to_have_text(["My name is Ada.", "What is my name?"])
+            await expect(page.locator(".turn").first.locator(".branches")).to_have_text("Branch 1/2")
+
+
 async def test_retry_asks_another_model(browser: Browser) -> None:
     async with Upstream() as up:
         up.models = [{"id": name, "object": "model", "created": 0, "owned_by": "test"} for name in ("one", "two")]

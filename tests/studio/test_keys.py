@@ -55,7 +55,7 @@ async def test_key_is_created_limited_rotated_and_revoked(browser: Browser) -> N
         await dialog.get_by_label("Tokens per day").fill("30000")
         assert await studio.axe() == []
         await dialog.get_by_role("button", name="Create").click()
-        await expect(dialog).to_contain_text("it is not shown again")
+        await expect(dialog).to_contain_text("It is not shown again")
         first = await shown_secret(page)
         await expect(page.get_by_role("heading", name="alice")).to_be_visible()
         fields = page.get_by_role("region", name="Key fields")

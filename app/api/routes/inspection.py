@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from starlette.responses import Response
 
 from app.api.accounting.listing import DEFAULT_GROUPS, GROUPS, UsageQuery, list_usage
 from app.api.json_response import json_response
-from app.api.openapi import CREATE, ERRORS, response_example
+from app.api.openapi import CREATE, ERRORS, request_body, response_example
 from app.api.pagination import parse_limit, parse_whole_number
 from app.api.parts import ApiParts
 from app.api.request_body import read_body
 from app.api.routes.lazy_route import LazyRoute
 from app.api.routes.responses import unless_disconnected
-from app.core.types.request import CreateResponse
+from app.core.types.request import WITHOUT_NUL, CreateResponse
 from app.errors import InvalidRequest
 from app.responses import Caller
 from app.responses.inspection import Inspection, ResponseFilter
@@ -66,8 +67,11 @@ _CHAIN_ENTRY = {
     "created_at": 1790000000,
     "updated_at": 1790000042,
     "title": "Say hello.",
+    "name": "Greetings",
+    "pinned": False,
     "responses": 3,
 }
+_LABEL = {name: _CHAIN_ENTRY[name] for name in ("object", "id", "name", "pinned")}
 _CHAINS = {"object": "list", "data": [_CHAIN_ENTRY], "first_id": _RESPONSE, "last_id": _RESPONSE, "has_more": False}
 _MCP_SERVER = {
     "object": "antiphon.mcp_server",
@@ -160,6 +164,17 @@ _ABOUT = {
 }
 
 
+class UpdateChain(BaseModel):
+    """The body of `PATCH /antiphon/chains/{id}`; absent fields are not changed."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Annotated[str, StringConstraints(strip_whitespace=True, max_length=100), WITHOUT_NUL] | None = None
+    """Shown in place of the first message; null or "" removes it."""
+    pinned: Annotated[bool, Field(strict=True)] = False
+    """Whether the conversation is listed first."""
+
+
 def _chosen(description: str) -> Any:
     return Query(description=description)
 
@@ -250,6 +265,16 @@ def inspection_routes(
     ) -> Response:
         metadata = _wanted_metadata(request)
         return json_response(await inspection.chains(caller, parse_limit(limit), after, text, metadata))
+
+    @router.patch(
+        "/chains/{response_id}",
+        summary="Name or pin the conversation that a response belongs to",
+        openapi_extra=request_body(UpdateChain) | response_example(_LABEL),
+    )
+    async def label(request: Request, response_id: str, caller: Caller = admitted_caller) -> Response:
+        body = await read_body(request, UpdateChain, api.body_limits)
+        changes = body.model_dump(include=body.model_fields_set)
+        return json_response(await inspection.label_chain(response_id, changes, caller))
 
     @router.get(
         "/local-servers",

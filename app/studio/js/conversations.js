@@ -9,7 +9,7 @@ import { saveText } from "./lib/save.js";
 import { ago, cut, plain } from "./lib/text.js";
 import { Watch } from "./lib/watch.js";
 import { asJson, asMarkdown, fileName } from "./talk/export.js";
-import { chainOf, grouped, kept } from "./talk/listing.js";
+import { chainOf, grouped } from "./talk/listing.js";
 import { CLIENT } from "./talk/options.js";
 
 const PAGE = 30;
@@ -67,9 +67,14 @@ export class Conversations {
     this.draw();
   }
 
-  /** A conversation's custom name, or undefined. */
+  /** A conversation's custom name, if it is listed and has one. */
   nameOf(address) {
-    return kept.get(chainOf(address)).name;
+    return address ? this.entries.find(({ id }) => chainOf(id) === chainOf(address))?.name : null;
+  }
+
+  /** The newest response of the listed conversation that a response belongs to, or the response itself. */
+  newestOf(id) {
+    return this.entries.find((entry) => chainOf(entry.id) === chainOf(id))?.id ?? id;
   }
 
   /** Highlight the open conversation. */
@@ -141,7 +146,7 @@ export class Conversations {
   draw() {
     const wanted = this.field.value.trim();
     const locals = wanted ? [] : this.locals().map(entryOf);
-    const rows = grouped([...locals, ...this.entries], wanted ? [] : kept.pinned());
+    const rows = grouped([...locals, ...this.entries], { pins: !wanted });
     byId("conversations-empty").hidden = rows.length > 0;
     byId("conversations-empty").textContent =
       this.failure ||
@@ -164,13 +169,7 @@ export class Conversations {
   // Return the same row object while its displayed content is unchanged, as `keyed` compares objects.
   #same({ day, entry }) {
     const shown =
-      day ??
-      JSON.stringify([
-        entry,
-        kept.get(nameOf(entry)),
-        nameOf(entry) === nameOf({ id: this.current }),
-        entry && ago(entry.updated_at),
-      ]);
+      day ?? JSON.stringify([entry, nameOf(entry) === nameOf({ id: this.current }), entry && ago(entry.updated_at)]);
     const row = this.rows.get(shown) ?? { day, entry };
     if (this.rows.size > 1000) this.rows.clear();
     this.rows.set(shown, row);
@@ -243,7 +242,7 @@ export class Conversations {
 
   #actions(entry) {
     const title = titleOf(entry);
-    const { pinned } = kept.get(nameOf(entry));
+    const { pinned } = entry;
     return [
       { text: "Rename", symbol: "pencil", act: () => this.#rename(entry, title) },
       { text: pinned ? "Unpin" : "Pin", symbol: "pin", act: () => this.#pin(entry, !pinned) },
@@ -255,16 +254,25 @@ export class Conversations {
 
   async #rename(entry, title) {
     const name = await asked({ title: "Rename this conversation", label: "Name", value: title, verb: "Rename" });
-    if (!name) return;
-    kept.set(nameOf(entry), { name });
-    this.draw();
+    if (!name || !(await this.#label(entry, { name }))) return;
     this.onrename();
+    announce("Renamed.");
   }
 
-  #pin(entry, pinned) {
-    kept.set(nameOf(entry), { pinned: pinned ? entry : null });
-    this.draw();
-    announce(pinned ? "Pinned." : "Unpinned.");
+  async #pin(entry, pinned) {
+    if (await this.#label(entry, { pinned })) announce(pinned ? "Pinned." : "Unpinned.");
+  }
+
+  // Names and pins are stored by the server, so that every browser shows them.
+  async #label(entry, changes) {
+    try {
+      await send("PATCH", `antiphon/chains/${entry.id}`, changes);
+      await this.refresh();
+      return true;
+    } catch (error) {
+      announce(error.message);
+      return false;
+    }
   }
 
   async #export(entry, title, format) {
@@ -283,6 +291,7 @@ export class Conversations {
     if (!(await confirmed({ title: "Delete this conversation?", text, verb: "Delete" }))) return;
     const chain = nameOf(entry);
     try {
+      if (entry.name || entry.pinned) await send("PATCH", `antiphon/chains/${entry.id}`, { name: null, pinned: false });
       const { data, forks } = await getJson(`antiphon/responses/${entry.id}/chain`);
       const made = [...data.map(({ response }) => response), ...forks].sort(
         (one, other) => other.created_at - one.created_at,
@@ -293,7 +302,6 @@ export class Conversations {
         });
       }
       announce("Conversation deleted.");
-      kept.set(chain, { name: null, pinned: null });
       this.entries = this.entries.filter(({ id }) => chainOf(id) !== chain);
       this.draw();
       this.field.focus();
@@ -315,6 +323,6 @@ const entryOf = ({ address, title, last, running }) => ({
   updated_at: last.asked,
 });
 
-const titleOf = (entry) => plain(cut(kept.get(nameOf(entry)).name ?? (entry.title || "(no text)"), 120));
+const titleOf = (entry) => plain(cut(entry.name || entry.title || "(no text)", 120));
 
 const nameOf = (entry) => (entry?.id?.startsWith("resp_") ? chainOf(entry.id) : (entry?.id ?? ""));

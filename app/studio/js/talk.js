@@ -474,7 +474,8 @@ export class Talk {
   #showBranch(turn, step) {
     if (this.#isBusy()) return;
     const id = this.thread.showBranch(turn, step);
-    if (id) location.hash = `${NEW}/${id}`;
+    if (id && turn === this.thread.turns[0]) location.hash = `${NEW}/${this.conversations.newestOf(id)}`;
+    else if (id) location.hash = `${NEW}/${id}`;
     else this.#changed(this.thread);
   }
 

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { newestFrom, siblings, withRoot } from "../../../app/studio/js/talk/branches.js";
+import { newestFrom, siblings } from "../../../app/studio/js/talk/branches.js";
 
 const entry = (id, previous, created) => ({ id, previous_response_id: previous, created_at: created });
 const TREE = [entry("a", null, 1), entry("b", "a", 2), entry("c", "b", 3), entry("b2", "a", 4), entry("c2", "b2", 5)];
@@ -23,10 +23,4 @@ test("newest response of a branch is its last turn", () => {
 
 test("newest response of turns within one second is the deepest", () => {
   assert.equal(newestFrom([entry("a", null, 1), entry("b", "a", 1)], "a"), "b");
-});
-
-test("first turns that replace one another form one group", () => {
-  let groups = withRoot([], "a", "b");
-  groups = withRoot(groups, "b", "c");
-  assert.deepEqual(groups, [["a", "b", "c"]]);
 });

@@ -4,7 +4,7 @@
 
 /**
  * Return a response's siblings including itself, oldest first.
- * `roots` lists sibling first turns, which the server stores as separate conversations.
+ * `roots` are the ids of sibling first turns, which the server stores as separate conversations.
  * @param {Entry[]} entries
  * @param {string} id
  * @param {string[]} roots
@@ -41,13 +41,4 @@ export function newestFrom(entries, id) {
     }
   }
   return newest?.id ?? id;
-}
-
-/**
- * Add a first turn to the sibling group of the turn it replaced. Keeps the newest 200 groups.
- * @param {string[][]} groups
- */
-export function withRoot(groups, before, id) {
-  const group = groups.find((each) => each.includes(before)) ?? [before];
-  return [...groups.filter((each) => each !== group), [...group, id]].slice(-200);
 }

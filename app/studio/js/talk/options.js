@@ -53,6 +53,9 @@ const OF_A_TURN = new Set(["input", "model", "stream", "previous_response_id", "
 // Request metadata that marks the studio's conversations for the list filter.
 export const CLIENT = { "antiphon.client": "studio" };
 
+// Request metadata of a first turn that was edited or retried: the id of the first turn that it replaced originally.
+export const BRANCH_OF = "antiphon.branch_of";
+
 /** The key of a hosted tool's settings. */
 export function toolName(declaration) {
   return declaration.server_label ?? declaration.type;
@@ -142,7 +145,7 @@ export class OptionValues {
       fields.schema = JSON.stringify(format.schema, null, 2);
       take("text");
     }
-    const metadata = Object.entries(take("metadata") ?? {}).filter(([name]) => !(name in CLIENT));
+    const metadata = Object.entries(take("metadata") ?? {}).filter(([name]) => !(name in CLIENT || name === BRANCH_OF));
     if (metadata.length) rest.metadata = Object.fromEntries(metadata);
     if (Object.keys(rest).length) fields.extra = JSON.stringify(rest, null, 2);
     return values;

@@ -1,15 +1,15 @@
 // A conversation: its turns and their views, the running response, and branches.
 
-import { ApiError, send, stream } from "../lib/api.js";
+import { ApiError, getJson, send, stream } from "../lib/api.js";
 import { h, schedule } from "../lib/dom.js";
 import { LiveResponse } from "../lib/live.js";
 import { EventLog } from "../lib/log.js";
 import { recorded, requestOf } from "../lib/stored.js";
-import { newestFrom, siblings, withRoot } from "./branches.js";
+import { newestFrom, siblings } from "./branches.js";
+import { BRANCH_OF, CLIENT } from "./options.js";
 import { Turn, writtenText } from "./turn.js";
 import { TurnView } from "./turn_view.js";
 
-const ROOTS = "antiphon.branches"; // localStorage: sibling groups of first turns
 const RESUMES = 60; // reconnection attempts for a background response
 const LONGEST_PAUSE = 10_000; // ms between attempts
 const SLICE = 8; // ms of building turns before yielding to the browser
@@ -26,6 +26,7 @@ export class Thread {
     this.turns = [];
     this.made = new Set(); // ids of all known responses of this conversation
     this.forks = []; // list entries of responses on other branches
+    this.roots = []; // {id, created_at} of the first turn and its siblings, which are conversations of their own
     this.views = new Map();
     this.running = null; // {turn, id, abort}
     this.cutOff = []; // turns hidden by `fork`
@@ -67,6 +68,24 @@ export class Thread {
       this.list.prepend(this.#made(turn).node);
       if (!turn.running) this.#settle(turn);
     }
+    await this.#findRoots();
+  }
+
+  // Find the siblings of the first turn by the metadata of their requests.
+  async #findRoots() {
+    const [first] = this.turns;
+    const isOurs = Object.entries(CLIENT).every(([name, value]) => first?.response.metadata?.[name] === value);
+    if (!isOurs) return;
+    const root = rootOf(first);
+    const query = new URLSearchParams([
+      ["limit", "100"],
+      [`metadata[${BRANCH_OF}]`, root],
+    ]);
+    const { data } = await getJson(`antiphon/responses?${query}`).catch(() => ({ data: [] }));
+    const others = data.filter(({ status }) => status !== "failed");
+    if (!others.length || first !== this.turns[0]) return;
+    this.roots = [{ id: root, created_at: 0 }, ...others.reverse()];
+    if (!first.running) this.#settle(first);
   }
 
   /** Stream the last turn if it is still running. */
@@ -81,6 +100,12 @@ export class Thread {
   /** Send a request as a new turn. `input` excludes repeated history; `replaced` becomes another branch. */
   run(request, input, replaced = this.cutOff) {
     this.cutOff = [];
+    const [first] = this.turns.length ? [] : replaced;
+    if (first?.stored) {
+      const root = rootOf(first);
+      request.metadata = { ...request.metadata, [BRANCH_OF]: root };
+      if (!this.roots.length) this.roots = [{ id: root, created_at: 0 }];
+    }
     const turn = new Turn(request, input);
     turn.others = othersOf(replaced);
     this.turns.push(turn);
@@ -171,7 +196,7 @@ export class Thread {
     view.draw();
     if (turn.stored) this.address = turn.response.id;
     else if (!this.address) this.address = localAddress();
-    this.#rememberRoot(turn);
+    if (turn === this.turns[0] && turn.stored && this.roots.length) this.roots.push(turn.response);
     for (const each of this.turns) if (each === turn || each === this.turns.at(-2)) this.#settle(each);
     this.on.changed(this);
     this.on.ended(turn);
@@ -280,9 +305,9 @@ export class Thread {
     const found = new Map([current, ...made].map((each) => [each.id ?? each, each]));
     if (turn.stored) {
       const entries = this.#entries();
-      const roots = rootGroups().find((group) => group.includes(turn.response.id)) ?? [];
-      for (const [index, id] of siblings(entries, turn.response.id, roots).entries()) {
-        const asked = entries.find((entry) => entry.id === id)?.created_at ?? index;
+      const roots = this.roots.map(({ id }) => id);
+      for (const id of siblings(entries, turn.response.id, roots)) {
+        const asked = [...entries, ...this.roots].find((entry) => entry.id === id).created_at;
         if (!found.has(id)) found.set(id, { id, asked });
       }
     }
@@ -313,18 +338,10 @@ export class Thread {
     const known = new Set(path.map(({ id }) => id));
     return [...path, ...this.forks.filter(({ id, status }) => !known.has(id) && status !== "failed")];
   }
-
-  // Remember sibling first turns, which the server stores as separate conversations.
-  #rememberRoot(turn) {
-    if (turn !== this.turns[0] || !turn.stored) return;
-    const replaced = turn.others.map(([first]) => first).filter((first) => first.stored);
-    if (!replaced.length) return;
-    const groups = withRoot(rootGroups(), replaced.at(-1).response.id, turn.response.id);
-    localStorage.setItem(ROOTS, JSON.stringify(groups));
-  }
 }
 
-const rootGroups = () => JSON.parse(localStorage.getItem(ROOTS) ?? "[]");
+// The id that a first turn shares with its siblings: that of the first among them.
+const rootOf = ({ response }) => response.metadata?.[BRANCH_OF] ?? response.id;
 
 let locals = 0;
 

@@ -1,0 +1,53 @@
+"""
+Names and pins of chains, as the studio's list of conversations shows them.
+
+An owner has one bucket for them, so that a list of chains takes one more read. It has a record for each chain with a
+name or a pin.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import orjson
+
+from app.core.access import KeyAccess
+from app.core.ids import chain_key
+from app.core.types import JSONObject
+from app.responses.quota import StorageQuota
+from app.stores import Change, Store
+
+MAX_LABELS = 1000  # of an owner; beyond, the oldest are dropped
+
+
+class ChainLabels:
+    """The labels of all owners: `{"name": str | None, "pinned": bool}` of a chain."""
+
+    def __init__(self, store: Store, quota: StorageQuota) -> None:
+        self._store = store
+        self._quota = quota
+
+    async def all(self, owner: str) -> dict[str, JSONObject]:
+        """Return an owner's labels by the key of their chain."""
+        records = await self._store.all(_bucket(owner))
+        return {key: orjson.loads(record) for key, record in records.items()}
+
+    async def update(
+        self, owner: str, response_id: str, changes: Mapping[str, object], access: KeyAccess
+    ) -> JSONObject:
+        """Change `name`, `pinned` or both of a response's chain, and return the label; raises `StorageFull`."""
+        key = chain_key(response_id) or ""
+        labels = await self.all(owner)
+        label = {"name": None, "pinned": False, **labels.get(key, {}), **changes, "changed_at": int(time.time())}
+        if not (label["name"] or label["pinned"]):
+            await self._store.delete(_bucket(owner), key)
+            return label
+        oldest = sorted(labels, key=lambda each: labels[each]["changed_at"])
+        dropped = [each for each in oldest if each != key][: max(0, len({*labels, key}) - MAX_LABELS)]
+        await self._quota.apply(access, Change(_bucket(owner), {key: orjson.dumps(label)}, dropped))
+        return label
+
+
+def _bucket(owner: str) -> str:
+    return f"{owner}:chain_labels"
