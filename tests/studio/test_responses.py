@@ -279,7 +279,7 @@ async def test_about_shows_what_is_configured_and_up(studio: Studio) -> None:
 async def test_reference_works_without_the_internet(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url, path="/docs") as studio:
         await expect(studio.page.get_by_text("Create a response").first).to_be_visible()
-        await expect(studio.page.get_by_text("List the recent responses of the caller").first).to_be_visible()
+        await expect(studio.page.get_by_text("List the caller's recent responses").first).to_be_visible()
 
 
 async def test_pages_answer_head_as_get_without_the_body() -> None:

@@ -268,7 +268,7 @@ def inspection_routes(
 
     @router.patch(
         "/chains/{response_id}",
-        summary="Name or pin the conversation that a response belongs to",
+        summary="Name or pin a response's chain",
         openapi_extra=request_body(UpdateChain) | response_example(_LABEL),
     )
     async def label(request: Request, response_id: str, caller: Caller = admitted_caller) -> Response:
