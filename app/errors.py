@@ -1,22 +1,22 @@
 """
-The errors of the API, and the warnings beside a successful answer.
+The API's errors, and warnings for successful responses.
 
     APIError
      +- InvalidRequest        400  the request is invalid; `param` names the field
      |   +- PreviousResponseNotFound
-     |   +- UnstorableValue       a store cannot hold it, whatever its own state
+     |   +- UnstorableValue       stores cannot represent the value
      +- Unauthorized          401  the API key is missing or wrong
      |   +- InvalidToken           the token or the identity is invalid
-     +- PermissionDenied      403  the API key may not do this
+     +- PermissionDenied      403  the API key lacks this permission
      +- NotFound              404  the object does not exist, or belongs to another caller
      +- TooManyRequests       429  always with `Retry-After`
      +- StoreUnavailable      503  the store cannot be reached
-     |   +- StoreBusy              no connection to it became free in time
-     +- BackendError          5xx  the backend failed, or refused the request
-         +- BackendBusy       429  its places are taken; a `TooManyRequests` too
+     |   +- StoreBusy              no store connection became free in time
+     +- BackendError          5xx  the backend failed, or rejected the request
+         +- BackendBusy       429  its slots are in use; also a `TooManyRequests`
 
-Every error that a client receives is one of these, over HTTP, in a stream and on a WebSocket. The types are the spec's:
-`server_error`, `invalid_request`, `not_found`, `model_error`, `too_many_requests`.
+Clients receive only these errors, over HTTP, in streams and on WebSockets. The types are the spec's: `server_error`,
+`invalid_request`, `not_found`, `model_error`, `too_many_requests`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import TypedDict
 
 
 class ErrorPayload(TypedDict):
-    """The error object of the API."""
+    """The API's error object."""
 
     type: str
     code: str
@@ -37,13 +37,13 @@ class ErrorPayload(TypedDict):
 
 
 class APIError(Exception):
-    """An error that is shown to the caller: `message` says what to do about it, `param` names the invalid field."""
+    """An error for the caller: `message` explains the remedy, `param` names the invalid field."""
 
     status = 500
     type = "server_error"
     code = "server_error"
-    reported = False  # whether it has been logged
-    server = ""  # name and URL of the server that failed, without credentials; only for operators
+    reported = False  # already logged
+    server = ""  # name and URL of the failed server, without credentials; only for operators
 
     def __init__(
         self,
@@ -65,35 +65,35 @@ class APIError(Exception):
 
     @property
     def reason(self) -> str:
-        """The message without anything confidential, for the log and for other callers."""
+        """The message without confidential parts, for the log and other callers."""
         return self.message
 
     @property
     def detail(self) -> str:
-        """The exception's notes, such as the operating system's message; only for operators."""
+        """The exception's notes, for example the operating system's message; only for operators."""
         return "; ".join(getattr(self, "__notes__", ()))
 
     @property
     def explanation(self) -> str:
-        """The reason with the detail, if any; only for operators."""
+        """The reason and detail; only for operators."""
         return f"{self.reason.rstrip('.')} ({self.detail})" if self.detail else self.reason
 
     def log_fields(self) -> dict[str, object]:
-        """Return the fields with which the error is logged."""
+        """Return the fields for the log."""
         fields = {"code": self.code, "reason": self.reason, "server": self.server, "detail": self.detail}
         return {name: value for name, value in fields.items() if value}
 
     def payload(self) -> ErrorPayload:
-        """The error object of the API: `type`, `code`, `message`, `param`."""
+        """The API's error object: `type`, `code`, `message`, `param`."""
         return {"type": self.type, "code": self.code, "message": self.message, "param": self.param}
 
     def body(self) -> dict[str, object]:
-        """The JSON body of the HTTP response."""
+        """The HTTP response's JSON body."""
         return {"error": self.payload()}
 
     def headers(self) -> dict[str, str]:
         """
-        The headers of the HTTP response.
+        The HTTP response's headers.
 
         A 401 has `WWW-Authenticate` (RFC 9110, 11.6.1). `Retry-After` is in whole seconds; a 429 always has it, since
         Codex does not retry without it.
@@ -115,7 +115,7 @@ class InvalidRequest(APIError):
 
 
 class PreviousResponseNotFound(InvalidRequest):
-    """The same error for ids that are unknown, expired, deleted, or another caller's."""
+    """One error for unknown, expired and deleted ids, and ids of other callers."""
 
     code = "previous_response_not_found"
 
@@ -124,7 +124,7 @@ class PreviousResponseNotFound(InvalidRequest):
 
 
 class UnstorableValue(InvalidRequest):
-    """A store refuses a value: a text with NUL, half a character, a number or a name that is too large."""
+    """Stores cannot represent a value: a string with NUL or a lone surrogate, or a number or name beyond the limits."""
 
     code = "invalid_value"
 
@@ -141,17 +141,17 @@ class Unauthorized(APIError):
 
 
 class InvalidToken(Unauthorized):
-    """A token or an identity is invalid (RFC 6750, 3.1). The message reveals only what helps an honest caller."""
+    """A token or an identity is invalid (RFC 6750, 3.1). The message reveals only hints for legitimate callers."""
 
     code = "invalid_token"
 
     def headers(self) -> dict[str, str]:
-        """The headers of the HTTP response; clients fetch a new token when they read `invalid_token`."""
+        """The HTTP response's headers; clients fetch a new token for `invalid_token`."""
         return {"WWW-Authenticate": 'Bearer error="invalid_token"'}
 
 
 class PermissionDenied(APIError):
-    """The API key is valid, but may not do this."""
+    """The API key is valid, but lacks this permission."""
 
     status = 403
     type = "invalid_request"
@@ -167,7 +167,9 @@ class NotFound(APIError):
 
 
 class TooManyRequests(APIError):
-    """A limit of this server is exhausted; retry after `retry_after` seconds. Every 429 of its own is one of these."""
+    """
+    A limit of this server is exhausted; retry after `retry_after` seconds. The class of all this server's 429 errors.
+    """
 
     status = 429
     type = "too_many_requests"
@@ -175,7 +177,7 @@ class TooManyRequests(APIError):
 
 
 def try_again_in(message: str, seconds: float) -> str:
-    """Return a message with the seconds to wait, which Codex takes from it in a stream."""
+    """Add the seconds to wait to a message, from which Codex parses them in a stream."""
     return f"{message} Please try again in {max(1, math.ceil(seconds))}s."
 
 
@@ -190,24 +192,24 @@ class StoreUnavailable(APIError):
 
 
 class StoreBusy(StoreUnavailable):
-    """The store is reachable, but no connection to it became free in time."""
+    """The store is reachable, but no connection became free in time."""
 
     def __init__(self) -> None:
         super().__init__("The store is busy. Try again.")
 
 
 class BackendError(APIError):
-    """The backend could not be reached, failed, or refused the request."""
+    """The backend could not be reached, failed, or rejected the request."""
 
     status = 502
     type = "server_error"
     code = "server_error"
     quoted = False  # whether the message is the backend's own
-    retryable = False  # whether the same server may answer the same request later
-    answered = 0  # the HTTP status with which the backend has answered, if that was an error
+    retryable = False  # whether the same server can answer the same request later
+    answered = 0  # the backend's HTTP status, if an error
 
     def name_backend(self, name: str) -> None:
-        """Name the backend in the message of a failure that is not the caller's, whether it is ours or its own."""
+        """Add the backend's name to the message of a server-side failure, own or quoted."""
         begin = f"The backend '{name}' "
         if self.status < 500 or self.message.startswith(begin):
             return
@@ -219,12 +221,12 @@ class BackendError(APIError):
 
     @property
     def reason(self) -> str:
-        """The message, or status and code if it is the backend's own, which may quote the caller's prompt."""
+        """The message. A quoted message, which can contain the prompt, is replaced by status and code."""
         return f"{self.status} {self.code}" if self.quoted else self.message
 
 
 class ImagesUndescribed(BackendError):
-    """The model accepts no images, and the question lacks descriptions of the images at `urls`."""
+    """The model accepts no images, and the request lacks descriptions for the images at `urls`."""
 
     status = 400
     type = "invalid_request_error"
@@ -236,17 +238,16 @@ class ImagesUndescribed(BackendError):
 
 
 class BackendBusy(TooManyRequests, BackendError):
-    """All places of a backend are taken; another one can be asked."""
+    """All of a backend's slots are in use; another backend can serve the request."""
 
 
 class Warnings:
-    """What was left out or changed of a request: sentences for the caller, each once, in order of their first use."""
+    """Warnings for the caller about dropped or changed parts of the request, deduplicated, in order."""
 
     def __init__(self) -> None:
         self._messages: dict[str, None] = {}
 
     def add(self, message: str) -> None:
-        """Add a sentence, unless it was added before."""
         self._messages[message] = None
 
     def __iter__(self) -> Iterator[str]:
@@ -254,17 +255,17 @@ class Warnings:
 
 
 def missing_parameter(field: str) -> InvalidRequest:
-    """Return the error for a request without a required field, in the words of OpenAI's API."""
+    """Return the error for a missing required field, with OpenAI's wording."""
     return InvalidRequest(f"Missing required parameter: '{field}'.", param=field, code="missing_required_parameter")
 
 
 def label(value: object) -> str:
-    """Return a caller's value for use in a message: printable ASCII in quotes, cut to 64 characters."""
+    """Quote a caller's value for a message: printable ASCII, cut to 64 characters."""
     text = str(value)
     return ascii(text if len(text) <= 64 else f"{text[:64]}...")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a sentence that suggests the closest known name, with a leading space; "" if none is similar."""
+    """Return a suggestion of the closest known name, with a leading space; "" without a similar name."""
     matches = get_close_matches(name, sorted(known), n=1, cutoff=0.8)
     return f" Did you mean '{matches[0]}'?" if matches else ""

@@ -1,4 +1,4 @@
-"""Builds the application; its parts, which the settings choose, are built in `app.assembly`."""
+"""Builds the application from the parts in `app.assembly`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from app.tools import StartingTool
 if TYPE_CHECKING:
     from app.observability.tracing import Tracing
 
-CANCELLATION = 5.0  # seconds that requests may take to end after they are cancelled
+CANCELLATION = 5.0  # seconds for cancelled requests to end
 
 DESCRIPTION = """
 The [Open Responses](https://www.openresponses.org) API, answered by any model server.
@@ -66,12 +66,12 @@ ABOUT: dict[str, object] = {
     "description": DESCRIPTION,
     "docs_url": None,  # FastAPI's page loads scripts from a CDN
     "redoc_url": None,
-    "redirect_slashes": False,  # the redirect's URL would have the request's `Host`
+    "redirect_slashes": False,  # the redirect's URL would contain the request's `Host`
     "telemetry": {
         "tracing": False,
         "metrics": False,
         "logs": False,
-    },  # `app.observability.tracing` knows more of a response
+    },  # `app.observability.tracing` records more details
 }
 
 
@@ -84,7 +84,7 @@ def create_app(
     reload: Callable[[], Settings] | None = None,
 ) -> FastAPI:
     """
-    Return the application for `settings`; tests pass a store or tracing of their own, or a backend in place of all.
+    Return the application. Tests pass their own store or tracing, or a backend that replaces all others.
 
     `reload` reads the settings again on SIGHUP: see `SettingsReload`.
     """
@@ -137,7 +137,7 @@ async def _running(
     labels: ModelLabels,
     settings_reload: SettingsReload | None,
 ) -> AsyncIterator[dict[str, object]]:
-    """Start the parts of the application, and close them in the opposite order: what others use is closed last."""
+    """Start the application's parts, and close them in the opposite order: dependencies close last."""
     responses, end = api.responses, shutdown.Shutdown()
     async with AsyncExitStack() as stack:
         for observer in observers:
@@ -170,5 +170,5 @@ async def _running(
         if background:
             background.start()
             stack.push_async_callback(lambda: background.aclose(end.left(settings.shutdown_grace)))
-        stack.callback(end.begin)  # without connections, nothing has called it yet
+        stack.callback(end.begin)  # without connections, it was not called before
         yield {shutdown.STATE_KEY: end}

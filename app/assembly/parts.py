@@ -1,4 +1,4 @@
-"""Builds the parts of the application that the settings choose: the model servers, the store, limits, observers."""
+"""Builds the application's parts from the settings: model servers, store, limits, observers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 def generation_options(settings: Settings) -> GenerationOptions:
-    """Return the options of responses; raises `SettingsError` for prompts that cannot be read."""
+    """Return the response options; raises `SettingsError` for unreadable prompts."""
     return GenerationOptions(
         prompts=read_prompts(settings.prompts),
         compaction_prompt=settings.compaction_prompt,
@@ -72,21 +72,21 @@ def generation_options(settings: Settings) -> GenerationOptions:
 
 
 def build_metrics(settings: Settings) -> Metrics | None:
-    """Return the metrics of this process; None if they are off."""
+    """Return this process's metrics; None if they are off."""
     return Metrics(environment().get(MULTIPROCESS)) if settings.metrics != "off" else None
 
 
 def build_tracing(settings: Settings) -> Tracing | None:
-    """Return the tracing of this process; None if it is off."""
+    """Return this process's tracing; None if it is off."""
     if not settings.otel:
         return None
-    from app.observability.tracing import Tracing  # its packages are an extra
+    from app.observability.tracing import Tracing  # imports an extra
 
     return Tracing.from_environment(content=settings.otel_content)
 
 
 def build_hooks(metrics: Metrics | None, tracing: Tracing | None) -> RoutingHooks:
-    """Return the hooks that measure and trace the requests to all servers."""
+    """Return the hooks that measure and trace requests to all servers."""
     observers = [observer.exchange for observer in (metrics, tracing) if observer]
     return RoutingHooks(observers, metrics.queued, metrics.health) if metrics else RoutingHooks(observers)
 
@@ -96,7 +96,7 @@ def build_backend(
     hooks: RoutingHooks = RoutingHooks(),  # noqa: B008 (frozen)
     backend: Backend | None = None,
 ) -> Router:
-    """Return a router to the configured backends, or to one that takes the place of each."""
+    """Return a router to the configured backends, or to `backend` instead of each."""
     return Router(settings.served(), (lambda _: backend) if backend else _backend, hooks)
 
 
@@ -108,9 +108,9 @@ def _backend(settings: BackendSettings) -> Backend:
 
 def build_store(settings: Settings) -> Store:
     """
-    Return the configured store, which connects when it is first used.
+    Return the configured store, which connects at its first use.
 
-    Raises `SettingsError` if there are quotas that the store cannot measure.
+    Raises `SettingsError` for quotas that the store cannot measure.
     """
     scheme = settings.store_url.partition("://")[0]
     store: Store = import_object(scheme, STORES).from_url(settings.store_url, ttl=settings.store_ttl)
@@ -128,23 +128,23 @@ def build_images(store: Store, tools: Mapping[str, HostedTool]) -> Store:
 
 
 def build_vision(settings: Settings, router: Router, store: Store) -> Vision | None:
-    """Return what describes images for models that accept none; None without a table `[vision]`."""
+    """Return the image describer for text-only models; None without a table `[vision]`."""
     if settings.vision is None:
         return None
     return Vision(VisionOptions(**settings.vision.model_dump()), router.named(settings.vision.backend), store)
 
 
 def build_memory(settings: Settings) -> Store:
-    """Return the store of one WebSocket connection for unstored responses."""
+    """Return the store for a WebSocket connection's unstored responses."""
     return MemoryStore(ttl=math.inf, max_bytes=settings.websocket_memory)
 
 
 def build_background(settings: Settings, store: Store, measured: Store | None = None) -> Background | None:
-    """Return the background runs; None if the store has no event log. `measured` is the store with its metrics."""
+    """Return the background runs; None without an event log in the store. `measured` is the store with metrics."""
     if not isinstance(store, LoggingStore):
         return None
     lease = settings.background_lease
-    # The events of a response must not outlive it.
+    # A response's events must not outlive it.
     log = store.log(ttl=min(settings.background_log_ttl, settings.store_ttl), lease=lease)
     store = measured or store
     return Background(
@@ -158,7 +158,7 @@ def build_background(settings: Settings, store: Store, measured: Store | None = 
 
 
 def build_webhooks(settings: Settings, store: Store) -> Webhooks | None:
-    """Return what sends the events of background responses to webhooks; None if the settings name none."""
+    """Return the webhook sender; None without webhooks in the settings."""
     if not settings.webhooks:
         return None
     endpoints = {
@@ -171,7 +171,7 @@ def build_webhooks(settings: Settings, store: Store) -> Webhooks | None:
 
 
 def build_policy(settings: HookSettings | None) -> PolicyHooks | None:
-    """Return the client of the policy service; None if the settings name none."""
+    """Return the policy service's client; None without a policy service in the settings."""
     if not settings:
         return None
     from app.tools.guard import GuardedTransport  # imports httpx
@@ -191,7 +191,7 @@ def build_policy(settings: HookSettings | None) -> PolicyHooks | None:
 
 
 def build_limits(settings: Settings, metrics: Metrics | None) -> Limits:
-    """Return the configured rate limits, counted in a store that all processes share, if it can count."""
+    """Return the configured rate limits, with counters in the shared store if it supports them."""
     url = settings.limit_store_url or settings.store_url
     counting = import_object(url.partition("://")[0], STORES).from_url(url, ttl=settings.store_ttl)
     return Limits(
@@ -205,7 +205,7 @@ def build_limits(settings: Settings, metrics: Metrics | None) -> Limits:
 
 
 def build_accounting(settings: Settings, store: Store, metrics: Metrics | None) -> Accounting:
-    """Return the usage and budgets of keys, in the store if it stores usage."""
+    """Return the usage and budgets per key, in the store if it supports usage."""
     return Accounting(
         store.usage(days=settings.usage_days) if isinstance(store, UsageStore) else MemoryUsage(),
         settings.price_list(),
@@ -224,7 +224,7 @@ def _usage_journal(settings: Settings) -> UsageJournal | None:
 
 
 def build_auth(settings: Settings) -> Auth:
-    """Return the authentication of callers: by keys, tokens of an identity provider, and the header of a proxy."""
+    """Return the authentication: by key, identity provider token or proxy header."""
     keys = (key.get_secret_value() for key in settings.api_keys)
     jwt, proxy = (settings.auth.jwt, settings.auth.proxy) if settings.auth else (None, None)
     tokens = TokenVerifier(jwt, build_signing_keys(jwt)) if jwt else None
@@ -232,7 +232,7 @@ def build_auth(settings: Settings) -> Auth:
 
 
 def build_signing_keys(settings: JWTSettings) -> SigningKeys:
-    """Return the keys of a token issuer, which are loaded when the first token comes."""
+    """Return a token issuer's keys, loaded with the first token."""
     if settings.jwks_file:
         return SigningKeys(key_file(settings.jwks_file))
     from app.tools.guard import GuardedTransport  # imports httpx
@@ -244,7 +244,7 @@ def build_signing_keys(settings: JWTSettings) -> SigningKeys:
 def build_api(
     settings: Settings, responses: Responses, limits: Limits, accounting: Accounting, activity: Activity
 ) -> ApiParts:
-    """Return the objects and limits that all routes share."""
+    """Return the objects and limits shared by all routes."""
     return ApiParts(
         responses,
         build_auth(settings),
@@ -260,20 +260,20 @@ def build_api(
 
 
 def build_keys(api: ApiParts, store: Store) -> ManagedKeys:
-    """Return the keys that people manage, in the store if it can keep them, and otherwise in this process's memory."""
+    """Return the keys managed by admins, in the store if it supports them, else in this process's memory."""
     lasting = store.lasting() if isinstance(store, LastingStore) else MemoryStore(ttl=FOREVER)
     return ManagedKeys(StoredKeys(lasting), api.auth, has_prices=lambda: api.accounting.has_prices)
 
 
 def build_revocation(settings: Settings) -> RevokedResponses | None:
-    """Return what ends the responses of revoked keys; None if they may finish."""
+    """Return the object that ends revoked keys' responses; None if these can finish."""
     return RevokedResponses() if settings.revoked_responses == "cancel" else None
 
 
 def build_batch_worker(
     settings: Settings, api: ApiParts, background: Background | None, stopping: Callable[[], bool]
 ) -> BatchWorker | None:
-    """Return the batch worker of this process, which claims no requests when `stopping`; None without batches."""
+    """Return this process's batch worker, which claims no requests while `stopping`; None without batches."""
     resources = [tool.resources for tool in api.responses.tools.values() if isinstance(tool, ResourceTool)]
     batches = next((found["batches"] for found in resources if "batches" in found), None)
     if not settings.batch_concurrency or not isinstance(batches, Batches):

@@ -20,26 +20,26 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class SettingsReload:
-    """Reads the settings again, applies the changes that need no restart, and logs which ones do."""
+    """Reads the settings again, applies changes, and logs changes that need a restart."""
 
-    settings: Settings  # those in effect
+    settings: Settings  # in effect
     read: Callable[[], Settings]
     router: Router
     api: ApiParts
 
     def __call__(self) -> ReloadReport:
-        """Apply changed settings; if they are invalid, log and report why, and change nothing."""
+        """Apply changed settings. If they are invalid, log and report the reason, and change nothing."""
         pid, begun = os.getpid(), time.monotonic_ns()
         try:
             change = compare_settings(self.settings, self.read())
             options = generation_options(change.settings)
             self.router.reconfigure(change.settings.served())
         except (SettingsError, ValueError, ImportError, AttributeError) as error:
-            logger.error("settings not reloaded, since they are invalid: %s", error)
+            logger.error("settings not reloaded", extra={"reason": str(error)})
             return ReloadReport(pid, begun, problems=str(error).splitlines())
         except Exception:
             logger.exception("settings not reloaded")
-            return ReloadReport(pid, begun, problems=["They could not be read, by an error that is in the log."])
+            return ReloadReport(pid, begun, problems=["The settings could not be read; the log contains the error."])
         new = self.settings = change.settings
         self.api.auth.replace_keys((key.get_secret_value() for key in new.api_keys), new.keys)
         self.api.accounting.replace_prices(new.price_list())
@@ -52,12 +52,10 @@ class SettingsReload:
         self.api.responses.options = options
         self.api.responses.quota.limit = new.max_stored_bytes
         if change.applied:
-            logs.configure(new)  # always, since it redacts the new secrets, too
+            logs.configure(new)  # always, to redact new secrets, too
         if change.restart:
-            logger.warning("settings that changed, but need a restart: %s", ", ".join(change.restart))
+            logger.warning("changed settings require a restart", extra={"settings": ", ".join(change.restart)})
         logger.info(
-            "settings reloaded: changed %s; the backends are %s",
-            ", ".join(change.applied) or "nothing",
-            ", ".join(new.served()),
+            "settings reloaded", extra={"changed": ", ".join(change.applied), "backends": ", ".join(new.served())}
         )
         return ReloadReport(pid, begun, change.applied, change.restart, [*new.served()])

@@ -1,4 +1,4 @@
-"""Adds the endpoints, the pages and the middleware that the settings choose."""
+"""Adds the configured endpoints, pages and middleware."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from app.tools import HostedTool, ResourceTool
 if TYPE_CHECKING:
     from app.observability.tracing import Tracing
 
-# The routes of what hosted tools have, by `ResourceTool.resources`; the packages that they need are extras.
+# Routes for hosted tool resources, by `ResourceTool.resources`; imported on use, since their packages are extras.
 RESOURCES = {
     "files": "app.api.routes.files:routes",
     "uploads": "app.api.routes.files.uploads:upload_routes",
@@ -65,7 +65,7 @@ def add_routes(
     metrics: Metrics | None,
     backends: Router,
 ) -> Sequence[Route]:
-    """Add all endpoints and pages; return the routes of the backend's endpoints, for `add_middleware`."""
+    """Add all endpoints and pages; return the backend endpoint routes for `add_middleware`."""
     _add_endpoints(app, settings, api, keys, backends)
     _add_pages(app, api.responses, settings, metrics)
     passed = passthrough_routes(api, "/v1", "", translated_only=not settings.passthrough)
@@ -76,7 +76,7 @@ def add_routes(
 
 
 def _add_endpoints(app: Documented, settings: Settings, api: ApiParts, keys: ManagedKeys, backends: Router) -> None:
-    """Add the endpoints of the API, with and without the prefix `/v1`."""
+    """Add the API's endpoints, with and without the prefix `/v1`."""
     routers = [response_routes.routes(api), conversations.routes(api)]
     for name, path in RESOURCES.items():
         for tool in api.responses.tools.values():
@@ -97,10 +97,9 @@ def _add_endpoints(app: Documented, settings: Settings, api: ApiParts, keys: Man
 
 def _with_prefix(prefix: str, route: BaseRoute) -> BaseRoute:
     """
-    Return a route under another path, which the document leaves out.
+    Copy a route to another path, outside the OpenAPI document.
 
-    A router that is included does the same at the first request, and analyses every endpoint again: most of the time
-    in which an application is built.
+    `include_router` would instead analyze every endpoint again at the first request: most of the build time.
     """
     assert isinstance(route, APIRoute | APIWebSocketRoute)
     moved = copy(route)
@@ -132,7 +131,7 @@ def pages_of(settings: Settings) -> dict[str, PageAccess]:
 
 
 def _absent(settings: Settings, tools: Mapping[str, HostedTool]) -> dict[str, str]:
-    """Return why endpoints are not served, by the beginning of their paths."""
+    """Return the reasons why endpoints are not served, by path prefix."""
     absent: dict[str, str] = {}
     served = {name for tool in tools.values() if isinstance(tool, ResourceTool) for name in tool.resources}
     if "files" not in served:
@@ -166,7 +165,7 @@ def add_middleware(
     tracing: Tracing | None,
     passed: Sequence[Route],
 ) -> None:
-    """Add the middleware; the last one added is the outermost. `passed` are the routes of the backend's endpoints."""
+    """Add the middleware, outermost last. `passed` are the backend endpoint routes."""
     behind_key = [path for path, access in pages_of(settings).items() if access == "key"]
     if behind_key:
         app.add_middleware(KeyRequired, auth=api.auth, paths=behind_key)
@@ -191,7 +190,7 @@ def add_middleware(
 
 
 def about(settings: Settings, api: ApiParts, backends: Router, caller: Caller) -> dict[str, object]:
-    """Return the configuration without secrets, as `GET /v1/antiphon/about` returns it to a caller."""
+    """Return the configuration without secrets for `GET /v1/antiphon/about`."""
     responses = api.responses
     return {
         "object": "antiphon.about",

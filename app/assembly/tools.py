@@ -1,4 +1,4 @@
-"""Builds the hosted tools that the settings have tables for."""
+"""Builds the hosted tools with tables in the settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.tools.search import ToolSearch
 
 
 def build_tools(settings: Settings) -> dict[str, HostedTool]:
-    """Return the configured hosted tools by the names of their tables; raises `SettingsError` with every problem."""
+    """Return the configured hosted tools by table name; raises `SettingsError` with every problem."""
     tools, problems = try_to_build_tools(settings)
     if problems:
         raise SettingsError(problems)
@@ -21,7 +21,7 @@ def build_tools(settings: Settings) -> dict[str, HostedTool]:
 
 
 def try_to_build_tools(settings: Settings) -> tuple[dict[str, HostedTool], list[str]]:
-    """Return the valid tools by the names of their tables, and the problems of the other tables."""
+    """Return the valid tools by table name, and the problems in other tables."""
     limits = settings.tool_limits()
     host = ToolHost(
         backends=settings.served(),
@@ -54,7 +54,7 @@ def try_to_build_tools(settings: Settings) -> tuple[dict[str, HostedTool], list[
 
 
 async def prepare_tools(settings: Settings) -> list[str]:
-    """Check what the tools need before the server starts, and return warnings; raises `SettingsError`."""
+    """Check the tools' requirements before the server starts, and return warnings; raises `SettingsError`."""
     warnings: list[str] = []
     for name, tool in build_tools(settings).items():
         if isinstance(tool, PreparingTool):

@@ -128,8 +128,7 @@ def serve(
         # Generated once for all workers, so that each can decrypt what the others encrypted.
         os.environ["ANTIPHON_SECRET_KEY"] = secrets.token_urlsafe(32)
         logger.warning(
-            "ANTIPHON_SECRET_KEY is not set: encrypted_content can be read only by this process and its workers, "
-            "until it ends"
+            "ANTIPHON_SECRET_KEY not set: encrypted_content is readable only by these workers, until they exit"
         )
     for problem in (*unknown_variables(), *warnings):
         logger.warning("%s", problem)

@@ -121,7 +121,8 @@ def _reloads(path: Path) -> Iterator[Path | None]:
         shutil.rmtree(directory, ignore_errors=True)  # of a server that was killed
         directory.mkdir(mode=0o700)
     except OSError as error:
-        logger.info("%s cannot be made (%s): `antiphon reload` will have no report", directory, error.strerror)
+        fields = {"path": str(directory), "reason": error.strerror}
+        logger.info("reload report directory not created; `antiphon reload` prints no report", extra=fields)
         yield None
         return
     os.environ[RELOADS_DIRECTORY] = str(directory.absolute())
@@ -133,7 +134,8 @@ def _reloads(path: Path) -> Iterator[Path | None]:
 
 def _log_unwritten(path: Path, error: OSError, required: bool) -> None:
     level = logging.WARNING if required else logging.INFO
-    logger.log(level, "%s cannot be written (%s): `antiphon reload` will not find this server", path, error.strerror)
+    fields = {"path": str(path), "reason": error.strerror}
+    logger.log(level, "pid file not written; `antiphon reload` cannot find this server", extra=fields)
 
 
 def send_hangup(path: Path) -> int | None:

@@ -194,7 +194,7 @@ def greet(settings: Settings) -> None:
         "store": without_password(settings.store_url),
     }
     if settings.log_format == "json":
-        logger.info("serving", extra={"version": __version__, **parts})
+        logger.info("server started", extra={"version": __version__, **parts})
         return
     typer.echo(
         f"Antiphon {__version__} on {parts['address']}, backend {parts['backend']}, store {parts['store']}.", err=True

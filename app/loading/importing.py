@@ -1,4 +1,4 @@
-"""Import objects by their names in the settings."""
+"""Imports objects by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 def import_object(name: str, table: Mapping[str, str] | None = None) -> Any:
     """
-    Import the object at the path that `table` has for a name; a name that is not in the table is itself a path.
+    Import an object by its name in `table`, or by its import path.
 
     A path is `package.module:attribute`. Raises `ImportError` or `AttributeError`.
     """

@@ -1,4 +1,4 @@
-"""Optional dependencies, and the command that installs them."""
+"""Optional dependencies and their install command."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ DISTRIBUTION = "antiphon"
 
 
 def require_packages(packages: Iterable[str], *extras: str) -> None:
-    """Raise `ValueError` with the command that installs these extras if one of their packages cannot be imported."""
+    """Raise `ValueError` with the install command for these extras if a package is missing."""
     if not all(map(_is_installed, packages)):
-        raise ValueError(f"needs more packages: {install_command(*extras)}")
+        raise ValueError(f"requires more packages: {install_command(*extras)}")
 
 
 def install_command(*extras: str) -> str:
     """
-    Return the shell command that adds extras to this installation.
+    Return the shell command to add extras to this installation.
 
-    It depends on where the server was installed from: a clone, a file, a repository or an index. See the PyPA's
-    specification of `direct_url.json`.
+    The command depends on the installation's origin: a clone, a file, a repository or an index. See the PyPA's
+    specification for `direct_url.json`.
     """
     names = f"[{','.join(extras)}]"
     clone = Path(__file__).parents[2]
@@ -44,7 +44,7 @@ def _is_installed(package: str) -> bool:
 
 
 def _origin() -> str | None:
-    """Return the URL that this server was installed from; None for an index."""
+    """Return the URL of this installation's origin; None for an index."""
     try:
         text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
     except metadata.PackageNotFoundError:
@@ -58,7 +58,7 @@ def _origin() -> str | None:
 
 
 def _pip_install() -> str:
-    """Return the command that installs packages for this Python, which need not be the first one of the shell."""
+    """Return the install command for this Python, which is not always the shell's first."""
     found = shutil.which("pip")
     if found and Path(found).parent == Path(sysconfig.get_path("scripts")):
         return "pip install"
@@ -67,6 +67,6 @@ def _pip_install() -> str:
 
 
 def _relative(path: Path) -> str:
-    """Return a path as it may be typed in the current directory."""
+    """Return a path relative to the current directory if possible."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

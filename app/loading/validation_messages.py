@@ -29,15 +29,15 @@ _WORDS = {
     "too_short": "must have at least {min_length} entries",
     "too_long": "must have at most {max_length} entries",
 }
-# What TOML calls a table, and JSON an object.
+# TOML calls these a table, JSON an object.
 _TABLES = {"dict_type", "mapping_type", "model_type", "model_attributes_type", "dataclass_type"}
 
 
 def describe(detail: Mapping[str, Any], table: str = "table") -> str:
     """
-    Return what a value must be, for a detail of pydantic's `ValidationError`; without the value, which may be secret.
+    Return the rule for an invalid value, from a detail of pydantic's `ValidationError`. Never contains the value.
 
-    `table` is what a mapping is called where the value was written.
+    `table` is the format's word for a mapping.
     """
     kind, context = detail["type"], detail.get("ctx", {})
     if kind in _TABLES:
@@ -55,10 +55,9 @@ _SHOULD = re.compile("(?:Input|String|List|Dictionary|Tuple|Set|Value|Data|Numbe
 
 
 def as_rule(message: str) -> str:
-    """Return a message of pydantic as a rule that begins with "must", such as `must be a valid string`."""
+    """Convert a pydantic message into a rule with "must": `must be a valid string`."""
     return _SHOULD.sub("must ", message.removeprefix("Value error, "), count=1)
 
 
 def _number(bound: object) -> object:
-    """Return a bound without `.0`."""
     return int(bound) if isinstance(bound, float) and bound.is_integer() else bound

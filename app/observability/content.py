@@ -1,5 +1,5 @@
 """
-Prompts and answers in the form that OpenTelemetry's conventions have for spans, if the settings enable it.
+Prompts and answers in OpenTelemetry's form for span content, if the settings enable it.
 
 https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/#capturing-instructions-inputs-and-outputs
 """
@@ -16,7 +16,7 @@ from app.core.types import JSONMapping, JSONObject
 from app.core.types.deltas import Delta, ReasoningDelta, ReasoningSummaryDelta, RefusalDelta, TextDelta, ToolCallDelta
 from app.core.usage.token_estimate import DATA, conversation_of
 
-# The conventions' names of finish reasons; other reasons are unchanged.
+# Finish reasons with another name in the conventions.
 _FINISH_REASONS = {"tool_calls": "tool_call", None: "error"}
 _DATA_URL = re.compile(r"data:([\w.+/-]+)[;,]")
 _MODALITIES = {
@@ -27,11 +27,11 @@ _MODALITIES = {
     "input_file": "file",
     "video_url": "video",
 }
-_MEDIA = ("image_url", "file_url", "file_data", "input_audio")  # where parts of the Responses API have their data
+_MEDIA = ("image_url", "file_url", "file_data", "input_audio")  # fields with a part's data in the Responses API
 
 
 def input_messages(body: JSONMapping) -> list[dict[str, object]]:
-    """Return the messages of a request to a model server, each with `role` and `parts`; media without their data."""
+    """Return a model request's messages, each with `role` and `parts`; media lose their data."""
     messages = [_message(message) for message in conversation_of(body)]
     instructions = body.get("instructions")
     before = [{"role": "system", "parts": [{"type": "text", "content": instructions}]}] if instructions else []
@@ -39,7 +39,7 @@ def input_messages(body: JSONMapping) -> list[dict[str, object]]:
 
 
 def _item(item: JSONMapping) -> JSONObject:
-    """Return an item of the Responses API that is no message as one."""
+    """Convert a Responses API item other than a message into a message."""
     if "output" in item and str(item["type"]).endswith("_output"):
         response = {"type": "tool_call_response", "id": item.get("call_id"), "response": item["output"]}
         return {"role": "tool", "parts": [response]}
@@ -56,7 +56,7 @@ def _written(item: JSONMapping) -> str:
 
 
 def _message(message: object) -> JSONObject:
-    if not isinstance(message, dict) or not {"role", "type"} & message.keys():  # of an API that is not known here
+    if not isinstance(message, dict) or not {"role", "type"} & message.keys():  # of an unknown API
         return {"role": "user", "parts": [{"type": "text", "content": text} for text in _texts(message)]}
     if message.get("type", "message") != "message":
         return _item(message)
@@ -79,7 +79,7 @@ def _message(message: object) -> JSONObject:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """Yield the texts in a JSON value, in their order, without the data of media."""
+    """Yield the texts in a JSON value in order, without media data."""
     if isinstance(value, str):
         yield from () if _DATA_URL.match(value) else (value,)
     elif isinstance(value, dict):
@@ -101,12 +101,12 @@ def _part(part: Mapping[str, object]) -> dict[str, object]:
     if isinstance(url, str) and not url.startswith("data:"):
         return {"type": "uri", "modality": modality, "uri": url}
     media_type = _DATA_URL.match(url) if isinstance(url, str) else None
-    # `content` is required, but the data are left out.
+    # The conventions require `content`; the data is omitted.
     return {"type": "blob", "modality": modality, "mime_type": media_type[1] if media_type else None, "content": ""}
 
 
 def _call(call_id: str | None, name: str | None, arguments: str | None) -> JSONObject:
-    """Return the part for a call, whose arguments are an object in the conventions, unless they are no JSON."""
+    """Return a call's part. Its arguments are parsed, as in the conventions, unless they are invalid JSON."""
     parsed: object = arguments
     with contextlib.suppress(orjson.JSONDecodeError):
         parsed = orjson.loads(arguments or "null")
@@ -114,14 +114,13 @@ def _call(call_id: str | None, name: str | None, arguments: str | None) -> JSONO
 
 
 class OutputMessage:
-    """Collects a backend's answer from its deltas."""
+    """Collects a backend answer from its deltas."""
 
     def __init__(self) -> None:
-        self._texts: dict[str, list[str]] = {}  # by the type of the part
-        self._calls: dict[object, JSONObject] = {}  # their ids, names and arguments, by index
+        self._texts: dict[str, list[str]] = {}  # by part type
+        self._calls: dict[object, JSONObject] = {}  # id, name and arguments by index
 
     def feed(self, delta: Delta) -> None:
-        """Add a delta."""
         match delta:
             case TextDelta(texts):
                 self._texts.setdefault("text", []).extend(texts)
@@ -138,7 +137,7 @@ class OutputMessage:
                 call["arguments"] += "".join(arguments)
 
     def messages(self, finish_reason: str | None) -> list[JSONObject]:
-        """Return the message, in a list; empty if there was none."""
+        """Return the message in a list, empty without content."""
         parts = [{"type": part_type, "content": "".join(texts)} for part_type, texts in self._texts.items()]
         parts = [part for part in parts if part["content"]] + [
             _call(call["id"], call["name"], call["arguments"]) for call in self._calls.values()

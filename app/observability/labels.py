@@ -1,4 +1,4 @@
-"""Labels of metrics and spans, limited in number."""
+"""Labels for metrics and spans, limited in number."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from app.runtime.tasks import end
 logger = logging.getLogger(__name__)
 
 LISTING_INTERVAL = 60  # seconds
-LAST_LISTING_TIMEOUT = 1.0  # seconds that a listing in progress gets at shutdown
+LAST_LISTING_TIMEOUT = 1.0  # seconds for a running model list request at shutdown
 
 
 class BoundedLabels:
     """
-    Limits the number of labels: names that callers or backends invent would otherwise fill the collector's memory.
+    Limits the number of labels, since invented names would fill the collector's memory.
 
-    The first `limit` confirmed names are labels; all others are `other`.
+    The first `limit` confirmed names are labels; all others become `other`.
     """
 
     OTHER = "other"
@@ -29,7 +29,7 @@ class BoundedLabels:
         self._labels: set[str] = set()
 
     def __call__(self, name: str, *, confirmed: bool = True) -> str:
-        """Return the label of a name; a new name only becomes a label if it is `confirmed`."""
+        """Return a name's label; a new name becomes a label only if `confirmed`."""
         if name in self._labels:
             return name
         if not confirmed or len(self._labels) >= self._limit:
@@ -40,11 +40,11 @@ class BoundedLabels:
 
 class ModelLabels:
     """
-    The labels of model names: the name itself if a backend lists it or the settings have it; else the glob that serves
-    it, such as `qwen*`; else `other`. A name that a caller invents never becomes a label.
+    Labels for model names, which never contain names invented by callers.
 
-    `list_models` returns the backends' models, and `configured` the label of a name in the settings, or None. The
-    models are listed when a new name is used, at most every `LISTING_INTERVAL` seconds.
+    The label is the name itself if a backend lists it or the settings contain it, else the matching glob from the
+    settings (`qwen*`), else `other`. `list_models` returns the backends' models; `configured` returns a name's label in
+    the settings, or None. New names trigger a model list request, at most every `LISTING_INTERVAL` seconds.
     """
 
     OTHER = "other"
@@ -58,10 +58,10 @@ class ModelLabels:
         self._configured = configured
         self._listed: frozenset[str] = frozenset()
         self._listing: asyncio.Task[None] | None = None
-        self._due = 0.0  # when the models may be listed again, in loop time
+        self._due = 0.0  # next permitted model list request, in loop time
 
     def expect(self, name: str) -> None:
-        """List the models, if a label will be needed for a name that is not among them."""
+        """Request the model list if a label will be needed for an unlisted name."""
         if self._list_models is None or self._listing or name in self._listed:
             return
         loop = asyncio.get_running_loop()
@@ -70,7 +70,7 @@ class ModelLabels:
             self._listing = loop.create_task(self._list())
 
     def resolve(self, name: str, use: Callable[[str], object]) -> None:
-        """Call `use` with the label of a name: at once, or when a listing in progress has ended."""
+        """Call `use` with the name's label, immediately or after a running model list request."""
         if self._listing is None or name in self._listed:
             use(self._label(name))
         else:
@@ -82,7 +82,7 @@ class ModelLabels:
             await asyncio.wait({self._listing}, timeout=seconds)
 
     async def aclose(self) -> None:
-        """Wait for a listing in progress; if it takes long, names that wait for it have the labels without it."""
+        """Wait briefly for a running model list request; without it, labels come from the settings."""
         await self.wait(LAST_LISTING_TIMEOUT)
         await end(self._listing)
 
@@ -94,8 +94,8 @@ class ModelLabels:
         try:
             self._listed = frozenset(str(model["id"]) for model in await self._list_models())
         except APIError:
-            pass  # the backend is unavailable or lists no models: the settings still provide labels
+            pass  # backend unavailable or without a model list: labels come from the settings
         except Exception:
-            logger.exception("the models could not be listed")
+            logger.exception("model list request failed")
         finally:
             self._listing = None

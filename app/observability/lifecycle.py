@@ -1,7 +1,7 @@
 """
-The lifecycle of a response, and its observers: metrics, traces and rate limits.
+A response's lifecycle and its observers: metrics, traces and rate limits.
 
-Observers are called when a response starts and when it ends, never per event.
+Observers are called when a response starts and ends, never per event.
 """
 
 from __future__ import annotations
@@ -22,40 +22,39 @@ from app.errors import APIError
 
 logger = logging.getLogger(__name__)
 
-# How a response is delivered.
 Delivery: TypeAlias = Literal["json", "sse", "websocket", "background", "passthrough"]
 
 clock = time.perf_counter
 
-MAX_STEPS = 200  # of a response that are stored; rounds and calls are limited, too
+MAX_STEPS = 200  # stored per response; the numbers of rounds and calls have their own limits
 
 
 @dataclass(slots=True)
 class ResponseLifecycle:
-    """The lifecycle of one response. Its times are those of `clock`, in seconds."""
+    """The lifecycle of one response. All times are in seconds by `clock`."""
 
-    response: Response  # in its current state
-    delivery: Delivery  # how its events leave
+    response: Response  # current state
+    delivery: Delivery  # how its events reach the client
     observers: Sequence[Observer] = ()
     began: float = field(default_factory=clock)
     first: float | None = None  # time of the first output
-    last: float | None = None  # time of the last output; the response is stored after it
+    last: float | None = None  # time of the last output; storage happens afterwards
     ended: float | None = None
     failure: APIError | None = None
-    observed: bool = False  # whether the observers have been notified of the start
+    observed: bool = False  # whether observers have been notified of the start
     usage: Usage = field(default_factory=Usage)  # empty if no backend was queried
     attempts: Attempts = field(default_factory=Attempts)
-    cost: int | None = None  # in nanos (`app.core.prices`); None without a price and a reported cost
-    shows_cost: bool = False  # whether the response has its cost: see `app.core.request.COST`
-    owner: str = ""  # to whom the response belongs
+    cost: int | None = None  # in nanos (`app.core.prices`); None without a price or reported cost
+    shows_cost: bool = False  # whether the response contains its cost: see `app.core.request.COST`
+    owner: str = ""  # the response's owner
     key: str = ""  # the name of the caller's key
-    steps: list[JSONObject] = field(default_factory=list)  # rounds and calls of tools that have ended: see `measures`
-    stopped: APIError | None = None  # why the response ends early
-    task: asyncio.Task[object] | None = None  # that generates the response, while it can be stopped
+    steps: list[JSONObject] = field(default_factory=list)  # finished rounds and tool calls: see `measures`
+    stopped: APIError | None = None  # the reason for an early end
+    task: asyncio.Task[object] | None = None  # generates the response; set while it can be stopped
 
     @property
     def status(self) -> str:
-        """The response's terminal status; else `failed` if an error was raised, or `interrupted` if it was cut off."""
+        """The response's terminal status; without one, `failed` after an error, else `interrupted`."""
         status = str(self.response["status"])
         if status in TERMINAL:
             return status
@@ -63,11 +62,11 @@ class ResponseLifecycle:
 
     @property
     def backend(self) -> str:
-        """The name of the backend that answered last; "" if none did."""
+        """The last backend that answered, or ""."""
         return self.attempts.answered_by[-1] if self.attempts.answered_by else ""
 
     def end_of_log(self, usage: Usage | None) -> tuple[int, JSONObject]:
-        """Return the level and the fields of the line with which the log reports the end."""
+        """Return the level and fields for the log line at the end."""
         failure, attempts = self.failure, self.attempts
         fields: JSONObject = {"model": self.response["model"], "status": self.status, "usage": usage}
         if attempts.answered_by:
@@ -89,9 +88,8 @@ class ResponseLifecycle:
         """
         Return the times, cost, backend, key and delivery to store with the response.
 
-        Times are in seconds since it began. `queued_seconds` is the total wait for free slots of backends. If the
-        response has hosted tools, `steps` has the start and end of the opening of their sessions (`kind: "tools"`), of
-        each answer of the model and of each call.
+        Times are in seconds since the start. `queued_seconds` is the total wait for free backend slots. With hosted
+        tools, `steps` has the start and end of session setup (`kind: "tools"`), model answers and calls.
         """
         return {
             "seconds": self._since(self.last or clock()),
@@ -108,13 +106,13 @@ class ResponseLifecycle:
         return round(time - self.began, 6)
 
     def step(self, kind: str, start: float, end: float, **fields: object) -> None:
-        """Add a step to `measures`, with its start and end on `clock`; those after `MAX_STEPS` are not kept."""
+        """Add a step to `measures`, with its start and end by `clock`. Steps beyond `MAX_STEPS` are ignored."""
         if len(self.steps) < MAX_STEPS:
             self.steps.append({"kind": kind, "start": self._since(start), "end": self._since(end), **fields})
 
     @property
     def confirmed(self) -> bool:
-        """Whether a backend has generated output for the model, so the model's name is not invented by a caller."""
+        """Whether a backend generated output, which proves that the model's name was not invented by a caller."""
         return self.first is not None and self.status in ("completed", "incomplete")
 
     @property
@@ -124,7 +122,7 @@ class ResponseLifecycle:
 
     @property
     def seconds_to_first(self) -> float | None:
-        """The seconds to the first token; None without one."""
+        """The seconds to the first token; None without tokens."""
         return None if self.first is None else self.first - self.began
 
     @property
@@ -138,9 +136,9 @@ class ResponseLifecycle:
     @contextmanager
     def tool_call(self, tool: str, function: str, call_id: str = "") -> Iterator[ToolCallRecord]:
         """
-        Notify the observers of a tool call that runs within this context, and log it when it ends.
+        Notify the observers of a tool call within this context, and log its end.
 
-        `tool` is the name of the tool's table in the settings. The code in the context sets the record's `status`.
+        `tool` is the name of the tool's table in the settings. The caller sets the record's `status`.
         """
         record = ToolCallRecord(self.response, tool, function, call_id=call_id)
         with ExitStack() as stack:
@@ -156,9 +154,9 @@ class ResponseLifecycle:
     @contextmanager
     def round(self, number: int) -> Iterator[RoundRecord]:
         """
-        Notify the observers of a round of a response with hosted tools, which runs within this context.
+        Notify the observers of a hosted tool round within this context.
 
-        The code in the context completes the record.
+        The caller completes the record.
         """
         record = RoundRecord(self.response, number)
         queued_before = self.attempts.queued
@@ -177,45 +175,45 @@ class ResponseLifecycle:
 
     def charge(self, usage: Usage) -> None:
         """
-        Charge what the response has used since the last call; `usage` is its total so far.
+        Charge the usage since the last call; `usage` is the response's total so far.
 
-        This is called after each round, and before the end of the response can be seen by anybody: what has been
-        delivered is recorded, also if the process is killed then. The observers charge the rest when the response ends.
+        Called after each round, and before clients can see the end: delivered output is charged even if the process is
+        killed afterwards. Observers charge the rest when the response ends.
         """
         for observer in self.observers:
             observer.charge(self, usage)
 
     def charge_request(self, model: str, backend: str, usage: Usage, cost: int | None = None) -> None:
         """
-        Charge a request of a hosted tool to a backend, beside the usage of the response.
+        Charge a hosted tool's backend request, in addition to the response's usage.
 
-        `cost` is what the backend reported, in nano-dollars, if it did.
+        `cost` is the cost reported by the backend, in nano-dollars, if any.
         """
         for observer in self.observers:
             observer.charge_request(model, backend, usage, cost)
 
     async def check_limits(self) -> None:
-        """Raise `APIError` if the caller may not use any more now."""
+        """Raise `APIError` if the caller has reached a limit."""
         for observer in self.observers:
             await observer.check_limits()
 
     def stop(self, error: APIError) -> None:
-        """End the response as failed with an error, unless its generation has ended."""
+        """End the response as failed, unless its generation has ended."""
         if self.stopped is None:
             self.stopped = error
             if self.task:
                 self.task.cancel()
 
     def stoppable(self) -> Stoppable:
-        """Return the context of the response's generation, which raises the error of `stop`."""
+        """Return the context for the response's generation; it raises the error passed to `stop`."""
         return Stoppable(self)
 
     @contextmanager
     def watched(self, usage: Callable[[], Usage], log_end: Callable[[], None] = lambda: None) -> Iterator[None]:
         """
-        Notify the observers that the response starts, and that it ends when the context does; then call `log_end`.
+        Notify the observers of the response's start and end, then call `log_end`.
 
-        Only the outermost of nested contexts does this.
+        Nested contexts do nothing.
         """
         outer = not self.observed
         if outer:
@@ -238,7 +236,7 @@ class ResponseLifecycle:
 
 
 class Stoppable:
-    """The context of a response's generation; not a generator, which would cost each request three times as much."""
+    """The context of a response's generation. A generator would cost each request three times as much."""
 
     __slots__ = ("_lifecycle",)
 
@@ -264,7 +262,7 @@ class ToolCallRecord:
     response: Response
     tool: str  # the name of its table in the settings
     function: str
-    status: str = "interrupted"  # `completed`, `incomplete` or `failed` once it has ended
+    status: str = "interrupted"  # at the end `completed`, `incomplete` or `failed`
     call_id: str = ""
     began: float = field(default_factory=clock)
 
@@ -276,15 +274,15 @@ class ToolCallRecord:
 
 @dataclass(slots=True)
 class RoundRecord:
-    """One round of a response with hosted tools: a question to the model, and the calls that it led to."""
+    """One round of a response with hosted tools: a model request and the resulting calls."""
 
     response: Response
     number: int  # from 0
-    calls: int = 0  # of hosted tools
-    usage: Usage = field(default_factory=Usage)  # of the question
-    status: str = "interrupted"  # `completed`, `incomplete` or `failed` once it has ended
+    calls: int = 0  # hosted tool calls
+    usage: Usage = field(default_factory=Usage)  # for the model request
+    status: str = "interrupted"  # at the end `completed`, `incomplete` or `failed`
     began: float = field(default_factory=clock)
-    answered: float | None = None  # time at which the model's answer was complete
+    answered: float | None = None  # time when the model's answer was complete
 
 
 _UNOBSERVED = nullcontext()
@@ -292,30 +290,30 @@ _UNOBSERVED = nullcontext()
 
 class Observer:
     """
-    The base class of observers of responses.
+    Base class for response observers.
 
-    Methods and contexts must be fast and must not raise, except for `check_limits`.
+    Methods and contexts must be fast and must not raise, except `check_limits`.
     """
 
     def on_start(self, lifecycle: ResponseLifecycle) -> None:
         """Handle the start of a response."""
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
-        """Handle its end, whatever the `lifecycle.status`."""
+        """Handle the end, with any `lifecycle.status`."""
 
     def tool_call(self, call: ToolCallRecord) -> AbstractContextManager[None]:
-        """Return the context in which a call of a hosted tool runs."""
+        """Return the context for a hosted tool call."""
         return _UNOBSERVED
 
     def round(self, record: RoundRecord) -> AbstractContextManager[None]:
-        """Return the context of a round."""
+        """Return the context for a round."""
         return _UNOBSERVED
 
     def charge(self, lifecycle: ResponseLifecycle, usage: Usage) -> None:
-        """Charge the part of a response's usage that was not charged yet; `usage` is the total so far."""
+        """Charge the usage not yet charged; `usage` is the response's total so far."""
 
     def charge_request(self, model: str, backend: str, usage: Usage, cost: int | None = None) -> None:
-        """Charge a request that a hosted tool has sent to a backend."""
+        """Charge a hosted tool's backend request."""
 
     async def check_limits(self) -> None:
-        """Raise `APIError` if the caller may not use any more now."""
+        """Raise `APIError` if the caller has reached a limit."""

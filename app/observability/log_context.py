@@ -1,11 +1,11 @@
 """
-The ids that are added to every line of the log, and the line with which a request ends.
+The ids added to every log line, and the access log line of the current request.
 
     log_context.reset(request_id="req_1")
     log_context.bind(response_id="resp_1")
     log_context.fields()  # {"request_id": "req_1", "response_id": "resp_1"}
 
-They are context variables, so a task and the tasks that it starts share them.
+They are context variables, shared by a task and the tasks it starts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 
 class RequestLine:
-    """The line that is logged when an HTTP request ends: a response that it creates adds its own end to it."""
+    """The line logged at the end of an HTTP request. A response created by the request adds its fields."""
 
     __slots__ = ("fields", "level", "logged", "message")
 
@@ -25,7 +25,7 @@ class RequestLine:
         self.message = "request"
         self.level = logging.INFO
         self.fields: dict[str, object] = {}
-        self.logged = False  # whether it is too late to add anything
+        self.logged = False  # too late to add fields
 
 
 _LINE: ContextVar[RequestLine | None] = ContextVar("line", default=None)
@@ -33,27 +33,26 @@ _IDS: ContextVar[Mapping[str, str]] = ContextVar("ids", default=MappingProxyType
 
 
 def reset(line: RequestLine | None = None, /, **ids: str) -> None:
-    """Replace the ids of this task, and its line."""
+    """Replace this task's ids and line."""
     _IDS.set(ids)
     _LINE.set(line)
 
 
 def bind(**ids: str | None) -> None:
-    """Add ids to those of this task; None removes one."""
+    """Add ids to this task; None removes an id."""
     _IDS.set({name: value for name, value in {**_IDS.get(), **ids}.items() if value is not None})
 
 
 def fields() -> Mapping[str, str]:
-    """Return the ids by name."""
     return _IDS.get()
 
 
 def request_id() -> str:
-    """Return the id of the request that this task belongs to; "" if there is none."""
+    """Return this task's request id, or ""."""
     return _IDS.get().get("request_id", "")
 
 
 def request_line() -> RequestLine | None:
-    """Return the line of the HTTP request that this task belongs to; None if there is none, or it has been logged."""
+    """Return the access log line of this task's HTTP request; None without one or after it was logged."""
     line = _LINE.get()
     return None if line is None or line.logged else line

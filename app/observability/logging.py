@@ -1,15 +1,15 @@
 """
-The log: one line per entry, as text or JSON, with the ids of the request and the response.
+Log formatting: one line per entry, as text or JSON, with the request and response ids.
 
     logger.info("response completed", extra={"response": id, "seconds": 1.2})
 
     2026-11-20T15:30:00.123Z info app.responses response completed response=resp_5f37... seconds=1.2
     {"time": "2026-11-20T15:30:00.123Z", "level": "info", "logger": "app.responses", "message": ...}
 
-Configured keys, bearer tokens, anything that looks like an API key, and passwords in URLs are redacted in the formatted
-line and its traceback. Prompts and answers are not logged: a traceback of a request omits the exceptions' messages,
-which may quote them, and the logger of content (`app.content`) has a setting of its own. Characters that are not
-printable are escaped. Nothing is logged per token.
+Lines and tracebacks are redacted: configured keys, bearer tokens, strings that look like API keys, passwords in URLs.
+Non-printable characters are escaped. Prompts and answers are not logged: exception messages, which can quote them, are
+omitted from a request's traceback. Only the logger `app.content`, which has its own setting, logs content. Nothing is
+logged per token.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from app.core.redaction import Redactor
 from app.observability import log_context
 from app.settings import Settings
 
-# The attributes of every record; all others come from `extra`.
+# Attributes present in every record; others come from `extra`.
 _RECORD_ATTRIBUTES = {
     *logging.LogRecord("", 0, "", 0, "", (), None).__dict__,
     "message",
@@ -40,7 +40,7 @@ _RECORD_ATTRIBUTES = {
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Escape characters that are not printable as in JSON, except those of `keep`."""
+    """Escape non-printable characters as in JSON, except those in `keep`."""
     if text.isprintable():
         return text
     return "".join(
@@ -63,7 +63,7 @@ def _second(timestamp: int) -> str:
 
 
 def _extra(record: logging.LogRecord) -> dict[str, object]:
-    """Return the fields of a line: the ids of the log context, and those passed as `extra`."""
+    """Return a line's fields: the log context's ids and `extra`."""
     return {
         **log_context.fields(),
         **{name: value for name, value in record.__dict__.items() if name not in _RECORD_ATTRIBUTES},
@@ -71,11 +71,10 @@ def _extra(record: logging.LogRecord) -> dict[str, object]:
 
 
 _to_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
-_QUOTED = re.compile(r'[ "\r\n]|\A\Z')  # in strings that are quoted
+_QUOTED = re.compile(r'[ "\r\n]|\A\Z')  # matches strings that need quotes
 
 
 def _format_value(value: object) -> str:
-    """Return a value as one word, or quoted as JSON."""
     if type(value) is int:
         return str(value)
     if isinstance(value, str) and not _QUOTED.search(value):
@@ -84,7 +83,7 @@ def _format_value(value: object) -> str:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an exception and those that led to it, the earliest first."""
+    """Yield an exception and its causes, earliest first."""
     errors: list[BaseException] = []
     while error is not None and error not in errors:
         errors.append(error)
@@ -93,7 +92,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _without_messages(error: BaseException) -> str:
-    """Format a traceback with the exceptions' types alone: their messages may quote a prompt or an answer."""
+    """Format a traceback without exception messages, which can quote a prompt or an answer."""
     return "\n".join(
         f"Traceback (most recent call last):\n{''.join(traceback.format_tb(cause.__traceback__))}"
         f"{type(cause).__qualname__}"
@@ -102,7 +101,7 @@ def _without_messages(error: BaseException) -> str:
 
 
 class _Formatter(logging.Formatter):
-    """The base of the formatters; with `content`, tracebacks may contain prompts and answers."""
+    """Base class. With `content`, tracebacks include exception messages."""
 
     def __init__(self, secrets: Iterable[str] = (), content: bool = False) -> None:
         super().__init__()
@@ -110,7 +109,7 @@ class _Formatter(logging.Formatter):
         self._content = content
 
     def _traceback(self, record: logging.LogRecord) -> str:
-        """Return the record's traceback; "" if it has none."""
+        """Return the record's traceback, or ""."""
         info = record.exc_info
         if not info or info[1] is None:
             return ""
@@ -121,7 +120,7 @@ class TextFormatter(_Formatter):
     """Formats records as `time level logger message name=value ...`, followed by a traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, in which nothing can forge another line or control a terminal."""
+        """Return the line. Escapes prevent forged lines and terminal control sequences."""
         extra = "".join(f" {name}={_format_value(value)}" for name, value in _extra(record).items())
         line = f"{_time(record)} {record.levelname.lower()} {record.name} {record.getMessage()}{extra}"
         line = printable(self._redact(line))
@@ -134,7 +133,6 @@ class JSONFormatter(_Formatter):
     """Formats records as JSON objects: `time`, `level`, `logger`, `message`, ids, `extra` fields, and `exception`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
         fields = {
             "time": _time(record),
             "level": record.levelname.lower(),
@@ -151,7 +149,6 @@ FORMATTERS = {"text": TextFormatter, "json": JSONFormatter}
 
 
 def secrets_of(settings: Settings) -> list[str]:
-    """Return all configured secrets."""
     backends = settings.served().values()
     keys = [*settings.api_keys, *settings.secret_key, *(backend.key for backend in backends if backend.key)]
     keys += [secret for key in settings.keys.values() for secret in key.secrets]
@@ -183,14 +180,14 @@ def config(settings: Settings) -> dict[str, object]:
         "loggers": {
             "app": {"level": level},
             "app.content": {"level": level if settings.log_content else "CRITICAL"},
-            # At debug it logs the frames and headers of WebSockets, keys and prompts included.
+            # At debug level, uvicorn logs WebSocket frames and headers, including keys and prompts.
             "uvicorn": {"level": "INFO" if level == "DEBUG" else level, "handlers": [], "propagate": True},
-            # `app.access` logs requests.
+            # `app.access` logs requests instead.
             "uvicorn.access": {"handlers": [], "propagate": False},
         },
     }
 
 
 def configure(settings: Settings) -> None:
-    """Configure the standard library's logging to write these lines to stderr."""
+    """Configure standard logging to write these lines to stderr."""
     logging.config.dictConfig(config(settings))

@@ -1,9 +1,8 @@
 """
 Prometheus metrics, for `GET /metrics`.
 
-They are updated when a request, response or query starts or ends, never per token. Several worker processes write to
-separate files in one directory (`PROMETHEUS_MULTIPROC_DIR`, which `antiphon serve` creates), and each worker can return
-the metrics of all.
+Metrics change when a request, response or query starts or ends, never per token. Worker processes write separate files
+in one directory (`PROMETHEUS_MULTIPROC_DIR`, created by `antiphon serve`), so each worker can return the sum.
 """
 
 from __future__ import annotations
@@ -47,13 +46,13 @@ from app.observability.lifecycle import Observer, ResponseLifecycle, ToolCallRec
 from app.stores import Change, MeasuringStore, Store
 from app.stores.usage import UsageRow
 
-# The variable with the client library's directory, which is read when the library is imported.
+# The environment variable for the client library's directory, read when the library is imported.
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
-ERROR_LABELS = 50  # maximum number of error codes that are labels
-TOOL_MODELS = 50  # and of models of images and embeddings
+ERROR_LABELS = 50  # maximum number of error codes used as labels
+TOOL_MODELS = 50  # likewise, for image and embedding models
 
-# Buckets in seconds. The first three extend those of OpenTelemetry's conventions for generative AI.
+# Buckets in seconds. The first three extend OpenTelemetry's conventions for generative AI.
 TO_FIRST = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60)
 PER_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5)
 WHOLE = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84, 327.68, 655.36)
@@ -114,7 +113,7 @@ class Metrics(Observer):
     """
     The metrics of one application.
 
-    `directory` is shared by the worker processes of a server; None for a single process.
+    `directory` is shared by the server's worker processes; None with a single process.
     """
 
     def __init__(self, directory: str | None = None) -> None:
@@ -129,7 +128,7 @@ class Metrics(Observer):
             ProcessCollector(registry=registry)
             PlatformCollector(registry=registry)
 
-        # The library takes longer to look up the series of some labels than to count, so the lookups are cached.
+        # Series lookups by label cost more than counting, so they are cached.
 
         def counter(name: str, text: str, *labels: str) -> Callable[..., Count]:
             metric = Counter(f"antiphon_{name}", text, labels, registry=registry)
@@ -159,7 +158,7 @@ class Metrics(Observer):
             "tokens", "Tokens: cached ones are part of the input, reasoning is part of the output.", "model", "kind"
         )
 
-        key = ("key", "backend")  # a key's name in the settings
+        key = ("key", "backend")  # the key's name in the settings
         self._key_responses = counter("key_responses", "Responses by key that used a backend.", *key)
         self._key_tokens = counter("key_tokens", "Tokens by key: those of `tokens`.", *key, "kind")
         self._key_cost = counter("key_cost", "What responses cost by key, in the currency of the prices.", *key)
@@ -174,7 +173,7 @@ class Metrics(Observer):
         self._errors = counter(
             "backend_errors", "Failures and refusals of backends, also those tried again.", *server, "kind"
         )
-        # A server is down if any process has seen it fail.
+        # A server is down if any process saw it fail.
         self._up = Gauge(
             "antiphon_backend_up",
             "Whether a server has not failed in its last request or check.",
@@ -197,7 +196,7 @@ class Metrics(Observer):
         self._pending.append(times)
         return times
 
-    # Called by observed objects.
+    # Observer methods.
 
     def on_start(self, lifecycle: ResponseLifecycle) -> None:
         """Count a response in progress."""
@@ -206,7 +205,7 @@ class Metrics(Observer):
 
     @contextmanager
     def tool_call(self, call: ToolCallRecord) -> Iterator[None]:
-        """Count a call of a hosted tool; the label is the name of the tool's table in the settings."""
+        """Count a hosted tool call, labelled by the tool's table in the settings."""
         try:
             yield
         finally:
@@ -214,7 +213,7 @@ class Metrics(Observer):
             self._tool_seconds(call.tool).observe(call.age)
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
-        """Record a response that has ended, once its model's label is known."""
+        """Record a finished response as soon as its model label is known."""
         self._open(lifecycle.delivery).inc(-1)
         self.models.resolve(str(lifecycle.response["model"]), partial(self._record, lifecycle, lifecycle.status))
 
@@ -231,7 +230,7 @@ class Metrics(Observer):
             self._count_tokens(lifecycle.usage, model)
 
     def tool_request(self, model: str, usage: Usage) -> None:
-        """Count the tokens of a request that a hosted tool has sent to a backend, which has answered it."""
+        """Count the tokens of a completed backend request from a hosted tool."""
         self._count_tokens(usage, self._tool_models(model))
 
     def _count_tokens(self, usage: Usage, model: str) -> None:
@@ -240,7 +239,7 @@ class Metrics(Observer):
         _count_kinds(self._tokens, (model,), counts)
 
     def used(self, access: KeyAccess, row: UsageRow) -> None:
-        """Count what responses of a key used. Labels are the names of tables in the settings, for people too."""
+        """Count a key's usage. Labels are table names from the settings."""
         key = access.table or (access.name if access.configured or access is UNRESTRICTED else "unnamed")
         labels = (key, row.backend)
         self._key_responses(*labels).inc(row.requests)
@@ -251,15 +250,15 @@ class Metrics(Observer):
             cost.inc(row.cost / NANO)
 
     def answered(self, method: str, route: str, status: int) -> None:
-        """Count an HTTP response; `route` is the path's pattern."""
+        """Count an HTTP response; `route` is the path pattern."""
         self._requests(method, route, str(status)).inc()
 
     def queued(self, backend: str, change: int) -> None:
-        """Change the number of requests that wait for a backend."""
+        """Change the number of requests queued for a backend."""
         self._queue(backend).inc(change)
 
     def health(self, backend: str, replica: str, up: bool | None) -> None:
-        """Set whether a server is up; None: it has been removed."""
+        """Set whether a server is up; None removes it."""
         if up is None and self._directory is None:
             self._up.remove(backend, replica)
         else:
@@ -275,7 +274,7 @@ class Metrics(Observer):
             self._sockets().inc(-1)
 
     def limited(self, limit: str) -> None:
-        """Count a request that a rate limit refused."""
+        """Count a request rejected by a rate limit."""
         self._refused(limit).inc()
 
     def exchange(self, backend: Backend, request: Question | RawRequest, server: tuple[str, str]) -> _Measure:
@@ -290,12 +289,12 @@ class Metrics(Observer):
             pending.flush()
 
     def expose(self, accept: str = "") -> tuple[bytes, str]:
-        """Return all metrics and their content type, as negotiated by an `Accept` header."""
+        """Return all metrics and their content type, negotiated by an `Accept` header."""
         encode, content_type = choose_encoder(accept)
         return encode(self._collected()), content_type
 
     async def aclose(self) -> None:
-        """Clear the gauges of this process."""
+        """Clear this process's gauges."""
         if self._directory:
             mark_process_dead(os.getpid(), self._directory)  # type: ignore[no-untyped-call]
 
@@ -309,28 +308,27 @@ class Metrics(Observer):
         _AllProcesses(registry, self._directory)  # type: ignore[no-untyped-call]
         return registry
 
-    # Wrappers that measure.
+    # Measuring wrappers.
 
     def store(self, store: Store) -> Store:
-        """Return a store that measures its operations."""
+        """Wrap a store to measure its operations."""
         return _MeasuredStore(store, self)
 
     def storing(self, operation: str) -> _StoreOperation:
-        """Return a context that measures the store operation within it."""
+        """Return a context that measures a store operation."""
         return _StoreOperation(self._store, self._store_errors, operation)
 
     def _failed(self, server: tuple[str, str], error: BackendError) -> None:
-        """Count a failure or refusal of a backend."""
         self._errors(*server, self._kinds(error.code)).inc()
 
 
-# The value of a gauge of a removed server: series cannot be removed from the files of several processes. The least
-# value of all processes counts, so a server is shown as long as one of them has it.
+# The gauge value of a removed server, since multiprocess files cannot drop series. The minimum over all processes is
+# shown, so a server remains visible while any process uses it.
 _REMOVED = math.inf
 
 
 class _AllProcesses(MultiProcessCollector):
-    """The metrics of all processes, without those of removed servers."""
+    """The metrics of all processes, without removed servers."""
 
     def collect(self) -> Iterator[Metric]:
         for metric in super().collect():  # type: ignore[no-untyped-call]
@@ -340,7 +338,7 @@ class _AllProcesses(MultiProcessCollector):
 
 
 class _StoreOperation:
-    """Measures one operation of a store; the context of a generator would take twice as long."""
+    """Measures a store operation. A generator context would cost twice as much."""
 
     def __init__(self, times: Callable[..., Times], errors: Callable[..., Count], operation: str) -> None:
         self._times = times
@@ -414,7 +412,7 @@ class _MeasuredStore:
 
 
 class _Measure:
-    """Measures how long a server takes to accept a request, and counts its failures until the end."""
+    """Measures a server's time to accept a request, and counts its failures."""
 
     headers: Mapping[str, str] = MappingProxyType({})
     tap = None
@@ -440,7 +438,7 @@ class _Measure:
 
 
 def _count_kinds(series: Callable[..., Count], labels: Sequence[str], counts: Sequence[int]) -> None:
-    """Add to the counts of tokens; each kind has a series from the first response on, even if it stays 0."""
+    """Add token counts. Each kind has a series from the first response on, even at 0."""
     for kind, count in zip(("input", "cached_input", "output", "reasoning"), counts, strict=True):
         tokens = series(*labels, kind)
         if count:

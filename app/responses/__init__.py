@@ -138,7 +138,7 @@ class Responses:
         log_context.bind(response_id=response["id"], conversation_id=request.conversation)
         run = Run(context, caller, generation, storage, lifecycle)
         for warning in run.warnings[:_WARNINGS_LOGGED]:
-            logger.warning("request adapted", extra={"reason": warning})
+            logger.warning("dropped unsupported request field", extra={"reason": warning})
         return run
 
     async def context(

@@ -91,7 +91,7 @@ class ContentCipher:
         if self._warn:
             self._warn = False
             logger.warning(
-                "ANTIPHON_SECRET_KEY is not set: encrypted_content can be read only by this process, until it ends"
+                "ANTIPHON_SECRET_KEY not set: encrypted_content is readable only by this process, until it exits"
             )
         nonce = secrets.token_bytes(_NONCE)
         packed = zstandard.ZstdCompressor(write_checksum=False).compress(dumps(content))

@@ -108,7 +108,7 @@ class ModelQuery:
         if shorter is None:
             return False
         left_out = len(self.question.items) - len(shorter[0].items)
-        logger.info("prompt too long; sent again without %d of its items", left_out)
+        logger.info("prompt too long; retried with fewer items", extra={"omitted_items": left_out})
         self.left_out += left_out
         self.question, self.encoded = shorter
         return True
@@ -341,7 +341,7 @@ async def respond(
         if isinstance(error, TimeoutError) and limit and limit.expired():
             end = _finish_at_deadline
         elif opened or answer.started:
-            logger.exception("an answer could not be read")  # the stream still needs its terminal event
+            logger.exception("backend response processing failed")  # the stream still needs its terminal event
             failure = unreadable()
         else:
             raise
@@ -384,7 +384,7 @@ async def _finish(end: Finish, builder: EventBuilder, query: ModelQuery, failure
         if query.reader.usage and (cost := query.reader.usage.get("cost")) is not None:
             query.question.attempts.costs.append(cost)
     except Exception:
-        logger.exception("an answer could not be ended")
+        logger.exception("backend response completion failed")
         if not builder.failure:
             builder.fail(unreadable())
         output = builder.response["output"]

@@ -10,13 +10,13 @@ import httpx
 
 _CAUSES: dict[type[BaseException], str] = {
     ssl.SSLError: "TLS failed",
-    socket.gaierror: "its host name is not known",
+    socket.gaierror: "its host name is unknown",
     ConnectionRefusedError: "it refuses connections",
 }
 
 
 def why_unreachable(error: httpx.HTTPError) -> str | None:
-    """Return the reason why no connection was made, such as `it refuses connections`; None if it is not known."""
+    """Return the reason for a failed connection (`it refuses connections`), or None if unknown."""
     for cause in causes(error):
         for kind, why in _CAUSES.items():
             if isinstance(cause, kind):
@@ -25,7 +25,7 @@ def why_unreachable(error: httpx.HTTPError) -> str | None:
 
 
 def why_no_answer(error: httpx.HTTPError) -> str:
-    """Return the reason why a request was not answered, such as `it refuses connections`."""
+    """Return the reason for a request without an answer (`it refuses connections`)."""
     if isinstance(error, httpx.TimeoutException):
         return "it does not answer in time"
     if isinstance(error, httpx.ConnectError):
@@ -34,7 +34,7 @@ def why_no_answer(error: httpx.HTTPError) -> str:
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and its causes, the root cause last."""
+    """Yield an error and its causes, root cause last."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

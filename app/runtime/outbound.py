@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class RequestFailed(ValueError):
-    """A request got no response. The message is a reason without addresses or content."""
+    """A request without a response. The message is a reason without addresses or content."""
 
 
 async def send_request(
@@ -19,8 +19,9 @@ async def send_request(
     """
     Send a request and return its closed response, with the body unless `read` is False.
 
-    `http` must limit answer sizes and follow no redirects; `seconds` limits the whole exchange.
-    Raises `RequestFailed`, caused by the transport's error unless the time ran out.
+    `http` must limit response sizes and must not follow redirects; `seconds` limits the whole exchange.
+
+    Raises `RequestFailed`, caused by the transport's error, or without a cause after a timeout.
     """
     try:
         async with asyncio.timeout(seconds):
@@ -32,6 +33,6 @@ async def send_request(
                 await response.aclose()
     except TimeoutError:
         raise RequestFailed(f"no answer within {seconds:g} seconds") from None
-    except Exception as error:  # from the transport, or from the guard around it
+    except Exception as error:  # from the transport, or the guard around it
         raise RequestFailed(type(error).__name__) from error
     return response

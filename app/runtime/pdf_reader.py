@@ -1,8 +1,7 @@
 """
 Text extraction from PDFs.
 
-PDFs are untrusted, and can make a parser take very long or use too much memory: call this in a process of its own
-(`app.runtime.worker_processes`).
+Untrusted PDFs can keep a parser busy or exhaust its memory: use a worker process (`app.runtime.worker_processes`).
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ MAX_PDF_CHARACTERS = 4_000_000  # about a million tokens
 
 
 class EncryptedPDF(Exception):
-    """A PDF that cannot be read without its password."""
+    """A PDF that needs a password."""
 
 
 def pdf_pages(source: Path | IO[bytes]) -> Iterator[str]:
-    """Yield the text of each page; raises `EncryptedPDF`, or pypdf's errors for a malformed PDF."""
+    """Yield each page's text; raises `EncryptedPDF`, or pypdf's errors for a malformed PDF."""
     from pypdf import PdfReader
 
     reader = PdfReader(source)
@@ -31,7 +30,7 @@ def pdf_pages(source: Path | IO[bytes]) -> Iterator[str]:
 
 
 def read_pdf(data: bytes) -> dict[str, str]:
-    """Return the `text` of a PDF, or an `error` that explains why it cannot be read."""
+    """Return a PDF's `text`, or the reason for a failure as `error`."""
     pages = []
     size = 0
     try:

@@ -1,4 +1,4 @@
-"""Tunes the process of a server: memory, garbage collection, and its end."""
+"""Tunes the server process: memory, garbage collection and exit."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from contextlib import contextmanager, suppress
 @contextmanager
 def gc_paused() -> Iterator[None]:
     """
-    Never run the garbage collector for the objects that are made in the context, which live as long as the process.
+    Pause garbage collection within the context, and freeze the new objects, which live as long as the process.
 
-    While a server starts it would traverse 100,000 of them several times, which takes a fifth of the time, to free the
-    2 % that are garbage.
+    At startup the collector would traverse 100,000 objects several times to free 2 %, for a fifth of the startup time.
     """
     gc.disable()
     try:
@@ -31,9 +30,9 @@ def gc_paused() -> Iterator[None]:
 
 def tune_gc() -> None:
     """
-    Run the garbage collector less often, and never for the objects that exist now, which live as long as the process.
+    Freeze all existing objects, and collect garbage less often.
 
-    Those of a stream are freed by reference counting. By default all would be traversed every few reads.
+    Reference counting frees a stream's objects. With Python's defaults, all objects would be traversed every few reads.
     """
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
@@ -41,17 +40,17 @@ def tune_gc() -> None:
 
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 _mallopt, _malloc_trim = getattr(_libc, "mallopt", None), getattr(_libc, "malloc_trim", None)
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-_LARGE_BLOCK = 288 * 1024  # bytes; more than asyncio allocates for each read of a socket
-_FREE = 1024 * 1024  # bytes at the end of the heap that may be free: otherwise each such read would extend the heap
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
+_LARGE_BLOCK = 288 * 1024  # bytes; above asyncio's allocation per socket read
+_FREE = 1024 * 1024  # free bytes kept at the end of the heap; otherwise each socket read would extend the heap
 
 
 def map_large_blocks() -> None:
     """
-    Return each large block to the system when it is freed, where the C library is glibc.
+    Return each freed large block to the system (glibc only).
 
-    By default glibc keeps blocks of up to 32 MiB in its heap once one has been freed, and a request of 8 MiB, which is
-    copied and encoded, takes the process twice the memory that is in use at any time.
+    By default glibc keeps freed blocks of up to 32 MiB. Copying and encoding an 8 MiB request then doubles the
+    process's memory.
     """
     if _mallopt:
         _mallopt(_MMAP_THRESHOLD, _LARGE_BLOCK)
@@ -60,10 +59,10 @@ def map_large_blocks() -> None:
 
 def return_free_memory() -> None:
     """
-    Return the free memory within the heap to the system, where the C library is glibc.
+    Return free memory within the heap to the system (glibc only).
 
-    By itself glibc returns only what is free at the end of the heap, and one block that stays in use behind the freed
-    pieces of a large text keeps them all.
+    By itself glibc only returns the end of the heap: a single used block after a large text's freed pieces keeps them
+    all.
     """
     if _malloc_trim:
         _malloc_trim(0)
@@ -71,9 +70,9 @@ def return_free_memory() -> None:
 
 def pass_no_descriptors() -> None:
     """
-    Let child processes inherit only the descriptors that are passed to them on purpose.
+    Make all descriptors except stdin, stdout and stderr non-inheritable.
 
-    uvloop does not close the others in a child process, and the listening sockets of uvicorn's workers are inheritable.
+    uvloop does not close others in a child process, and the listening sockets of uvicorn's workers are inheritable.
     """
     with suppress(FileNotFoundError):
         for name in os.listdir("/dev/fd"):
@@ -82,7 +81,7 @@ def pass_no_descriptors() -> None:
 
 
 def end_with_parent() -> None:
-    """If this process is a worker, stop it when its parent ends: otherwise it would hold on to the port."""
+    """Stop a worker when its parent exits, to release the port."""
     if parent := multiprocessing.parent_process():
 
         def watch() -> None:

@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 async def cancel(*tasks: asyncio.Future[Any]) -> list[Exception]:
-    """Cancel tasks and wait until they have ended; return the exceptions that they raised."""
+    """Cancel tasks, wait for their end, and return their exceptions."""
     for task in tasks:
         task.cancel()
     results = await asyncio.gather(*tasks, return_exceptions=True)
@@ -19,13 +19,13 @@ async def cancel(*tasks: asyncio.Future[Any]) -> list[Exception]:
 
 
 async def end(*tasks: asyncio.Future[Any] | None) -> None:
-    """Cancel tasks that nothing waits for, such as those of a server, and wait; log what they have failed with."""
+    """Cancel unawaited tasks, wait for their end, and log their exceptions."""
     for error in await cancel(*filter(None, tasks)):
         logger.error("unexpected error", exc_info=error)
 
 
 async def wait_for_event(event: asyncio.Event, seconds: float) -> None:
-    """Wait until an event is set, or some seconds have passed."""
+    """Wait for an event, at most some seconds."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):  # `wait_for` may lose a cancellation, before Python 3.12
             await event.wait()

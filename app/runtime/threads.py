@@ -1,8 +1,8 @@
 """
-Run the computations of large requests in a thread, so that they do not block the event loop.
+Runs the computations of large requests in a thread, to keep the event loop free.
 
 The code that reads a request's body or stored records decides whether the request is large. All other code calls
-`run_in_thread_if_large` and does not know sizes.
+`run_in_thread_if_large` and does not check sizes.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ P = ParamSpec("P")
 
 LARGE_REQUEST: ContextVar[bool] = ContextVar("large_request", default=False)
 
-# One thread: concurrent large requests use no more CPU than one, and the event loop gets its share.
+# A single thread: concurrent large requests never use more than one CPU, and the event loop keeps its share.
 _thread = ThreadPoolExecutor(1, "antiphon-large-requests")
 
 
 async def run_in_thread_if_large(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function: in a thread if the current request is large, else directly."""
+    """Call a function: in a thread for a large request, else directly."""
     if not LARGE_REQUEST.get():
         return function(*args, **kwargs)
 
@@ -38,7 +38,7 @@ async def run_in_thread_if_large(function: Callable[P, T], /, *args: P.args, **k
 
 
 async def read_records(records: Collection[bytes], function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function that parses stored records; large records make the current request large."""
+    """Call a function to parse stored records; large records make the current request large."""
     if is_large(*records):
         LARGE_REQUEST.set(True)
     return await run_in_thread_if_large(function, *args, **kwargs)

@@ -1,10 +1,10 @@
 """
-Run parsers of untrusted documents in worker processes, which, unlike threads, can be killed.
+Runs parsers of untrusted documents in worker processes, which, unlike threads, can be killed.
 
     calls = IsolatedCalls(3, seconds=15, memory=1024**3)
     text = await calls.run(owner, read_document, data)
 
-Workers are reused, so a call does not wait for Python to start.
+Workers are reused, so calls do not wait for Python to start.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from anyio import to_process
 
 T = TypeVar("T")
 
-MAX_OUTPUT = 2 * 1024**3  # bytes that a process may write to a file
+MAX_OUTPUT = 2 * 1024**3  # maximum file size in bytes
 
 
 class CallTookTooLong(Exception):
-    """An isolated call was ended because it took too long."""
+    """An isolated call exceeded its time limit."""
 
 
 class CallDied(Exception):
-    """The process of an isolated call died, most likely of its memory limit."""
+    """The process of an isolated call died, most likely at its memory limit."""
 
 
 class FairSemaphore:
     """
     A semaphore that serves waiting owners in turn.
 
-    With several slots, one owner never holds all of them, so that other owners need not wait.
+    With several slots, a single owner never holds all of them.
     """
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
         self._held: Counter[str] = Counter()  # by owner
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by owner; the next one to get a slot first
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by owner, next in turn first
 
     @asynccontextmanager
     async def slot(self, owner: str) -> AsyncIterator[None]:
-        """Hold a slot within the context; waits for one."""
+        """Acquire a slot for the context."""
         await self._acquire(owner)
         try:
             yield
@@ -67,7 +67,7 @@ class FairSemaphore:
             await future
         except asyncio.CancelledError:
             if future.cancelled():
-                self._give()  # which removes it
+                self._give()  # also removes the future
             else:
                 self._release(owner)
             raise
@@ -79,7 +79,7 @@ class FairSemaphore:
         self._give()
 
     def _give(self) -> None:
-        """Give free slots to those who wait; an owner who gets one is the last in turn."""
+        """Grant free slots to waiting owners; an owner with a new slot moves to the end."""
         for owner in [*self._waiting]:
             futures = self._waiting[owner]
             while futures and futures[0].done():  # cancelled
@@ -93,19 +93,19 @@ class FairSemaphore:
 
 
 class IsolatedCalls:
-    """Calls functions in at most `slots` limited worker processes at once, fairly between owners."""
+    """Calls functions in at most `slots` worker processes at once, fairly between owners."""
 
     def __init__(self, slots: int, *, seconds: float, memory: int) -> None:
-        """`seconds` is the longest time that a call may take, `memory` its address space in bytes."""
+        """`seconds` is the time limit per call, `memory` the address space in bytes."""
         self._slots, self._seconds, self._memory = slots, seconds, memory
         self._turns = FairSemaphore(slots)
-        self._limiter: anyio.CapacityLimiter | None = None  # otherwise anyio limits all calls by the number of CPUs
+        self._limiter: anyio.CapacityLimiter | None = None  # anyio's default limits all calls by the number of CPUs
 
     async def run(self, owner: str, function: Callable[..., T], *args: object) -> T:
         """
-        Return the result of a function of a module, called in another process.
+        Call a module-level function in a worker process, and return its result.
 
-        Raises `CallTookTooLong`, `CallDied`, and the exceptions of the function. A call that is cancelled is ended.
+        Raises `CallTookTooLong`, `CallDied`, and the function's exceptions. Cancellation kills the call.
         """
         async with self._turns.slot(owner):
             self._limiter = self._limiter or anyio.CapacityLimiter(self._slots)
@@ -132,14 +132,14 @@ def _run_limited(seconds: float, memory: int, function: Callable[..., T], *args:
 
 
 def _limit_this_process(seconds: float, memory: int) -> None:
-    """Limit the memory, CPU time, file size and priority of this process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the server ends this process
+    """Limit this process's memory, CPU time, file size and priority."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal; the server ends this process
     try:
         import resource
-    except ImportError:  # not available on Windows
+    except ImportError:  # on Windows
         return
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    # The server ends the process earlier; this is for one whose server has died.
+    # A backstop for a dead server: a running server kills the process earlier.
     cpu = int(usage.ru_utime + usage.ru_stime + seconds) + 2
     for limit, value in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, cpu), (resource.RLIMIT_FSIZE, MAX_OUTPUT)):
         _, hard = resource.getrlimit(limit)
@@ -148,4 +148,4 @@ def _limit_this_process(seconds: float, memory: int) -> None:
     with suppress(OSError):
         os.nice(max(0, 5 - os.nice(0)))
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
-        score.write("1000")  # where memory runs out, the system ends this process, not the server
+        score.write("1000")  # when memory runs out, the system kills this process, not the server

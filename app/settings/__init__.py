@@ -1,11 +1,11 @@
 """
-The settings of a server, which are read once: from the environment, `.env` and a TOML file.
+The server's settings, read once from the environment, `.env` and a TOML file.
 
     settings = load_settings()
     settings.served()   # {"default": BackendSettings(url="http://localhost:8000/v1", ...)}
 
-The environment overrides `.env`, and `.env` overrides the TOML file. An empty variable counts as unset.
-No other module reads the environment.
+The environment overrides `.env`, and `.env` overrides the TOML file. An empty variable counts as unset. No other module
+reads the environment.
 """
 
 from __future__ import annotations
@@ -76,220 +76,214 @@ __all__ = ["BackendSettings", "Settings", "SettingsError", "load_settings"]
 
 
 class Settings(BaseSettings):
-    """The settings of a server."""
+    """The server's settings."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
         env_file=ENV_FILE,
         env_file_encoding="utf-8",
         env_ignore_empty=True,
-        extra="ignore",  # `.env` may have variables of other programs; see unknown_variables
+        extra="ignore",  # `.env` can contain other programs' variables; see unknown_variables
         frozen=True,
         hide_input_in_errors=True,
         validate_default=True,
     )
 
     config: Path | None = None
-    """A TOML file of settings. Its keys are the names below in lower case, without the prefix. Tables
-    `[backends.NAME]` configure several backends (docs/backends.md); `antiphon reload` reads them again."""
+    """Settings as a TOML file. Its keys are the names below, in lower case and without the prefix. Tables
+    `[backends.NAME]` configure several backends (docs/backends.md). `antiphon reload` reads the file again."""
 
     host: str = "127.0.0.1"
-    """Address to listen on. Other addresses than loopback need `ANTIPHON_API_KEYS` or `ANTIPHON_ALLOW_OPEN`."""
+    """Address to listen on. Any address except loopback needs `ANTIPHON_API_KEYS` or `ANTIPHON_ALLOW_OPEN`."""
     port: int = Field(8080, ge=0, le=65535)
     """Port to listen on; 0 for any free port."""
     workers: int = Field(1, ge=1)
-    """Number of processes. Several need a store that they can share, so not `memory://`."""
+    """Number of worker processes. Several workers need a shared store, not `memory://`."""
     max_body_bytes: Bytes = Field(ByteSize(64 * 1024 * 1024), gt=0)
-    """Largest request body, in bytes or with a unit, such as `64MiB`."""
+    """Maximum size of a request body, in bytes or with a unit: `64MiB`."""
     max_body_values: int = Field(100_000, gt=0)
     """Maximum number of JSON values (objects, arrays, strings, numbers) in a request body."""
     trusted_proxies: Networks = ["127.0.0.1", "::1"]
-    """Addresses or networks of reverse proxies, separated by commas: their `X-Forwarded-For` and `X-Forwarded-Proto`
-    are trusted. `*` for any, if only proxies can reach the port."""
+    """Addresses or networks of reverse proxies, comma-separated: their `X-Forwarded-For` and `X-Forwarded-Proto` are
+    trusted. `*` for any, if only proxies can reach the port."""
     pid_file: Path | None = None
-    """File for the server's process id, which `antiphon reload` reads. Empty: a file in a directory of the user, named
+    """File for the server's process id, used by `antiphon reload`. Empty: a file in a directory of the user, named
     after the port."""
     shutdown_grace: Seconds = 30
-    """Seconds for responses in progress to finish when the server shuts down, background responses included."""
+    """Seconds at shutdown for responses in progress to finish, including background responses."""
     websocket_lifetime: Seconds = Field(3600, gt=0)
-    """Seconds after which a WebSocket connection is closed and the client has to reconnect. The current turn may
-    finish first."""
+    """Maximum age of a WebSocket connection, in seconds; the client must then reconnect. The current turn can finish
+    first."""
     websocket_queue: int = Field(16, ge=1)
-    """Turns that a client may send on a WebSocket while one is in progress: they wait, or run concurrently if their
-    `stream_id` differs."""
+    """Maximum number of further turns that a WebSocket client can send while a turn is in progress. Turns are queued,
+    or run concurrently if their `stream_id` differs."""
     websocket_memory: Bytes = ByteSize(16 * 1024 * 1024)
-    """Memory of a WebSocket connection for responses that are not stored, in bytes or with a unit."""
+    """Memory per WebSocket connection for responses that are not stored, in bytes or with a unit."""
     cors_origins: AllowedOrigins = []
-    """Origins of web pages that may call the server, separated by commas; `*` for any. Without API keys, pages of
-    other origins are refused, except those of this machine."""
+    """Origins of web pages that can call the server, comma-separated; `*` for any. Without API keys, requests from
+    other origins are rejected, except pages on this machine."""
     allowed_hosts: HostNames = []
-    """Host names under which a server without API keys can be reached, separated by commas: `chat.example`,
-    `*.example` for its subdomains, `*` for any. IP addresses, `localhost` and `ANTIPHON_HOST` are always accepted. A
-    request with another `Host` is refused (403), since a web page can make its own name resolve to this server."""
+    """Host names of a server without API keys, comma-separated: `chat.example`, `*.example` for subdomains, `*` for
+    any. IP addresses, `localhost` and `ANTIPHON_HOST` are always accepted. Requests with another `Host` are rejected
+    (403), since a web page could resolve its own name to this server."""
 
     docs: PageAccess = "open"
     """Serve `/docs` and `/openapi.json`: `open`, only with an API `key`, or `off`."""
     studio: bool = True
-    """Serve the studio at `/studio`: a page to chat with a model and inspect its requests and events. It uses the API
+    """Serve the studio at `/studio`: a page to chat with a model and inspect its requests and events. It calls the API
     with the caller's key."""
 
     passthrough: bool = True
-    """Serve the backend's other endpoints, too: chat completions, completions, Anthropic's messages, embeddings,
-    rerank, moderations, images and audio, byte for byte, with the same keys and limits. See docs/passthrough.md.
-    Chat completions and messages are translated instead if this is false or their backend has none."""
+    """Also serve the backend's other endpoints: chat completions, completions, Anthropic's messages, embeddings,
+    rerank, moderations, images and audio, byte for byte, with the same keys and limits. See docs/passthrough.md. With
+    `false`, or if the backend lacks the endpoint, chat completions and messages are translated instead."""
 
     backend: SingleBackendName = "auto"
-    """Kind of backend: `demo`, `openai` (any model server; its profile names the API), or an import path
+    """Backend kind: `demo`, `openai` (any model server; its profile names the API), or an import path
     `package.module:Class`. `auto` is `openai` if a URL is set, else `demo`."""
     backend_url: BackendURL = ""
-    """Base URL of a model server, such as `http://localhost:8000/v1`. Empty: that of the profile, if it has one
-    (`gemini`)."""
+    """Base URL of a model server: `http://localhost:8000/v1`. Empty: the profile's URL, if it has one (`gemini`)."""
     backend_api_key: ApiKey | None = None
     """Sent to the backend as a bearer token. `passthrough` forwards the caller's key."""
     backend_api_key_file: Path | None = None
-    """File that holds a key that expires, such as an access token; instead of `ANTIPHON_BACKEND_API_KEY`."""
+    """File with an expiring key, for example an access token; instead of `ANTIPHON_BACKEND_API_KEY`."""
     backend_api_key_command: CommandLine = []
-    """Command that prints a key that expires, such as `gcloud auth print-access-token`; instead of
-    `ANTIPHON_BACKEND_API_KEY`. It runs without a shell."""
+    """Command that prints an expiring key (`gcloud auth print-access-token`); instead of `ANTIPHON_BACKEND_API_KEY`. It
+    runs without a shell."""
     backend_api_key_lifetime: Seconds = Field(180, gt=0)
-    """Seconds after which the file is read, or the command run, again; also when the backend answers 401."""
+    """Seconds between reads of the key file or runs of the key command. A 401 from the backend also renews the key."""
     backend_profile: ProfileName = "default"
-    """Name of the built-in profile that describes how the backend differs from OpenAI's API, such as `vllm` or
-    `ollama`."""
+    """Built-in profile with the backend's differences from OpenAI's API: `vllm`, `ollama`, ..."""
     backend_overrides: Options = {}
-    """Profile options to override: a JSON object by dotted name, such as `{"response.think_tags": "auto"}`."""
+    """Profile options to override, as a JSON object by dotted name: `{"response.think_tags": "auto"}`."""
     backend_retries: int = Field(2, ge=0)
-    """Number of retries when the backend fails before it starts to answer."""
+    """Number of retries if the backend fails before its answer starts."""
     backends: Annotated[dict[str, BackendSettings], NoDecode, BeforeValidator(decode_json)] = {}
     """Several backends by name, as a JSON object; easier to write as tables `[backends.NAME]` in the TOML file. The
-    variables above are the backend named `default`, which comes last. For replicas, fallbacks and limits see
-    docs/backends.md."""
+    variables above define the backend `default`, which is last. See docs/backends.md for replicas, fallbacks and
+    limits."""
     tools: Annotated[JSONObject, NoDecode, BeforeValidator(decode_json)] = {}
-    """What the server does for a model by itself: tables `[tools.NAME]` in the TOML file; here a JSON object. A tool
-    without a table is left out. `max_rounds`, `parallel`, `max_result_chars` and `max_call_seconds` are for all of
-    them. See docs/tools.md."""
+    """Tools run by the server: tables `[tools.NAME]` in the TOML file, here a JSON object. A tool without a table is
+    off. `max_rounds`, `parallel`, `max_result_chars` and `max_call_seconds` apply to all tools. See docs/tools.md."""
     mcp: Annotated[dict[str, str], NoDecode, BeforeValidator(decode_json)] = {}
-    """MCP servers whose tools a model may call, beside the tables `[tools.mcp.servers.NAME]`: a JSON object of names,
-    each with a URL or a command to run, such as `{"time": "uvx mcp-server-time"}`."""
+    """MCP servers for all models, in addition to tables `[tools.mcp.servers.NAME]`: a JSON object of names, each with a
+    URL or a command: `{"time": "uvx mcp-server-time"}`."""
     mcp_approval: Literal["always", "never"] | None = None
-    """Whether callers have to approve each call of a tool of an MCP server that does not say so itself: `always`, which
-    is the default, or `never`."""
+    """Whether callers must approve each MCP tool call: `always` (the default) or `never`. An MCP server's own setting
+    takes precedence."""
     default_model: str | None = None
-    """Model of requests that do not specify one."""
+    """Model for requests without `model`."""
     vision: Annotated[VisionSettings | None, NoDecode, BeforeValidator(decode_json)] = None
-    """The model that describes images for models that accept none, as a JSON object; easier to write as a table
-    `[vision]` in the TOML file, with `backend` and `model`. Unset: a note takes the place of such images. See
-    docs/backends.md."""
+    """The model that describes images for text-only models, as a JSON object; easier to write as a table `[vision]` in
+    the TOML file, with `backend` and `model`. Unset: a note replaces such images. See docs/backends.md."""
     prompts: Path | None = None
-    """A folder of prompt templates, which requests name by `prompt`: text, or TOML with variables. See
-    docs/prompts.md. `antiphon reload` reads it again."""
+    """Folder with prompt templates, which requests name by `prompt`: text, or TOML with variables. See docs/prompts.md.
+    `antiphon reload` reads it again."""
 
     store_url: StoreURL = "memory://"
-    """Where responses are stored: `memory://`, `sqlite:///antiphon.db`, `redis://localhost:6379/0`, `rediss://...`,
+    """Storage for responses: `memory://`, `sqlite:///antiphon.db`, `redis://localhost:6379/0`, `rediss://...`,
     `redis+cluster://...`, `postgresql://user@localhost/antiphon`, or an import path `package.module:Class`."""
     store_ttl: Lifetime = 2_592_000
-    """Seconds for which a response is stored after its conversation was last used (30 days)."""
+    """Seconds until a response expires, counted from the last use of its conversation (30 days)."""
     idempotency_ttl: Lifetime = 86_400
-    """Seconds for which the `Idempotency-Key` of a request is remembered (one day); at most `ANTIPHON_STORE_TTL`."""
+    """Seconds until a request's `Idempotency-Key` expires (one day); at most `ANTIPHON_STORE_TTL`."""
 
     history_cache: Bytes = ByteSize(64 * 1024 * 1024)
-    """Memory of each process for conversations that were continued lately, in bytes or with a unit; `0` for none. Long
-    conversations are continued faster with it. Each use is confirmed by the store."""
+    """Memory per process to cache recently continued conversations, in bytes or with a unit; `0` for none. Long
+    conversations continue faster with it. The store confirms each use."""
 
     background_runs: int = Field(1000, ge=1)
-    """Maximum number of concurrent background responses of one process; further requests get a 429."""
+    """Maximum number of concurrent background responses per process; further requests get a 429."""
     background_lease: Seconds = Field(20, gt=0)
-    """Seconds after which a background response ends as failed if its process has died."""
+    """Seconds until a background response ends as failed after its process died."""
     batch_concurrency: int = Field(4, ge=0)
-    """Maximum number of concurrent requests of batches (`/v1/batches`), in all processes; 0: there are no batches."""
+    """Maximum number of concurrent batch requests (`/v1/batches`), in all processes; 0 turns batches off."""
     webhooks: Annotated[dict[str, WebhookSettings], NoDecode, BeforeValidator(decode_json)] = {}
-    """Servers that receive an event when a background response or a batch ends, by name, as a JSON object; easier to
+    """Servers that receive an event when a background response or batch ends, by name, as a JSON object; easier to
     write as tables `[webhooks.NAME]` in the TOML file, with `url`, `secret_env` and `events`. See docs/operation.md."""
     background_log_ttl: Lifetime = 3600
-    """Seconds for which the events of a background response can be streamed again after its end; at most
+    """Seconds after the end of a background response in which its events can be streamed again; at most
     `ANTIPHON_STORE_TTL`."""
 
     api_keys: ApiKeys = []
-    """API keys of the callers, separated by commas. Empty: anyone who can reach the port may call the API. Stored
-    objects belong to the key that created them."""
+    """API keys for callers, comma-separated. Empty: anyone who can reach the port can call the API. Stored objects
+    belong to the key that created them."""
     keys: Annotated[dict[KeyName, KeySettings], NoDecode, BeforeValidator(decode_json)] = {}
     """API keys with names, rights, limits and an owner, as a JSON object; easier to write as tables `[keys.NAME]` in
-    the TOML file, with the hash of the key, which `antiphon key new NAME` makes. See docs/keys.md."""
+    the TOML file, with the key's hash, which `antiphon key new NAME` prints. See docs/keys.md."""
     auth: Annotated[AuthSettings | None, NoDecode, BeforeValidator(decode_json)] = None
     """Callers without a key, as a JSON object; easier to write as tables in the TOML file: `[auth.jwt]` verifies tokens
-    of an identity provider, `[auth.proxy]` trusts a header of a reverse proxy. See docs/keys.md."""
+    from an identity provider, `[auth.proxy]` trusts a reverse proxy's header. See docs/keys.md."""
     hooks: Annotated[HookSettings | None, NoDecode, BeforeValidator(decode_json)] = None
-    """A policy service that allows, refuses or replaces input and output, as a JSON object; easier to write as the
+    """A policy service that allows, rejects or replaces input and output, as a JSON object; easier to write as the
     table `[hooks]` in the TOML file. See docs/hooks.md."""
     prices: Annotated[dict[str, PriceSettings], NoDecode, BeforeValidator(decode_json)] = {}
-    """Prices of models by glob, as a JSON object; easier to write as tables `[prices."GLOB"]` in the TOML file, with
-    `input`, `output` and optionally `cached_input` and `cache_write` per million tokens. The first glob that matches
+    """Model prices by glob, as a JSON object; easier to write as tables `[prices."GLOB"]` in the TOML file, with
+    `input`, `output` and optionally `cached_input` and `cache_write` per million tokens. The first matching glob
     applies."""
     reported_costs: bool | None = None
-    """Use the cost that a backend reports for an answer, in US dollars (OpenRouter, LiteLLM, xAI and others), in place
-    of the price. Default: `true`, or `false` if `ANTIPHON_CURRENCY` is set to another currency than `$` or `USD`."""
+    """Use the cost reported by a backend, in US dollars (OpenRouter, LiteLLM, xAI and others), instead of the price.
+    Default: `true`, or `false` if `ANTIPHON_CURRENCY` is set, but not to `$` or `USD`."""
     currency: str = Field("", max_length=8)
-    """Sign or code of the prices' currency, such as `$`, `€` or `CHF`; the studio shows it with each cost."""
+    """Currency sign or code for prices: `$`, `€`, `CHF`. The studio shows it with each cost."""
     usage_days: int = Field(400, ge=32)
-    """Days for which the usage of each key and model is stored; at least 32, for monthly budgets."""
+    """Days to store the usage per key and model; at least 32, for monthly budgets."""
     usage_journal: Path | Literal["auto", "off"] = "auto"
-    """Directory for files with usage that is not in the store yet, so that a process that is killed (`kill -9`) loses
-    none of it: the next process to start stores it. Replicas on one machine may share it. `auto`: beside the file of
-    SQLite (`antiphon.db-usage`); for other stores, except in memory, in the directory for temporary files. `off`: no
-    files."""
+    """Directory for usage not yet in the store. Without it, a killed process (`kill -9`) loses this usage; with it, the
+    next process to start stores it. Replicas on one machine can share the directory. `auto`: next to the SQLite file
+    (`antiphon.db-usage`), or for other stores except memory, in the directory for temporary files. `off`: no files."""
     allow_open: bool = False
     """Serve without API keys on addresses other than loopback."""
     secret_key: Secrets = []
     """Key that encrypts `encrypted_content`. Empty: generated at start, so content cannot be decrypted after a restart.
-    To rotate it, put the new key before the old one, separated by a comma."""
+    To rotate it, put the new key before the old key, separated by a comma."""
 
     revoked_responses: Literal["finish", "cancel"] = "finish"
-    """What happens to the responses in progress of a key that is revoked or removed: they `finish`, or are ended as
-    failed (`cancel`)."""
+    """Responses in progress when their key is revoked or removed `finish`, or end as failed (`cancel`)."""
 
     limit_requests_per_minute: int = Field(0, ge=0)
     """Requests per minute and key that query a backend, run a tool or store something; 0 for no limit, here and below.
-    Without API keys all callers share one limit."""
+    Without API keys, all callers share a single limit."""
     limit_tokens_per_minute: int = Field(0, ge=0)
-    """Input and output tokens per minute and key. An answer that exceeds the limit is not cut off; further requests,
-    and further rounds of a response with hosted tools, are refused until the bucket has refilled."""
+    """Input and output tokens per minute and key. An answer above the limit is not cut off; further requests, and
+    further rounds with hosted tools, are rejected until the bucket has refilled."""
     limit_streams_per_key: int = Field(0, ge=0)
     """Concurrent responses per key, streamed or not."""
     limit_streams: int = Field(0, ge=0)
-    """Concurrent responses of all keys."""
+    """Concurrent responses for all keys."""
     limit_store_url: LimitStoreURL = ""
-    """Where the limits are counted: a Redis or PostgreSQL, for all processes, or `memory://`, each process for itself.
-    Empty: in that of `ANTIPHON_STORE_URL`, or in memory if that is none."""
+    """Storage for limit counters: Redis or PostgreSQL for all processes, or `memory://` for each process alone. Empty:
+    the same as `ANTIPHON_STORE_URL` if that is Redis or PostgreSQL, else memory."""
     max_stored_bytes: Bytes = ByteSize(0)
-    """Bytes that an owner may store in responses and conversations, or with a unit, such as `1GiB`; 0 for no limit.
-    Further requests that store something get a 429."""
+    """Bytes per owner for responses and conversations, or with a unit: `1GiB`; 0 for no limit. Further requests that
+    store something get a 429."""
     max_input_tokens: int = Field(0, ge=0)
-    """Maximum number of tokens, as estimated by this server, of a prompt with its conversation; 0 for no limit."""
+    """Maximum number of tokens in a prompt with its conversation, as estimated by this server; 0 for no limit."""
     max_output_seconds: Seconds = 0
-    """Seconds after which a response that is still being generated ends as incomplete; 0 for no limit."""
+    """Seconds until a response in progress ends as incomplete; 0 for no limit."""
 
     strict: bool = False
-    """Refuse unknown request fields, unsupported tools and calls without their output, which are otherwise dropped or
-    filled in with a warning. The error suggests the closest valid name."""
+    """Reject unknown request fields, unsupported tools and calls without output. Otherwise they are dropped or
+    completed, with a warning. The error suggests the closest valid name."""
     dialect: Literal["auto", "openresponses", "openai", "openai-comments"] = "auto"
-    """Names of reasoning events and form of heartbeats: `openresponses` (the specification's), `openai` (heartbeats are
+    """Reasoning event names and heartbeat form: `openresponses` (the specification's), `openai` (heartbeats are
     events), `openai-comments` (heartbeats are comments), or `auto`, by the client's headers."""
     reasoning: Literal["auto", "content", "summary", "both"] = "auto"
-    """Where raw reasoning is returned: as `content`, as `summary` or as `both`. `auto`: as summary if the request asks
-    for one, else as content."""
+    """Form of raw reasoning in responses: `content`, `summary` or `both`. `auto`: as summary if the request asks for a
+    summary, else as content."""
     compaction_prompt: str = ""
-    """Prompt with which the model summarizes a conversation (`/responses/compact`). Empty: a built-in prompt."""
+    """Prompt for the model to summarize a conversation (`/responses/compact`). Empty: a built-in prompt."""
     compact_threshold: Annotated[int, Field(gt=0)] = 100_000
-    """Tokens of a prompt above which its conversation is compacted, for requests whose `context_management` names no
+    """Prompt tokens above which a conversation is compacted, for requests with `context_management` but without
     `compact_threshold`."""
     open_after: Seconds = 10
-    """Seconds for which a stream's response headers wait for the backend's first event, so that a refusal can still be
-    an HTTP error."""
+    """Seconds to wait for the backend's first event before a stream's response headers are sent. Until then, a
+    rejection is an HTTP error."""
     heartbeat: Seconds = 15
-    """Seconds of silence after which a stream sends a heartbeat; 0 for never."""
+    """Seconds of silence before a stream sends a heartbeat; 0 for never."""
     json_heartbeat: Seconds = 0
-    """Seconds between white space sent before a JSON answer of `POST /v1/responses`, or of a translated request; 0:
-    none. Once white space is sent, the status is 200, and a failure is a response with `status: failed`, or the error
+    """Seconds between white space sent before a JSON answer from `POST /v1/responses` or a translated request; 0 for
+    none. After the first white space the status is 200, and a failure is a response with `status: failed`, or the error
     object of the client's API."""
 
     log_level: Annotated[
@@ -298,19 +292,19 @@ class Settings(BaseSettings):
     ] = "info"
     """Lowest level to log: `debug`, `info`, `warning` or `error`."""
     log_format: Literal["text", "json"] = "text"
-    """Format of the log, which has one line per entry: `text` or `json`."""
+    """Log format, with one line per entry: `text` or `json`."""
     log_content: bool = False
     """Log prompts and answers, at level `debug`."""
 
     metrics: PageAccess = "open"
-    """Serve `GET /metrics`, for Prometheus: `open`, only with a `key` (a named one needs `admin = true`), or `off`."""
+    """Serve `GET /metrics`, for Prometheus: `open`, only with a `key` (a named key needs `admin = true`), or `off`."""
     otel: bool = False
-    """Export traces and metrics by OpenTelemetry; needs the extra `otel`. OpenTelemetry's own variables, such as
-    OTEL_EXPORTER_OTLP_ENDPOINT, set the destination."""
+    """Export traces and metrics by OpenTelemetry; needs the extra `otel`. OpenTelemetry's own variables set the
+    destination: OTEL_EXPORTER_OTLP_ENDPOINT, ..."""
 
     otel_content: bool = False
-    """Add prompts and answers to the spans, as `gen_ai.input.messages` and `gen_ai.output.messages`; never those of
-    responses with `store: false`, nor of requests that are passed through."""
+    """Add prompts and answers to spans, as `gen_ai.input.messages` and `gen_ai.output.messages`; never for responses
+    with `store: false` or passthrough requests."""
 
     @model_validator(mode="before")
     @classmethod
@@ -332,7 +326,7 @@ class Settings(BaseSettings):
     @classmethod
     def _can_lock(cls, directory: Path | str) -> Path | str:
         if isinstance(directory, Path) and find_spec("fcntl") is None:
-            raise ValueError("needs a system that locks files as Unix does; write off")
+            raise ValueError("must be off on a system without Unix file locks")
         return directory
 
     @field_validator("otel")
@@ -360,7 +354,7 @@ class Settings(BaseSettings):
                 if isinstance(value, float) and name != "max_call_seconds":
                     raise ValueError(f"{name} must be an integer")
             elif not isinstance(value, dict):
-                raise ValueError(f"{name} is not known{suggestion(name, limits)}; a tool is a table, [tools.NAME]")
+                raise ValueError(f"{name} must be a table, [tools.NAME]{suggestion(name, limits)}")
         return tools
 
     @model_validator(mode="after")
@@ -373,7 +367,9 @@ class Settings(BaseSettings):
             )
         for name in ("metrics", "docs"):
             if getattr(self, name) == "key" and not self.has_keys:
-                raise ValueError(f"ANTIPHON_{name.upper()}: `key` needs a key, in ANTIPHON_API_KEYS or [keys.NAME]")
+                raise ValueError(
+                    f"ANTIPHON_{name.upper()}: `key` requires an API key, in ANTIPHON_API_KEYS or [keys.NAME]"
+                )
         if self.workers > 1 and self.store_url.startswith("memory:"):
             raise ValueError(
                 f"ANTIPHON_STORE_URL: must be a store that {self.workers} workers can share, such as "
@@ -396,7 +392,7 @@ class Settings(BaseSettings):
             if not (key.digests or self.auth):
                 raise ValueError(f"keys.{name}: must have `hash` or `env`; `antiphon key new NAME` prints a table")
             if key.budget.needs_prices and not self.prices:
-                raise ValueError(f'keys.{name}.budget: money needs prices, in tables [prices."GLOB"]')
+                raise ValueError(f'keys.{name}.budget: money requires prices, in tables [prices."GLOB"]')
         return self
 
     def _check_one_backend_key(self) -> None:
@@ -410,7 +406,7 @@ class Settings(BaseSettings):
         for name, key in self.keys.items():
             for digest in key.digests:
                 if (other := owners.setdefault(digest, f"keys.{name}")) != f"keys.{name}":
-                    raise ValueError(f"keys.{name}: the same key is in {other}, too; remove one of the two")
+                    raise ValueError(f"keys.{name}: must not contain a key from {other}")
 
     @property
     def is_local(self) -> bool:
@@ -426,7 +422,7 @@ class Settings(BaseSettings):
 
     @property
     def has_keys(self) -> bool:
-        """Whether callers need a key, or an identity."""
+        """Whether callers need a key or an identity."""
         return bool(self.api_keys or self.keys or self.auth)
 
     @classmethod
@@ -438,18 +434,19 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the sources in order of precedence; those with variables only if they have one of ours."""
+        """
+        Return the sources by precedence. The environment and `.env` are left out if they contain none of our variables.
+        """
         sources = [init_settings]
         for source in (env_settings, dotenv_settings):
             assert isinstance(source, EnvSettingsSource)
-            if any(name.upper().startswith(PREFIX) for name in source.env_vars):  # to look for each takes a while
+            if any(name.upper().startswith(PREFIX) for name in source.env_vars):  # reading each variable is slow
                 sources.append(source)
         if path := environment().get(f"{PREFIX}CONFIG"):
             sources.append(InitSettingsSource(settings_cls, read_toml(Path(path), _toml_keys())))
         return tuple(sources)
 
     def price_list(self) -> PriceList:
-        """Return the prices of models."""
         by_backend: dict[str, dict[str, Price]] = {}
         for glob, price in self.prices.items():
             for backend, own in price.backends.items():
@@ -457,11 +454,11 @@ class Settings(BaseSettings):
         return PriceList({glob: price.price() for glob, price in self.prices.items()}, by_backend)
 
     def tool_limits(self) -> ToolLimits:
-        """Return the limits of all hosted tools."""
+        """Return the limits for all hosted tools."""
         return ToolLimits(**{name: value for name, value in self.tools.items() if not isinstance(value, dict)})
 
     def tool_tables(self) -> dict[str, dict[str, object]]:
-        """Return the tables `[tools.NAME]` by name; `mcp` includes the servers and the approval of the variables."""
+        """Return the tables `[tools.NAME]` by name; `mcp` includes the servers and approval from the variables."""
         tables = {name: table for name, table in self.tools.items() if isinstance(table, dict)}
         mcp = tables.get("mcp", {})
         if self.mcp:
@@ -471,15 +468,15 @@ class Settings(BaseSettings):
         return {**tables, "mcp": mcp} if mcp else tables
 
     def tool_secrets(self) -> list[str]:
-        """Return the keys, tokens and headers in the tables of tools, and the values of variables that they name."""
+        """Return all secrets for tools: keys, tokens and headers in the tables, and the variables they name."""
         return list(_secrets_in(self.tool_tables(), environment()))
 
     def served(self) -> dict[str, BackendSettings]:
         """
-        Return all backends by name; the first that serves a model is used for it.
+        Return all backends by name; the first match serves a model.
 
         `default` consists of the single-backend variables and overrides a table `[backends.default]`. It is last, since
-        it serves every model. Without these variables it exists only if there is no other backend, as the demo.
+        it serves every model. Without these variables it is the demo backend, and exists only without other backends.
         """
         if self.backend == "auto" and not self.backend_url and self.backends:
             return self.backends
@@ -520,7 +517,6 @@ def _secrets_in(table: Mapping[str, object], variables: Mapping[str, str]) -> It
 
 
 def _password(url: str) -> str | None:
-    """Return the password in a URL, None if there is none."""
     with suppress(ValueError):
         return urlsplit(url).password
     return None
@@ -530,7 +526,7 @@ def load_settings(**values: Any) -> Settings:
     """
     Read the settings; `values`, by field name, override all sources.
 
-    Raises `SettingsError`, whose text can be printed: it never contains a value.
+    Raises `SettingsError`. Its text never contains a value, and can be printed.
     """
     try:
         return Settings(**values)
@@ -544,9 +540,9 @@ _AUTH_TABLES: dict[str, type[BaseModel]] = {"jwt": JWTSettings, "proxy": ProxySe
 
 
 def _problem(detail: Any) -> str:
-    """Return the message for an error of pydantic, with the variable or the TOML key that is invalid."""
+    """Return the message for a pydantic error, with the invalid variable or TOML key."""
     if not detail["loc"]:
-        return describe(detail)  # a rule about several settings, which names them itself
+        return describe(detail)  # a rule for several settings, which names them itself
     first, *rest = map(str, detail["loc"])
     variables, variable = environment(), f"{PREFIX}{first.upper()}"
     path = variables.get(f"{PREFIX}CONFIG")
@@ -570,7 +566,7 @@ def _toml_keys() -> set[str]:
 
 
 def unknown_variables() -> list[str]:
-    """Return a warning for each variable with our prefix that is not a setting, most often a typo."""
+    """Return a warning for each unknown variable with our prefix, usually a typo."""
     known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
     unknown = [name for name in environment() if name.startswith(PREFIX) and name.upper() not in known]
     return [f"{name}: unknown setting, ignored{suggestion(name, known)}" for name in unknown]

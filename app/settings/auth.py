@@ -1,4 +1,4 @@
-"""The settings of identities from outside: the tables `[auth.jwt]` and `[auth.proxy]` of the TOML file."""
+"""The tables `[auth.jwt]` and `[auth.proxy]` in the TOML file: external identities."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256
 
 
 def web_url(url: str) -> str:
-    """Check the URL of a server that this server calls; raises `ValueError`."""
+    """Validate the URL of a server called by this server; raises `ValueError`."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("must be an http or https URL, such as https://login.example.com/keys")
@@ -51,37 +51,37 @@ HeaderName = Annotated[str, AfterValidator(_header)]
 
 
 class JWTSettings(BaseModel):
-    """How bearer tokens that are JSON Web Tokens are verified, and whom they identify: the table `[auth.jwt]`."""
+    """The table `[auth.jwt]`: verifies bearer tokens (JSON Web Tokens) and maps them to keys and owners."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     issuer: Annotated[str, Field(min_length=1)]
     """The token's `iss`, exactly."""
     audience: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1), BeforeValidator(_list)]
-    """The accepted `aud`: a text or a list. A token must have at least one of them."""
+    """The accepted `aud`: a string or a list. A token must have at least one of them."""
     jwks_url: Annotated[str, AfterValidator(web_url)] | None = None
-    """Where the issuer publishes its public keys."""
+    """URL of the issuer's public keys."""
     jwks_file: Path | None = None
-    """A file with these keys, in place of `jwks_url`; it is read again when a token names an unknown key."""
+    """A file with these keys, instead of `jwks_url`; it is read again when a token names an unknown key."""
     algorithms: Annotated[list[Algorithm], Field(min_length=1)] = ["RS256", "PS256", "ES256", "EdDSA"]
-    """Accepted signature algorithms: asymmetric ones only."""
+    """Accepted signature algorithms, all asymmetric."""
     leeway: Annotated[float, Field(ge=0, le=300)] = 30
-    """Seconds by which the clocks of issuer and server may differ."""
+    """Permitted clock difference between issuer and server, in seconds."""
     key_claim: Claim | None = None
-    """Claim that contains the name of the table `[keys.NAME]` whose rights and limits apply."""
+    """Claim with the name of the table `[keys.NAME]` for rights and limits."""
     groups: KeyOfGroup = {}
-    """Names of tables by group; the first group of this map that the token has applies."""
+    """Table names by group; the first entry with a group in the token applies."""
     groups_claim: Claim = "groups"
-    """Claim with the list of groups. A path such as `realm_access.roles` leads into objects."""
+    """Claim with the list of groups. A path such as `realm_access.roles` selects a nested claim."""
     key: KeyName | None = None
-    """Table for tokens that `key_claim` and `groups` assign to none."""
+    """Table for tokens without a table from `key_claim` or `groups`."""
     owner_claim: Claim = "sub"
     """Claim that identifies the owner of stored objects."""
     name_claim: Claim | None = None
-    """Claim with the name in logs and usage; by default `owner_claim`."""
+    """Claim with the name for logs and usage; by default `owner_claim`."""
     namespace: Annotated[str, Field(max_length=200)] | None = None
-    """Prefix of owners, by default the issuer, so that no subject is the owner of a key. `""`: the claim alone, so
-    that a key with this `owner` reaches the same objects."""
+    """Prefix for owners, by default the issuer, so that subjects and keys never share an owner. `""`: the claim alone,
+    so that a key with this `owner` can access the same objects."""
 
     @model_validator(mode="after")
     def _has_keys(self) -> JWTSettings:
@@ -91,36 +91,36 @@ class JWTSettings(BaseModel):
 
     @property
     def tables(self) -> set[str]:
-        """The names of key tables in these settings."""
+        """The key tables named in these settings."""
         return {*self.groups.values(), *([self.key] if self.key else ())}
 
 
 class ProxySettings(BaseModel):
-    """A reverse proxy that authenticates people and sets a header with their identity: the table `[auth.proxy]`."""
+    """The table `[auth.proxy]`: a reverse proxy that authenticates people and sends their identity in a header."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     addresses: Annotated[list[Annotated[str, AfterValidator(_network)]], Field(min_length=1), BeforeValidator(_list)]
-    """Addresses or networks of the proxy. The header counts only on connections from them."""
+    """The proxy's addresses or networks. The header is ignored on other connections."""
     header: HeaderName
-    """Header with the identity, such as `X-Forwarded-Email`."""
+    """Header with the identity: `X-Forwarded-Email`."""
     groups_header: HeaderName = "x-forwarded-groups"
-    """Header with groups, separated by commas; it is read if `groups` is set."""
+    """Header with comma-separated groups, used if `groups` is set."""
     groups: KeyOfGroup = {}
-    """Names of tables by group; the first group of this map that the person has applies."""
+    """Table names by group; the first entry with a group of the person applies."""
     key: KeyName | None = None
-    """Table for people that `groups` assigns to none."""
+    """Table for people without a table from `groups`."""
     namespace: Annotated[str, Field(max_length=200)] = "proxy"
-    """Prefix of owners, so that no identity is the owner of a key; `""`: the identity alone."""
+    """Prefix for owners, so that identities and keys never share an owner; `""`: the identity alone."""
 
     @property
     def tables(self) -> set[str]:
-        """The names of key tables in these settings."""
+        """The key tables named in these settings."""
         return {*self.groups.values(), *([self.key] if self.key else ())}
 
 
 class AuthSettings(BaseModel):
-    """Identities from outside; keys work in addition to them."""
+    """External identities, in addition to keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -135,5 +135,5 @@ class AuthSettings(BaseModel):
 
     @property
     def tables(self) -> set[str]:
-        """The names of key tables in these settings."""
+        """The key tables named in these settings."""
         return {name for settings in (self.jwt, self.proxy) if settings for name in settings.tables}

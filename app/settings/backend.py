@@ -1,4 +1,4 @@
-"""The settings of one backend."""
+"""Settings for one backend."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def _names(options: Mapping[str, object]) -> Iterator[str]:
 
 
 def merged_profile(name: str, overrides: Mapping[str, object]) -> Profile:
-    """Return a profile with overrides; raises `ValueError`, which names the invalid options."""
+    """Return a profile with overrides; raises `ValueError` with the invalid options."""
     try:
         profile = load_profile(name).override(overrides)
     except ValidationError as error:
         problems: dict[str, str] = {}
         for detail in error.errors(include_url=False, include_input=False):
-            # For a union, pydantic adds the name of the member to the location.
+            # For a union, pydantic adds the member's name to the location.
             option = ".".join(str(part) for part in detail["loc"] if str(part).islower() and "[" not in str(part))
             problems.setdefault(
                 option, _unknown_option(option) if detail["type"] == "extra_forbidden" else describe(detail)
@@ -69,12 +69,12 @@ def merged_profile(name: str, overrides: Mapping[str, object]) -> Profile:
 
 def _passable(type_: str) -> str:
     if type_ in ("function", "custom", "namespace", "mcp"):
-        raise ValueError(f"tools of type {type_} are run by the client or by this server")
+        raise ValueError(f"must not contain {type_}: the client or this server runs these tools")
     return type_
 
 
 def with_default_url(fields: Any, prefix: str = "") -> Any:
-    """Return the fields of settings with the base URL of the profile if they have none of their own."""
+    """Add the profile's base URL to settings without a URL."""
     url, profile = f"{prefix}url", f"{prefix}profile"
     if not isinstance(fields, dict) or fields.get(url) or fields.get(f"{prefix}backend", "auto") == "demo":
         return fields
@@ -88,48 +88,48 @@ _KEYS = ("api_key", "api_key_env", "api_key_file", "api_key_command")
 
 
 class BackendSettings(BaseModel):
-    """One backend: a table `[backends.NAME]` of the TOML file, or the single-backend variables."""
+    """A table `[backends.NAME]` in the TOML file, or the single-backend variables."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     backend: BackendName = "openai"
-    """Kind of backend: `openai` (any model server; its profile names the API), `demo`, or an import path
+    """Backend kind: `openai` (any model server; its profile names the API), `demo`, or an import path
     `package.module:Class`."""
     url: BackendURL = ""
-    """Base URL, usually `.../v1`. Unset: that of the profile, if it has one (`gemini`)."""
+    """Base URL, usually `.../v1`. Unset: the profile's URL, if it has one (`gemini`)."""
     api_key: ApiKey | None = None
     """Sent to the backend as a bearer token; `passthrough` forwards the caller's key."""
     api_key_env: str | None = None
-    """Name of the variable, in the environment or `.env`, that holds the key; instead of `api_key`."""
+    """Name of the variable, in the environment or `.env`, with the key; instead of `api_key`."""
     api_key_file: Path | None = None
-    """File that holds a key that expires, such as an access token; instead of `api_key`."""
+    """File with an expiring key, for example an access token; instead of `api_key`."""
     api_key_command: CommandLine = []
-    """Command that prints a key that expires, as a list or a string: `gcloud auth print-access-token`; instead of
+    """Command that prints an expiring key, as a list or a string: `gcloud auth print-access-token`; instead of
     `api_key`. It runs without a shell."""
     api_key_lifetime: Seconds = Field(180, gt=0)
-    """Seconds after which the file is read, or the command run, again; also when the backend answers 401."""
+    """Seconds between reads of the key file or runs of the key command. A 401 from the backend also renews the key."""
     models: list[str] = ["*"]
-    """Globs of the names of its models. The first backend that matches serves a model."""
+    """Globs for model names. The first backend that matches serves a model."""
     aliases: dict[str, str] = {}
-    """Aliases of models: the name in a request to the name that is sent to the backend."""
+    """Model aliases: the name in requests to the name sent to the backend."""
     profile: ProfileName = "default"
-    """Name of the built-in profile that describes how the backend differs from OpenAI's API."""
+    """Built-in profile with the backend's differences from OpenAI's API."""
     overrides: dict[str, object] = {}
     """Profile options to override, by dotted name."""
     passes: list[Annotated[str, AfterValidator(_passable)]] = []
-    """Types of tools that only this server has, such as `web_search`: they are declared to it as they are, and their
-    items and events are passed on. For servers of the Responses API (`transport.api`)."""
+    """Native tool types of this server, for example `web_search`: their declarations, items and events are forwarded
+    unchanged. For servers with the Responses API (`transport.api`)."""
     passthrough: Literal["auto", "always", "never"] = "auto"
-    """Whether requests to `/chat/completions` and `/messages` are passed through to this backend or translated into
+    """Whether `/chat/completions` and `/messages` requests are passed through to this backend or translated into
     responses. `auto`: passed through if the backend has the endpoint and the request names no hosted tool of this
     server."""
     retries: int = Field(2, ge=0)
-    """Number of retries when the backend fails before it starts to answer."""
+    """Number of retries if the backend fails before its answer starts."""
     replicas: list[Annotated[str, AfterValidator(check_backend_url)]] = []
-    """Base URLs of identical servers beside the one at `url`. A conversation stays with one of them."""
+    """Base URLs of identical servers in addition to `url`. A conversation stays on one server."""
     fallbacks: list[str] | None = None
-    """Names of the backends to try when this one fails. Unset: the later ones that serve the same model; but not those
-    that match it by `*` alone if this one does not, and not those that need the caller's own key."""
+    """Backends to try when this one fails. Unset: later backends with the same model, except those that need the
+    caller's own key, and those that match only by `*` if this one does not."""
     max_concurrency: int | None = Field(None, ge=1)
     """Concurrent requests per server; further requests wait."""
     max_queue: int = Field(100, ge=0)
@@ -137,18 +137,18 @@ class BackendSettings(BaseModel):
     queue_timeout: Seconds = Field(60, gt=0)
     """Seconds after which a waiting request gets a 429."""
     max_failures: int = Field(5, ge=1)
-    """Consecutive failures after which a server gets no requests for a while."""
+    """Consecutive failures after which a server is suspended."""
     recovery: Seconds = 30
-    """Seconds for which it gets none, unless a health check succeeds earlier."""
+    """Seconds of suspension; a successful health check ends it earlier."""
     check_interval: Seconds = 2
-    """Seconds between health checks of a server that gets no requests; 0 for none."""
+    """Seconds between health checks of a suspended server; 0 for none."""
 
     @model_validator(mode="before")
     @classmethod
     def _with_url(cls, fields: Any) -> Any:
         return with_default_url(fields)
 
-    _key: SecretStr | None = PrivateAttr(None)  # compared, too, so a reload notices a changed variable
+    _key: SecretStr | None = PrivateAttr(None)  # compared, so a reload notices a changed variable
 
     @field_validator("api_key_env")
     @classmethod
@@ -168,7 +168,7 @@ class BackendSettings(BaseModel):
 
     @model_validator(mode="after")
     def _with_key(self) -> BackendSettings:
-        """Read the key once, so that a later change of `.env` does not affect a running server."""
+        """Read the key once: a later change in `.env` must not affect a running server."""
         self._key = SecretStr(variable(self.api_key_env)) if self.api_key_env else self.api_key
         return self
 
@@ -188,17 +188,17 @@ class BackendSettings(BaseModel):
 
     @property
     def key(self) -> SecretStr | None:
-        """The key to send to the backend; None to send none, `passthrough` to send the caller's."""
+        """The key for the backend: None to send no key, `passthrough` for the caller's key."""
         return self._key
 
     @property
     def passes_keys(self) -> bool:
-        """Whether callers have to send a key of this backend."""
+        """Whether callers must send a key for this backend."""
         return self.key is not None and self.key.get_secret_value() == PASSTHROUGH
 
     @property
     def explicit(self) -> frozenset[str]:
-        """The names of the settings that were set explicitly."""
+        """The names of explicitly set settings."""
         return frozenset(self.model_fields_set)
 
     def each(self) -> list[BackendSettings]:
@@ -208,7 +208,7 @@ class BackendSettings(BaseModel):
         ]
 
     def options(self) -> Profile:
-        """Return the profile with the overrides, the URL, the key and the aliases."""
+        """Return the profile with overrides, URL, key and aliases."""
         transport: dict[str, object] = {"transport.base_url": self.url} if self.url else {}
         if self.key and not self.passes_keys:
             transport["transport.api_key"] = self.key.get_secret_value()

@@ -1,4 +1,4 @@
-"""The text of `.env.example`, which is generated from the settings."""
+"""Generates `.env.example` from the settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HEADINGS = {
 
 
 def env_example() -> str:
-    """Return the text of `.env.example`: every setting with its description and its default, commented out."""
+    """Return `.env.example`: every setting with its description and default, commented out."""
     lines = ["# Antiphon's settings and their defaults. Copy this file to `.env` and uncomment the lines you change."]
     docstrings = field_docstrings(Settings)
     for name, field in Settings.model_fields.items():
@@ -39,7 +39,7 @@ def env_example() -> str:
 
 
 def field_docstrings(model: type[BaseModel]) -> dict[str, str]:
-    """Return the docstrings of a model's fields. Pydantic would read the source for them when a server starts."""
+    """Return a model's field docstrings. Pydantic would read the source at every server start to get them."""
     (definition,) = ast.parse(inspect.getsource(model)).body
     docstrings: dict[str, str] = {}
     for field, text in pairwise(ast.iter_child_nodes(definition)):
@@ -50,7 +50,7 @@ def field_docstrings(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _format(default: object) -> str:
-    """Return a default as the value of a variable."""
+    """Format a default as a variable's value."""
     match default:
         case None | []:
             return ""

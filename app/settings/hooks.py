@@ -1,4 +1,4 @@
-"""The settings of a policy service: the table `[hooks]` of the TOML file."""
+"""The table `[hooks]` in the TOML file: a policy service."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from app.settings.auth import web_url
 
 
 class HookSettings(BaseModel):
-    """A policy service that reviews the input and the output of models."""
+    """A policy service for the input and output of models."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     input_url: Annotated[str, AfterValidator(web_url)] | None = None
-    """Where input is sent by POST before a model sees it."""
+    """URL for input, sent by POST before a model receives it."""
     output_url: Annotated[str, AfterValidator(web_url)] | None = None
-    """Where output items are sent by POST before the caller sees them."""
+    """URL for output items, sent by POST before the caller receives them."""
     mode: Literal["block", "observe"] = "block"
     """`block`: wait for the decision and apply it. `observe`: only log it."""
     timeout: Annotated[float, Field(gt=0, le=60)] = 2.0
-    """Seconds for one decision."""
+    """Timeout for a decision, in seconds."""
     fail: Literal["closed", "open"] = "closed"
-    """What happens without a decision: `closed` refuses with a 503, `open` allows."""
+    """Result without a decision: `closed` rejects with a 503, `open` allows."""
 
     @model_validator(mode="after")
     def _has_url(self) -> HookSettings:

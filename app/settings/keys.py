@@ -1,4 +1,4 @@
-"""The settings of one named API key: a table `[keys.NAME]` of the TOML file."""
+"""A table `[keys.NAME]` in the TOML file: one named API key."""
 
 from __future__ import annotations
 
@@ -27,20 +27,19 @@ from app.core.prices import NANO, Price
 from app.settings.loading import variable
 from app.settings.validation import Bytes, check_header_value
 
-KEY_PREFIX = "sk-antiphon-"  # of generated keys; logs redact strings with this prefix
+KEY_PREFIX = "sk-antiphon-"  # for generated keys; logs redact strings with this prefix
 
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
-# The excluded names stand for keys without a table, in logs and usage.
+# In logs and usage, the excluded names mean keys without a table.
 _NAME = re.compile(r"(?!(?:anonymous|unnamed|other|key_[0-9a-f]{8})$)[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
 
 
 def generate_key() -> str:
-    """Return a new random key."""
     return f"{KEY_PREFIX}{secrets.token_urlsafe(32)}"
 
 
 def check_key_name(name: str) -> str:
-    """Return a valid name of a key unchanged; raises `ValueError` for any other."""
+    """Return a valid key name unchanged; raises `ValueError` for any other."""
     if not _NAME.fullmatch(name):
         raise ValueError(
             "must be up to 64 letters, digits and any of _ . @ -, and none of: anonymous, unnamed, other, key_ with "
@@ -69,7 +68,7 @@ Money = Annotated[Decimal, Field(ge=0, le=10**9, decimal_places=6, allow_inf_nan
 
 
 class BackendPriceSettings(BaseModel):
-    """The price of models at one backend: a table `[prices."GLOB".backends.NAME]`."""
+    """A table `[prices."GLOB".backends.NAME]`: model prices at one backend."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -77,22 +76,22 @@ class BackendPriceSettings(BaseModel):
     output: Money
     cached_input: Money | None = None
     cache_write: Money | None = None
-    batch: Annotated[Decimal, Field(ge=0, le=1, decimal_places=3)] = Decimal(1)  # of the price, in `/v1/batches`
+    batch: Annotated[Decimal, Field(ge=0, le=1, decimal_places=3)] = Decimal(1)  # price factor in `/v1/batches`
 
     def price(self) -> Price:
-        """Return the price in integers."""
+        """Convert to integers."""
         return Price.per_million(self.input, self.output, self.cached_input, self.cache_write, self.batch)
 
 
 class PriceSettings(BackendPriceSettings):
-    """The price of models per million tokens, in any currency: a table `[prices."GLOB"]`."""
+    """A table `[prices."GLOB"]`: model prices per million tokens, in any currency."""
 
     backends: dict[str, BackendPriceSettings] = {}
-    """Prices of the same models at single backends, such as a dearer fallback."""
+    """Prices for the same models at other backends, for example a more expensive fallback."""
 
 
 class BudgetSettings(BaseModel):
-    """The budget of a key per day and month, in UTC; money is in the currency of the prices."""
+    """A key's budget per day and month, in UTC, and in the currency of the prices."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -107,7 +106,7 @@ class BudgetSettings(BaseModel):
         return self.money_per_day is not None or self.money_per_month is not None
 
     def limits(self) -> tuple[BudgetLimit, ...]:
-        """Return the limits that are set, in integers."""
+        """Return the configured limits, in integers."""
         return tuple(
             BudgetLimit(name, int(amount * NANO) if name.startswith("money") else int(amount))
             for name, amount in self
@@ -121,40 +120,39 @@ class KeySettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     hash: Annotated[list[Annotated[str, AfterValidator(_hash)]], BeforeValidator(_list)] = []
-    """`sha256:` and the SHA-256 of the key, as `antiphon key new NAME` prints it; a list, while a key is rotated. With
-    `[auth.jwt]` or `[auth.proxy]`, a table without `hash` and `env` has the rights of people."""
+    """`sha256:` and the key's SHA-256, as printed by `antiphon key new NAME`; a list during a key rotation. With
+    `[auth.jwt]` or `[auth.proxy]`, a table without `hash` and `env` defines the rights of people."""
     env: str | None = None
-    """Name of the variable, in the environment or `.env`, that holds the key; in place of `hash`. Several keys in it
-    are separated by commas."""
+    """Name of the variable, in the environment or `.env`, with the key; instead of `hash`. Several keys are
+    comma-separated."""
     description: str = ""
     """A note for readers of the file."""
     owner: Annotated[str, Field(min_length=1, max_length=200)] | None = None
-    """To whom the objects belong that the key stores; by default the key's name. Keys with the same owner reach the
-    same objects. 32 hexadecimal digits are the id of an owner: of a key in `ANTIPHON_API_KEYS`, the start of its
-    SHA-256."""
+    """Owner of the key's stored objects; by default the key's name. Keys with the same owner can access the same
+    objects. 32 hexadecimal digits are an owner's id: for a key in `ANTIPHON_API_KEYS`, the start of its SHA-256."""
     models: list[str] = ["*"]
-    """Globs of the models that the key may use."""
+    """Globs for the models that the key can use."""
     tools: list[str] = ["*"]
-    """Globs of the hosted tools that the key may use: types such as `web_search`, or `mcp:LABEL`. Tools that the
-    client runs are not affected."""
+    """Globs for the hosted tools that the key can use: types such as `web_search`, or `mcp:LABEL`. The client's own
+    tools are not affected."""
     requests_per_minute: _Limit = None
-    """Requests per minute; 0 for no limit. Left out, here and below: `ANTIPHON_LIMIT_...` applies."""
+    """Requests per minute; 0 for no limit. Unset, here and below: `ANTIPHON_LIMIT_...` applies."""
     tokens_per_minute: _Limit = None
     """Input and output tokens per minute."""
     streams: _Limit = None
     """Concurrent responses, streamed or not."""
     budget: BudgetSettings = BudgetSettings()
-    """What the key may use: `tokens_per_day`, `tokens_per_month`, `money_per_day`, `money_per_month`, in UTC."""
+    """Maximum usage: `tokens_per_day`, `tokens_per_month`, `money_per_day`, `money_per_month`, in UTC."""
     max_stored_bytes: Bytes | None = None
-    """Bytes that the key's owner may store in responses and conversations, or with a unit; 0 for no limit. Left out:
+    """Bytes for the owner's responses and conversations, or with a unit; 0 for no limit. Unset:
     `ANTIPHON_MAX_STORED_BYTES` applies."""
     expires: datetime | None = None
-    """When the key stops working: a date or a time, in UTC unless it says otherwise."""
+    """Expiry of the key: a date or a time, by default in UTC."""
     admin: bool = False
-    """Whether the key sees what all keys use and do, and `/metrics` where it is behind a key; it sees no content but
-    its own."""
+    """Whether the key can see all keys' usage and activity, and `/metrics` if that needs a key. It never shows other
+    keys' content."""
 
-    _keys: tuple[SecretStr, ...] = PrivateAttr(())  # part of comparisons, so that a reload notices a changed variable
+    _keys: tuple[SecretStr, ...] = PrivateAttr(())  # compared, so a reload notices a changed variable
 
     @field_validator("env")
     @classmethod
@@ -170,7 +168,7 @@ class KeySettings(BaseModel):
 
     @model_validator(mode="after")
     def _with_keys(self) -> KeySettings:
-        """Read the keys once, so that a later change of `.env` does not affect a running server."""
+        """Read the keys once, so that a later change in `.env` does not affect a running server."""
         if self.hash and self.env:
             raise ValueError("must have either `hash` or `env`; `antiphon key new NAME` prints a table")
         if self.env:
@@ -180,17 +178,17 @@ class KeySettings(BaseModel):
 
     @property
     def secrets(self) -> list[SecretStr]:
-        """The keys themselves, as far as they come from a variable."""
+        """Read the keys once: a later change in `.env` must not affect a running server."""
         return [*self._keys]
 
     @property
     def digests(self) -> list[str]:
-        """The SHA-256 of each key as hexadecimal digits."""
+        """Each key's SHA-256 as hexadecimal digits."""
         hashes = [digest.removeprefix("sha256:") for digest in self.hash]
         return [*hashes, *(digest_of(key.get_secret_value()) for key in self._keys)]
 
     def access(self, name: str) -> KeyAccess:
-        """Return the permissions of the key under this name."""
+        """Return the key's permissions under this name."""
         return KeyAccess(
             name=name,
             owner=owner_id(self.owner or name),
@@ -207,7 +205,7 @@ class KeySettings(BaseModel):
 
 
 def key_table(name: str, digest: str, **fields: object) -> str:
-    """Return a table `[keys.NAME]` for a TOML file; `fields` are more strings in it."""
+    """Return a table `[keys.NAME]` for a TOML file; `fields` are additional strings."""
     quoted = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
     # JSON strings are valid TOML, except for DEL.
     strings = {field: json.dumps(text, ensure_ascii=False).replace("\x7f", r"\u007f") for field, text in fields.items()}

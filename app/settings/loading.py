@@ -1,4 +1,4 @@
-"""Where settings come from: environment variables, `.env` and a TOML file."""
+"""Sources of settings: environment variables, `.env` and a TOML file."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dotenv import dotenv_values
 
 PREFIX = "ANTIPHON_"
 ENV_FILE = ".env"
-RELOADS_DIRECTORY = "_ANTIPHON_RELOADS_DIRECTORY"  # where the processes of a server report to `antiphon reload`
-WORKERS_DIRECTORY = "_ANTIPHON_WORKERS_DIRECTORY"  # set for the workers of one server, by the process that starts them
+RELOADS_DIRECTORY = "_ANTIPHON_RELOADS_DIRECTORY"  # directory for the reports of all processes to `antiphon reload`
+WORKERS_DIRECTORY = "_ANTIPHON_WORKERS_DIRECTORY"  # set for a server's workers by their parent process
 
 
 class SettingsError(Exception):
-    """The settings are invalid. Each of `problems` names a variable or TOML key and what would be valid."""
+    """Invalid settings. Each of `problems` names a variable or TOML key and the valid form."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -25,13 +25,13 @@ class SettingsError(Exception):
 
 
 def environment() -> dict[str, str]:
-    """Return the variables of the environment and of `.env`, which it overrides, without empty ones."""
+    """Return all non-empty variables; the environment overrides `.env`."""
     variables = {**dotenv_values(ENV_FILE, encoding="utf-8"), **os.environ}
     return {name: value for name, value in variables.items() if value}
 
 
 def variable(name: str) -> str:
-    """Return the value of a variable that a setting names; raises `ValueError` if it is not set."""
+    """Return the value of a variable named by a setting; raises `ValueError` if it is not set."""
     if value := environment().get(name):
         return value
     raise ValueError(f"the environment variable {name} is not set")

@@ -1,5 +1,5 @@
 """
-Reads the folder of prompt templates (`ANTIPHON_PROMPTS`).
+Reads the folder with prompt templates (`ANTIPHON_PROMPTS`).
 
     prompts/
       support.md            the prompt `support`: a text
@@ -33,7 +33,7 @@ class _TemplateFile(BaseModel):
 
 
 def read_prompts(folder: Path | None) -> PromptLibrary:
-    """Return the templates of a folder; raises `SettingsError`, which names every file that is wrong."""
+    """Return a folder's templates; raises `SettingsError` with every invalid file."""
     if folder is None:
         return PromptLibrary()
     folder = folder.expanduser()
@@ -50,7 +50,7 @@ def read_prompts(folder: Path | None) -> PromptLibrary:
             for file in files:
                 if file.suffix in SUFFIXES and not file.name.startswith("."):
                     if prompt_id in templates and not path.is_dir():
-                        raise ValueError("there are two prompts of this name")
+                        raise ValueError("must not have the name of another prompt")
                     templates.setdefault(prompt_id, []).append(
                         _read(file, prompt_id, file.stem if path.is_dir() else None)
                     )
@@ -62,7 +62,7 @@ def read_prompts(folder: Path | None) -> PromptLibrary:
 
 
 def _order(path: Path) -> list[tuple[bool, int, str]]:
-    """Return the key that sorts versions: `2` before `10`, `1.9` before `1.10`."""
+    """Return the sort key for versions: `2` before `10`, `1.9` before `1.10`."""
     return [
         (part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", path.stem) if part
     ]
@@ -82,7 +82,7 @@ def _read(path: Path, prompt_id: str, version: str | None) -> PromptTemplate:
     try:
         table = _TemplateFile.model_validate(tomllib.loads(text))
     except ValidationError as error:
-        # An unknown key first, as it may be a required one, misspelt.
+        # Report unknown keys first: one can be a misspelt required key.
         detail = min(error.errors(include_url=False), key=lambda found: found["type"] != "extra_forbidden")
         field = ".".join(map(str, detail["loc"]))
         message = describe(detail)
@@ -91,5 +91,5 @@ def _read(path: Path, prompt_id: str, version: str | None) -> PromptTemplate:
         raise ValueError(f"{field}: {message}") from None
     template = PromptTemplate(prompt_id, version, table.instructions.strip(), table.variables, table.model)
     if unused := set(table.variables) - set(template.variables):
-        raise ValueError(f"variables: {', '.join(sorted(unused))} is not in the instructions")
+        raise ValueError(f"variables: {', '.join(sorted(unused))} must occur in the instructions")
     return template

@@ -1,4 +1,4 @@
-"""Which changed settings a running server can apply, which need a restart, and what a process reports about it."""
+"""Comparison of old and new settings at a reload, and the report of each process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from app.settings import Settings
 from app.settings.loading import PREFIX
 
-# The settings that take effect at once, by name.
+# Settings applied by a running server.
 RELOADABLE = frozenset(
     name
     for name in Settings.model_fields
@@ -23,18 +23,18 @@ RELOADABLE = frozenset(
 
 
 class SettingsChange(NamedTuple):
-    """The differences between the current settings and those that were read again."""
+    """The differences between the current settings and the new ones."""
 
-    settings: Settings  # to apply: the current ones with all changes that need no restart
-    applied: list[str]  # fields that changed and are applied
-    restart: list[str]  # variables that changed and need a restart
+    settings: Settings  # the current settings with all applicable changes
+    applied: list[str]  # changed and applied fields
+    restart: list[str]  # changed variables that need a restart
 
 
 def compare_settings(old: Settings, new: Settings) -> SettingsChange:
-    """Compare the current settings of a server to those that were read again."""
+    """Compare a server's current settings with the new ones."""
     changed = [name for name in Settings.model_fields if getattr(old, name) != getattr(new, name)]
     reloadable = RELOADABLE
-    if not new.has_keys:  # a server without keys refuses pages of other origins, by a middleware that is added at start
+    if not new.has_keys:  # without keys, a middleware added at start rejects pages from other origins
         reloadable -= {"api_keys", "keys"}
     applied = [name for name in changed if name in reloadable]
     restart = [f"{PREFIX}{name.upper()}" for name in changed if name not in reloadable]
@@ -44,25 +44,25 @@ def compare_settings(old: Settings, new: Settings) -> SettingsChange:
 
 @dataclass(frozen=True, slots=True)
 class ReloadReport:
-    """What one process of a server did when it was told to read its settings again."""
+    """The result of a reload in one process."""
 
     pid: int
-    begun: int  # `time.monotonic_ns()`, which the processes of a machine share
-    applied: Sequence[str] = ()  # fields that changed and are applied
-    restart: Sequence[str] = ()  # variables that changed and need a restart
+    begun: int  # `time.monotonic_ns()`, shared by the processes on a machine
+    applied: Sequence[str] = ()  # changed and applied fields
+    restart: Sequence[str] = ()  # changed variables that need a restart
     backends: Sequence[str] = ()
-    problems: Sequence[str] = ()  # why the new settings were refused
-    workers: Sequence[int] = ()  # the processes that it told to do so in its place
+    problems: Sequence[str] = ()  # reasons to reject the new settings
+    workers: Sequence[int] = ()  # the parent process's workers, which reload instead
 
     def write(self, directory: Path) -> None:
-        """Write the report in place of the last one of this process; raises `OSError`."""
+        """Write the report, replacing this process's last report; raises `OSError`."""
         new = directory / f"{self.pid}.new"
         new.write_text(json.dumps(asdict(self)), encoding="utf-8")
         os.replace(new, directory / f"{self.pid}.json")
 
     @classmethod
     def read_all(cls, directory: Path) -> dict[int, ReloadReport]:
-        """Return the last report of each process, by its id."""
+        """Return each process's last report, by process id."""
         reports = {}
         for path in directory.glob("*.json"):
             with suppress(FileNotFoundError):  # the server ends

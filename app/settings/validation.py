@@ -1,7 +1,7 @@
 """
-Validators of settings, and the annotated types that use them.
+Validators for settings, and the annotated types that use them.
 
-Their messages state what would be valid and never contain the value, which may be a secret.
+Messages state the valid form and never contain the value, which can be a secret.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def decode_json(value: object) -> object:
 
 
 def _importable(path: str, *, or_one_of: Collection[str]) -> str:
-    """Check a name that is one of `or_one_of`, or an import path such as `package.module:Class`."""
+    """Validate a name from `or_one_of` or an import path such as `package.module:Class`."""
     if path in or_one_of:
         return path
     if ":" not in path:
@@ -73,7 +73,7 @@ def _single_backend(name: str) -> str:
 
 
 def check_backend_url(url: str) -> str:
-    """Check a base URL, and remove its trailing slash."""
+    """Validate a base URL, and remove its trailing slash."""
     url = url.rstrip("/")
     if not url:
         return url
@@ -85,7 +85,7 @@ def check_backend_url(url: str) -> str:
 
 
 def _required_by_openai(url: str, info: ValidationInfo) -> str:
-    """Check that a backend behind HTTP has a base URL; the field `backend` comes before this one."""
+    """Require a base URL for a backend with HTTP. The field `backend` is validated first."""
     if not url and info.data.get("backend") == "openai":
         raise ValueError("must be the base URL of a model server, such as http://localhost:8000/v1")
     return url
@@ -95,19 +95,19 @@ def _is_web_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
         return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # an invalid port, or an unbalanced bracket
+    except ValueError:  # an invalid port or an unbalanced bracket
         return False
 
 
 def _origin(origin: str) -> str:
-    """Check an origin: browsers send it without a path, so anything else would never match."""
+    """Validate an origin: browsers send it without a path, so that any other form would never match."""
     if origin not in {"*", "null"} and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#\s]+", origin):
         raise ValueError("must be an origin without a slash or a path after it, such as https://chat.example; or *")
     return origin
 
 
 def _host_name(name: str) -> str:
-    """Check a host name or a pattern of subdomains, and return it in lower case."""
+    """Validate a host name or a subdomain pattern, and convert it to lower case."""
     name = name.lower().removesuffix(".")
     if name != "*" and not re.fullmatch(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*", name):
         raise ValueError("must be a host name without a port, such as chat.example; *.example for subdomains; or *")
@@ -148,7 +148,7 @@ def _profile_name(name: str) -> str:
 
 
 def _access(value: object) -> object:
-    """Normalize a page's access, which used to be a boolean."""
+    """Normalize a page's access, formerly a boolean."""
     return {"true": "open", "1": "open", "false": "off", "0": "off"}.get(
         str(value).lower(), value.lower() if isinstance(value, str) else value
     )
@@ -163,7 +163,7 @@ AllowedOrigins: TypeAlias = Annotated[list[Annotated[str, AfterValidator(_origin
 
 
 def check_header_value(key: SecretStr) -> SecretStr:
-    """Check a key that is sent in a header, which can only hold printable ASCII."""
+    """Validate a key for a header: printable ASCII only."""
     value = key.get_secret_value()
     if not (value.isascii() and value.isprintable()):
         raise ValueError("must be printable ASCII: a header cannot contain anything else")
@@ -178,7 +178,7 @@ def _network(address: str) -> str:
 
 
 def _arguments(command: object) -> object:
-    """Split a command as a shell does; an empty one has no arguments."""
+    """Split a command like a shell; an empty command has no arguments."""
     return shlex.split(command) if isinstance(command, str) else command
 
 

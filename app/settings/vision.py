@@ -1,4 +1,4 @@
-"""The table `[vision]`: the model that describes images for models that accept none."""
+"""The table `[vision]`: the model that describes images for text-only models."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ class VisionSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     backend: str = "default"
-    """Name of the backend that describes images."""
+    """Backend for image descriptions."""
     model: str
-    """The model that describes images."""
+    """Model for image descriptions."""
     max_images: int = Field(20, ge=1)
-    """Images of one response that are described at most; a note takes the place of others."""
+    """Maximum number of described images per response; a note replaces others."""
     max_output_tokens: int = Field(1000, ge=1)
     """Maximum length of a description."""
     timeout: float = Field(60, gt=0)
-    """Seconds that a description may take."""
+    """Timeout for a description, in seconds."""

@@ -1,4 +1,4 @@
-"""The settings of one webhook: a table `[webhooks.NAME]` of the TOML file."""
+"""A table `[webhooks.NAME]` in the TOML file: one webhook."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ WebhookEvent = Literal[
     "batch.cancelled",
 ]
 SECRET_PREFIX = "whsec_"
-_KEY_BYTES = range(24, 65)  # as Standard Webhooks requires
+_KEY_BYTES = range(24, 65)  # required by Standard Webhooks
 
 
 def signing_key(secret: str) -> bytes:
-    """Return the key in a secret of the form `whsec_` and base64; raises `ValueError`."""
+    """Return the key in a secret (`whsec_` and base64); raises `ValueError`."""
     try:
         key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
     except binascii.Error:
@@ -61,18 +61,18 @@ def _secret(secret: SecretStr) -> SecretStr:
 
 
 class WebhookSettings(BaseModel):
-    """A server that receives the events of background responses and of batches."""
+    """A server that receives events about background responses and batches."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     url: Annotated[str, AfterValidator(_webhook_url)]
-    """Where events are sent by POST."""
+    """URL for events, sent by POST."""
     secret: Annotated[SecretStr, AfterValidator(_secret)] | None = None
-    """`whsec_` and a key in base64: signs events, as OpenAI's are signed."""
+    """`whsec_` and a base64 key: signs events like OpenAI's webhooks."""
     secret_env: str | None = None
-    """Name of the variable, in the environment or `.env`, that holds the secret; in place of `secret`."""
+    """Name of the variable, in the environment or `.env`, with the secret; instead of `secret`."""
     events: list[WebhookEvent] = [*get_args(WebhookEvent)]
-    """The events to send; all where it is left out."""
+    """The events to send; by default all."""
 
     _key: bytes = PrivateAttr(b"")
 
@@ -92,10 +92,10 @@ class WebhookSettings(BaseModel):
 
     @property
     def signing_secret(self) -> str:
-        """The secret as it is written, with its prefix."""
+        """The configured secret, with its prefix."""
         return self.secret.get_secret_value() if self.secret else variable(self.secret_env or "")
 
     @property
     def key(self) -> bytes:
-        """The key that signs."""
+        """The signing key."""
         return self._key

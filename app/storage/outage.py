@@ -44,7 +44,7 @@ class Outage:
     def begins(self, reason: str) -> APIError:
         """Record a failure, and return the error to raise; `reason` must not contain secrets or records."""
         if self._reason is None:
-            logger.warning("%s is unavailable: %s", self._store, reason)
+            logger.warning("store unavailable", extra={"store": self._store, "reason": reason})
         self._reason = reason
         error = self._error()
         error.add_note(f"{self._store}: {reason}")
@@ -56,12 +56,12 @@ class Outage:
             return self.begins(self._reason)
         if (now := time.monotonic()) - self._warned_at >= _BUSY_INTERVAL:
             self._warned_at = now
-            logger.warning("%s is busy: %s", self._store, reason)
+            logger.warning("store busy", extra={"store": self._store, "reason": reason})
         error = self._busy()
         error.add_note(f"{self._store}: {reason}")
         return error
 
     def ends(self) -> None:
         if self._reason is not None:
-            logger.info("%s is available again", self._store)
+            logger.info("store recovered", extra={"store": self._store})
             self._reason = None

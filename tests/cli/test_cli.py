@@ -318,8 +318,8 @@ def test_reload_applies_keys_limits_and_log_level_and_names_what_needs_a_restart
             connection.send(json.dumps({"type": "response.create", "model": "demo", "input": "Hello!"}))
             assert json.loads(connection.recv(TIMEOUT))["error"]["code"] == "invalid_api_key"
         log = log_of(tmp_path)
-        assert log.count("need a restart: ANTIPHON_HEARTBEAT, ANTIPHON_STORE_URL") == 2
-        assert log.count("changed api_keys, limit_requests_per_minute, log_level; the backends are default") == 2
+        assert log.count('require a restart settings="ANTIPHON_HEARTBEAT, ANTIPHON_STORE_URL"') == 2
+        assert log.count('changed="api_keys, limit_requests_per_minute, log_level" backends=default') == 2
         body = json.dumps({"model": "demo", "input": "Hello!"}).encode()
         headers = {"Authorization": "Bearer key-two", "Content-Type": "application/json"}
         request = urllib.request.Request(f"{address}/v1/responses", body, headers)
@@ -335,7 +335,7 @@ def test_reload_of_invalid_settings_changes_nothing(tmp_path: Path) -> None:
     with served(tmp_path) as (process, address):
         for changed, words in (
             ("ANTIPHON_API_KEYS=key-two\nANTIPHON_LOG_LEVEL=loud\n", "settings not reloaded"),
-            ("", "need a restart: ANTIPHON_API_KEYS"),
+            ("", "require a restart settings=ANTIPHON_API_KEYS"),
         ):
             dotenv.write_text(changed)
             process.send_signal(signal.SIGHUP)
@@ -398,7 +398,7 @@ def test_option_overrides_its_variable_and_the_variable_dotenv(tmp_path: Path) -
     )
     with served(tmp_path, ANTIPHON_STORE_URL="sqlite:///variable.db", ANTIPHON_PORT="2") as (_, address):
         first = json.loads(log_of(tmp_path).splitlines()[0])
-    assert (first["message"], first["address"], first["store"]) == ("serving", address, "sqlite:///variable.db")
+    assert (first["message"], first["address"], first["store"]) == ("server started", address, "sqlite:///variable.db")
 
 
 def test_two_workers_share_the_store_and_stop_at_sigterm(tmp_path: Path) -> None:
@@ -429,7 +429,7 @@ def test_workers_at_sighup_take_the_new_backends_and_refuse_removed_keys(tmp_pat
             assert statuses(address) == [200, 200]
         file.write_text(table("after", "bob"))
         process.send_signal(signal.SIGHUP)
-        wait_for_log(process, tmp_path, "settings reloaded: changed backends, keys; the backends are after", times=2)
+        wait_for_log(process, tmp_path, 'settings reloaded changed="backends, keys" backends=after', times=2)
         for _ in range(8):
             assert statuses(address) == [401, 200]
             asked = {"model": "after", "input": "Hello!"}

@@ -19,6 +19,7 @@ import pytest
 
 from app.responses.tool_loop.sessions import MAX_DECLARED
 from tests.clients.answers import saying
+from tests.support.logs import all_text
 from tests.support.mcp_lab import LONG_NAME, PIXEL, Lab
 from tests.support.serving import antiphon
 from tests.support.upstream import DONE, Upstream, call, finish, sse, usage
@@ -541,7 +542,7 @@ async def test_mcp_secrets_of_a_caller_are_nowhere(
     assert not any("CANARY-key-of-ours" in str(headers) for headers in lab.headers)
     with contextlib.closing(apsw.Connection(str(tmp_path / "store.db"))) as database:
         rows = database.execute("SELECT record, entry FROM records UNION SELECT data, NULL FROM batches").fetchall()
-    everything = [json.dumps(seen), stored, items, metrics, str(rows), caplog.text, wrong.text]
+    everything = [json.dumps(seen), stored, items, metrics, str(rows), all_text(caplog), wrong.text]
     everything += [request.body.decode() for request in upstream.requests]
     assert [text for text in everything if "CANARY" in text] == []
 

@@ -296,7 +296,7 @@ async def test_reload_at_sighup_serves_new_requests_by_the_new_backends(
 
         configure(f'[backends.other]\nurl = "{three[1].url}"\nmodels = ["m*"]\n')
         os.kill(os.getpid(), signal.SIGHUP)
-        await until(lambda: "changed backends; the backends are other" in capsys.readouterr().err)
+        await until(lambda: "changed=backends backends=other" in capsys.readouterr().err)
         assert await ask(http) == "new"
         assert await ask(http, "x") == "No backend serves the model 'x'. Available: m*."
         go.set()
@@ -336,8 +336,8 @@ async def test_reload_of_invalid_settings_changes_nothing_and_is_logged(
     async with serving(create_app(load_settings(), reload=load_settings)) as url, client(url) as http:
         configure(text)
         os.kill(os.getpid(), signal.SIGHUP)
-        await until(lambda: "settings not reloaded, since they are invalid: " in caplog.text)
-        assert why in caplog.text
+        await until(lambda: "settings not reloaded" in caplog.text)
+        assert why in "".join(record.__dict__.get("reason", "") for record in caplog.records)
         assert await ask(http) == "Hello"
 
 

@@ -77,7 +77,7 @@ async def test_answer_that_cannot_be_completed_ends(caplog: pytest.LogCaptureFix
     assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
     failed = events[-1]["response"]
     assert (failed["output"][0]["content"][0]["text"], failed["usage"]["output_tokens"] > 0) == ("Hel", True)
-    assert records_of(caplog, "app.responses")[-1].getMessage() == "an answer could not be ended"
+    assert records_of(caplog, "app.responses")[-1].getMessage() == "backend response completion failed"
 
 
 @pytest.mark.parametrize("count", [-math.inf, math.inf, math.nan])

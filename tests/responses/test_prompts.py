@@ -136,9 +136,9 @@ async def test_prompt_without_a_folder_is_not_found(backend: Scripted) -> None:
         ("a.toml", "instruction = 'x'", "instruction: unknown key; did you mean instructions?"),
         ("a.toml", "variables = { b = 'c' }", "instructions: is missing"),
         ("a.toml", "x", "a.toml: "),
-        ("a.toml", "instructions = 'x'\nvariables = { b = 'c' }", "b is not in the instructions"),
+        ("a.toml", "instructions = 'x'\nvariables = { b = 'c' }", "b must occur in the instructions"),
         ("a b.md", "x", "letters, digits"),
-        ("support.txt", "x", "two prompts of this name"),
+        ("support.txt", "x", "must not have the name of another prompt"),
     ],
 )
 def test_prompt_file_that_is_invalid_is_named(folder: Path, name: str, text: str, problem: str) -> None:

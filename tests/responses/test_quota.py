@@ -193,6 +193,6 @@ async def test_quota_changed_at_sighup_applies_to_the_next_request(
             assert (await http.post("/responses", json=LARGE)).status_code == 200
             toml.write_text(f"max_stored_bytes = {LIMIT}")
             os.kill(os.getpid(), signal.SIGHUP)
-            while "settings reloaded: changed max_stored_bytes" not in capsys.readouterr().err:
+            while "settings reloaded changed=max_stored_bytes" not in capsys.readouterr().err:
                 await asyncio.sleep(0.005)
             assert_full(await http.post("/responses", json=LARGE))

@@ -175,7 +175,7 @@ async def test_webhook_that_is_never_accepted_ends(receiver: Receiver, caplog: p
         clock.now += 30 * 3600
     assert len(receiver.requests) == 11
     assert await store.all(BUCKET) == {}
-    assert "webhook given up" in caplog.text
+    assert "webhook delivery abandoned" in caplog.text
     await webhooks.aclose()
 
 

@@ -165,9 +165,10 @@ async def test_server_that_is_unavailable_is_an_outage_until_it_is_back(
             await store.get(CHAIN, "resp_1")
     await asyncio.to_thread(private.start)
     assert await store.get(CHAIN, "resp_1") == b"1"
-    first, last = (record.message for record in records_of(caplog, "app.storage"))
-    assert first.startswith(f"PostgreSQL at 127.0.0.1:{private.port}/antiphon is unavailable: ")
-    assert last == f"PostgreSQL at 127.0.0.1:{private.port}/antiphon is available again"
+    records = records_of(caplog, "app.storage")
+    assert [record.message for record in records] == ["store unavailable", "store recovered"]
+    assert {record.__dict__["store"] for record in records} == {f"PostgreSQL at 127.0.0.1:{private.port}/antiphon"}
+    assert records[0].__dict__["reason"]
 
 
 async def test_server_that_hangs_is_an_outage(private: PostgresServer) -> None:
@@ -216,9 +217,8 @@ async def test_call_without_a_free_connection_is_busy_and_not_an_outage(
         await store.get(CHAIN, "resp_1")
     assert busy.value.status == 503
     await store._client._pool.release(connection)
-    assert [record.message for record in records_of(caplog, "app.storage")] == [
-        f"PostgreSQL at 127.0.0.1:{private.port}/antiphon is busy: all 1 connections are in use"
-    ]
+    (record,) = records_of(caplog, "app.storage")
+    assert (record.message, record.__dict__["reason"]) == ("store busy", "all 1 connections are in use")
     await store.aclose()
 
 

@@ -1,4 +1,4 @@
-"""What a test finds in the log."""
+"""Log records in tests."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ import pytest
 
 def records_of(caplog: pytest.LogCaptureFixture, logger: str) -> list[logging.LogRecord]:
     """
-    Return the records of a logger and of those below it.
+    Return the records of a logger and its children.
 
-    `caplog` has those of every thread of the process: an exporter that an earlier test has started may log at any time.
+    `caplog` contains records from every thread: an exporter started by an earlier test can log at any time.
     """
     return [record for record in caplog.records if f"{record.name}.".startswith(f"{logger}.")]
+
+
+def all_text(caplog: pytest.LogCaptureFixture) -> str:
+    """Return all messages, tracebacks and fields, in which a secret must not occur."""
+    return caplog.text + repr([record.__dict__ for record in caplog.records])

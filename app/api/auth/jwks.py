@@ -113,9 +113,9 @@ class SigningKeys:
             self._use(await self._load())
             wait = MIN_INTERVAL
         except KeySetError as error:
-            logger.warning("signing keys not fetched", extra={"reason": str(error)})
+            logger.warning("signing key request failed", extra={"reason": str(error)})
         except Exception:
-            logger.exception("signing keys not fetched")
+            logger.exception("signing key request failed")
         finally:
             self._due = self._clock() + wait
             self._fetching = None

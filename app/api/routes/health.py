@@ -55,10 +55,10 @@ class _Check:
             await self._check()
         except APIError as error:
             if not self._failing:
-                logger.warning("not ready: %s", self._name, extra=error.log_fields())
+                logger.warning("readiness check failed", extra={"check": self._name, **error.log_fields()})
             self._failing = True
             return error.reason
         if self._failing:
-            logger.info("ready again: %s", self._name)
+            logger.info("readiness check recovered", extra={"check": self._name})
         self._failing = False
         return "ok"

@@ -159,7 +159,7 @@ class WebSocketConnection:
                 await self._close(SERVICE_RESTART)
         finally:
             await end(reading, *self._tasks())
-            logger.info("socket closed")
+            logger.info("WebSocket closed")
 
     def _tasks(self) -> list[asyncio.Task[None]]:
         return [lane.task for lane in self._lanes.values() if lane.task]

@@ -226,7 +226,7 @@ class HTTPProtocol(HttpToolsProtocol):
         if self._refused:
             return
         self._refused = True
-        self.logger.warning("%s", error.message)
+        self.logger.warning("HTTP request rejected", extra={"reason": error.message})
         self._cancel_timer()
         if self.cycle and not (self.cycle.response_complete or self.cycle.more_body):
             return  # the previous request is complete and still gets its response

@@ -117,7 +117,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         """Close the connection with 1008. Received data is discarded until the client has read the close frame."""
         if self.close_sent or self.transport.is_closing():
             return
-        self.logger.warning("WebSocket closed: %s", reason)
+        self.logger.warning("WebSocket rejected", extra={"reason": reason})
         if not self.handshake_complete:
             self.transport.close()
             return

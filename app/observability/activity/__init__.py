@@ -1,13 +1,13 @@
 """
-What happens now, and what happened in the last hours, in all processes of a store.
+Current and recent activity, in all processes that share a store.
 
     activity = Activity(store, backends=router.state)   # an observer of all responses
     activity.refused(refusal)
     await activity.hours(24)                             # counts, durations and refusals
-    await activity.now()                                 # running responses, and loads of backends
+    await activity.now()                                 # running responses and backend load
 
-Each process counts in memory, and puts records of bounded size into the store: one for each hour, which is deleted a
-day later, and one for what it does now while it works. No record has content of a request or of a response.
+Each process counts in memory and stores records with a bounded size: one per hour, deleted a day later, and one with
+its current state while it is active. Records never contain request or response content.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from app.stores import Store
 
 logger = logging.getLogger(__name__)
 
-HOURS = 24  # that are kept
-PUBLISHING = 2.0  # seconds between two records of a process that works
+HOURS = 24  # retention
+PUBLISHING = 2.0  # seconds between an active process's records
 PUBLISHING_TIMEOUT = 5.0  # seconds
-_STALE = 15.0  # seconds after which a process that has written nothing does not work any more
-_LISTED = 200  # running responses of a process, those that began last
-_NOW, _HOURS = "server:now", "server:hours"  # no owner of a caller has these names
+_STALE = 15.0  # seconds without a record after which a process counts as gone
+_LISTED = 200  # running responses listed per process: the most recent
+_NOW, _HOURS = "server:now", "server:hours"  # cannot collide with a caller's owner id
 
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """What the processes of a store do now."""
+    """The current activity of all processes that share a store."""
 
-    states: Sequence[JSONObject]  # of each process: `running` and `backends`
-    whole: bool  # whether the store could tell of the other processes
+    states: Sequence[JSONObject]  # per process: `running` and `backends`
+    whole: bool  # whether the other processes' states are included
 
 
 class Activity(Observer):
-    """The activity of this process, and of all that share its store."""
+    """The activity of this process and of all others with the same store."""
 
     def __init__(
         self,
@@ -60,29 +60,29 @@ class Activity(Observer):
         backends: Callable[[], list[JSONObject]] = lambda: [],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`backends` returns the state of the backends in this process; `clock` the Unix time."""
+        """`backends` returns the backend states in this process; `clock` the Unix time."""
         self._store = store
         self._backends = backends
         self._clock = clock
-        self._process = secrets.token_hex(8)  # the name of its records
-        self._running: dict[int, tuple[float, ResponseLifecycle]] = {}  # in the order of their start
-        self._hours: dict[int, ActivityHour] = {}  # the current one, and those before it that are not stored yet
-        self._shown = False  # whether the store has a record of what this process does now
+        self._process = secrets.token_hex(8)  # names this process's records
+        self._running: dict[int, tuple[float, ResponseLifecycle]] = {}  # in start order
+        self._hours: dict[int, ActivityHour] = {}  # the current hour, and earlier ones not yet stored
+        self._shown = False  # whether the store contains a current-state record from this process
         self._started = False
         self._publishing: asyncio.Task[None] | None = None
 
     # Observing.
 
     def on_start(self, lifecycle: ResponseLifecycle) -> None:
-        """Note a response that runs from now on."""
+        """Add a running response."""
         self._running[id(lifecycle)] = self._clock(), lifecycle
         self._publish()
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
-        """Count a response that has ended."""
+        """Count a finished response."""
         self._running.pop(id(lifecycle), None)
         if _is_refused(lifecycle):
-            return  # it is counted by what answers the request: see `refused`
+            return  # counted as an HTTP refusal: see `refused`
         now = self._clock()
         counts = self._current().of(now, lifecycle.key, str(lifecycle.response.get("model") or ""))
         counts.requests += 1
@@ -93,7 +93,7 @@ class Activity(Observer):
         self._publish()
 
     def refused(self, refusal: Refusal) -> None:
-        """Note a request that was refused."""
+        """Count a rejected request."""
         hour = self._current()
         hour.of(refusal.at, refusal.key, "").refused += 1
         hour.refuse(refusal)
@@ -110,15 +110,15 @@ class Activity(Observer):
     # Reading.
 
     async def hours(self, number: int) -> list[ActivityHour]:
-        """Return what happened in the last hours, up to `HOURS`, in each process; raises `StoreUnavailable`."""
+        """Return the last hours, at most `HOURS`, one object per process and hour; raises `StoreUnavailable`."""
         last = self._current().start
         records = await self._store.all(_HOURS)
-        records |= {self._name(hour): hour.record() for hour in self._hours.values()}  # newer than what is stored
+        records |= {self._name(hour): hour.record() for hour in self._hours.values()}  # newer than the stored records
         found = [record for name, record in records.items() if _start(name) > last - number * HOUR]
         return await asyncio.to_thread(lambda: [*map(ActivityHour.read, found)])
 
     async def now(self) -> Now:
-        """Return what this process does, and what the others of its store do, as far as that is available."""
+        """Return the current activity; without the other processes during a store outage."""
         own = self._state()
         try:
             records = await self._store.all(_NOW)
@@ -138,13 +138,13 @@ class Activity(Observer):
     # Writing.
 
     def start(self) -> None:
-        """Write to the store from now on; to be called in the event loop."""
+        """Start writing to the store; call this in the event loop."""
         self._started = True
         if self._works():
             self._publish()
 
     async def aclose(self) -> None:
-        """Store what happened, and that this process does nothing any more."""
+        """Store the counts, and delete this process's current state."""
         self._started = False
         await end(self._publishing)
         self._running.clear()
@@ -160,11 +160,11 @@ class Activity(Observer):
             self._publishing = asyncio.get_running_loop().create_task(self._write_periodically())
 
     async def _write_periodically(self) -> None:
-        """Write while there is something to write."""
+        """Write until nothing has changed."""
         try:
             while self._works() or self._shown:
                 await asyncio.sleep(PUBLISHING)
-                with contextlib.suppress(StoreUnavailable, TimeoutError):  # an outage is logged by the store
+                with contextlib.suppress(StoreUnavailable, TimeoutError):  # the store logs its outages
                     async with asyncio.timeout(PUBLISHING_TIMEOUT):
                         await self._write()
         except Exception:
@@ -184,7 +184,7 @@ class Activity(Observer):
                 await self._write_hour(hour)
 
     async def _write_hour(self, hour: ActivityHour) -> None:
-        """Store an hour; the first time, delete the records of the day before."""
+        """Store an hour; the first time, delete records from the day before."""
         if hour.fresh:
             for name in await self._store.names(_HOURS):
                 if _start(name) <= hour.start - HOURS * HOUR:
@@ -202,7 +202,7 @@ class Activity(Observer):
 
 
 def _start(name: str) -> int:
-    """Return the start of the hour that a record of this name is of."""
+    """Return the hour's start from a record name."""
     return int(name.partition("-")[0])
 
 
@@ -221,7 +221,7 @@ def _described(began: float, lifecycle: ResponseLifecycle) -> JSONObject:
 
 
 def _is_refused(lifecycle: ResponseLifecycle) -> bool:
-    """Return whether the request is answered with a 4xx, and not with a response."""
+    """Return whether the caller received a 4xx error instead of a response."""
     failure = lifecycle.failure
     if failure is None or failure.status >= 500 or isinstance(failure, RefusedRequest):
         return False

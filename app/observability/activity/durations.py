@@ -1,4 +1,4 @@
-"""Durations, counted so that their quantiles can be told for any processes and hours together."""
+"""Duration histograms, merged across processes and hours to get quantiles."""
 
 from __future__ import annotations
 
@@ -8,30 +8,29 @@ from collections import Counter
 from collections.abc import Iterable
 
 _SHORTEST = 0.001  # seconds
-_GROWTH = 2**0.25  # of the limit of a class from one to the next, so that a quantile is at most a tenth off
-_CLASSES = 100  # the last one has all that is longer than nine hours
-_LIMITS = [_SHORTEST * _GROWTH ** (number + 0.5) for number in range(_CLASSES - 1)]  # of each class but the last
+_GROWTH = 2**0.25  # ratio between adjacent bucket limits; quantiles are at most 10 % off
+_CLASSES = 100  # the last bucket holds everything above nine hours
+_LIMITS = [_SHORTEST * _GROWTH ** (number + 0.5) for number in range(_CLASSES - 1)]  # all buckets but the last
 
 
 class Durations:
-    """How many durations there are in each of a fixed number of classes."""
+    """A histogram with a fixed number of buckets."""
 
     __slots__ = ("_counts",)
 
     def __init__(self, counts: Iterable[tuple[int, int]] = ()) -> None:
-        """`counts` are those of `pairs`."""
+        """`counts` is a result from `pairs`."""
         self._counts = Counter(dict(counts))
 
     def add(self, seconds: float) -> None:
-        """Count a duration."""
         self._counts[bisect(_LIMITS, seconds)] += 1
 
     def include(self, others: Durations) -> None:
-        """Count other durations too."""
+        """Add another histogram's counts."""
         self._counts.update(others._counts)
 
     def quantile(self, share: float) -> float | None:
-        """Return the seconds that this share of the durations does not exceed; None if there are none."""
+        """Return the quantile in seconds; None without durations."""
         left = math.ceil(share * self._counts.total())
         for number in sorted(self._counts):
             left -= self._counts[number]
@@ -40,5 +39,5 @@ class Durations:
         return None
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Return the numbers of the classes that have any, with how many they have."""
+        """Return the non-empty buckets as (number, count)."""
         return sorted(self._counts.items())

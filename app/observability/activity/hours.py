@@ -1,4 +1,4 @@
-"""What happened in one hour in one process: requests and their durations, and requests that were refused."""
+"""Requests, durations and refusals in one hour and process."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from app.core.types import JSONObject
 from app.observability.activity.durations import Durations
 
 HOUR = 3600
-SLOT = 300  # seconds, for which requests are counted together
+SLOT = 300  # seconds counted together
 OTHER = "other"
-_MAX_KEYS, _MODELS_OF_KEY = 200, 20  # in an hour; the others are counted together, since callers may invent names
-_MAX_COUNTS = 2000  # of an hour; then no further names get counts of their own
-_MAX_OWNERS, _REFUSALS_OF_OWNER = 50, 20  # so that no caller's refusals displace those of others
+_MAX_KEYS, _MODELS_OF_KEY = 200, 20  # per hour; further names, which callers can invent, become `other`
+_MAX_COUNTS = 2000  # per hour; further names become `other`
+_MAX_OWNERS, _REFUSALS_OF_OWNER = 50, 20  # keep one caller's refusals from evicting those of others
 
 
 class Refusal(NamedTuple):
-    """A request that was refused, without any of its content."""
+    """A rejected request, without its content."""
 
     at: float  # Unix time
     owner: str
-    key: str  # its name
-    endpoint: str  # such as `POST /v1/responses`
+    key: str  # name
+    endpoint: str  # for example `POST /v1/responses`
     status: int
     type: str
     code: str | None
-    param: str | None  # the parameter of a request for a response
+    param: str | None  # only for `POST /v1/responses`
     request_id: str
 
 
 @dataclass(slots=True)
 class RequestCounts:
-    """The requests of one key to one model in one slot."""
+    """Request counts per key, model and slot."""
 
-    requests: int = 0  # that a model was asked for
-    failed: int = 0  # of these
-    refused: int = 0  # beside these
+    requests: int = 0  # sent to a model
+    failed: int = 0  # included in `requests`
+    refused: int = 0  # not included in `requests`
     first_token: Durations = field(default_factory=Durations)
     total: Durations = field(default_factory=Durations)
 
     def include(self, other: RequestCounts) -> None:
-        """Add the counts of other requests."""
+        """Add another object's counts."""
         self.requests += other.requests
         self.failed += other.failed
         self.refused += other.refused
@@ -55,19 +55,19 @@ class RequestCounts:
 
 
 class ActivityHour:
-    """The counts of an hour by slot, key and model, and its last refusals."""
+    """Hourly counts by slot, key and model, and the last refusals."""
 
     def __init__(self, start: int) -> None:
-        """`start` is the Unix time of its beginning."""
+        """`start` is a Unix time."""
         self.start = start
-        self.fresh = True  # whether it has not been stored yet
-        self.changed = False  # whether it has changed since it was stored
+        self.fresh = True  # never stored before
+        self.changed = False  # differs from the stored record
         self.counts: dict[tuple[int, str, str], RequestCounts] = {}
-        self._models: dict[str, set[str]] = {}  # of each key
-        self._refusals: dict[str, deque[Refusal]] = {}  # by owner, the last refused one last
+        self._models: dict[str, set[str]] = {}  # by key
+        self._refusals: dict[str, deque[Refusal]] = {}  # by owner, least recently refused first
 
     def of(self, now: float, key: str, model: str) -> RequestCounts:
-        """Return the counts of a key and model at a Unix time of this hour, to be added to."""
+        """Return the mutable counts for a key and model at a Unix time in this hour."""
         self.changed = True
         slot = int(now) // SLOT * SLOT
         if (counts := self.counts.get((slot, key, model))) is not None:
@@ -82,7 +82,7 @@ class ActivityHour:
         return self.counts.setdefault((slot, key, model), RequestCounts())
 
     def refuse(self, refusal: Refusal) -> None:
-        """Add a refusal, in place of the oldest one if there are too many."""
+        """Add a refusal, and evict the oldest beyond the limits."""
         of_owner = self._refusals.pop(refusal.owner, None) or deque(maxlen=_REFUSALS_OF_OWNER)
         of_owner.append(refusal)
         self._refusals[refusal.owner] = of_owner
@@ -91,11 +91,11 @@ class ActivityHour:
 
     @property
     def refusals(self) -> Iterator[Refusal]:
-        """The refusals, in any order."""
+        """All refusals, unordered."""
         return (refusal for of_owner in self._refusals.values() for refusal in of_owner)
 
     def record(self) -> bytes:
-        """Return the hour as it is stored."""
+        """Encode the hour for the store."""
         counts = [
             [*name, each.requests, each.failed, each.refused, each.first_token.pairs(), each.total.pairs()]
             for name, each in self.counts.items()
@@ -104,7 +104,7 @@ class ActivityHour:
 
     @classmethod
     def read(cls, record: bytes) -> ActivityHour:
-        """Return the hour of a record."""
+        """Decode an hour from the store."""
         fields: JSONObject = orjson.loads(record)
         hour = cls(fields["start"])
         for slot, key, model, requests, failed, refused, first, total in fields["counts"]:

@@ -1,10 +1,9 @@
 """
-OpenTelemetry traces and metrics, by its semantic conventions for HTTP and for generative AI.
+OpenTelemetry traces and metrics, following its semantic conventions for HTTP and generative AI.
 
-A request is a span. Each request to a backend is a child span, whose context is propagated to the backend. With hosted
-tools each round is a span, the parent of those of its request to the backend and of its calls. Spans have no prompts or
-answers, and a failure of tracing never affects a response. This module needs the extra `otel`, and is
-imported only if it is enabled.
+Each request has a span. Backend requests are child spans, whose context is propagated to the backend. With hosted
+tools, each round is a span, the parent of its backend request and its calls. Spans omit prompts and answers by default.
+Tracing failures never affect a response. This module needs the extra `otel`, and is imported only if tracing is on.
 
 https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/
 """
@@ -41,11 +40,11 @@ from app.observability.tracing.requests import TracedRequests
 from app.observability.tracing.spans import conversation_attribute, harmless, mark_failed, round_span
 from app.runtime.tasks import wait_for_event
 
-FLUSH_TIMEOUT = 5.0  # seconds to export pending data when the server shuts down
+FLUSH_TIMEOUT = 5.0  # seconds to export pending data at shutdown
 
 _OPERATION = {"gen_ai.operation.name": "chat"}
 
-# Buckets that the conventions advise, in seconds and in tokens.
+# Buckets recommended by the conventions, in seconds and tokens.
 _SECONDS = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92]
 _TO_FIRST = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0]
 _PER_TOKEN = [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5]
@@ -53,15 +52,15 @@ _TOKENS = [1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304
 
 
 def _is_exported(signal: str) -> bool:
-    """Return whether traces or metrics are exported: unless OpenTelemetry's variable for them is `none`."""
+    """Return whether traces or metrics are exported. OpenTelemetry's variable turns them off with `none`."""
     return os.environ.get(f"OTEL_{signal}_EXPORTER", "").strip().lower() != "none"
 
 
 class Tracing(Observer):
-    """The traces and metrics of one application, recorded with these providers."""
+    """Records one application's traces and metrics with the given providers."""
 
     def __init__(self, traces: TracerProvider, meters: MeterProvider, *, content: bool = False) -> None:
-        """`content`: whether spans have the prompts and answers of responses that are stored."""
+        """`content`: whether spans include the prompts and answers of stored responses."""
         self.content = content
         self._providers = (traces, meters)
         self.tracer = traces.get_tracer("antiphon", __version__)
@@ -84,8 +83,9 @@ class Tracing(Observer):
     @classmethod
     def from_environment(cls, *, content: bool = False) -> Tracing:
         """
-        Return tracing that exports by OTLP over HTTP, as OpenTelemetry's variables configure it; or with the providers
-        that are set already, for example by `opentelemetry-instrument`.
+        Export by OTLP over HTTP, configured by OpenTelemetry's environment variables.
+
+        Existing global providers, for example from `opentelemetry-instrument`, are used instead.
         """
         traces, meters = trace.get_tracer_provider(), metrics.get_meter_provider()
         resource = Resource.create({SERVICE_NAME: "antiphon", SERVICE_VERSION: __version__})
@@ -104,15 +104,15 @@ class Tracing(Observer):
         return BackendSpan(self, backend, request, server)
 
     def middleware(self, app: ASGIApp) -> ASGIApp:
-        """Return an application that records each request as a span."""
+        """Wrap an application to record each request as a span."""
         return TracedRequests(app, self.tracer)
 
     def on_start(self, lifecycle: ResponseLifecycle) -> None:
-        """Prepare the label of the response's model."""
+        """Prepare the label for the response's model."""
         self.models.expect(str(lifecycle.response["model"]))
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
-        """Record a response that has ended, once its model's label is known, and its failure in the request's span."""
+        """Record a finished response when its model label is known, and its failure in the request's span."""
         failure = lifecycle.failure
         if lifecycle.status == "failed" and (failure is None or failure.status >= 500):
             mark_failed(trace.get_current_span(), failure.code if failure else APIError.code)
@@ -133,7 +133,7 @@ class Tracing(Observer):
             self._each.record(each, attributes)
 
     def round(self, record: RoundRecord) -> AbstractContextManager[None]:
-        """Record a round as a span, the parent of those of its question and calls."""
+        """Record a round as a span, the parent of its backend request and calls."""
         return round_span(self.tracer, record)
 
     @contextmanager
@@ -152,7 +152,7 @@ class Tracing(Observer):
         attributes = {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": call.function,
-            "gen_ai.tool.type": "extension",  # the conventions' term for a tool that the server runs
+            "gen_ai.tool.type": "extension",  # the conventions' term for a tool run by the server
             "gen_ai.tool.call.id": call.call_id,
             "antiphon.tool": call.tool,
             **conversation_attribute(),
@@ -173,9 +173,9 @@ class Tracing(Observer):
             for provider in self._providers:
                 if shutdown := getattr(provider, "shutdown", None):
                     shutdown()
-            with suppress(RuntimeError):  # the loop is closed: the timeout is over
+            with suppress(RuntimeError):  # the loop was closed after the timeout
                 loop.call_soon_threadsafe(sent.set)
 
-        # A daemon thread, so that an unavailable collector does not delay the end of the process.
+        # A daemon thread, so that an unavailable collector does not delay the exit.
         threading.Thread(target=send, daemon=True).start()
         await wait_for_event(sent, FLUSH_TIMEOUT)

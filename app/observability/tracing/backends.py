@@ -1,4 +1,4 @@
-"""The spans of requests to backends."""
+"""Spans for backend requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from app.observability.tracing.spans import PROPAGATOR, conversation_attribute, 
 if TYPE_CHECKING:
     from app.observability.tracing import Tracing
 
-# The conventions' names of providers that differ from our profiles' names.
+# Providers with another name in the conventions than in our profiles.
 _PROVIDERS = {
     "azure": "azure.ai.openai",
     "gemini": "gcp.gemini",
@@ -40,7 +40,7 @@ _PROVIDERS = {
     "xai": "x_ai",
 }
 
-# The conventions' names of endpoints; others have their path.
+# Endpoints with a name in the conventions; others use their path.
 _OPERATIONS = {
     "/chat/completions": "chat",
     "/messages": "chat",
@@ -48,7 +48,7 @@ _OPERATIONS = {
     "/embeddings": "embeddings",
 }
 
-# Attributes of a span, by the field of the Chat Completions request.
+# Span attributes by Chat Completions request field.
 _REQUEST_ATTRIBUTES = {
     "temperature": "gen_ai.request.temperature",
     "top_p": "gen_ai.request.top_p",
@@ -66,7 +66,7 @@ _to_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
 
 
 class BackendSpan:
-    """The span of one request to a backend."""
+    """The span of one backend request."""
 
     def __init__(
         self, tracing: Tracing, backend: Backend, request: Question | RawRequest, server: tuple[str, str]
@@ -86,10 +86,10 @@ class BackendSpan:
         self._model = str(body["model"])
         self._began = clock()
         self._first: float | None = None
-        self._recorded: JSONObject = {}  # the latest metadata of the answer
+        self._recorded: JSONObject = {}  # the answer's latest metadata
         self._failure: dict[str, str] = {}
-        self._output: OutputMessage | None = None  # if the content is recorded
-        self._answer: RawAnswer | None = None  # of a request that is passed on
+        self._output: OutputMessage | None = None  # only if content is recorded
+        self._answer: RawAnswer | None = None  # for a passthrough request
         self.tap: Tap = self.record
         self._start(body, profile, server)
         self.headers: Mapping[str, str] = self._context() or {}
@@ -112,20 +112,20 @@ class BackendSpan:
 
     @harmless
     def _record_content(self, body: JSONMapping) -> None:
-        """Record the messages of the request now, and those of the answer at its end."""
+        """Record the request's messages now, and the answer's at its end."""
         self._span.set_attribute("gen_ai.input.messages", _to_json(input_messages(body)))
         self._output = OutputMessage()
 
     @harmless
     def _context(self) -> dict[str, str]:
-        """Return the headers that make the backend's own spans children of this one."""
+        """Return the headers that make the backend's spans children of this one."""
         headers: dict[str, str] = {}
         PROPAGATOR.inject(headers, set_span_in_context(self._span))
         return headers
 
     @harmless
     def record(self, deltas: Sequence[Delta]) -> None:
-        """Record the metadata of deltas, and their content if that is enabled."""
+        """Record the deltas' metadata, and their content if enabled."""
         if self._first is None:
             self._first = clock()
         for delta in deltas:
@@ -141,17 +141,17 @@ class BackendSpan:
                     self._recorded["finish"] = reason
 
     def accepted(self, answer: BackendExchange | RawAnswer) -> None:
-        """Keep the answer to a request that is passed on: its usage is known at its end."""
+        """Remember a passthrough answer: its usage is known at its end."""
         self._answer = cast(RawAnswer, answer) if self._passed_on else None
 
     def _fail(self, code: str) -> None:
-        """Record a refused or interrupted request by its code; the message may quote the prompt."""
+        """Record a rejected or interrupted request by its error code; the message can quote the prompt."""
         self._failure = {"error.type": code}
         mark_failed(self._span, code, code)
 
     @harmless
     def end(self, error: BaseException | None) -> None:
-        """End the span with the metadata of the answer, complete or not, and the error that ended it."""
+        """End the span with the answer's metadata, complete or not, and the final error."""
         if answer := self._answer:
             self._span.set_attribute("http.response.status_code", answer.status)
             if reported := answer.usage():

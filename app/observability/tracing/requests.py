@@ -1,4 +1,4 @@
-"""The spans of requests of clients."""
+"""Spans for client requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.observability import log_context
 from app.observability.tracing.spans import PROPAGATOR, conversation_attribute, harmless, mark_failed
 
-_UNTRACED = frozenset({"/healthz", "/health", "/readyz", "/metrics"})  # requested every few seconds
+_UNTRACED = frozenset({"/healthz", "/health", "/readyz", "/metrics"})  # polled every few seconds
 
 
 class TracedRequests:
@@ -46,7 +46,7 @@ class TracedRequests:
     def _begun(self, scope: Scope, method: str) -> Span:
         return self._tracer.start_span(
             method,
-            # Not in this task's context, which may be that of an earlier request on the connection.
+            # This task's context can belong to an earlier request on the connection.
             PROPAGATOR.extract(Headers(scope=scope), Context()),
             SpanKind.SERVER,
             {
@@ -68,7 +68,7 @@ def _answered(span: Span, status: int) -> None:
 def _ended(span: Span, scope: Scope, method: str) -> None:
     if route := getattr(scope.get("route"), "path", "").removeprefix(
         "/v1"
-    ):  # the same route with and without the prefix
+    ):  # the same route, with and without the prefix
         span.update_name(f"{method} {route}")
         span.set_attribute("http.route", route)
     if value := log_context.fields().get("response_id"):

@@ -1,4 +1,4 @@
-"""What all spans have in common, and the spans of rounds."""
+"""Shared span functions, and spans for rounds."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-# Only the trace context is propagated: the caller's baggage may not be intended for the backend.
+# Only the trace context is propagated: the caller's baggage might not be meant for the backend.
 PROPAGATOR = TraceContextTextMapPropagator()
 
 
 def harmless(function: Callable[P, T]) -> Callable[P, T | None]:
-    """Log the exceptions of a function and return None, so that tracing never affects a response."""
+    """Log a function's exceptions and return None, so that tracing never affects a response."""
 
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> T | None:
@@ -48,14 +48,14 @@ def mark_failed(span: Span, kind: str, *description: str) -> None:
 
 
 def conversation_attribute() -> dict[str, str]:
-    """Return the attribute for the conversation of this task's response, if it is in one."""
+    """Return the conversation attribute if this task's response belongs to a conversation."""
     value = log_context.fields().get("conversation_id")
     return {"gen_ai.conversation.id": value} if value else {}
 
 
 @contextmanager
 def round_span(tracer: Tracer, record: RoundRecord) -> Iterator[None]:
-    """Record a round of a response with hosted tools as a span, the parent of all spans within this context."""
+    """Record a hosted tool round as a span, the parent of all spans within this context."""
     span = _begin_round(tracer, record) or INVALID_SPAN
     token = attach(set_span_in_context(span))
     try:
@@ -78,7 +78,7 @@ def _begin_round(tracer: Tracer, record: RoundRecord) -> Span:
 
 @harmless
 def _end_round(span: Span, record: RoundRecord) -> None:
-    """End the span with the usage of the question and the number of calls."""
+    """End the span with the model request's usage and the number of calls."""
     span.set_attribute("antiphon.tool_calls", record.calls)
     if usage := record.usage:
         span.set_attribute("gen_ai.usage.input_tokens", usage["input_tokens"])

@@ -229,7 +229,7 @@ class Background:
             if not await self._store.apply(*await turn_changes(run.bucket, failed, requires=run.id)):
                 await self._log.delete(run)  # it was deleted meanwhile
                 return
-            logger.warning("response lost", extra={"response_id": run.id})
+            logger.warning("background response failed: worker died", extra={"response_id": run.id})
         builder.end()
         if self.webhooks:
             await self.webhooks.announce(builder.response)

@@ -191,7 +191,7 @@ class Webhooks:
             logger.info("webhook delivered", extra=fields)
         elif delivery.attempts > len(self._delays):
             await self._store.delete(BUCKET, delivery.name)
-            logger.error("webhook given up", extra={**fields, "reason": failure})
+            logger.error("webhook delivery abandoned", extra={**fields, "reason": failure})
         else:
             delay = self._delays[delivery.attempts - 1] * random.uniform(0.9, 1.1)
             await self._moved(delivery, delivery.attempts, self._clock() + delay)

@@ -124,7 +124,7 @@ class PolicyHooks:
 
     def _observe(self, body: Mapping[str, object]) -> None:
         if len(self._observing) >= MAX_OBSERVED:
-            logger.warning("policy not observed", extra={"reason": f"{MAX_OBSERVED} decisions are in progress"})
+            logger.warning("policy observation skipped", extra={"reason": f"{MAX_OBSERVED} decisions are in progress"})
             return
         task = asyncio.create_task(self._observed(body))
         self._observing.add(task)
@@ -136,7 +136,7 @@ class PolicyHooks:
         except PolicyUnavailable:
             pass  # logged
         except Exception:
-            logger.exception("policy not observed")
+            logger.exception("policy observation failed")
 
     async def _decision(self, body: Mapping[str, object]) -> Decision:
         fields = {"direction": body["direction"], "model": body["model"], "mode": "block" if self.blocks else "observe"}

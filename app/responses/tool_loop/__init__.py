@@ -109,7 +109,7 @@ class ToolLoop:
         except Exception:
             if not self._opened:
                 raise
-            logger.exception("a response with hosted tools could not be made")
+            logger.exception("response with hosted tools failed")
             self.builder.fail(unreadable())
         finally:
             await self._calls.close()

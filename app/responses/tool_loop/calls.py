@@ -260,7 +260,7 @@ class HostedCalls:
             if pending:
                 _, stuck = await asyncio.wait(pending, timeout=CANCEL_TIMEOUT)
                 for task in stuck:
-                    logger.error("hosted tool does not stop", extra={"task": task.get_name()})
+                    logger.error("hosted tool call not stopped by cancellation", extra={"task": task.get_name()})
 
     async def _wait(self, tasks: Collection[asyncio.Task[None]], deliver_at: float | None) -> None:
         """Wait for the end of a task, new events, `deliver_at` (in loop time), or the deadline."""

@@ -58,7 +58,7 @@ class HostedItems:
         """Add a warning for the caller about something that was left out or changed."""
         if message not in self._warnings:
             self._warnings.add(message)
-            logger.warning("request adapted", extra={"reason": message})
+            logger.warning("hosted tool warning", extra={"reason": message})
             self.changed.set()
 
     def note(self, item_id: str, **notes: object) -> None:

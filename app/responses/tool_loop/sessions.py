@@ -205,7 +205,7 @@ class ToolSessions:
             for task in pending:
                 task.cancel()
         for task in pending:
-            logger.error("hosted tool does not close", extra={"task": task.get_name()})
+            logger.error("hosted tool session not stopped by cancellation", extra={"task": task.get_name()})
 
 
 def parsed_arguments(written: str, argument: str | None) -> JSONObject | None:

@@ -266,7 +266,7 @@ class LocalContainers(Containers):
             try:
                 await container.saved.restore(sandbox)
             except OSError as error:
-                logger.warning("%s", error)
+                logger.warning("container files not restored", extra={"reason": str(error)})
                 container.state_loss = "files"
             container.saved.close()
             container.saved = None
@@ -291,7 +291,7 @@ class LocalContainers(Containers):
                     container.saved = await SavedFiles.save(container.sandbox, most)
                 container.state_loss = "variables"
             except (SandboxEnded, OSError) as error:  # includes TimeoutError
-                logger.warning("container files lost: %s", error or type(error).__name__)
+                logger.warning("container files not saved", extra={"reason": str(error) or type(error).__name__})
                 container.state_loss = "files"
             finally:
                 await self._end(container)

@@ -221,7 +221,7 @@ class SharedContainers(Containers):
         except ConnectionError:
             pass
         except Exception:
-            logger.exception("container request from another worker failed")
+            logger.exception("container request from a worker failed")
             writer.close()
 
 

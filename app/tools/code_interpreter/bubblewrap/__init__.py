@@ -103,7 +103,7 @@ class Bubblewrap:
                 raise
             self._groups = None  # this process can create groups, but not move processes into them
             self._run_empty()
-        logger.info("containers are frozen between calls by %s", "cgroups" if self._groups else "SIGSTOP")
+        logger.info("container freezer selected", extra={"method": "cgroup" if self._groups else "SIGSTOP"})
 
     def _run_empty(self) -> None:
         limits = SandboxLimits(memory=2**30, disk=2**20, processes=64, cpus=1)

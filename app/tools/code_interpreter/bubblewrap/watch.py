@@ -94,7 +94,7 @@ class SandboxMonitor:
                 try:
                     poll(sandbox)
                 except Exception:
-                    logger.exception("sandbox check failed")
+                    logger.exception("sandbox monitoring failed")
                 often = sandbox.busy or sandbox.kills
                 sandbox.due = time.monotonic() + (BUSY_INTERVAL if often else IDLE_INTERVAL)
 
@@ -111,11 +111,11 @@ def poll(sandbox: MonitoredSandbox) -> None:
     sandbox.exceeded = sandbox.exceeded or exceeded
     sandbox.kills += 1
     if sandbox.kills > MAX_KILLS:
-        logger.warning("ended a container whose code could not be killed")
+        logger.warning("container killed: its code could not be stopped")
         kill((sandbox.root, *descendants(sandbox.root)))
         return
     if not exceeded:
-        logger.warning("killed code in a container that ran between calls")
+        logger.warning("container code killed: it ran between calls")
     kill(code_processes(sandbox))
 
 

@@ -97,7 +97,7 @@ class Ingestion:
             except FilesUnavailable:
                 pass  # the claim expires
             except Exception:
-                logger.exception("file %s was not indexed", job.file_id)
+                logger.exception("file indexing failed", extra={"file_id": job.file_id})
             finally:
                 self._end(job)
 
@@ -123,7 +123,7 @@ class Ingestion:
             except FilesUnavailable:
                 pass  # already logged by the store
             except Exception:
-                logger.exception("sweep of expired files failed")
+                logger.exception("expired file deletion failed")
             await asyncio.sleep(SWEEP)
 
     async def _ingest_claimed(self, job: Job) -> None:
@@ -156,7 +156,7 @@ class Ingestion:
         except _IngestionDeferred as error:
             await self._records.release(job, error.seconds)
         except EmbeddingsUnavailable as error:  # after all attempts: another claim would embed the whole file again
-            logger.warning("file %s could not be embedded: %s", job.file_id, error.message)
+            logger.warning("file indexing failed", extra={"file_id": job.file_id, "reason": error.message})
             await self._records.fail(job, "server_error", error.message)
         except (FilesUnavailable, OSError) as error:
             message = error.message if isinstance(error, APIError) else type(error).__name__
@@ -210,7 +210,8 @@ class Ingestion:
                 if failures == ATTEMPTS or (requested or 0) > LONGEST_WAIT:
                     raise
                 wait = self._retry_pause * failures if requested is None else requested
-                logger.info("indexing of file %s paused for %.1f s: %s", job.file_id, wait, error.message)
+                fields = {"file_id": job.file_id, "retry_in": round(wait, 1), "reason": error.message}
+                logger.info("file indexing delayed", extra=fields)
             await asyncio.sleep(wait)
 
     async def _extract(self, job: Job, source: Path, target: Path) -> None:

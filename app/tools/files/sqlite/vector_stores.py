@@ -173,7 +173,7 @@ class SQLiteVectorStores(SQLVectorStores):
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         except (apsw.Error, OSError, UnpreparedError) as error:
-            logger.error("vector index unavailable: %s: %s", type(error).__name__, error)
+            logger.error("vector index unavailable", extra={"error": type(error).__name__, "reason": str(error)})
             raise FilesUnavailable from None
 
     def _index(self, store_id: str) -> Index:

@@ -274,7 +274,7 @@ class VectorStores:
         try:
             vectors = await self._embeddings.queries(texts, account)
         except EmbeddingsUnavailable as error:
-            logger.warning("embeddings unavailable; searched by keywords only: %s", error.message)
+            logger.warning("embeddings unavailable; searched by keywords", extra={"reason": error.message})
             return [Query(text) for text in texts]
         return [Query(text, vector, self._embeddings.model) for text, vector in zip(texts, vectors, strict=True)]
 

@@ -387,7 +387,7 @@ async def test_reading_of_a_file_whose_renewal_fails_ends(
         records: Any = Unrenewable(store.vector_stores)
         ingestion = Ingestion(store, records, embeddings, lease=3)
         ingestion.start(lambda key: PAID)
-        while "was not indexed" not in caplog.text:
+        while "file indexing failed" not in caplog.text:
             await asyncio.sleep(0.01)
         assert records.renewals and server.requests
         assert not [task for task in asyncio.all_tasks() if "Ingestion._ingest_or_fail()" in repr(task)]
