@@ -206,20 +206,20 @@ def checked_url(url: str, *, allowed: Sequence[URLPattern] | None = None, reach:
     return parsed
 
 
-def is_same_place(url: str, known: str | None) -> bool:
+def urls_equivalent(url: str, known: str | None) -> bool:
     """
     Return whether a server may treat a URL like a `known` URL with a different spelling.
 
     If the known URL has a query, the query must be equal; otherwise queries are ignored.
     """
     try:
-        place, other = httpx.URL(url), httpx.URL(known or "")
+        parsed, other = httpx.URL(url), httpx.URL(known or "")
     except (httpx.InvalidURL, ValueError):
         return False
-    return _place_of(place) == _place_of(other) and other.query in (b"", place.query)
+    return _normalized_url(parsed) == _normalized_url(other) and other.query in (b"", parsed.query)
 
 
-def _place_of(url: httpx.URL) -> tuple[str, bytes, int | None, list[str]]:
+def _normalized_url(url: httpx.URL) -> tuple[str, bytes, int | None, list[str]]:
     steps: list[str] = []
     for part in unquote(url.path).split("/"):
         step = part.partition(";")[0]

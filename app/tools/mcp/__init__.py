@@ -22,7 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from app.errors import InvalidRequest
 from app.loading.optional_dependencies import require_packages
 from app.tools import Declaration, ToolHost, is_label, unknown_server
-from app.tools.guard import URL_NOT_ALLOWED, OutboundRefused, checked_url, is_same_place
+from app.tools.guard import URL_NOT_ALLOWED, OutboundRefused, checked_url, urls_equivalent
 from app.tools.mcp.pool import SessionPool
 from app.tools.mcp.server import MCPFailure, MCPServerTools, ServerAddress
 from app.tools.mcp.session import MCPSession, read_tool, tools_of
@@ -117,7 +117,7 @@ class MCPTool:
             raise InvalidRequest("Invalid 'connector_id': must be a string.", param=f"{place}.connector_id")
         name = label if connector is None else connector
         server = self._settings.servers.get(name)
-        if url and not (server and is_same_place(url, server.url)):
+        if url and not (server and urls_equivalent(url, server.url)):
             if connector is not None:
                 message = "Send either `connector_id` or `server_url`, not both."
                 raise InvalidRequest(message, param=f"{place}.connector_id")

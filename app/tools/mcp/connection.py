@@ -38,7 +38,7 @@ from app import __version__
 from app.core.bounded_json import size_of
 from app.tools.guard import OutboundRefused
 from app.tools.mcp import messages
-from app.tools.mcp.http import MAX_RESULT_BYTES, Exchange, exchange, http_client
+from app.tools.mcp.http import MAX_RESULT_BYTES, CallStatus, current_call, http_client
 from app.tools.mcp.server import CONNECTION_CLOSED, REQUEST_TIMEOUT, MCPFailure, ServerAddress
 
 MAX_PAGES = 50  # per tool list
@@ -139,8 +139,8 @@ class ServerConnection:
 
     async def _run(self, opened: asyncio.Future[None]) -> None:
         failure = MCPFailure("The session with the MCP server has ended.")
-        seen = Exchange()
-        exchange.set(seen)
+        seen = CallStatus()
+        current_call.set(seen)
         try:
             with self._scope:
                 self._scope.deadline = anyio.current_time() + self._address.open_seconds
@@ -161,7 +161,7 @@ class ServerConnection:
                     future.set_exception(failure)
                     future.exception()  # mark as retrieved, since the future may no longer be awaited
 
-    async def _connect(self, stack: AsyncExitStack, seen: Exchange) -> Client:
+    async def _connect(self, stack: AsyncExitStack, seen: CallStatus) -> Client:
         *others, last = self._transports()
         for kind in others:
             try:
@@ -222,8 +222,8 @@ class ServerConnection:
             tasks.cancel_scope.cancel()
 
     async def _answer(self, client: Client, request: _Request) -> None:
-        seen = Exchange(on_refusal=request.scope.cancel if self._sse else None)
-        exchange.set(seen)
+        seen = CallStatus(on_refusal=request.scope.cancel if self._sse else None)
+        current_call.set(seen)
         try:
             with request.scope:
                 answer = await request.work(client)

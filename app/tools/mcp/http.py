@@ -1,7 +1,7 @@
 """
 HTTP client for MCP servers: the guard's rules applied to `httpx2`, which the MCP SDK uses.
 
-The context variable `exchange` gives a call the HTTP status of its own request: the SDK only reports an error, but
+The context variable `current_call` gives a call the HTTP status of its own request: the SDK only reports an error, but
 sends each message in the caller's context.
 """
 
@@ -22,14 +22,14 @@ _MAX_STREAM_BYTES = 8 * MAX_RESULT_BYTES  # per event stream
 
 
 @dataclass
-class Exchange:
+class CallStatus:
     """The outcome of a call's HTTP requests."""
 
     status: int | None = None  # last response with a status of 300 or above
     on_refusal: Callable[[], None] | None = None  # called if a POST receives such a response
 
 
-exchange: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
+current_call: ContextVar[CallStatus | None] = ContextVar("current_call", default=None)
 
 
 class ResponseTooLarge(httpx2.StreamError):
@@ -58,13 +58,13 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         self._http._pool = httpcore2.AsyncConnectionPool(ssl_context=tls(), network_backend=network)  # type: ignore[arg-type]
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request, and record a status of 300 or above in the current `Exchange`."""
+        """Send a request, and record a status of 300 or above in the current `CallStatus`."""
         if (request.url.scheme, request.url.host, request.url.port) != self._origin:
             raise OutboundRefused("The MCP server refers to another origin, which is not allowed.")
         self._check(str(request.url))  # the SDK follows redirects to the same origin
         request.headers["accept-encoding"] = "identity"
         response = await self._http.handle_async_request(request)
-        current = exchange.get()
+        current = current_call.get()
         if response.status_code >= 300 and current is not None:
             current.status = response.status_code
             if current.on_refusal and request.method == "POST":

@@ -16,7 +16,7 @@ from mcp.client import streamable_http
 from pydantic import ValidationError
 
 MAX_LEVELS = 150  # in a message; pydantic parses about 200
-MAX_MENDED = 4 * 1024 * 1024  # bytes; the search for deep nesting blocks the event loop
+MAX_REPAIRED_BYTES = 4 * 1024 * 1024  # bytes; the search for deep nesting blocks the event loop
 
 # A string, or a bracket outside a string.
 _TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)
@@ -40,12 +40,12 @@ class _Adapter:
         try:
             message = self._adapter.validate_json(data, **options)
         except ValidationError:
-            if len(data) > MAX_MENDED:
+            if len(data) > MAX_REPAIRED_BYTES:
                 raise
-            written = data.encode(errors="surrogatepass") if isinstance(data, str) else data
-            if (mended := without_deep(written)) == written:
+            encoded = data.encode(errors="surrogatepass") if isinstance(data, str) else data
+            if (repaired := truncate_nesting(encoded)) == encoded:
                 raise
-            message = self._adapter.validate_json(mended, **options)
+            message = self._adapter.validate_json(repaired, **options)
         if isinstance(message, mcp_types.JSONRPCResponse) and isinstance(tools := message.result.get("tools"), list):
             conforming = [*map(conforming_tool, tools)]
             if any(tool["name"] for tool in conforming):  # otherwise `tools` is not a tool list
@@ -53,22 +53,22 @@ class _Adapter:
         return message
 
 
-def without_deep(data: bytes, levels: int = MAX_LEVELS) -> bytes:
+def truncate_nesting(data: bytes, levels: int = MAX_LEVELS) -> bytes:
     """Replace each object and array nested below `levels` others with null."""
-    kept: list[bytes] = []
+    parts: list[bytes] = []
     level = end = 0
     for token in _TOKENS.finditer(data):
         mark = data[token.start()]
         if mark in b"[{":
             level += 1
             if level == levels + 1:
-                kept.append(data[end : token.start()])
+                parts.append(data[end : token.start()])
         elif mark in b"]}":
             if level == levels + 1:
-                kept.append(b"null")
+                parts.append(b"null")
                 end = token.end()
             level -= 1
-    return b"".join([*kept, data[end:]]) if level == 0 else data
+    return b"".join([*parts, data[end:]]) if level == 0 else data
 
 
 def conforming_tool(tool: object) -> dict[str, object]:

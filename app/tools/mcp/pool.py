@@ -90,7 +90,7 @@ class SessionPool:
 
     def __init__(self, limits: PoolLimits) -> None:
         self._limits = limits
-        self._kept: dict[_Key, PooledConnection] = {}  # least recently used first
+        self._reusable: dict[_Key, PooledConnection] = {}  # least recently used first
         self._opening: dict[_Key, _Opening] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -107,7 +107,7 @@ class SessionPool:
         try:
             return await asyncio.shield(opening.task)
         except asyncio.CancelledError:
-            self._leave(key, opening)
+            self._stop_waiting(key, opening)
             raise
 
     async def _open(self, key: _Key, address: ServerAddress, opening: _Opening) -> PooledConnection:
@@ -120,7 +120,7 @@ class SessionPool:
         pooled.users += opening.waiting - 1
         return pooled
 
-    def _leave(self, key: _Key, opening: _Opening) -> None:
+    def _stop_waiting(self, key: _Key, opening: _Opening) -> None:
         """Stop waiting for a connection. It is not opened if no response waits."""
         task = opening.task
         if not task.done():
@@ -132,10 +132,10 @@ class SessionPool:
             self.release(task.result())
 
     async def _reused(self, key: _Key) -> PooledConnection | None:
-        pooled = self._kept.pop(key, None)
+        pooled = self._reusable.pop(key, None)
         if pooled is None:
             return None
-        self._kept[key] = pooled
+        self._reusable[key] = pooled
         pooled.users += 1
         if pooled.idle:
             pooled.idle.cancel()
@@ -164,9 +164,9 @@ class SessionPool:
         pooled = PooledConnection(connection, key, asyncio.get_running_loop().time() + self._limits.age)
         if self._closed:
             return pooled
-        self._kept[key] = pooled
-        for other in [*self._kept.values()]:
-            if len(self._kept) > self._limits.connections and not other.users:
+        self._reusable[key] = pooled
+        for other in [*self._reusable.values()]:
+            if len(self._reusable) > self._limits.connections and not other.users:
                 self._retire(other)
         return pooled
 
@@ -175,17 +175,17 @@ class SessionPool:
         pooled.users -= 1
         if pooled.users:
             return
-        if pooled.key is None or self._kept.get(pooled.key) is not pooled:
+        if pooled.key is None or self._reusable.get(pooled.key) is not pooled:
             self._close(pooled)
-        elif not pooled.is_open or len(self._kept) > self._limits.connections:
+        elif not pooled.is_open or len(self._reusable) > self._limits.connections:
             self._retire(pooled)
         else:
             pooled.idle = asyncio.get_running_loop().call_later(self._limits.idle, self._retire, pooled)
 
     def _retire(self, pooled: PooledConnection) -> None:
         """Stop reusing a connection, and close it once unused."""
-        if pooled.key is not None and self._kept.get(pooled.key) is pooled:
-            del self._kept[pooled.key]
+        if pooled.key is not None and self._reusable.get(pooled.key) is pooled:
+            del self._reusable[pooled.key]
         if not pooled.users:
             self._close(pooled)
 
@@ -199,9 +199,9 @@ class SessionPool:
     async def aclose(self) -> None:
         """Close all connections, waiting up to a timeout. Later connections are not kept open."""
         self._closed = True
-        while self._kept:
-            self._close(self._kept.popitem()[1])
+        while self._reusable:
+            self._close(self._reusable.popitem()[1])
         if self._closing:
-            _, late = await asyncio.wait(self._closing, timeout=_CLOSE_SECONDS)
-            for task in late:
+            _, unfinished = await asyncio.wait(self._closing, timeout=_CLOSE_SECONDS)
+            for task in unfinished:
                 task.cancel()

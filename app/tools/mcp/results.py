@@ -13,7 +13,7 @@ from app.tools import Outcome
 
 Block: TypeAlias = JSONMapping  # in a result's `content`, as defined by the protocol
 
-CUT = "\n[Result truncated here.]"
+RESULT_TRUNCATED = "\n[Result truncated here.]"
 MAX_IMAGES, MAX_IMAGE_CHARS = 32, 20_000_000  # base64, per result; stored with the turn
 _LONG_SEGMENT = 16  # characters; longer URL path segments are treated as secrets
 
@@ -48,27 +48,27 @@ def _secrets_of(url: str) -> list[str]:
 def outcome_of(result: JSONMapping, redactor: Redactor, max_chars: int) -> Outcome:
     """Convert a `tools/call` result."""
     blocks: list[Block] = result.get("content") or []
-    text = cut(redactor.without_known(_text(blocks, result.get("structuredContent"))), max_chars)
+    text = truncate(redactor.without_known(_text(blocks, result.get("structuredContent"))), max_chars)
     if result.get("isError"):
         content = [{"type": "text", "text": text}]
         error = {"type": "mcp_tool_execution_error", "content": content}
         return Outcome.failed(f"Error: {text}", {"output": None, "error": error})
-    images, left_out = _images(blocks)
-    if left_out:
-        text += f"\n[{left_out} images in this result were omitted: too many or too large.]"
+    images, omitted = _images(blocks)
+    if omitted:
+        text += f"\n[{omitted} images in this result were omitted: too many or too large.]"
     output: str | list[Part] = [{"type": "input_text", "text": text}, *images] if images else text
     return Outcome(output, {"output": text, "error": None})
 
 
-def failed(error: Mapping[str, object], redactor: Redactor, *, begun: bool = True) -> Outcome:
+def failed_outcome(error: Mapping[str, object], redactor: Redactor, *, begun: bool = True) -> Outcome:
     """Return the outcome for a call without result; `error` is the `error` in the `mcp_call` item."""
     message = redactor(str(error["message"]))
     return Outcome.failed(f"Error: {message}", {"output": None, "error": {**error, "message": message}}, begun=begun)
 
 
-def cut(text: str, max_chars: int) -> str:
+def truncate(text: str, max_chars: int) -> str:
     """Truncate a text to `max_chars` characters, including a truncation note."""
-    return text if len(text) <= max_chars else text[: max(0, max_chars - len(CUT))] + CUT
+    return text if len(text) <= max_chars else text[: max(0, max_chars - len(RESULT_TRUNCATED))] + RESULT_TRUNCATED
 
 
 def _text(blocks: Iterable[Block], structured: object) -> str:
@@ -99,15 +99,15 @@ def _block_text(block: Block) -> str:
 def _images(blocks: Iterable[Block]) -> tuple[list[Part], int]:
     """Return the images shown to the model, and the number omitted."""
     shown: list[Part] = []
-    left, left_out = MAX_IMAGE_CHARS, 0
+    left, omitted = MAX_IMAGE_CHARS, 0
     for image in filter(None, map(_image, blocks)):
         size = len(str(image["image_url"]))
         if size > left or len(shown) == MAX_IMAGES:
-            left_out += 1
+            omitted += 1
             continue
         left -= size
         shown.append(image)
-    return shown, left_out
+    return shown, omitted
 
 
 def _image(block: Block) -> Part | None:

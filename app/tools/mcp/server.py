@@ -101,7 +101,7 @@ class MCPServerTools:
             pattern for pattern in asked.tool_names or () if not any(fnmatchcase(name, pattern) for name in names)
         ]
         if unknown:
-            return f"has names that match none of its tools: {some_of(unknown)}"
+            return f"has names that match none of its tools: {first_names(unknown)}"
         return "" if tools or asked == ToolFilter() else "selects none of its tools"
 
     @property
@@ -109,7 +109,7 @@ class MCPServerTools:
         return sha256(repr(self.allowed).encode(errors="replace")).hexdigest()[:32]
 
 
-def some_of(names: Sequence[object]) -> str:
+def first_names(names: Sequence[object]) -> str:
     """List up to three names for a message."""
     more = f" and {len(names) - 3} more" if names[3:] else ""
     return f"{', '.join(map(label, names[:3]))}{more}"

@@ -12,8 +12,8 @@ from app.core.types import JSONMapping
 from app.core.types.request import Item
 from app.tools import HostedFunction, Outcome, Report, ToolCall
 from app.tools.mcp.pool import PooledConnection, SessionPool, open_connection
-from app.tools.mcp.results import failed, outcome_of, without_secrets
-from app.tools.mcp.server import MCPFailure, MCPServerTools, ServerAddress, some_of
+from app.tools.mcp.results import failed_outcome, outcome_of, without_secrets
+from app.tools.mcp.server import MCPFailure, MCPServerTools, ServerAddress, first_names
 
 MAX_SCHEMA_LEVELS = 100  # in an offered tool's schema; `messages` truncates deeper lists
 
@@ -78,11 +78,11 @@ class MCPSession(AbstractAsyncContextManager["MCPSession"]):
         try:
             connection = await self._connection()
         except MCPFailure as failure:
-            return failed(failure.error, self._redactor, begun=False)
+            return failed_outcome(failure.error, self._redactor, begun=False)
         try:
             result = await connection.call_tool(call.function.name, call.arguments)
         except MCPFailure as failure:
-            return failed(failure.error, self._redactor)
+            return failed_outcome(failure.error, self._redactor)
         return outcome_of(result, self._redactor, self._max_chars)
 
     def _earlier_list(self, items: Sequence[Item], report: Report, source: str) -> list[dict[str, object]] | None:
@@ -119,7 +119,7 @@ class MCPSession(AbstractAsyncContextManager["MCPSession"]):
             report.warn(f"The MCP server {self._label!r} lists tools without a name; they were ignored.")
         if deep := [tool["name"] for tool in tools if is_deep(tool["input_schema"])]:
             which = f"Tools of the MCP server {self._label!r} with schemas deeper than {MAX_SCHEMA_LEVELS} levels"
-            report.warn(f"{which} were ignored: {some_of(deep)}.")
+            report.warn(f"{which} were ignored: {first_names(deep)}.")
         tools = [tool for tool in tools if tool["name"] not in deep and self._tools.allows(tool)]
         item.note(**{_SOURCE: source, _DIGEST: _digest(tools)})
         item.close("completed", tools=tools)

@@ -34,7 +34,7 @@ from pydantic import (
 
 from app.core.access import hash_of
 from app.core.types import JSONMapping, JSONObject
-from app.tools.guard import URL_NOT_ALLOWED, OutboundRefused, Reach, URLPattern, checked_url, is_same_place
+from app.tools.guard import URL_NOT_ALLOWED, OutboundRefused, Reach, URLPattern, checked_url, urls_equivalent
 from app.tools.validation import read_table
 
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -221,7 +221,7 @@ class MCPSettings(_Settings):
             raise OutboundRefused(URL_NOT_ALLOWED)
 
     def declared_at(self, url: str) -> list[tuple[str, MCPServer]]:
-        return [(name, server) for name, server in self.servers.items() if is_same_place(url, server.url)]
+        return [(name, server) for name, server in self.servers.items() if urls_equivalent(url, server.url)]
 
     @field_validator("servers")
     @classmethod

@@ -115,7 +115,7 @@ class CodexSearch:
 
     async def run(self, request: SearchRequest, owner: str, access: KeyAccess) -> dict[str, object]:
         commands = request.commands
-        work = [*self._work(request, owner, access)]
+        work = [*self._commands(request, owner, access)]
         if len(work) > MAX_CODEX_COMMANDS:
             message = f"Invalid 'commands': must have at most {MAX_CODEX_COMMANDS} commands, not {len(work)}."
             raise InvalidRequest(message, param="commands", code="invalid_value")
@@ -128,13 +128,13 @@ class CodexSearch:
         outcomes = await asyncio.gather(*map(run, work))
         texts = [str(outcome.output) for outcome in outcomes]
         texts += [note for name, note in _UNSUPPORTED.items() if getattr(commands, name)]
-        answer: dict[str, object] = {"output": _joined(texts, request.max_output_tokens), "encrypted_output": None}
+        answer: dict[str, object] = {"output": _join(texts, request.max_output_tokens), "encrypted_output": None}
         if commands.search_query:
             found = (outcome.fields.get("results") for outcome in outcomes)
             answer["results"] = [result for results in found if isinstance(results, list) for result in results]
         return answer
 
-    def _work(self, request: SearchRequest, owner: str, access: KeyAccess) -> Iterator[_Command]:
+    def _commands(self, request: SearchRequest, owner: str, access: KeyAccess) -> Iterator[_Command]:
         commands, filters = request.commands, request.settings.get("filters")
         allowed = filters.get("allowed_domains") if isinstance(filters, Mapping) else None
         declared = {name: value for name, value in request.settings.items() if name in _SETTINGS}
@@ -151,43 +151,43 @@ class CodexSearch:
         pages = session()
         for query in commands.search_query or ():
             if query.domains:
-                domains = _permitted(query.domains, allowed)
+                domains = _allowed_domains(query.domains, allowed)
                 if not domains:
-                    yield _says(Outcome.failed(_DOMAIN_CLASH))
+                    yield _fixed(Outcome.failed(_DOMAIN_CLASH))
                     continue
                 blocked = filters.get("blocked_domains") if isinstance(filters, Mapping) else None
                 searcher = session(filters={"allowed_domains": domains, "blocked_domains": blocked})
             else:
                 searcher = pages
-            yield _searching(searcher, query)
+            yield _search_command(searcher, query)
         for opened in commands.open or ():
-            yield _opening(pages, opened)
+            yield _open_command(pages, opened)
         for find in commands.find or ():
-            yield _finding(pages, find)
+            yield _find_command(pages, find)
         for time in commands.time or ():
-            yield _says(_time_at(time.utc_offset))
+            yield _fixed(_time_at(time.utc_offset))
 
 
 _SETTINGS = ("filters", "user_location", "search_context_size", "external_web_access")
 
 
-def _permitted(domains: Sequence[str], allowed: object) -> list[str]:
+def _allowed_domains(domains: Sequence[str], allowed: object) -> list[str]:
     """Return the domains within the allowed domains; an empty list allows all."""
     if not isinstance(allowed, list) or not allowed:
         return [*domains]
     return [domain for domain in domains if any(domain == one or domain.endswith(f".{one}") for one in allowed)]
 
 
-def _searching(session: SearchSession, query: QueryCommand) -> _Command:
+def _search_command(session: SearchSession, query: QueryCommand) -> _Command:
     async def search() -> Outcome:
         return await session.search({"query": query.q})
 
     return search
 
 
-def _opening(session: SearchSession, command: OpenCommand) -> _Command:
+def _open_command(session: SearchSession, command: OpenCommand) -> _Command:
     async def open_page() -> Outcome:
-        if (refused := _unopened(session, command.ref_id)) is not None:
+        if (refused := _refusal(session, command.ref_id)) is not None:
             return refused
         outcome = await session.open_page({"url": command.ref_id})
         if command.lineno and outcome.status == "completed":
@@ -201,16 +201,16 @@ def _opening(session: SearchSession, command: OpenCommand) -> _Command:
 _HEAD = 4  # lines before a page's text: title, URL, a note, an empty line
 
 
-def _finding(session: SearchSession, command: FindCommand) -> _Command:
+def _find_command(session: SearchSession, command: FindCommand) -> _Command:
     async def find() -> Outcome:
-        if (refused := _unopened(session, command.ref_id)) is not None:
+        if (refused := _refusal(session, command.ref_id)) is not None:
             return refused
         return await session.find_in_page({"url": command.ref_id, "pattern": command.pattern})
 
     return find
 
 
-def _unopened(session: SearchSession, ref_id: str) -> Outcome | None:
+def _refusal(session: SearchSession, ref_id: str) -> Outcome | None:
     """Return the error if a page may not be opened, else None."""
     if not session.opens_pages:
         return Outcome.failed(_PAGES_OFF)
@@ -219,7 +219,7 @@ def _unopened(session: SearchSession, ref_id: str) -> Outcome | None:
     return None
 
 
-def _says(outcome: Outcome) -> _Command:
+def _fixed(outcome: Outcome) -> _Command:
     async def say() -> Outcome:
         return outcome
 
@@ -238,7 +238,7 @@ def _time_at(offset: str) -> Outcome:
     return Outcome(f"The time at UTC{offset.strip().removeprefix('UTC')} is {now:%Y-%m-%d %H:%M:%S} ({now:%A}).")
 
 
-def _joined(texts: Sequence[str], max_tokens: int | None) -> str:
+def _join(texts: Sequence[str], max_tokens: int | None) -> str:
     text = "\n\n".join(texts) or f"No command found. Use `search_query`. {_REFERENCES}"
     limit = (max_tokens or 0) * _CHARS
     return f"{text[:limit]}\n(Truncated.)" if limit and len(text) > limit else text

@@ -186,7 +186,7 @@ class HTTPSearchProvider:
             answer = answer.get(key) if isinstance(answer, dict) else None
         for result in answer if isinstance(answer, list) else ():
             url = result.get("url") if isinstance(result, dict) else None
-            if not isinstance(url, str) or urlsplit_host(url) is None:
+            if not isinstance(url, str) or http_host(url) is None:
                 continue
             pieces = [piece.strip() for piece in self._api.text(result) if isinstance(piece, str)]
             text = "\n".join(dict.fromkeys(filter(None, pieces)))
@@ -202,7 +202,7 @@ class HTTPSearchProvider:
         await self._http.aclose()
 
 
-def urlsplit_host(url: str) -> str | None:
+def http_host(url: str) -> str | None:
     """Return an HTTP URL's host in lower case; None for other strings."""
     try:
         parts = urlsplit(url)
@@ -214,7 +214,7 @@ def urlsplit_host(url: str) -> str | None:
 
 def is_in_domains(url: str, allowed: Sequence[str], blocked: Sequence[str] = ()) -> bool:
     """Return whether a URL is in an allowed domain or subdomain (an empty list allows all), and not blocked."""
-    host = urlsplit_host(url)
+    host = http_host(url)
     if host is None:
         return False
     within = [

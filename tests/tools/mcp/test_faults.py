@@ -17,7 +17,7 @@ from app.tools import Declaration, ToolHost
 from app.tools.mcp import MCPTool
 from app.tools.mcp.connection import MAX_LIST_BYTES, MAX_MESSAGE, MAX_PAGES, ServerConnection
 from app.tools.mcp.http import MAX_RESULT_BYTES
-from app.tools.mcp.messages import without_deep
+from app.tools.mcp.messages import truncate_nesting
 from app.tools.mcp.server import MCPFailure, ServerAddress
 from app.tools.mcp.session import MAX_SCHEMA_LEVELS, is_deep
 from tests.support.upstream import CLOSE, HANG, RESET, Received, Step, Upstream, head, reply, sse, status
@@ -400,7 +400,7 @@ async def test_deep_schema_of_a_program_does_not_take_the_other_tools_with_it(tm
 
 
 @pytest.mark.parametrize(
-    ("data", "mended"),
+    ("data", "repaired"),
     [
         (b"[]", b"[]"),
         (b"[[[1]]]", b"[[null]]"),
@@ -410,8 +410,8 @@ async def test_deep_schema_of_a_program_does_not_take_the_other_tools_with_it(tm
         (b"[[[1]]]]", b"[[[1]]]]"),
     ],
 )
-def test_value_that_is_nested_too_deeply_is_cut(data: bytes, mended: bytes) -> None:
-    assert without_deep(data, 2) == mended
+def test_value_that_is_nested_too_deeply_is_cut(data: bytes, repaired: bytes) -> None:
+    assert truncate_nesting(data, 2) == repaired
 
 
 async def test_answer_that_cannot_be_read_is_not_quoted(broken: Broken) -> None:

@@ -230,7 +230,7 @@ async def test_program_that_dies_during_a_call_is_replaced_and_the_call_is_not_r
 async def test_session_that_an_http_server_has_dropped_is_replaced(lab: Lab) -> None:
     async with tools({"url": lab.sse_url}) as tool:
         await respond(tool)
-        (pooled,) = tool._pool._kept.values()
+        (pooled,) = tool._pool._reusable.values()
         await pooled.connection.close()  # type: ignore[misc]
         (outcome,) = await respond(tool, "echo")
     assert (outcome.status, len(lab.calls)) == ("completed", 1)

@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from app.core.redaction import Redactor
-from app.tools.mcp.results import CUT, MAX_IMAGE_CHARS, MAX_IMAGES, failed, outcome_of, redactor_for, without_secrets
+from app.tools.mcp.results import (
+    MAX_IMAGE_CHARS,
+    MAX_IMAGES,
+    RESULT_TRUNCATED,
+    failed_outcome,
+    outcome_of,
+    redactor_for,
+    without_secrets,
+)
 
 PLAIN = Redactor()
 IMAGE = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
@@ -84,7 +92,7 @@ def test_result_of_a_tool_that_fails_says_why() -> None:
 def test_result_that_is_too_long_is_cut_and_says_so() -> None:
     outcome = outcome_of({"content": [text("word " * 1000)]}, PLAIN, 100)
     assert isinstance(outcome.output, str)
-    assert len(outcome.output) == 100 and outcome.output.endswith(CUT)
+    assert len(outcome.output) == 100 and outcome.output.endswith(RESULT_TRUNCATED)
 
 
 def test_result_secrets_are_redacted() -> None:
@@ -110,6 +118,6 @@ def test_result_secrets_are_redacted() -> None:
             assert secret not in str(outcome_of(result, redactor, 1000))
             assert secret not in str(outcome_of({**result, "isError": True}, redactor, 1000))
         error = {"type": "mcp_protocol_error", "code": 1, "message": f"Bad {secret}"}
-        assert secret not in str(failed(error, redactor))
+        assert secret not in str(failed_outcome(error, redactor))
         assert secret not in str(without_secrets([{secret: secret}], redactor))
     assert redactor("The host mcp.example.com, path /mcp") == "The host mcp.example.com, path /mcp"
