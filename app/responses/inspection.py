@@ -270,7 +270,7 @@ class Inspection:
         declaration = Declaration(
             tool=tool,
             secrets=tool,
-            place="tools[0]",
+            param_path="tools[0]",
             owner=caller.owner,
             response_id="",
             chain="",

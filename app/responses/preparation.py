@@ -228,7 +228,7 @@ def declared_tools(
         Declaration(
             tool=tool,
             secrets=request.tool_secrets.restore(tool),
-            place=f"tools[{position}]",
+            param_path=f"tools[{position}]",
             owner=caller.owner,
             response_id=response_id,
             chain=context.key,

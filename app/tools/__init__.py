@@ -112,7 +112,7 @@ class Declaration:
 
     tool: Mapping[str, object]  # as echoed, without secrets
     secrets: Mapping[str, object]  # as sent: with `authorization`, `headers`, and the full `server_url`
-    place: str  # JSON path in the request, such as `tools[0]`, for the `param` of errors
+    param_path: str  # JSON path in the request, such as `tools[0]`, for the `param` of errors
     owner: str  # hash of the caller's key; owns all stored objects
     response_id: str
     chain: str  # key of the conversation's chain: the last part of its ids
@@ -125,11 +125,11 @@ class Declaration:
 
     def require(self, *rights: str) -> None:
         """Raise `PermissionDenied` unless the caller's key has one of these rights. The error contains the first."""
-        self.access.check_tool(*rights, param=f"{self.place}.type")
+        self.access.check_tool(*rights, param=f"{self.param_path}.type")
 
     def require_model(self, model: str, field: str = "type") -> None:
         """Raise `PermissionDenied` unless the caller's key may use this model, selected by `field`."""
-        self.access.check_model(model, param=f"{self.place}.{field}")
+        self.access.check_model(model, param=f"{self.param_path}.{field}")
 
 
 def is_label(label: object) -> TypeGuard[str]:
@@ -138,15 +138,15 @@ def is_label(label: object) -> TypeGuard[str]:
 
 def unknown_server(declaration: Declaration) -> InvalidRequest:
     """The error for an undeclared MCP server, or a missing label."""
-    tool, place = declaration.tool, declaration.place
+    tool, param_path = declaration.tool, declaration.param_path
     if not is_label(tool.get("server_label")):
         message = "Invalid 'server_label': must have 1 to 128 characters."
-        return InvalidRequest(message, param=f"{place}.server_label")
+        return InvalidRequest(message, param=f"{param_path}.server_label")
     if declaration.secrets.get("server_url"):
         message = "This server only calls MCP servers declared by its operator."
-        return InvalidRequest(message, param=f"{place}.server_url")
+        return InvalidRequest(message, param=f"{param_path}.server_url")
     field = "server_label" if tool.get("connector_id") is None else "connector_id"
-    return InvalidRequest(f"MCP server '{tool.get(field)}' not found on this server.", param=f"{place}.{field}")
+    return InvalidRequest(f"MCP server '{tool.get(field)}' not found on this server.", param=f"{param_path}.{field}")
 
 
 @frozen

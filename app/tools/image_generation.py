@@ -116,17 +116,15 @@ class ImageGenerationTool:
         return cls(settings, ImagesAPI(options, settings.timeout))
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession]:
-        declared = read_declaration(ImageDeclaration, declaration.tool, declaration.place, declaration.warnings)
+        declared = read_declaration(ImageDeclaration, declaration.tool, declaration.param_path, declaration.warnings)
         model = self._settings.choose_model(declared.model)
         declaration.require_model(model or "", "model" if model and model == declared.model else "type")
         mask = None
         if declared.input_image_mask and (url := declared.input_image_mask.image_url):
             mask = _image_of(url)
             if mask is None:
-                message = (
-                    f"Invalid '{declaration.place}.input_image_mask.image_url': must be a data URL with a base64 image."
-                )
-                raise InvalidRequest(message, param=f"{declaration.place}.input_image_mask.image_url")
+                field = f"{declaration.param_path}.input_image_mask.image_url"
+                raise InvalidRequest(f"Invalid '{field}': must be a data URL with a base64 image.", param=field)
         return nullcontext(ImageSession(self._settings, self._api, declared, mask))
 
     async def check(self) -> Mapping[str, str | None]:

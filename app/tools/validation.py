@@ -23,21 +23,21 @@ def read_table(model: type[M], table: Mapping[str, object]) -> M:
         raise ValueError("; ".join(dict.fromkeys(problems))) from None
 
 
-def read_declaration(model: type[M], declaration: Mapping[str, object], place: str, warnings: Warnings) -> M:
+def read_declaration(model: type[M], declaration: Mapping[str, object], param_path: str, warnings: Warnings) -> M:
     """
     Validate a declaration or a part; raises `InvalidRequest` for the first invalid field.
 
-    `place` is its JSON path in the request, such as `tools[0]`. Unknown fields are reported in `warnings`.
+    `param_path` is its JSON path in the request, such as `tools[0]`. Unknown fields are reported in `warnings`.
     """
     try:
         read = model.model_validate(dict(declaration))
-        for path in _undeclared(read, declaration, place):
+        for path in _undeclared(read, declaration, param_path):
             warnings.add(f"The parameter {label(path)} is not supported by this tool and was ignored.")
         return read
     except ValidationError as error:
         detail = _details(error)[0]
         steps = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in _path(detail)]
-        field = f"{place}{''.join(steps)}"
+        field = f"{param_path}{''.join(steps)}"
         if detail["type"] == "missing":
             raise missing_parameter(field) from None
         message = as_rule(detail["msg"])
@@ -47,14 +47,14 @@ def read_declaration(model: type[M], declaration: Mapping[str, object], place: s
 _DIRECT = ("allowed_callers", ["direct"])  # the only supported value
 
 
-def _undeclared(read: BaseModel, declaration: Mapping[str, object], place: str) -> Iterator[str]:
+def _undeclared(read: BaseModel, declaration: Mapping[str, object], param_path: str) -> Iterator[str]:
     """Yield the paths of fields ignored by a model."""
     for name, value in declaration.items():
         if name not in type(read).model_fields:
             if name != "type" and value not in (None, [], {}) and (name, value) != _DIRECT:
-                yield f"{place}.{name}"
+                yield f"{param_path}.{name}"
         elif isinstance(value, Mapping) and isinstance(inner := getattr(read, name), BaseModel):
-            yield from _undeclared(inner, value, f"{place}.{name}")
+            yield from _undeclared(inner, value, f"{param_path}.{name}")
 
 
 def _details(error: ValidationError) -> Sequence[Any]:

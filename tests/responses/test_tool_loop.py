@@ -480,7 +480,7 @@ async def test_hosted_tool_receives_its_call(lab: Lab) -> None:
     (declaration,) = lab.declarations
     assert declaration.secrets["authorization"] == "a-token"
     assert declaration.secrets["server_url"] == "https://lab.example/secret/path"
-    assert (declaration.place, declaration.response_id) == ("tools[0]", answer.json()["id"])
+    assert (declaration.param_path, declaration.response_id) == ("tools[0]", answer.json()["id"])
     assert [item["type"] for item in lab.known] == ["message"]
 
 

@@ -40,7 +40,7 @@ async def test_attack_by_the_url_of_an_mcp_server_is_refused(name: str, monkeypa
     table = {"allow_urls": attack.allowed, "allow_private": attack.reach == "private"}
     tool = MCPTool.from_settings(table, ToolHost())
     fields = {"type": "mcp", "server_label": "mine"}
-    declaration = partial(Declaration, fields, place="tools[0]", owner="", response_id="resp_1", chain="chain")
+    declaration = partial(Declaration, fields, param_path="tools[0]", owner="", response_id="resp_1", chain="chain")
     try:
         opened = tool.open(declaration(secrets={**fields, "server_url": attack.url}))
     except InvalidRequest as error:

@@ -64,11 +64,11 @@ def open_tools(tools: Mapping[str, HostedTool], declarations: Iterable[Declarati
             continue
         if len(opened) == MAX_DECLARED:
             message = f"At most {MAX_DECLARED} tools that this server runs can be declared in one request."
-            raise InvalidRequest(message, param=declaration.place)
+            raise InvalidRequest(message, param=declaration.param_path)
         label = declaration.tool.get("server_label")
         if label is not None and label in labels:
             message = f"Invalid 'tools': must not contain two servers with the label '{label}'."
-            raise InvalidRequest(message, param=f"{declaration.place}.server_label")
+            raise InvalidRequest(message, param=f"{declaration.param_path}.server_label")
         labels.add(label)
         opened.append(tool)
     return opened

@@ -103,8 +103,8 @@ class SkillFolder:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._lock = threading.Lock()  # skills are unpacked in threads
 
-    async def resolve(self, declared: Sequence[InlineSkill | SkillReference], place: str) -> list[Skill]:
-        """Return the declared skills; raises `InvalidRequest`, with a field below `place`."""
+    async def resolve(self, declared: Sequence[InlineSkill | SkillReference], param_path: str) -> list[Skill]:
+        """Return the declared skills; raises `InvalidRequest`, with a field below `param_path`."""
         skills: list[Skill] = []
         for index, skill in enumerate(declared):
             try:
@@ -117,7 +117,7 @@ class SkillFolder:
                         f"Invalid 'skills': must not contain the skill '{found.folder}' twice.", param="name"
                     )
             except InvalidRequest as error:
-                error.param = f"{place}[{index}].{error.param}"
+                error.param = f"{param_path}[{index}].{error.param}"
                 raise
             skills.append(found)
         return skills

@@ -186,18 +186,18 @@ class CodeInterpreter:
         value = declaration.secrets.get(field)  # as sent, with the skill archives
         if shell and (value is None or (isinstance(value, Mapping) and value.get("type") == "local")):
             return None
-        place = f"{declaration.place}.{field}"
+        param_path = f"{declaration.param_path}.{field}"
         model: type[ContainerOptions | ContainerReference] = ContainerOptions
         if not shell and isinstance(value, str):
             value, model = {"type": "container_reference", "container_id": value}, ContainerReference
         elif shell and isinstance(value, Mapping) and value.get("type") == "container_reference":
             model = ContainerReference
         elif not isinstance(value, Mapping):
-            message = f"Invalid '{place}': must be a container id, or an object such as {{'type': 'auto'}}."
-            raise InvalidRequest(message, param=place, code="missing_required_parameter")
-        options = read_declaration(model, value, place, declaration.warnings)
+            message = f"Invalid '{param_path}': must be a container id, or an object such as {{'type': 'auto'}}."
+            raise InvalidRequest(message, param=param_path, code="missing_required_parameter")
+        options = read_declaration(model, value, param_path, declaration.warnings)
         session_class = ShellSession if shell else PythonSession
-        return nullcontext(session_class(self.containers, declaration, options, place))
+        return nullcontext(session_class(self.containers, declaration, options, param_path))
 
     async def check(self) -> Mapping[str, str | None]:
         """Report no error: the server only starts if sandboxes can be created."""
@@ -215,9 +215,10 @@ class _Session(ABC):
         containers: Containers,
         declaration: Declaration,
         options: ContainerOptions | ContainerReference,
-        place: str,
+        param_path: str,
     ) -> None:
-        self._containers, self._declaration, self._options, self._place = containers, declaration, options, place
+        self._containers, self._declaration = containers, declaration
+        self._options, self._param_path = options, param_path
         self._container: Container | None = None
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
@@ -229,7 +230,7 @@ class _Session(ABC):
 
     async def _find(self, items: Sequence[Item]) -> Container:
         """Return the declaration's container. Raises `APIError` with `param` set to the field."""
-        owner, options, place = self._declaration.owner, self._options, self._place
+        owner, options, param_path = self._declaration.owner, self._options, self._param_path
         try:
             if isinstance(options, ContainerReference):
                 self._container = await self._containers.get(owner, options.container_id)
@@ -245,9 +246,9 @@ class _Session(ABC):
                 )
         except APIError as error:
             if error.param == "container_id":
-                error.param = f"{place}.container_id" if place.endswith("environment") else place
+                error.param = f"{param_path}.container_id" if param_path.endswith("environment") else param_path
             elif error.param:
-                error.param = f"{place}.{error.param}"
+                error.param = f"{param_path}.{error.param}"
             raise
         return self._container
 

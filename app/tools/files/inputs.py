@@ -36,7 +36,7 @@ class StoredFiles:
         If a file is missing, an item in `new` raises `NotFound` with the field. In an item from an earlier turn, the
         file is omitted with a warning.
         """
-        places = {id(item): f"input[{index}]" for index, item in enumerate(new)}
+        param_paths = {id(item): f"input[{index}]" for index, item in enumerate(new)}
         reader = _Reader(self._store, owner)
         resolved = []
         for item in items:
@@ -45,10 +45,10 @@ class StoredFiles:
                 parts = item.get(field)
                 if not isinstance(parts, list) or not any(map(_names_a_file, parts)):
                     continue
-                place = places.get(id(item))
-                where = None if place is None else f"{place}.{field}"
+                param_path = param_paths.get(id(item))
+                field_path = None if param_path is None else f"{param_path}.{field}"
                 changed[field] = [
-                    await reader.part(part, where and f"{where}[{index}].file_id", warnings)
+                    await reader.part(part, field_path and f"{field_path}[{index}].file_id", warnings)
                     for index, part in enumerate(parts)
                 ]
             resolved.append(with_fields(item, changed) if changed else item)

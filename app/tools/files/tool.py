@@ -123,7 +123,9 @@ class FileSearch:
         self._ingestion.start(account_of)
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession]:
-        declared = read_declaration(FileSearchDeclaration, declaration.tool, declaration.place, declaration.warnings)
+        declared = read_declaration(
+            FileSearchDeclaration, declaration.tool, declaration.param_path, declaration.warnings
+        )
         if self._embeddings:
             declaration.require_model(self._embeddings.name)
         return nullcontext(FileSearchSession(self.vector_stores, declaration, declared, self._max_chars))
@@ -171,7 +173,7 @@ class FileSearchSession:
             except FilesUnavailable:
                 raise
             except APIError as error:
-                error.param = f"{self._declaration.place}.vector_store_ids[{index}]"
+                error.param = f"{self._declaration.param_path}.vector_store_ids[{index}]"
                 raise
         return [HostedFunction("file_search", "file_search_call", FILE_SEARCH_DESCRIPTION, FILE_SEARCH_PARAMETERS)]
 

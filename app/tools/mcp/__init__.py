@@ -109,18 +109,18 @@ class MCPTool:
 
         The caller's right to use the server is checked only here.
         """
-        tool, place, url = declaration.tool, declaration.place, _url_of(declaration)
+        tool, param_path, url = declaration.tool, declaration.param_path, _url_of(declaration)
         if tool.get("tunnel_id"):
-            raise InvalidRequest("Tunnels are not supported. Send a `server_url`.", param=f"{place}.tunnel_id")
+            raise InvalidRequest("Tunnels are not supported. Send a `server_url`.", param=f"{param_path}.tunnel_id")
         connector = tool.get("connector_id")
         if connector is not None and not isinstance(connector, str):
-            raise InvalidRequest("Invalid 'connector_id': must be a string.", param=f"{place}.connector_id")
+            raise InvalidRequest("Invalid 'connector_id': must be a string.", param=f"{param_path}.connector_id")
         name = label if connector is None else connector
         server = self._settings.servers.get(name)
         if url and not (server and urls_equivalent(url, server.url)):
             if connector is not None:
                 message = "Send either `connector_id` or `server_url`, not both."
-                raise InvalidRequest(message, param=f"{place}.connector_id")
+                raise InvalidRequest(message, param=f"{param_path}.connector_id")
             return self._named_by_url(url, declaration)
         declaration.require(*_rights(name))
         if server is None or not server.serves(declaration.key_names):
@@ -133,7 +133,7 @@ class MCPTool:
 
         A declared server's settings apply even if the caller selects it by URL.
         """
-        settings, field = self._settings, f"{declaration.place}.server_url"
+        settings, field = self._settings, f"{declaration.param_path}.server_url"
         declaration.require(*_rights(CALLERS_URLS))
         if not settings.allow_urls:
             raise unknown_server(declaration)
@@ -149,7 +149,7 @@ class MCPTool:
                     message = (
                         f"The MCP server '{name}' at this URL uses its operator's token. Do not send `authorization`."
                     )
-                    raise InvalidRequest(message, param=f"{declaration.place}.authorization")
+                    raise InvalidRequest(message, param=f"{declaration.param_path}.authorization")
                 return name, server
         raise InvalidRequest(URL_NOT_ALLOWED, param=field)
 
@@ -225,7 +225,7 @@ def _with_token(name: str, headers: Mapping[str, str], declaration: Declaration)
     """Add the caller's token for a declared server. Other headers can only be set by the operator."""
     if declaration.secrets.get("headers"):
         message = f"The headers of the MCP server '{name}' are set by its operator. Send only `authorization`."
-        raise InvalidRequest(message, param=f"{declaration.place}.headers")
+        raise InvalidRequest(message, param=f"{declaration.param_path}.headers")
     return headers if _has_token(headers) else {**headers, **_authorization(declaration)}
 
 
@@ -236,7 +236,7 @@ def _has_token(headers: Collection[str]) -> bool:
 def _url_of(declaration: Declaration) -> str | None:
     url = declaration.secrets.get("server_url")
     if url is not None and not isinstance(url, str):
-        raise InvalidRequest("Invalid 'server_url': must be a string.", param=f"{declaration.place}.server_url")
+        raise InvalidRequest("Invalid 'server_url': must be a string.", param=f"{declaration.param_path}.server_url")
     return url or None
 
 
@@ -250,14 +250,14 @@ def _authorization(declaration: Declaration) -> dict[str, str]:
         return {}
     if not isinstance(token, str) or not _is_header_value(token):
         message = "Invalid 'authorization': must be a token without line breaks."
-        raise InvalidRequest(message, param=f"{declaration.place}.authorization")
+        raise InvalidRequest(message, param=f"{declaration.param_path}.authorization")
     token = token.strip()
     return {"Authorization": token if re.match(r"(?i)(bearer|basic)\s", token) else f"Bearer {token}"}
 
 
 def _headers_of(declaration: Declaration) -> dict[str, str]:
     """Return a caller's headers for its own server; raises `InvalidRequest`."""
-    declared, field = declaration.secrets.get("headers") or {}, f"{declaration.place}.headers"
+    declared, field = declaration.secrets.get("headers") or {}, f"{declaration.param_path}.headers"
     if not isinstance(declared, Mapping):
         raise InvalidRequest("Invalid 'headers': must be an object of strings.", param=field)
     headers = _authorization(declaration)
@@ -285,4 +285,4 @@ def _validated(adapter: TypeAdapter[T], declaration: Declaration, field: str, de
         return adapter.validate_python(value)
     except ValidationError:
         message = f"Invalid '{field}': must have a form described in the documentation of MCP tools."
-        raise InvalidRequest(message, param=f"{declaration.place}.{field}") from None
+        raise InvalidRequest(message, param=f"{declaration.param_path}.{field}") from None

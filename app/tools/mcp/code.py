@@ -96,13 +96,13 @@ class MCPCodeInterpreter:
         """Return the session for a declaration, or None if the caller may not use the server."""
         if not self._server.serves(declaration.key_names):
             return None
-        place, container = f"{declaration.place}.container", declaration.tool.get("container")
+        param_path, container = f"{declaration.param_path}.container", declaration.tool.get("container")
         if isinstance(container, Mapping):
-            read_declaration(MCPCodeContainer, container, place, declaration.warnings)
+            read_declaration(MCPCodeContainer, container, param_path, declaration.warnings)
             container = None
         elif not isinstance(container, str) or not container.startswith("cntr_"):
-            message = f"Invalid '{place}': must be a container id, or {{'type': 'auto'}}."
-            raise InvalidRequest(message, param=place, code="missing_required_parameter")
+            message = f"Invalid '{param_path}': must be a container id, or {{'type': 'auto'}}."
+            raise InvalidRequest(message, param=param_path, code="missing_required_parameter")
         return MCPCodeSession(self._settings, self._address, declaration, container, self._max_chars, self._pool)
 
     async def check(self) -> Mapping[str, str | None]:

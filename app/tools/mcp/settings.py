@@ -166,8 +166,8 @@ class MCPServer(_Settings):
             return f"directory {self.directory!r} not found"
         program, path = self.command[0], self.env.get("PATH")
         in_path = os.sep not in program
-        place = program if in_path else str(Path(self.directory or "", program))
-        if shutil.which(place, path=path.get_secret_value() if path else None):
+        location = program if in_path else str(Path(self.directory or "", program))
+        if shutil.which(location, path=path.get_secret_value() if path else None):
             return None
         return f"program {program!r} not found{' in the PATH' if in_path else ''}"
 
@@ -319,11 +319,11 @@ def _table(server: JSONMapping) -> dict[str, object]:
 _VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_]\w*)(?::-([^}]*))?\}")
 
 
-def _expanded(value: object, environment: Mapping[str, str], place: str) -> Any:
+def _expanded(value: object, environment: Mapping[str, str], param_path: str) -> Any:
     if isinstance(value, dict):
-        return {name: _expanded(field, environment, f"{place}.{name}") for name, field in value.items()}
+        return {name: _expanded(field, environment, f"{param_path}.{name}") for name, field in value.items()}
     if isinstance(value, list):
-        return [_expanded(element, environment, place) for element in value]
+        return [_expanded(element, environment, param_path) for element in value]
     if not isinstance(value, str):
         return value
 
@@ -331,7 +331,7 @@ def _expanded(value: object, environment: Mapping[str, str], place: str) -> Any:
         name, default = match.groups()
         expanded = environment.get(name) or default
         if expanded is None:
-            raise ValueError(f"file: {place}: the environment variable {name} is not set")
+            raise ValueError(f"file: {param_path}: the environment variable {name} is not set")
         return expanded
 
     return _VARIABLE.sub(expand, value)

@@ -113,7 +113,9 @@ class WebSearchTool:
         return nullcontext(self.session(declaration))
 
     def session(self, declaration: Declaration) -> WebSearchSession:
-        declared = read_declaration(WebSearchDeclaration, declaration.tool, declaration.place, declaration.warnings)
+        declared = read_declaration(
+            WebSearchDeclaration, declaration.tool, declaration.param_path, declaration.warnings
+        )
         pages = self._pages if self._settings.open_pages and declared.external_web_access is not False else None
         return WebSearchSession(self._provider, pages, declaration, declared)
 

@@ -75,7 +75,7 @@ SECRET_FIELDS = ("authorization", "headers", "server_url")
 def declaration(owner: str = "", **tool: Any) -> Declaration:
     secrets = {name: tool.pop(name) for name in SECRET_FIELDS if name in tool}
     shown = {"type": "mcp", **tool}
-    return Declaration(shown, secrets, place="tools[0]", owner=owner, response_id="resp_1", chain="chain")
+    return Declaration(shown, secrets, param_path="tools[0]", owner=owner, response_id="resp_1", chain="chain")
 
 
 @asynccontextmanager

@@ -68,8 +68,8 @@ class VectorStores:
         store = VectorStore(_new_id("vs"), owner, body.name, body.description, body.metadata or {}, days, now, now)
         strategy = body.chunking_strategy.strategy()
         files = [NewStoreFile(file_id, None, strategy, access.name) for file_id in dict.fromkeys(body.file_ids)]
-        places = [f"file_ids[{body.file_ids.index(file.id)}]" for file in files]
-        with _report_unknown_file(files, places):
+        param_paths = [f"file_ids[{body.file_ids.index(file.id)}]" for file in files]
+        with _report_unknown_file(files, param_paths):
             await self._records.create(store, files)
         self._wake()
         return await self.retrieve(owner, store.id)
@@ -167,7 +167,7 @@ class VectorStores:
         """Add a file to a store, and queue it for indexing."""
         self._check_model(access, "file_id")
         store = await self._store(owner, store_id)
-        await self._add(store, [_new_file(body, access)], places=["file_id"])
+        await self._add(store, [_new_file(body, access)], param_paths=["file_id"])
         return (await self._file(store, body.file_id)).resource()
 
     async def files(
@@ -217,7 +217,7 @@ class VectorStores:
         field = "files[{}].file_id" if body.files is not None else "file_ids[{}]"
         entries = {entry.file_id: (index, entry) for index, entry in enumerate(body.entries())}
         files = [_new_file(entry, access) for _, entry in entries.values()]
-        await self._add(store, files, batch_id, places=[field.format(index) for index, _ in entries.values()])
+        await self._add(store, files, batch_id, param_paths=[field.format(index) for index, _ in entries.values()])
         return await self.batch(owner, store_id, batch_id)
 
     async def batch(self, owner: str, store_id: str, batch_id: str) -> dict[str, object]:
@@ -246,10 +246,15 @@ class VectorStores:
         return store
 
     async def _add(
-        self, store: VectorStore, files: Sequence[NewStoreFile], batch_id: str | None = None, *, places: Sequence[str]
+        self,
+        store: VectorStore,
+        files: Sequence[NewStoreFile],
+        batch_id: str | None = None,
+        *,
+        param_paths: Sequence[str],
     ) -> None:
-        """Add files. `places` are the JSON paths of their ids, for errors."""
-        with _report_unknown_file(files, places):
+        """Add files. `param_paths` are the JSON paths of their ids, for errors."""
+        with _report_unknown_file(files, param_paths):
             await self._records.add(store, files, batch_id)
         self._wake()
 
@@ -285,12 +290,12 @@ class VectorStores:
 
 
 @contextmanager
-def _report_unknown_file(files: Sequence[NewStoreFile], places: Sequence[str]) -> Iterator[None]:
+def _report_unknown_file(files: Sequence[NewStoreFile], param_paths: Sequence[str]) -> Iterator[None]:
     """Turn `UnknownFiles` into `NotFound`, with the id's JSON path as `param`."""
     try:
         yield
     except UnknownFiles as error:
-        raise no_such_file(files[error.index].id, places[error.index]) from None
+        raise no_such_file(files[error.index].id, param_paths[error.index]) from None
 
 
 def _new_id(prefix: str) -> str:
