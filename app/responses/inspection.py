@@ -339,7 +339,7 @@ class _Listing:
         """Return the item that is added: of it too only the error is kept."""
         return self
 
-    def note(self, **notes: object) -> None:
+    def set_private_data(self, **data: object) -> None:
         """Do nothing: nothing is stored."""
 
     def close(self, status: OutcomeStatus = "completed", **fields: object) -> None:
@@ -347,7 +347,7 @@ class _Listing:
         if status == "failed":
             self.error = str(fields.get("error") or "The tools could not be listed.")
 
-    def notes(self, item: Item) -> Mapping[str, object]:
+    def private_data(self, item: Item) -> Mapping[str, object]:
         return {}
 
     def has_stored_image(self, item: Item) -> bool:

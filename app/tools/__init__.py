@@ -214,8 +214,8 @@ class ReportedItem(Protocol):
         """Emit a `progress` event listed by the item's type, by its short name."""
         ...
 
-    def note(self, **notes: object) -> None:
-        """Store private data with the item. `Report.notes` returns it in later turns; callers do not see it."""
+    def set_private_data(self, **data: object) -> None:
+        """Store private data with the item. `Report.private_data` returns it in later turns; callers do not see it."""
         ...
 
     def close(self, status: OutcomeStatus = "completed", **fields: object) -> None:
@@ -255,7 +255,7 @@ class Report(Account, Protocol):
         """Add and open an item with another type, such as `mcp_list_tools` or `shell_call_output`."""
         ...
 
-    def notes(self, item: Item) -> Mapping[str, object]:
+    def private_data(self, item: Item) -> Mapping[str, object]:
         """Return the private data stored with an item in the conversation; {} for other servers' items."""
         ...
 

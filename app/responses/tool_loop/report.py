@@ -96,7 +96,7 @@ class SessionReport:
         """Add an item to the output."""
         return AddedItem(self._items, self._items.add_item(ITEM_TYPES[item_type], fields))
 
-    def notes(self, item: Item) -> JSONMapping:
+    def private_data(self, item: Item) -> JSONMapping:
         """Return the notes of sessions on an item."""
         return self._items.session_notes(item)
 
@@ -133,9 +133,9 @@ class AddedItem:
         """Emit an event of the item."""
         self._items.progress(self._item, name, fields)
 
-    def note(self, **notes: object) -> None:
+    def set_private_data(self, **data: object) -> None:
         """Store notes on the item."""
-        self._items.note(self.id, session={**self._items.session_notes({"id": self.id}), **notes})
+        self._items.note(self.id, session={**self._items.session_notes({"id": self.id}), **data})
 
     def close(self, status: OutcomeStatus = "completed", **fields: Any) -> None:
         """End the item."""

@@ -97,8 +97,8 @@ class MCPSession(AbstractAsyncContextManager["MCPSession"]):
                 listed = item.get("tools")
                 tools = [tool for tool in map(read_tool, listed if isinstance(listed, list) else ()) if tool]
                 made = {_SOURCE: source, _DIGEST: _digest(tools)}
-                notes = report.notes(item)
-                return tools if {name: notes.get(name) for name in made} == made else None
+                data = report.private_data(item)
+                return tools if {name: data.get(name) for name in made} == made else None
         return None
 
     async def _list(self, report: Report, source: str) -> list[dict[str, object]] | None:
@@ -121,7 +121,7 @@ class MCPSession(AbstractAsyncContextManager["MCPSession"]):
             which = f"Tools of the MCP server {self._label!r} with schemas deeper than {MAX_SCHEMA_LEVELS} levels"
             report.warn(f"{which} were ignored: {first_names(deep)}.")
         tools = [tool for tool in tools if tool["name"] not in deep and self._tools.allows(tool)]
-        item.note(**{_SOURCE: source, _DIGEST: _digest(tools)})
+        item.set_private_data(**{_SOURCE: source, _DIGEST: _digest(tools)})
         item.close("completed", tools=tools)
         return tools
 

@@ -23,14 +23,14 @@ class Item:
     def __init__(self, type: str, fields: dict[str, Any]) -> None:
         self.id = "mcpl_1"
         self.fields = {"id": self.id, "type": type, **fields}
-        self.notes: dict[str, Any] = {}
+        self.private_data: dict[str, Any] = {}
         self.status = ""
 
     def event(self, name: str, **fields: Any) -> None:
         pass
 
-    def note(self, **notes: Any) -> None:
-        self.notes |= notes
+    def set_private_data(self, **data: Any) -> None:
+        self.private_data |= data
 
     def close(self, status: str = "completed", **fields: Any) -> None:
         self.status = status
@@ -57,9 +57,9 @@ class Response:
         self.items.append(Item(type, fields))
         return self.items[-1]
 
-    def notes(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
-        own = next((one.notes for one in self.items if one.fields is item), {})
-        return own or (self.before.notes(item) if self.before else {})
+    def private_data(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
+        own = next((one.private_data for one in self.items if one.fields is item), {})
+        return own or (self.before.private_data(item) if self.before else {})
 
     def warn(self, message: str) -> None:
         self.warnings.append(message)
