@@ -132,7 +132,6 @@ class SummarizedResource(Protocol):
 
 
 def activity_routes(api: ApiParts) -> APIRouter:
-    """Return the routes, without the `/v1` prefix."""
     router = APIRouter(route_class=LazyRoute, prefix="/antiphon", tags=["antiphon"], responses=ERRORS)
     caller_of = api.caller_dependency()
 

@@ -10,5 +10,4 @@ from app.core.bounded_json import dumps
 
 
 def json_response(value: object, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a 200 response with a JSON body."""
     return Response(dumps(value), headers=headers, media_type="application/json")

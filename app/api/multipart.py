@@ -57,11 +57,9 @@ class FormReader:
         raise NotImplementedError
 
     def on_data(self, data: bytes) -> None:
-        """Process the part's next bytes."""
         raise NotImplementedError
 
-    def on_part_end(self) -> None:
-        """End the part."""
+    def on_part_end(self) -> None: ...
 
     def parse(self, data: bytes) -> None:
         """Parse the next bytes; raises `InvalidRequest`."""

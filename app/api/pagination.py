@@ -44,7 +44,6 @@ class ForwardQuery:
         self.limit, self.order, self.after = limit, order, after
 
     def page(self) -> Page:
-        """Return the requested page; raises `InvalidRequest`."""
         return parse_page(self.limit, self.order, self.after)
 
 

@@ -42,8 +42,6 @@ BACKOFF = 5.0  # seconds without counter queries after a failure
 
 
 class Allowance(NamedTuple):
-    """State of a bucket."""
-
     name: str  # requests, tokens
     limit: int  # per minute
     missing: float  # amount until the bucket is full
@@ -53,7 +51,6 @@ class Allowance(NamedTuple):
         return max(0.0, self.missing + needs - self.limit) * MINUTE / self.limit
 
     def headers(self) -> dict[str, str]:
-        """Return OpenAI's rate limit headers for the bucket."""
         return {
             f"x-ratelimit-limit-{self.name}": str(self.limit),
             f"x-ratelimit-remaining-{self.name}": str(max(0, math.floor(self.limit - self.missing))),
@@ -314,7 +311,6 @@ class KeyAccount:
         self._charge(model, backend, usage, requests=1, reported=cost)
 
     def _charge(self, model: str, backend: str, usage: Usage, requests: int, reported: int | None) -> None:
-        """Consume tokens from the key's bucket; record usage and cost."""
         if self._accounting:
             cost = self._accounting.record(
                 self.access, model, backend, usage, requests=requests, batch=self.batch, reported=reported

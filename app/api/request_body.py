@@ -35,8 +35,6 @@ _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]+")  # not allowed in a header
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
-    """Limits for request bodies."""
-
     bytes: int  # decompressed
     values: int = MAX_VALUES  # objects, arrays, strings, numbers, constants
     strict: Callable[[], bool] = lambda: False  # whether all unknown fields are rejected
@@ -194,7 +192,6 @@ def _without_lone_surrogates(data: bytes) -> bytes:
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
-    """Return whether objects and arrays are nested more than `levels` deep."""
     level = [value]
     while level and levels:
         children = [node.values() if isinstance(node, dict) else node for node in level]

@@ -27,11 +27,9 @@ WRITTEN: Any = object()  # a write without waiting
 
 @frozen
 class StreamEncoding(Generic[T]):
-    """Encoding of a stream."""
-
     encode: Callable[[T], bytes | list[T]]  # an item's bytes, or smaller items that replace a large one
-    beat: Callable[[], bytes] = lambda: b""  # heartbeat
-    last: bytes = b""  # end of the stream
+    beat: Callable[[], bytes] = lambda: b""
+    last: bytes = b""
 
 
 class EventStream(Response, Generic[T]):
@@ -74,9 +72,9 @@ class EventStream(Response, Generic[T]):
         self._writer: BodyWriter
         self._clock = asyncio.get_running_loop().time
         self._last_write = 0.0  # loop time
-        self._waiting: deque[T] = deque()  # waiting items
+        self._waiting: deque[T] = deque()
         self._writing: asyncio.Future[None] | None = None  # the task that waits for the client
-        self._failure: Exception | None = None  # write error
+        self._failure: Exception | None = None
         self._begun = False  # whether the response's head was sent
         self._ended = False  # whether the response's end was sent
         self._changed = asyncio.Event()  # set when `full` becomes False or the first item arrives
@@ -262,7 +260,6 @@ class EventStream(Response, Generic[T]):
         self._schedule_heartbeat()
 
     def _stop(self) -> None:
-        """Stop heartbeats and writes."""
         self.full = True
         if self._writing:
             self._writing.cancel()

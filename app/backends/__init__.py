@@ -214,9 +214,7 @@ class BackendExchange(Protocol):
     """
 
     @property
-    def warnings(self) -> Sequence[str] | None:
-        """A sentence for each field dropped or changed for this server; None until a server answers."""
-        ...
+    def warnings(self) -> Sequence[str] | None: ...
 
     async def __aenter__(self) -> Self: ...
 
@@ -328,9 +326,7 @@ class ExchangeObservation(Protocol):
         """Called with the deltas in the answer."""
         ...
 
-    def accepted(self, answer: BackendExchange | RawAnswer) -> None:
-        """Record that the server accepted the request."""
-        ...
+    def accepted(self, answer: BackendExchange | RawAnswer) -> None: ...
 
     def end(self, error: BaseException | None) -> None:
         """Record the end; `error` is the cause if the request failed."""

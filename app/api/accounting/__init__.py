@@ -55,7 +55,6 @@ class BudgetState(NamedTuple):
         return self.limit.amount - self.used
 
     def format(self, amount: int) -> str:
-        """Format an amount in the limit's unit."""
         return format_money(amount) if self.limit.name.startswith("money") else str(amount)
 
 
@@ -80,8 +79,6 @@ class BudgetExceeded(TooManyRequests):
 
 @dataclass(frozen=True, slots=True)
 class AccountingHooks:
-    """Hooks for metrics."""
-
     used: Callable[[KeyAccess, UsageRow], None] = lambda access, row: None  # before a row is written
     limited: Callable[[str], None] = lambda limit: None  # a limit is reached
     tool_request: Callable[[str, Usage], None] = lambda model, usage: None  # a hosted tool sent a model request
@@ -213,7 +210,6 @@ class Accounting:
     # Writing.
 
     async def _write(self) -> None:
-        """Write batches until nothing is pending."""
         try:
             while self._pending:
                 wait = self._next_write - asyncio.get_running_loop().time()
@@ -317,7 +313,6 @@ class Accounting:
                 await self._until_written(self._batch if self._pending else self._batch - 1)
 
     async def aclose(self) -> None:
-        """Write pending usage, and close the journal."""
         self._closing = True
         self._flush.set()
         if tasks := {task for task in (self._writing, self._recovery) if task}:
@@ -388,7 +383,6 @@ def _on_day(spending: Spending, day: str, today: str) -> Spending:
 
 
 def _end_of(period: str, now: datetime) -> datetime:
-    """Return the end of the current day or month."""
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     if period == "day":
         return midnight + timedelta(days=1)

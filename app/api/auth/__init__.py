@@ -98,7 +98,6 @@ class Auth:
 
     @property
     def required(self) -> bool:
-        """Whether requests need a key or an identity."""
         return self._required or self.has_identities
 
     @property
@@ -211,7 +210,6 @@ class Auth:
             return None
 
     def accesses(self) -> list[KeyAccess]:
-        """Return each key's access once per name."""
         return [*{access.name: access for _, access in self._accesses.values()}.values()]
 
     def _access(self, digest: str) -> KeyAccess | None:
@@ -240,7 +238,6 @@ _WITHOUT_TABLE = KeyAccess(configured=True)  # identities without a table: all m
 
 
 def identity_of(usage_name: str, owner: str, expires: float = math.inf) -> Identity:
-    """Return the identity with this usage name."""
     table, _, name = usage_name.partition(":")
     return Identity(None if table == NO_TABLE else table, name, owner, expires)
 

@@ -13,8 +13,6 @@ from app.settings.auth import ProxySettings
 
 
 class ProxyIdentity:
-    """Identifies callers by a proxy's header."""
-
     def __init__(self, settings: ProxySettings) -> None:
         self._settings = settings
         self._networks = [ip_network(address) for address in settings.addresses]

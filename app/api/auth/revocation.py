@@ -20,7 +20,6 @@ class RevokedResponses(Observer):
         self._running.pop(id(lifecycle), None)
 
     def follow(self, auth: Auth) -> None:
-        """Stop responses when keys are removed from `auth`."""
 
         def end() -> None:
             for lifecycle in self._running.values():

@@ -15,8 +15,6 @@ MAX_CUSTOM_ID = 512  # characters
 
 
 class ReadInput(NamedTuple):
-    """Summary of an input file."""
-
     total: int
     model: str | None  # set if all requests have the same model
     errors: Sequence[Mapping[str, object]]
@@ -27,7 +25,7 @@ class _Reader:
 
     def __init__(self, endpoint: str, max_bytes: int) -> None:
         self._endpoint, self._max_bytes = endpoint, max_bytes
-        self._number = 0  # current line number
+        self._number = 0
         self._rest = bytearray()
         self._ids: set[str] = set()
         self._models: set[object] = set()

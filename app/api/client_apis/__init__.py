@@ -35,15 +35,11 @@ class ClientRequest(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """End of a response."""
-
     response: Response  # completed or incomplete, with output and usage
     stop_sequence: str | None = None  # the stop sequence that ended the text, if known
 
 
 class ClientWriter(Protocol):
-    """Writes a response for a client."""
-
     def event(self, event: Event) -> bytes:
         """
         Return an event's bytes in the client's stream; b"" for hidden events.
@@ -56,14 +52,10 @@ class ClientWriter(Protocol):
         """Return the last bytes of a successful stream."""
         ...
 
-    def document(self, ending: Ending) -> JSONObject:
-        """Return the JSON answer."""
-        ...
+    def document(self, ending: Ending) -> JSONObject: ...
 
 
 class ClientAPI(NamedTuple):
-    """A request format for clients."""
-
     # Reads a JSON body and HTTP headers (names in lower case); raises `InvalidRequest` with the client's field.
     read: Callable[[JSONObject, Mapping[str, str]], ClientRequest]
     # Creates the writer for a request and its response resource.

@@ -129,8 +129,6 @@ async def _claim(api: ApiParts, request: Request, fields: JSONObject, caller: Ca
 
 
 class _Answer:
-    """The answer to a request."""
-
     def __init__(self, api: ApiParts, client: ClientAPI, read: ClientRequest, run: Run, scope: Scope) -> None:
         self._api = api
         self._client = client
@@ -185,7 +183,6 @@ class _Answer:
         return stream
 
     def _encode(self, events: EventBatch) -> bytes:
-        """Encode events for the client's stream."""
         write, last = self._writer.event, self._last
         return b"".join([last[type_](self) if (type_ := event["type"]) in last else write(event) for event in events])
 

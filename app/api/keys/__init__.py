@@ -62,7 +62,6 @@ _CHANGES = {"object": "list", "data": [_CHANGE], "first_id": _CHANGE["id"], "las
 
 
 def key_routes(api: ApiParts, keys: ManagedKeys) -> APIRouter:
-    """Return the routes, without the `/v1` prefix."""
     router = APIRouter(route_class=LazyRoute, prefix="/antiphon", tags=["antiphon"], responses=ERRORS)
     limits = api.body_limits
 

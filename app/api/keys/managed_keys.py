@@ -155,7 +155,6 @@ class ManagedKeys:
         return ListedKey(self._described(change.key, uses), change.number)
 
     async def changes(self) -> list[KeyChange]:
-        """Return the changes, newest first."""
         return [*reversed((await self._read()).changes)]
 
     async def _uses(self) -> dict[str, int]:
@@ -243,7 +242,6 @@ class ManagedKeys:
         return change.key
 
     def _updated(self, key: StoredKey, body: UpdateKey) -> StoredKey:
-        """Return a key with a request's fields."""
         default = StoredKey(key.id, key.name, key.name)
         values: dict[str, object] = {}
         for name in body.model_fields_set - {"name"}:
@@ -274,7 +272,6 @@ class ManagedKeys:
 
 
 def etag(version: int) -> str:
-    """Return the entity tag for a key's version."""
     return f'"{version}"'
 
 
@@ -302,7 +299,6 @@ def _key_of_settings(name: str, table: KeySettings) -> StoredKey:
 
 
 def _audited(key: StoredKey) -> JSONObject:
-    """Return a key's fields for the audit log."""
     resource = _resource(key, None, "store")
     return {name: value for name, value in resource.items() if name not in ("object", "last_used_at", "source")}
 

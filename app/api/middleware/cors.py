@@ -18,7 +18,6 @@ class Cors(CORSMiddleware):
         return super().is_allowed_origin(origin) or is_local_page(origin)
 
     def preflight_response(self, request_headers: Headers) -> Response:
-        """Return the preflight response; rejections are API error objects."""
         response = super().preflight_response(request_headers)
         if response.status_code < 400:
             return response

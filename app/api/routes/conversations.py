@@ -29,26 +29,19 @@ class _Body(BaseModel):
 
 
 class CreateConversation(_Body):
-    """Body of `POST /conversations`."""
-
     items: Items | None = None
     metadata: Metadata | None = None
 
 
 class UpdateConversation(_Body):
-    """Body of `POST /conversations/{id}`."""
-
     metadata: Metadata | None
 
 
 class CreateItems(_Body):
-    """Body of `POST /conversations/{id}/items`."""
-
     items: Items
 
 
 def routes(api: ApiParts) -> APIRouter:
-    """Return the routes, without the `/v1` prefix."""
     router = APIRouter(route_class=LazyRoute, tags=["conversations"], responses=ERRORS)
     conversations, limits = api.responses.conversations, api.body_limits
 

@@ -46,7 +46,6 @@ StartingAfter = Annotated[str | None, Query(description="the sequence number of 
 
 
 def routes(api: ApiParts) -> APIRouter:
-    """Return the routes, without the `/v1` prefix."""
     router = APIRouter(route_class=LazyRoute, responses=ERRORS)
     responses, stored = api.responses, api.responses.stored
     inspection, caller_of, admitted_caller = Inspection(responses), api.caller_dependency(), api.admitted_dependency()
@@ -235,7 +234,6 @@ async def _send(events: EventBatch, stream: EventStream[EventBatch]) -> None:
 
 
 async def complete_response(run: Run) -> Response:
-    """Return the finished response as JSON."""
     response = await run.drain()
     return json_response(response, warning_headers(run.warnings))
 
@@ -281,7 +279,6 @@ async def _json_farewell(run: Run, document: Callable[[], Mapping[str, object]])
 
 
 async def compacted_response(run: Run) -> Response:
-    """Return a compaction's result as JSON."""
     return json_response(await run.compacted(), warning_headers(run.warnings))
 
 

@@ -30,7 +30,6 @@ Status = Annotated[
 
 
 def routes(api: ApiParts, stores: VectorStores) -> APIRouter:
-    """Return the routes, without the `/v1` prefix."""
     router = APIRouter(route_class=LazyRoute, tags=["vector stores"], responses=ERRORS)
     limits, owner_of = api.body_limits, api.owner_dependency("file_search")
 

@@ -48,8 +48,6 @@ CLOSING_TIMEOUT = 5  # seconds for a client to receive the last frame and the cl
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Limits per connection."""
-
     lifetime: float  # seconds
     grace: float  # seconds for the current turn to finish after the lifetime
     queue: int  # running or waiting turns beyond the first
@@ -92,7 +90,6 @@ class Lane:
         self._response, self._making, self._cancelled = None, None, False
 
     def make(self, run: Run, outbox: Outbox, open_after: float) -> asyncio.Task[None]:
-        """Start generating the current turn's response."""
         self._response = run.response
         return asyncio.create_task(self._generate(run, outbox, open_after))
 

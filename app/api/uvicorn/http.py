@@ -40,8 +40,6 @@ class Refused(Exception):
 
 
 class HTTPProtocol(HttpToolsProtocol):
-    """An HTTP connection."""
-
     unread = SEND_TIMEOUT
     _in_message = False  # whether a request was partly received
     _head_bytes = 0  # received bytes of the current head or trailers

@@ -44,7 +44,6 @@ class Shutdown:
         return grace if self._since is None else max(0.0, self._since + grace - time.monotonic())
 
     def has_begun(self) -> bool:
-        """Return whether the server is shutting down."""
         return self._since is not None
 
     def begin(self) -> None:

@@ -47,8 +47,6 @@ class FrameReader(StreamReader):
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
-    """A WebSocket connection."""
-
     _control_frames = 0  # received since `_control_since`
     _control_since = 0.0  # loop time
     _will_parse = False  # whether parsing of the remaining data is scheduled
@@ -149,7 +147,6 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         event.data = b""
 
     def handle_bytes(self, event: Frame) -> None:
-        """Queue a message, like `handle_text`."""
         super().handle_bytes(event)
         event.data = b""
 

@@ -27,8 +27,6 @@ Post: TypeAlias = "Callable[[httpx.URL, JSONObject], Awaitable[Any]]"
 
 
 class TokenCounting(Protocol):
-    """Counts prompt tokens for a server."""
-
     async def count(self, body: JSONObject, post: Post) -> int | None:
         """Return the number of prompt tokens in an encoded question; None if the server cannot count them."""
         ...
@@ -48,8 +46,6 @@ def _same(value: object) -> Any:
 
 
 class Codec(NamedTuple):
-    """Encoding and decoding for an API."""
-
     # Returns the request for servers with a profile; raises `InvalidRequest` if it cannot be expressed.
     encode: Callable[[Question, Profile], EncodedQuestion]
     # Returns the decoder for the answer to a request; `ErrorIn` finds errors in events.

@@ -50,7 +50,6 @@ class BodyDecoder:
         return self._decoder.decode(data) if self._decoder else []
 
     def _detect(self, data: bytes) -> bytes:
-        """Choose the decoder once a character has arrived; return the bytes to decode."""
         self._head = data = (self._head + data).lstrip(b"\xef\xbb\xbf \t\r\n")
         if data:
             if data[:1] in (b"{", b"["):
@@ -60,7 +59,6 @@ class BodyDecoder:
         return data
 
     def end(self) -> list[ServerEvent]:
-        """Return the remaining chunks; raises `BackendError` if the body is not an answer."""
         return self._decoder.end() if self._decoder else []
 
 

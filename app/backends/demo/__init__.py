@@ -120,8 +120,6 @@ def _deltas(body: JSONObject, answer: DemoAnswer, digest: str, prompt_tokens: in
 
 
 class DemoAnswer(NamedTuple):
-    """An answer: reasoning, then text or a call."""
-
     reasoning: str = ""
     content: str = ""
     tool: str = ""

@@ -92,8 +92,6 @@ class RoutingHooks:
 
 @dataclass(eq=False, slots=True)
 class Replica:
-    """A server."""
-
     index_label: str  # from 1, in settings order
     url: str
     backend: Backend
@@ -109,8 +107,6 @@ class Replica:
 
 @dataclass(eq=False, slots=True)
 class Permit:
-    """Permission to send a request to a server."""
-
     replica: Replica
 
 
@@ -153,7 +149,6 @@ class ReplicaPool:
         self._unused = asyncio.Event()
 
     def profile(self, model: str) -> Profile:
-        """Return the servers' common profile."""
         return self.replicas[0].backend.profile(model)
 
     def encode(self, question: Question) -> EncodedQuestion:
@@ -165,15 +160,12 @@ class ReplicaPool:
         return next(filter(None, found), [])
 
     def refuses_images(self, model: str) -> bool:
-        """Return whether a model is known not to accept images."""
         return any(replica.backend.refuses_images(model) for replica in self.replicas)
 
     def forwards(self, endpoint: str, model: str) -> bool:
-        """Return whether these servers support forwarded requests to an endpoint."""
         return self.replicas[0].backend.forwards(endpoint, model)
 
     def has_other(self, exclude: Collection[Replica]) -> bool:
-        """Return whether a server outside `exclude` is ready."""
         return any(replica.circuit.ready for replica in self.replicas if replica not in exclude)
 
     def lease(
@@ -234,7 +226,6 @@ class ReplicaPool:
         await first_success([check(replica) for replica in self.replicas])
 
     async def aclose(self) -> None:
-        """Close every connection, in use or not."""
         await end(self._watching)
         if self._pause_end:
             self._pause_end.cancel()
@@ -279,12 +270,10 @@ class ReplicaPool:
             self.hooks.health(self.name, replica.index_label, up)
 
     def announce(self) -> None:
-        """Call the health hook for every server."""
         for replica in self.replicas:
             self.hooks.health(self.name, replica.index_label, replica.up)
 
     def state(self) -> JSONObject:
-        """Return current state for the inspection endpoint."""
         return {
             "name": self.name,
             "max_concurrency": self.config.max_concurrency,
@@ -440,7 +429,6 @@ class Lease:
 
     @property
     def name(self) -> str:
-        """Backend name in the settings."""
         return self._pool.name
 
     async def acquire(self) -> Replica:
@@ -509,7 +497,6 @@ def preferred(conversation: Callable[[], str], free: Sequence[Replica]) -> Repli
 
 
 def least_loaded(free: Sequence[Replica]) -> Replica:
-    """Return the server with the fewest requests in progress."""
     return min(free, key=lambda replica: replica.load)
 
 

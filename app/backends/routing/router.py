@@ -272,15 +272,12 @@ class _Failover(Generic[_Request, _Answer]):
         self._answer: _Answer
 
     async def _encoded(self, backend: Backend, request: _Request) -> _Request:
-        """Return the request as encoded for a server."""
         return request
 
     def _exchange(self, backend: Backend, request: _Request) -> AbstractAsyncContextManager[_Answer]:
-        """Return the request's exchange with a server."""
         raise NotImplementedError
 
     def _can_fail_over(self, error: APIError) -> bool:
-        """Return whether another server may answer."""
         return isinstance(error, BackendError) and may_fail_over(error)
 
     async def _begin(self) -> None:
@@ -358,8 +355,6 @@ class _Failover(Generic[_Request, _Answer]):
 
 
 class FailoverExchange(_Failover[Question, BackendExchange]):
-    """A model request and its answer."""
-
     async def __aenter__(self) -> Self:
         await self._begin()
         return self
@@ -433,5 +428,4 @@ def _claim(pool: ReplicaPool, model: str) -> str | None:
 
 
 def _names(pool: ReplicaPool) -> list[str]:
-    """Return the model names in a backend's settings, without patterns."""
     return [*pool.config.aliases, *(name for name in pool.config.models if not set(name) & set("*?["))]

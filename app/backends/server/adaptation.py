@@ -150,7 +150,6 @@ class FieldAdaptation:
         return field in _OURS or field in _HARMLESS or field in _OTHER_NAME or "[]" in field
 
     def learn(self, model: str, fields: list[str]) -> None:
-        """Omit fields from later requests to a model."""
         old = self._models.pop(model, {})
         # Of a limit's two names, the last rejected counts.
         others = {field: until for field, until in old.items() if _OTHER_NAME.get(field) not in fields}
@@ -244,7 +243,6 @@ class AdaptedRequest:
         return with_notes(body, self._adaptation.content, descriptions)
 
     def _warnings(self, body: JSONMapping, field: str) -> list[str]:
-        """Return warnings for the caller about a removed field."""
         if field == "parallel_tool_calls" and not body[field]:
             return ["This backend does not support `parallel_tool_calls: false`."]
         if field in _CHANGED:

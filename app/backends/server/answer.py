@@ -65,7 +65,6 @@ class AnswerBody:
 
     @property
     def empty(self) -> bool:
-        """Whether the body ended without a delta."""
         return self._decoder.empty
 
     @property
@@ -74,7 +73,6 @@ class AnswerBody:
         return self._decoder.continuation
 
     def resumed(self, response: httpx.Response) -> AnswerBody:
-        """Return the body of the response to `continuation`."""
         self._decoder.resume()
         return AnswerBody(response, self._profile, self._decoder)
 
@@ -85,7 +83,6 @@ class AnswerBody:
 
     @property
     def is_event_stream(self) -> bool:
-        """Whether the content type is an event stream."""
         return header_of(self._response, b"content-type").startswith(b"text/event-stream")
 
     async def begin(self) -> None:
@@ -198,7 +195,6 @@ class AnswerBody:
             linger(seconds)
 
     async def aclose(self) -> None:
-        """Stop receiving, and close the connection."""
         await self._reads.aclose()
         stream = self._response.stream
         assert isinstance(stream, httpx.AsyncByteStream)
@@ -218,9 +214,7 @@ class Reads(Protocol):
         """Pass each read to `take` until it returns False; raises the iterator's final exception."""
         ...
 
-    def wait_at_most(self, seconds: float) -> None:
-        """Set the timeout for each further read."""
-        ...
+    def wait_at_most(self, seconds: float) -> None: ...
 
     async def aclose(self) -> None: ...
 

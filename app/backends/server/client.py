@@ -106,7 +106,6 @@ class ModelServer(Backend):
 
     @classmethod
     def from_settings(cls, settings: Any) -> ModelServer:
-        """Create the backend from `BackendSettings`."""
         key = settings.key.get_secret_value() if settings.key else None
         keys = key_source(settings.api_key_file, settings.api_key_command, settings.api_key_lifetime)
         return cls(settings.url, key, settings.options(), retries=settings.retries, keys=keys)
@@ -212,7 +211,6 @@ class ModelServer(Backend):
         return endpoint.adaptation.undescribed_images(body, question.descriptions)
 
     def refuses_images(self, model: str) -> bool:
-        """Return whether a model is known not to accept images."""
         name = self._profile.request.model_map.get(model, model)
         return self._endpoints.current.adaptation.refuses_images(name)
 
@@ -362,7 +360,6 @@ class ModelServer(Backend):
         return response
 
     async def _renewed(self, response: httpx.Response, key: str | None) -> bool:
-        """Return whether a rejected key was replaced by another."""
         return (
             key is not None and self._keys is not None and response.status_code == 401 and await self._keys.renew(key)
         )

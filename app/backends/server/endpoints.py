@@ -61,7 +61,6 @@ class Endpoints:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers required by the APIs."""
         return {name: value for endpoint in self._all for name, value in endpoint.codec.headers.items()}
 
     def candidates(self) -> Sequence[Endpoint]:
@@ -74,7 +73,6 @@ class Endpoints:
 
     @property
     def current(self) -> Endpoint:
-        """The endpoint to try first."""
         return self.candidates()[0] if self._first else self._all[0]
 
     def lacks(self, endpoint: Endpoint, status: int, error: BackendError) -> bool:

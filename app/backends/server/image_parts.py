@@ -53,7 +53,6 @@ def refuses_images(error: BackendError, body: JSONMapping) -> bool:
 
 
 def holds_images(body: JSONMapping) -> bool:
-    """Return whether a request contains images."""
     return any(_has_image(message) for name in _TEXT_TYPES for message in _list(body.get(name)))
 
 

@@ -33,7 +33,6 @@ def refuses_later_system(error: BackendError, body: JSONMapping) -> bool:
 
 
 def has_later_system(body: JSONMapping) -> bool:
-    """Return whether a chat request has a system message after its first message."""
     return any(_is_system(message) for message in _messages(body)[1:])
 
 

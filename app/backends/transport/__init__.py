@@ -84,7 +84,6 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
         return httpx.Response(reply.status, headers=reply.headers, stream=reply, extensions=_extensions(reply))
 
     async def aclose(self) -> None:
-        """Close every connection, in use or not."""
         self._closed = True
         if self._expiry:
             self._expiry.cancel()
@@ -212,7 +211,6 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
             self._close_expired()
 
     def closed(self, connection: HTTPConnection) -> None:
-        """Remove a connection after its socket closed."""
         self._open.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)

@@ -29,8 +29,6 @@ class Origin(NamedTuple):
 
 
 class ConnectionPool(Protocol):
-    """A connection's callbacks to its pool."""
-
     def released(self, connection: HTTPConnection, *, reusable: bool) -> None: ...
 
     def closed(self, connection: HTTPConnection) -> None: ...
@@ -57,7 +55,6 @@ class HTTPConnection(asyncio.Protocol):
 
     @property
     def usable(self) -> bool:
-        """Whether the socket is open."""
         return not self._transport.is_closing()
 
     async def send(
@@ -352,7 +349,6 @@ class Reply(httpx.AsyncByteStream):
 
     @property
     def untouched(self) -> bool:
-        """Whether no byte was received."""
         return not self.status and not self.unread
 
     def cut_off(self, error: Exception | None) -> Exception | type[Exception]:

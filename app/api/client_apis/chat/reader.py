@@ -70,8 +70,6 @@ def hosted_types(fields: JSONObject) -> set[str]:
 
 
 class _Reading:
-    """Translates a request."""
-
     def __init__(self, body: ChatRequest) -> None:
         self._body = body
         self._warnings = Warnings()
@@ -248,7 +246,6 @@ def _function_call(call_id: str, function: JSONMapping) -> JSONObject:
 
 
 def _content(content: Any, text_type: str) -> Any:
-    """Return message content with Responses API part types."""
     if not isinstance(content, list):
         return content
     return [_part(part, text_type) for part in content]

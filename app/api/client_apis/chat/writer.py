@@ -21,8 +21,6 @@ _BETWEEN = "\n\n"  # between messages and between reasoning parts
 
 
 class ChatWriter:
-    """Writes a response."""
-
     def __init__(self, request: ClientRequest, response: Response) -> None:
         self._options: ChatOptions = request.options
         self._head = {
@@ -44,7 +42,6 @@ class ChatWriter:
         return {**self._head, "choices": [*choices], **usage}
 
     def event(self, event: Event) -> bytes:
-        """Return an event's chunks."""
         write = self._events.get(event["type"])
         return write(self, event) if write else b""
 
@@ -104,7 +101,6 @@ class ChatWriter:
         return b"".join([*frames, DONE_FRAME])
 
     def document(self, ending: Ending) -> JSONObject:
-        """Return the chat completion."""
         response = ending.response
         output = response["output"]
         content, refusal, logprobs = _text_of(output)

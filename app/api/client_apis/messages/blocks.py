@@ -76,7 +76,6 @@ class ItemReader:
         return [*parts[:-1], {**parts[-1], **_breakpoint(block)}] if parts else []
 
     def _end_message(self, role: str) -> None:
-        """Add the collected parts as a message."""
         if not self._parts:
             return
         parts, places = self._parts, self._part_places

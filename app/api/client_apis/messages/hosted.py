@@ -250,7 +250,6 @@ def mcp_tool(server: JSONMapping, toolset: JSONMapping) -> JSONObject:
 
 
 def is_enabled(server: JSONMapping) -> bool:
-    """Return whether an MCP server is enabled."""
     return json_object(server.get("tool_configuration")).get("enabled") is not False
 
 

@@ -18,7 +18,6 @@ _TIERS = {"default": "standard", "priority": "priority"}
 
 
 def message_id(response: Response) -> str:
-    """Return the message id for a response."""
     return f"msg_{response['id'].partition('_')[2]}"
 
 
@@ -43,7 +42,6 @@ def empty_message(response: Response) -> JSONObject:
 
 
 def whole_message(ending: Ending, options: WriterOptions) -> JSONObject:
-    """Return the finished message."""
     response = ending.response
     content = [block for item in response["output"] for block in blocks_of(item, options)]
     return {**empty_message(response), "content": content, **stop_fields(ending), "usage": usage_fields(response)}

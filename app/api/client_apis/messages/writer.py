@@ -42,15 +42,12 @@ def _frame(event: JSONObject) -> bytes:
 
 
 class MessagesWriter:
-    """Writes a message."""
-
     def __init__(self, options: WriterOptions) -> None:
         self._options = options
         self._blocks = _Blocks()
         self._items: dict[int, _ItemWriter] = {}  # unfinished, in output order, by output index
 
     def event(self, event: Event) -> bytes:
-        """Return the frames for an event."""
         kind = event["type"]
         if kind == "response.created":
             return _frame({"type": "message_start", "message": empty_message(event["response"])}) + PING
@@ -81,12 +78,10 @@ class MessagesWriter:
         return b"".join(frames)
 
     def end(self, ending: Ending) -> bytes:
-        """Return the last frames."""
         delta = {"type": "message_delta", "delta": stop_fields(ending), "usage": usage_fields(ending.response)}
         return _frame(delta) + _frame({"type": "message_stop"})
 
     def document(self, ending: Ending) -> JSONObject:
-        """Return the whole message."""
         return whole_message(ending, self._options)
 
 
@@ -103,7 +98,6 @@ class _Blocks:
         return _frame({"type": "content_block_start", "index": self._index, "content_block": block})
 
     def text(self, kind: bytes, field: bytes, text: str) -> bytes:
-        """Return a text delta."""
         return _DELTA % (self._index, kind, field, orjson.dumps(text))
 
     def cite(self, found: JSONObject) -> bytes:
@@ -123,8 +117,6 @@ class _Blocks:
 
 
 class _ItemWriter:
-    """Writes an item's blocks."""
-
     def __init__(self, blocks: _Blocks, options: WriterOptions) -> None:
         self.waiting: list[Event] = []
         self._blocks = blocks
@@ -132,7 +124,6 @@ class _ItemWriter:
         self._events: Mapping[str, Callable[[Event], bytes]] = self._rows()
 
     def write(self, event: Event) -> bytes:
-        """Return the frames for an item event."""
         row = self._events.get(event["type"])
         return row(event) if row else b""
 

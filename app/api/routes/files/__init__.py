@@ -42,7 +42,6 @@ _FORM: dict[str, object] = {
 
 
 def routes(api: ApiParts, files: Files) -> APIRouter:
-    """Return the routes, without the `/v1` prefix."""
     router = APIRouter(route_class=LazyRoute, tags=["files"], responses=ERRORS)
 
     owner_of = api.owner_dependency()

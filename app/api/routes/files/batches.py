@@ -15,7 +15,6 @@ from app.tools.files.batches import Batches, CreateBatchJob
 
 
 def batch_routes(api: ApiParts, batches: Batches) -> APIRouter:
-    """Return the routes, without the `/v1` prefix."""
     router = APIRouter(route_class=LazyRoute, tags=["batches"], responses=ERRORS)
     owner_of = api.owner_dependency()
 

@@ -41,5 +41,4 @@ async def _with_one_file(
 
 
 def missing(name: str) -> InvalidRequest:
-    """Return the error for a missing form field."""
     return missing_parameter(name)

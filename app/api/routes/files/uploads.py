@@ -30,7 +30,6 @@ _PART: dict[str, object] = {
 
 
 def upload_routes(api: ApiParts, uploads: MultipartUploads) -> APIRouter:
-    """Return the routes, without the `/v1` prefix."""
     router = APIRouter(route_class=LazyRoute, tags=["uploads"], responses=ERRORS)
     owner_of = api.owner_dependency()
 

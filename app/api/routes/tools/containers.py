@@ -33,8 +33,6 @@ class _Body(BaseModel):
 
 
 class ContainerExpiry(_Body):
-    """Container expiry."""
-
     anchor: Literal["last_active_at"]
     minutes: int = Field(ge=1)
 
@@ -63,7 +61,6 @@ class AddContainerFile(_Body):
 
 
 def container_routes(api: ApiParts, containers: Containers) -> APIRouter:
-    """Return the routes, without the `/v1` prefix."""
     router = APIRouter(route_class=LazyRoute, tags=["containers"], responses=ERRORS)
     max_minutes, owner_of = containers.settings.idle_minutes, api.owner_dependency(*_TOOLS)
 

@@ -20,7 +20,6 @@ TOOL = "web_search"  # also stands for model and backend in usage
 
 
 def search_routes(api: ApiParts, search: CodexSearch) -> APIRouter:
-    """Return the route, without the `/v1` prefix."""
     router = APIRouter(route_class=LazyRoute, tags=["search"], responses=ERRORS)
 
     async def answer(body: SearchRequest, caller: Caller, admission: Admission) -> Response:

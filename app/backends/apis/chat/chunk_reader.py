@@ -78,8 +78,6 @@ _UNUSUAL_FIELDS = frozenset({"error", "x_groq", "citations", "search_results"}) 
 
 
 class ChunkReader:
-    """Reads an answer chunk by chunk."""
-
     def __init__(self, options: ResponseOptions) -> None:
         self._options = options
         self._beside_text = _BESIDE_TEXT.union(options.reasoning_fields)
@@ -282,7 +280,6 @@ def _content(content: object, choice: JSONObject) -> Iterator[Delta]:
 
 
 def _part_text(part: object) -> tuple[str, str]:
-    """Return a content part's text and reasoning."""
     if isinstance(part, str):
         return part, ""
     if not isinstance(part, dict):
@@ -353,7 +350,6 @@ def _cited(citations: object, results: object) -> Iterator[CitedSource]:
 
 
 def _logprobs(choice: JSONObject) -> list[JSONObject] | None:
-    """Return a choice's logprobs, an object per token; None without logprobs."""
     logprobs = choice.get("logprobs")
     if not isinstance(logprobs, dict):
         return None

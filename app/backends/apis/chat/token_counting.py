@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 
 class CountingMethod(NamedTuple):
-    """A request for the number of tokens."""
-
     path: str  # from the server's root, above `/v1`
     build: Callable[[JSONMapping], JSONObject]
     read: Callable[[object], object]  # from the response
@@ -29,7 +27,6 @@ class CountingMethod(NamedTuple):
 
 
 def _prompt(body: JSONMapping) -> JSONObject:
-    """Return the chat request fields that determine the prompt."""
     names = ("model", "messages", "tools", "chat_template_kwargs", "reasoning_effort")
     return {name: body[name] for name in names if name in body}
 
@@ -63,8 +60,6 @@ COUNTING_METHODS = {
 
 
 class Tokenizer:
-    """Counts prompt tokens for the server at this base URL."""
-
     def __init__(self, base: httpx.URL, profile: Profile) -> None:
         self._root = base.copy_with(path=base.path.rstrip("/").removesuffix("/v1") + "/")
         self._methods = COUNTING_METHODS.get(profile.name, ())

@@ -69,12 +69,10 @@ def reported_cost(usage: JSONMapping) -> int | None:
 
 
 def has_counts(usage: JSONMapping) -> bool:
-    """Return whether the usage contains an input or output token count."""
     return any(map(is_token_count, map(usage.get, _COUNTS)))
 
 
 def _names_claude(counts: Mapping[str, int]) -> bool:
-    """Return whether cached tokens have Claude's field names."""
     return bool(counts.get("cache_read_input_tokens") or counts.get("cache_creation_input_tokens"))
 
 

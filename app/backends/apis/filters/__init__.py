@@ -28,10 +28,7 @@ _TRUNCATED = (FinishReason.LENGTH, FinishReason.CONTENT_FILTER, FinishReason.ERR
 
 
 class Filter:
-    """Filters one answer's deltas."""
-
     def feed(self, deltas: list[Delta]) -> list[Delta]:
-        """Return the filtered deltas."""
         return [changed for delta in deltas for changed in self._change(delta)]
 
     def end(self) -> list[Delta]:

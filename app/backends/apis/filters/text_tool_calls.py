@@ -29,8 +29,6 @@ class TextToolCall(NamedTuple):
 
 
 class TextReasoning(NamedTuple):
-    """Reasoning between delimiters."""
-
     text: str
 
 

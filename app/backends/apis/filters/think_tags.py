@@ -39,7 +39,6 @@ class Splitter:
         return _STEPS[self._state](self, text) if text else ("", "")
 
     def structured(self, thought: str) -> None:
-        """Record reasoning from the server's separate field."""
         self._structured.append(thought)
         if self._state is _State.UNDECIDED:
             self._state = _State.REPEATED
@@ -50,8 +49,6 @@ class Splitter:
         inside = self._state is _State.INSIDE or (self._implicit and self._state is _State.UNDECIDED)
         self._state = _State.INSIDE if inside else _State.OUTSIDE
         return (held, "") if inside else ("", held)
-
-    # Each state's step.
 
     def _undecided(self, text: str) -> Parts:
         bare = text.lstrip()
@@ -94,7 +91,6 @@ class Splitter:
         return "", rest
 
     def _structured_text(self) -> str:
-        """Return the reasoning from the separate field, joined."""
         self._structured = ["".join(self._structured)]
         return self._structured[0].strip()
 

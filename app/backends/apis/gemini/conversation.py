@@ -57,7 +57,6 @@ class GeminiConversation(ConversationReader):
             self.warnings.add(UNSIGNED)
 
     def own_fields(self, item: Item) -> Mapping[str, object]:
-        """Return an item's fields from this server, or {}."""
         return bound_fields(self.upstream.get(item.get("id") or ""), self.profile)
 
     def assistant(self, turn: AssistantTurn) -> list[Message]:

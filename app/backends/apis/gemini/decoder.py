@@ -82,24 +82,21 @@ class GeminiDecoder(APIDecoder):
 
 
 class ResponseReader:
-    """Reads one answer's events into deltas."""
-
     def __init__(self, profile: Profile) -> None:
         self.warnings: list[str] = []
         self.finished = False
         self._profile = profile
-        self._calls = 0  # number of calls so far
-        self._items = 0  # number of native items so far
+        self._calls = 0
+        self._items = 0
         self._code: JSONObject | None = None  # code without a result yet
         self._written = ""  # kind of the last part: text, thought or ""
-        self._texts: list[str] = []  # the last message's text
+        self._texts: list[str] = []
         self._signed: list[JSONObject] = []  # the open item's signed parts
         self._usage: JSONMapping = {}
         self._grounding: JSONMapping = {}
         self._citations: list[JSONObject] = []
 
     def read(self, response: JSONMapping) -> list[Delta]:
-        """Return an event's deltas."""
         candidates = json_objects(response.get("candidates"))
         candidate = next((each for each in candidates if not each.get("index")), {})
         self._usage = json_object(response.get("usageMetadata")) or self._usage
@@ -262,7 +259,6 @@ def response_usage(usage: JSONMapping) -> JSONObject | None:
 
 
 def _logprobs(result: JSONMapping) -> list[JSONObject] | None:
-    """Return a part's token logprobs in OpenAI's form, None without any."""
     chosen, tops = json_objects(result.get("chosenCandidates")), json_list(result.get("topCandidates"))
     tokens: list[JSONObject] = []
     for index, token in enumerate(chosen):

@@ -29,13 +29,11 @@ def own_part(part: JSONObject) -> JSONObject:
 
 
 def sent_part(part: JSONMapping) -> JSONObject:
-    """Return the Gemini part to send."""
     sent: JSONObject = {"text": part["text"]} if part["type"] == "text" else part["part"]
     return sent
 
 
 def media_type(part: JSONMapping) -> str:
-    """Return a part's media type; "" without media."""
     data = part["part"].get("inlineData") or part["part"].get("fileData") or {} if part["type"] == "part" else {}
     return str(data.get("mimeType", ""))
 

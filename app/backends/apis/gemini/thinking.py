@@ -22,7 +22,6 @@ _LEAST_BUDGET, _LEAST_LEVEL = 128, "LOW"
 
 
 def takes_budget(model: str, options: RequestOptions) -> bool:
-    """Return whether a model accepts a token budget instead of a level."""
     return any(fnmatchcase(model, glob) for glob in options.thinking_budget)
 
 

@@ -84,7 +84,6 @@ class MessagesDecoder(APIDecoder):
         self._message.resume()
 
     def _read(self, events: list[ServerEvent]) -> list[Delta]:
-        """Return the events' deltas, up to an error or the message's end."""
         deltas: list[Delta] = []
         for event in events:
             if self.done or self.failure:
@@ -105,8 +104,6 @@ class MessagesDecoder(APIDecoder):
 
 
 class MessageReader:
-    """Reads a message's events into deltas."""
-
     def __init__(self, profile: Profile) -> None:
         self.begun = False  # whether the message has started
         self.warnings: list[str] = []
@@ -119,7 +116,7 @@ class MessageReader:
         self._usage: JSONObject = {}
         self._start: JSONMapping = {}  # the message in the first event
         self._blocks: dict[int, JSONObject] = {}  # open blocks by index
-        self._calls = 0  # number of calls so far
+        self._calls = 0
         self._length = 0  # characters in complete text blocks since the last other block
 
     def read(self, event: JSONMapping) -> list[Delta]:
@@ -131,7 +128,6 @@ class MessageReader:
         return read(self, event)
 
     def resume(self) -> None:
-        """Prepare for the rest of a paused message."""
         self.paused = False
         self._pauses += 1
         self._before, self._usage = self._total(), {}
@@ -269,7 +265,6 @@ class MessageReader:
         return {"type": "url_citation", "url": url, "title": citation.get("title"), **place}
 
     def finish(self, event: JSONMapping) -> list[Delta]:
-        """Return the stop reason and the usage."""
         delta, reason = json_object(event.get("delta")), json_object(event.get("delta")).get("stop_reason")
         self._count(json_object(event.get("usage")))
         deltas: list[Delta] = []
@@ -348,7 +343,6 @@ def message_usage(usage: JSONMapping) -> JSONObject | None:
 
 
 def _thinking_tokens(usage: JSONMapping) -> int | None:
-    """Return the reported number of thinking tokens; None without a report."""
     return reported_count(json_object(usage.get(_DETAILS)).get("thinking_tokens"))
 
 

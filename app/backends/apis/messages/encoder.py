@@ -55,7 +55,6 @@ def to_messages_request(question: Question, profile: Profile) -> EncodedQuestion
 
 
 def _options(options: RequestOptions) -> RequestOptions:
-    """Return the profile's options, with the API's fixed values."""
     content = options.content
     own = {
         "content": content.model_copy(

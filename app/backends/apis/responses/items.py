@@ -91,8 +91,6 @@ def _without_loose_reasoning(sent: Sequence[JSONObject]) -> list[JSONObject]:
 
 
 class _Conversation:
-    """Encodes items one by one."""
-
     def __init__(
         self, state: TranslationState, tools: ToolSet, items: Sequence[Item], input_indexes: Sequence[int]
     ) -> None:

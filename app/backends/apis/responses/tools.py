@@ -63,13 +63,11 @@ def _declared(name: str, function: Function, options: RequestOptions) -> JSONObj
 
 
 def is_custom(function: Function, options: RequestOptions) -> bool:
-    """Return whether a function is declared as a custom tool."""
     source = function.source
     return source is not None and source.tool["type"] == "custom" and "custom" in options.native_tools
 
 
 def is_in_namespace(function: Function, options: RequestOptions) -> bool:
-    """Return whether a function is declared in a namespace."""
     return bool(function.source and function.source.namespace) and "namespace" in options.native_tools
 
 

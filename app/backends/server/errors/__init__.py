@@ -100,7 +100,6 @@ def error_in_chunk(
 
 
 def _may_pass(status: int, error: BackendError) -> bool:
-    """Return whether the same request may succeed later."""
     return status in RETRIED and error.status >= 429 and error.code != ERROR_CLASSES["quota"].code
 
 

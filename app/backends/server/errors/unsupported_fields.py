@@ -97,7 +97,6 @@ def _field_of_messages(words: list[str], body: JSONMapping) -> str:
 
 
 def holds(body: JSONMapping, field: str) -> bool:
-    """Return whether a request has a field."""
     if field == REASONING_OFF:
         return bool(body.get("tools")) and "messages" in body and body.get("reasoning_effort") != "none"
     if field == READABLE:
