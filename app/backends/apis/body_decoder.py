@@ -22,7 +22,7 @@ from app.core.types import JSONObject
 from app.errors import BackendError
 
 # Converts an answer's JSON values to stream chunks or events; raises `BackendError`.
-Whole: TypeAlias = Callable[[list[JSONObject]], list[RawEvent]]
+AsEvents: TypeAlias = Callable[[list[JSONObject]], list[RawEvent]]
 
 
 class ChunkDecoding(Protocol):
@@ -36,11 +36,11 @@ class ChunkDecoding(Protocol):
 class BodyDecoder:
     """Decodes a body after detecting its format from the first character."""
 
-    def __init__(self, whole: Whole, repeats: PatternMatcher | None = None, *, named: bool = False) -> None:
-        """`whole` converts a complete JSON answer to stream events; for the other arguments see `EventDecoder`."""
+    def __init__(self, as_events: AsEvents, repeats: PatternMatcher | None = None, *, named: bool = False) -> None:
+        """`as_events` converts a complete JSON answer to stream events; for the other arguments see `EventDecoder`."""
         self._head = b""
         self._stream = partial(EventDecoder, repeats, named=named)
-        self._whole = whole
+        self._as_events = as_events
         self._decoder: ChunkDecoding | None = None
 
     def decode(self, data: bytes) -> list[ServerEvent]:
@@ -53,7 +53,7 @@ class BodyDecoder:
         self._head = data = (self._head + data).lstrip(b"\xef\xbb\xbf \t\r\n")
         if data:
             if data[:1] in (b"{", b"["):
-                self._decoder = _JSON(self._whole)
+                self._decoder = _JSON(self._as_events)
             else:
                 self._decoder = _WebPage() if data[:1] == b"<" else self._stream()
         return data
@@ -69,8 +69,8 @@ class _JSON:
     Some servers append `data: [DONE]`, and some send chunks as consecutive JSON values.
     """
 
-    def __init__(self, whole: Whole) -> None:
-        self._whole = whole
+    def __init__(self, as_events: AsEvents) -> None:
+        self._as_events = as_events
         self._pieces: list[bytes] = []
         self._size = 0  # in bytes
 
@@ -87,7 +87,7 @@ class _JSON:
         self._pieces.clear()
         values = _values(text)
         del text
-        return [*self._whole(values)]
+        return [*self._as_events(values)]
 
 
 class _WebPage:

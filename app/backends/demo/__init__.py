@@ -69,8 +69,8 @@ class DemoBackend(Backend):
     async def _deltas(self, question: Question) -> AsyncGenerator[list[Delta], None]:
         body = self.encode(question).body
         prompt = _Turn(body).prompt
-        error = showcase.wanted_failure(prompt)
-        if error and not showcase.breaks_off(prompt):
+        error = showcase.requested_failure(prompt)
+        if error and not showcase.fails_midway(prompt):
             raise error
         pause, deltas = await run_in_thread_if_large(demo_answer, body)
         yield []

@@ -59,7 +59,7 @@ _KINDS = {
 }
 
 
-def wanted_failure(prompt: str) -> BackendError | None:
+def requested_failure(prompt: str) -> BackendError | None:
     """Return the error requested by a prompt such as "Fail with a 429.", or None."""
     if (match := _FAIL.search(prompt)) is None:
         return None
@@ -67,7 +67,7 @@ def wanted_failure(prompt: str) -> BackendError | None:
     return failure(next((kind for word, kind in _KINDS.items() if word in how), "failure"), _MESSAGE)
 
 
-def breaks_off(prompt: str) -> bool:
+def fails_midway(prompt: str) -> bool:
     """Return whether a prompt requests an error after part of the answer, as "Fail in the middle." does."""
     match = _FAIL.search(prompt)
     return match is not None and "middle" in match["how"].lower()

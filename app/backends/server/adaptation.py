@@ -58,7 +58,7 @@ _MODELS, _FIELDS = 1000, 50  # remembered models, and fields per model
 _ROUNDS = 6  # errors per request, for servers that report one field at a time
 
 # Optional for the server: missing usage is estimated, responses are stored here, and stop sequences are applied here.
-_OURS = frozenset({"stream_options", "store", "include", "stop", "stop_sequences"})
+_SERVER_SET_FIELDS = frozenset({"stream_options", "store", "include", "stop", "stop_sequences"})
 
 # Set by callers without effect on the answer. (This server also prevents parallel calls.)
 _HARMLESS = frozenset(
@@ -147,7 +147,7 @@ class FieldAdaptation:
             return True
         if field in _NEUTRAL:
             return bool(body.get(field) == _NEUTRAL[field])
-        return field in _OURS or field in _HARMLESS or field in _OTHER_NAME or "[]" in field
+        return field in _SERVER_SET_FIELDS or field in _HARMLESS or field in _OTHER_NAME or "[]" in field
 
     def learn(self, model: str, fields: list[str]) -> None:
         old = self._models.pop(model, {})

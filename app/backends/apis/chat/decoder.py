@@ -20,10 +20,10 @@ _NO_OUTPUT = (AnswerMetadata, UsageReported, SourcesCited)
 
 
 class ChatDecoder(APIDecoder):
-    def __init__(self, asked: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
+    def __init__(self, encoded: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
         self._reader = ChunkReader(profile.response)
         repeats = PatternMatcher(self._reader.find_text)
-        super().__init__(BodyDecoder(completion_chunks, repeats), error_in, filters(profile, asked.body), repeats)
+        super().__init__(BodyDecoder(completion_chunks, repeats), error_in, filters(profile, encoded.body), repeats)
 
     def _read(self, events: list[ServerEvent]) -> list[Delta]:
         begun, self._begun = self._begun, True

@@ -88,10 +88,10 @@ class TextToolCallParser:
 
     def _inside(self, text: str, delimiter: _Delimiter, pieces: list[Piece]) -> str:
         """Append the call before the closing delimiter; return the text after it."""
-        before, close, behind = text.partition(delimiter.close) if delimiter.close else (text, "", "")
+        before, close, rest = text.partition(delimiter.close) if delimiter.close else (text, "", "")
         if close:
             self._take(delimiter, before, close, pieces)
-            return behind
+            return rest
         certain = len(text) - overlap(text, delimiter.close)
         self._body.append(text[:certain])
         self._held = text[certain:]

@@ -59,9 +59,9 @@ _TIERS = {"standard": "default", "flex": "flex", "priority": "priority"}
 
 
 class GeminiDecoder(APIDecoder):
-    def __init__(self, asked: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
+    def __init__(self, encoded: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
         self._reader = ResponseReader(profile)
-        super().__init__(BodyDecoder(list), error_in, filters(profile, asked.body))
+        super().__init__(BodyDecoder(list), error_in, filters(profile, encoded.body))
         self.warnings = self._reader.warnings
 
     def _read(self, events: list[ServerEvent]) -> list[Delta]:

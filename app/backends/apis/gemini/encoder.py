@@ -37,8 +37,8 @@ def to_gemini(question: Question, profile: Profile) -> EncodedQuestion:
         raise InvalidRequest("Nothing to answer. Send `input` or `instructions`.", param="input")
     if choice.request:
         messages = [*messages, {"role": "user", "content": [{"type": "text", "text": choice.request}]}]
-    behind, contents = system_and_contents(messages)
-    system = [*([{"text": lead}] if lead and not lead.isspace() else []), *behind]
+    system_parts, contents = system_and_contents(messages)
+    system = [*([{"text": lead}] if lead and not lead.isspace() else []), *system_parts]
     thinking = thinking_config(state, model)
     config = {
         **_sampling(state),

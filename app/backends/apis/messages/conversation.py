@@ -99,7 +99,7 @@ def _is_blank(block: JSONObject) -> bool:
     return block["type"] == "text" and (not block["text"] or block["text"].isspace())
 
 
-def arranged(messages: Iterable[Message]) -> tuple[list[JSONObject], list[Message]]:
+def system_and_messages(messages: Iterable[Message]) -> tuple[list[JSONObject], list[Message]]:
     """
     Return the system prompt's blocks, and the messages in an order that the server accepts.
 
@@ -107,13 +107,13 @@ def arranged(messages: Iterable[Message]) -> tuple[list[JSONObject], list[Messag
     and assistant messages do not end with a thought.
     """
     system: list[JSONObject] = []
-    spoken: list[Message] = []
+    conversation: list[Message] = []
     for message in messages:
         if message["role"] in SYSTEM:
             system += _blocks(message)
         else:
-            spoken.append(message)
-    alternating = _alternating(spoken)
+            conversation.append(message)
+    alternating = _alternating(conversation)
     if any(message["role"] == "assistant" and _ends_with_thought(message) for message in alternating):
         alternating = _alternating(map(_without_last_thoughts, alternating))
     if not alternating or alternating[0]["role"] != "user":

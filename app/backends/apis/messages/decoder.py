@@ -61,12 +61,12 @@ _DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta
 
 
 class MessagesDecoder(APIDecoder):
-    def __init__(self, asked: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
-        self._asked = asked.body
+    def __init__(self, encoded: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
+        self._request_body = encoded.body
         self._message = MessageReader(profile)
         repeats = PatternMatcher(self._message.find_text)
-        body = BodyDecoder(_whole, repeats, named=True)
-        super().__init__(body, error_in, filters(profile, asked.body), repeats)
+        body = BodyDecoder(_as_events, repeats, named=True)
+        super().__init__(body, error_in, filters(profile, encoded.body), repeats)
         self.warnings = self._message.warnings
 
     @property
@@ -74,13 +74,13 @@ class MessagesDecoder(APIDecoder):
         """The request that continues a paused message: the same request plus the message so far."""
         if not (self.done and self._message.paused):
             return None
-        messages = [*self._asked["messages"], {"role": "assistant", "content": self._message.content}]
-        return {**self._asked, "messages": messages}
+        messages = [*self._request_body["messages"], {"role": "assistant", "content": self._message.content}]
+        return {**self._request_body, "messages": messages}
 
     def resume(self) -> None:
         super().resume()
         self._repeats = PatternMatcher(self._message.find_text)
-        self._body = BodyDecoder(_whole, self._repeats, named=True)
+        self._body = BodyDecoder(_as_events, self._repeats, named=True)
         self._message.resume()
 
     def _read(self, events: list[ServerEvent]) -> list[Delta]:
@@ -294,7 +294,7 @@ _READ: dict[str, Callable[[MessageReader, JSONMapping], list[Delta]]] = {
 }
 
 
-def _whole(values: list[JSONObject]) -> list[RawEvent]:
+def _as_events(values: list[JSONObject]) -> list[RawEvent]:
     """Convert complete messages to stream events; other values stay unchanged."""
     return [event for value in values for event in _events_of(value)]
 

@@ -7,9 +7,9 @@ Translate a question into a Messages request.
 
 from __future__ import annotations
 
-from app.backends.apis.messages.conversation import CachedConversation, MessagesConversation, arranged
+from app.backends.apis.messages.conversation import CachedConversation, MessagesConversation, system_and_messages
 from app.backends.apis.messages.schema import enforceable
-from app.backends.apis.messages.thinking import think
+from app.backends.apis.messages.thinking import add_thinking
 from app.core.profile import Profile, RequestOptions
 from app.core.request import encoded_question, read_question, warn_dropped_fields
 from app.core.request.caching import CACHE_FIELDS, set_breakpoints
@@ -36,8 +36,8 @@ def to_messages_request(question: Question, profile: Profile) -> EncodedQuestion
         raise InvalidRequest("Nothing to answer. Send `input` or `instructions`.", param="input")
     if choice.request:
         messages = [*messages, {"role": "user", "content": [{"type": "text", "text": choice.request}]}]
-    behind, messages = arranged(messages)
-    blocks = [*system, *behind]
+    system_blocks, messages = system_and_messages(messages)
+    blocks = [*system, *system_blocks]
     body: JSONObject = {
         **_parameters(state, CACHE_FIELDS if cached else frozenset()),
         "model": options.model_map.get(question.model, question.model),
@@ -48,7 +48,7 @@ def to_messages_request(question: Question, profile: Profile) -> EncodedQuestion
         **_tools(state, choice),
         **({"output_config": {"format": text_format}} if text_format else {}),
     }
-    think(state, body)
+    add_thinking(state, body)
     if cached:
         set_breakpoints(state, body)
     return encoded_question(state, body, choice)

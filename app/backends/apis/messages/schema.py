@@ -17,15 +17,15 @@ _FORMATS = frozenset(
 )
 _TABLES = ("$defs", "definitions", "properties")  # schemas by name
 _CHOICES = {"anyOf": "anyOf", "oneOf": "anyOf", "allOf": "allOf"}
-_KEPT = ("$ref", "type", "enum", "const", "title", "default", "required")
-_SAID = frozenset(
+_ENFORCED = ("$ref", "type", "enum", "const", "title", "default", "required")
+_OMITTED = frozenset(
     {"$schema", "$id", "additionalProperties", "description", "examples", "strict"}
 )  # omitted from descriptions
 
 
 def enforceable(schema: JSONMapping) -> JSONObject:
     """Return the enforced part of a schema; descriptions contain the other keywords."""
-    result: JSONObject = {name: schema[name] for name in _KEPT if name in schema}
+    result: JSONObject = {name: schema[name] for name in _ENFORCED if name in schema}
     for name in _TABLES:
         if isinstance(table := schema.get(name), Mapping):
             result[name] = {key: _inner(value) for key, value in table.items()}
@@ -40,7 +40,9 @@ def enforceable(schema: JSONMapping) -> JSONObject:
         result["format"] = schema["format"]
     if schema.get("type") == "object" or "object" in json_list(schema.get("type")) or "properties" in schema:
         result["additionalProperties"] = False
-    others = {name: value for name, value in schema.items() if name not in result and name not in (*_CHOICES, *_SAID)}
+    others = {
+        name: value for name, value in schema.items() if name not in result and name not in (*_CHOICES, *_OMITTED)
+    }
     about = schema.get("description")
     paragraphs = (about if isinstance(about, str) else "", to_json(others) if others else "")
     if description := "\n\n".join(filter(None, paragraphs)):

@@ -25,7 +25,7 @@ _ANSWER = 1024  # tokens reserved for the answer, if `max_tokens` allows it
 _SAMPLING = ("temperature", "top_p", "top_k")
 
 
-def think(state: TranslationState, body: JSONObject) -> None:
+def add_thinking(state: TranslationState, body: JSONObject) -> None:
     """Add thinking and effort as requested; remove incompatible parameters."""
     reasoning, options = state.request.reasoning, state.options
     asked = reasoning.effort if reasoning else None
@@ -61,7 +61,7 @@ def _budget(state: TranslationState, effort: str, body: JSONMapping) -> JSONObje
     if room < _LEAST:
         state.warnings.add(f"Reasoning requires 'max_output_tokens' above {_LEAST}; reasoning.effort was ignored.")
         return None
-    if _begun_without(body["messages"]):
+    if _began_without_thinking(body["messages"]):
         state.warnings.add(
             "This backend's models cannot start to reason within a turn; this response has no reasoning."
         )
@@ -70,7 +70,7 @@ def _budget(state: TranslationState, effort: str, body: JSONMapping) -> JSONObje
     return {"type": "enabled", "budget_tokens": budget}
 
 
-def _begun_without(messages: Sequence[Message]) -> bool:
+def _began_without_thinking(messages: Sequence[Message]) -> bool:
     """
     Return whether the last message has tool results, in a turn whose first message has no thinking block.
 

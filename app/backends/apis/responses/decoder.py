@@ -17,7 +17,7 @@ from app.backends.apis.api_decoder import APIDecoder
 from app.backends.apis.body_decoder import BodyDecoder
 from app.backends.apis.chat.usage import normal_usage
 from app.backends.apis.filters import filters
-from app.backends.apis.responses.items import NATIVE, passed_items
+from app.backends.apis.responses.items import NATIVE, native_item_types
 from app.backends.server.errors.classification import failure
 from app.core.items.arguments import INPUT
 from app.core.json_values import json_object, json_objects, json_text
@@ -69,10 +69,10 @@ class _Output:
 
 
 class ResponsesDecoder(APIDecoder):
-    def __init__(self, asked: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
-        super().__init__(BodyDecoder(_whole, named=True), error_in, filters(profile, asked.body))
+    def __init__(self, encoded: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
+        super().__init__(BodyDecoder(_as_events, named=True), error_in, filters(profile, encoded.body))
         self._profile = profile
-        self._native_types = passed_items(profile.request)
+        self._native_types = native_item_types(profile.request)
         self._by_id: dict[str, _Output] = {}
         self._by_index: dict[int, _Output] = {}
         self._last: _Output | None = None
@@ -82,7 +82,7 @@ class ResponsesDecoder(APIDecoder):
         # Function names in the request, by namespace and name.
         self._names = {
             (binding.fields.get("namespace"), binding.fields.get("name")): name
-            for name, binding in asked.bindings.items()
+            for name, binding in encoded.bindings.items()
             if binding.fields.get("namespace") and binding.kind.role == "call"
         }
 
@@ -394,7 +394,7 @@ def _escaped(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
-def _whole(values: list[JSONObject]) -> list[RawEvent]:
+def _as_events(values: list[JSONObject]) -> list[RawEvent]:
     """Convert a complete response to stream events."""
     response = next((value for value in values if isinstance(value.get("output"), list)), None)
     if response is None:

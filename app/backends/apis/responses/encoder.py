@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from app.backends.apis.responses.items import input_items, stays_native
-from app.backends.apis.responses.tools import declared, passed_tools, tool_choice
+from app.backends.apis.responses.tools import declared, native_tools, tool_choice
 from app.core.profile import Profile, RequestOptions
 from app.core.request import APPLIED, EMPTY_VALUES, EXTRA, encoded_question, reject_unknown_fields, warn_dropped_fields
 from app.core.request.question import EncodedQuestion, Question, TranslationState
@@ -24,7 +24,7 @@ ENCRYPTED = "reasoning.encrypted_content"
 _LOGPROBS = "message.output_text.logprobs"
 
 # `include` values for native items.
-_OF_PASSED = frozenset(
+_NATIVE_INCLUDES = frozenset(
     {
         "web_search_call.action.sources",
         "web_search_call.results",
@@ -70,13 +70,13 @@ def to_responses(question: Question, profile: Profile) -> EncodedQuestion:
     """Encode a question; raises `InvalidRequest` with the invalid field."""
     request, items = question.request, question.items
     options = _with_allowed_tools(profile.request)
-    positions, passed = passed_tools(request.tools, options, question.hosted)
+    positions, native = native_tools(request.tools, options, question.hosted)
     hosted = replace(question.hosted, served=frozenset({*question.hosted.served, *positions}))
     state = TranslationState(request, profile, question.upstream, hosted, question.strict, options)
     if question.strict:
         reject_unknown_fields(request, options)
     tools = collect_tools(state, items)
-    choice, native_choice = tool_choice(state, tools, passed)
+    choice, native_choice = tool_choice(state, tools, native)
     stays = stays_native(state, items)
     read, positions = tool_items_as_functions(items, tools, state.upstream, stays)
     first = len(items) - question.later - (len(request.input) if isinstance(request.input, list) else 1)
@@ -92,10 +92,10 @@ def to_responses(question: Question, profile: Profile) -> EncodedQuestion:
         "model": options.model_map.get(question.model, question.model),
         **({"instructions": instructions} if instructions else {}),
         "input": sent,
-        **_tools(state, [*declared(choice.functions, options), *passed], native_choice),
+        **_tools(state, [*declared(choice.functions, options), *native], native_choice),
         **_reasoning(state),
         **_text(state, text_format),
-        "include": _include(state, passed=bool(passed)),
+        "include": _include(state, native=bool(native)),
         "store": False,
         "stream": True,
     }
@@ -173,11 +173,11 @@ def _text(state: TranslationState, text_format: JSONObject | None) -> dict[str, 
     return {"text": fields} if fields else {}
 
 
-def _include(state: TranslationState, *, passed: bool) -> list[str]:
+def _include(state: TranslationState, *, native: bool) -> list[str]:
     def asked() -> Iterator[str]:
         yield ENCRYPTED
         for value in state.request.include:
-            if value == _LOGPROBS or (passed and value in _OF_PASSED):
+            if value == _LOGPROBS or (native and value in _NATIVE_INCLUDES):
                 yield value
         if state.request.top_logprobs:
             yield _LOGPROBS

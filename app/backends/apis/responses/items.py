@@ -36,7 +36,7 @@ _OUTPUTS = {"function_call": "function_call_output", "custom_tool_call": "custom
 NATIVE = "item"
 
 
-def passed_items(options: RequestOptions) -> set[str]:
+def native_item_types(options: RequestOptions) -> set[str]:
     """Return the item types for tools in the server."""
     return {re.sub(r"(_preview)?(_\d.*)?$", "", type_) + "_call" for type_ in options.passes}
 
@@ -44,7 +44,7 @@ def passed_items(options: RequestOptions) -> set[str]:
 def stays_native(state: TranslationState, items: Sequence[Item]) -> Callable[[Item], bool]:
     """Return a predicate for items sent natively: custom calls, calls to native tools, and their outputs."""
     options, upstream = state.options, state.upstream
-    types = passed_items(options)
+    types = native_item_types(options)
 
     def is_call(item: Item) -> bool:
         type_ = item["type"]

@@ -15,7 +15,7 @@ from app.core.types.hosted import HostedTools
 Named = JSONMapping
 
 
-def passed_tools(
+def native_tools(
     tools: Sequence[Named], options: RequestOptions, hosted: HostedTools
 ) -> tuple[list[int], list[JSONObject]]:
     """Return the positions and declarations of tools in the server, excluding tools that run here."""
@@ -78,11 +78,11 @@ def native_name(name: str, function: Function | None, options: RequestOptions) -
     return {"name": function.source.name, "namespace": function.source.namespace}
 
 
-def tool_choice(state: TranslationState, tools: ToolSet, passed: Sequence[Named]) -> tuple[Choice, object]:
+def tool_choice(state: TranslationState, tools: ToolSet, native: Sequence[Named]) -> tuple[Choice, object]:
     """Return the declared functions and the `tool_choice` to send, or None."""
     request = state.request
     sent: Any = request.tool_choice if "tool_choice" in request.model_fields_set else None
-    types = {tool["type"] for tool in passed}
+    types = {tool["type"] for tool in native}
     if isinstance(sent, dict) and sent["type"] in types:
         return Choice(tools.functions, allowed=frozenset()), sent
     if isinstance(sent, dict) and sent["type"] == "allowed_tools":
@@ -94,10 +94,10 @@ def tool_choice(state: TranslationState, tools: ToolSet, passed: Sequence[Named]
 
 
 def _allowed_tools(
-    sent: JSONMapping, state: TranslationState, tools: ToolSet, passed: set[str]
+    sent: JSONMapping, state: TranslationState, tools: ToolSet, native: set[str]
 ) -> tuple[Choice, object]:
-    own = [tool for tool in sent["tools"] if tool["type"] in passed]
-    others = [tool for tool in sent["tools"] if tool["type"] not in passed]
+    own = [tool for tool in sent["tools"] if tool["type"] in native]
+    others = [tool for tool in sent["tools"] if tool["type"] not in native]
     if not own:
         choice = choose(sent, tools, state)
         return choice, _native(choice.value, tools, state.options)
