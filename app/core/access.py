@@ -55,7 +55,6 @@ class KeyAccess:
     table: str = ""  # for callers without their own key: the table with their permissions
 
     def allows_model(self, model: str) -> bool:
-        """Return whether the key can use this model."""
         return self.models == ("*",) or any(fnmatchcase(model, pattern) for pattern in self.models)
 
     def check_model(self, model: str, param: str = "model") -> None:

@@ -42,7 +42,7 @@ def session_id(conversation: str) -> str:
 
 
 def _beginning(messages: Sequence[JSONMapping]) -> list[str]:
-    """Return texts up to the first user message, or of a summary that replaces these messages."""
+    """Return texts up to the first user message, including a compaction's summary."""
     texts: list[str] = []
     for message in messages[:_MESSAGES]:
         if not isinstance(message, dict):

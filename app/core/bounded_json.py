@@ -135,7 +135,6 @@ def dumps(value: object) -> bytes:
 
 
 def _encodable(value: object, levels: int = _LEVELS) -> object:
-    """Return an encodable copy."""
     if not levels:
         return None
     if isinstance(value, str):

@@ -18,7 +18,6 @@ def json_list(value: object) -> list[Any]:
 
 
 def json_objects(value: object) -> list[JSONObject]:
-    """Return the objects in a list."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 

@@ -92,8 +92,6 @@ ReasoningField = Literal[
 
 
 class RequestOptions(_Options):
-    """The requests that the server accepts."""
-
     model_map: dict[str, str] = {}
     roles: RoleOptions = RoleOptions()
     content: ContentOptions = ContentOptions()
@@ -181,8 +179,6 @@ class ResponseOptions(_Options):
 
 
 class Profile(_Options):
-    """A server's options."""
-
     name: str = "default"
     transport: TransportOptions = TransportOptions()
     request: RequestOptions = RequestOptions()

@@ -30,7 +30,6 @@ class PromptTemplate:
 
     @property
     def variables(self) -> list[str]:
-        """The placeholders' names, in order."""
         return list(dict.fromkeys(VARIABLE.findall(self.text)))
 
     def render(self, values: Mapping[str, object]) -> str:
@@ -71,7 +70,6 @@ class PromptLibrary:
         return len(self._templates)
 
     def __iter__(self) -> Iterator[list[PromptTemplate]]:
-        """Yield each template's versions."""
         return iter(self._templates.values())
 
     def find(self, prompt_id: str, version: str | None) -> PromptTemplate:

@@ -84,7 +84,7 @@ class Redactor:
 
 
 def without_password(url: str) -> str:
-    """Return a URL without user and password."""
+    """Redact user and password in a URL."""
     user, at, rest = urlsplit(url).netloc.rpartition("@")
     return url.replace(f"{user}{at}{rest}", f"{REDACTED}@{rest}", 1) if at else url
 

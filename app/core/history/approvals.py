@@ -21,8 +21,6 @@ APPROVAL_REQUEST, APPROVAL_RESPONSE = "mcp_approval_request", "mcp_approval_resp
 
 
 class ApprovedCall(NamedTuple):
-    """A call approved by the caller."""
-
     request: Item  # the approval request, in its stored form if stored
     place: str  # the approval's path in the request, for example `input[1]`
     call_id: str | None  # the backend's id
@@ -40,7 +38,6 @@ NO_DECISIONS = Decisions()
 
 
 def answers_approvals(items: Iterable[Item]) -> bool:
-    """Return whether any item answers an approval request."""
     return any(item["type"] == APPROVAL_RESPONSE for item in items)
 
 

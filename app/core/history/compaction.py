@@ -15,7 +15,6 @@ _KEPT_ROLES = frozenset({"user", "system", "developer"})
 
 
 def is_compaction(items: Sequence[Item]) -> bool:
-    """Return whether an input requests a compaction."""
     return bool(items) and items[-1]["type"] == TRIGGER
 
 

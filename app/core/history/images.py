@@ -26,7 +26,6 @@ class ImageReference(NamedTuple):
 
 
 def references(turn: Turn) -> dict[str, ImageReference]:
-    """Return the locations of a stored turn's images, by item id."""
     return {item_id: ImageReference(turn.response["id"], part) for item_id, part in (turn.images or {}).items()}
 
 
@@ -58,7 +57,6 @@ def attach_images(turn: Turn, record: bytes | None) -> Turn:
 
 
 def read_images(record: bytes | None) -> dict[str, str]:
-    """Return a record's images in base64, by item id."""
     images: dict[str, str] = orjson.loads(record) if record else {}
     return images
 

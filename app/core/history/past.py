@@ -38,7 +38,6 @@ class Past:
         return Past().extended(turns)
 
     def extended(self, turns: Iterable[Turn]) -> Past:
-        """Return the conversation with more turns."""
         response_ids, items, upstream = [*self.response_ids], [*self.items], {**self.upstream}
         model, has_unstored = self.model, self.has_unstored
         warnings, images = Warnings(), {**self.images}

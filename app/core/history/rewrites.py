@@ -22,7 +22,6 @@ class Configuration:
     text_format: Mapping[str, object] | None = None  # as in `text.format`
 
     def updated(self, items: Iterable[Item]) -> Configuration:
-        """Return the configuration after more items."""
         effort, text_format = self.effort, self.text_format
         updates = [item for item in items if item["type"] == _UPDATE]
         for item in updates:

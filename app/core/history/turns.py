@@ -25,8 +25,6 @@ from app.errors import InvalidRequest
 
 
 class Turn(NamedTuple):
-    """A stored response."""
-
     response: Response
     input: list[Item]  # this turn's only
     upstream: dict[str, Upstream]  # backend fields, by item id

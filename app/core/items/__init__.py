@@ -35,8 +35,6 @@ def _no_details(item: Item) -> Iterable[tuple[str, dict[str, object]]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemType:
-    """An item type."""
-
     type: str
     prefix: str = "item"  # for ids
     role: Role = "context"
@@ -396,5 +394,4 @@ def waits_for_client(item: Mapping[str, object]) -> bool:
 
 
 def id_prefix(item_type: str) -> str:
-    """Return the id prefix for an item type."""
     return row.prefix if (row := ITEM_TYPES.get(item_type)) else "item"

@@ -137,7 +137,6 @@ def output_of(*fields: str) -> Read:
 
 
 def computer_call_output(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
-    """Convert the screenshot to an image part."""
     screenshot, call_id = item.get("output"), item.get("call_id")
     if not isinstance(call_id, str) or not call_id or not isinstance(screenshot, dict):
         return [item]
@@ -273,5 +272,4 @@ def _decision(response: JSONMapping, call: str) -> str:
 
 
 def nothing(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
-    """Omit the item."""
     return []

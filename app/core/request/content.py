@@ -160,7 +160,6 @@ def cache_control(ttl: object = None) -> JSONObject:
 
 
 def _is_dropped(part: Part, options: ContentOptions) -> bool:
-    """Return whether the profile drops the part's type."""
     if (limit := _LIMITS.get(part["type"])) is None or getattr(options, limit) != "drop":
         return False
     return limit != "files" or (part.get(PDF_TEXT) is None and file_text(part) is None)
@@ -183,7 +182,6 @@ def texts(parts: Sequence[ChatPart]) -> list[str]:
 
 
 def media(parts: Sequence[ChatPart]) -> list[ChatPart]:
-    """Return the non-text parts."""
     return [part for part in parts if part["type"] != "text"]
 
 

@@ -71,8 +71,6 @@ def to_messages(
 
 
 class AssistantTurn:
-    """A model turn, assembled from its items."""
-
     __slots__ = ("before_text", "calls", "content", "number", "reasoning", "waiting")
 
     def __init__(self, number: int) -> None:  # faster than a dataclass with default factories
@@ -124,7 +122,6 @@ class ConversationReader:
 
     @cached_property
     def hosted_content(self) -> ContentOptions:
-        """Content options for hosted tool results."""
         return lenient_content(self.tool_content)
 
     def messages(self) -> list[Message]:
@@ -181,7 +178,6 @@ class ConversationReader:
         self.add(role, content)
 
     def accepts_later_system(self) -> bool:
-        """Return whether the server accepts system messages after the first user message."""
         return self.options.roles.system == "any" and not self.options.roles.alternate
 
     def is_at_start(self) -> bool:

@@ -76,7 +76,6 @@ class Question:
         return replace(self, headers={**self.headers, **added})
 
     def without_oldest(self, items: Sequence[Item]) -> Question:
-        """Return the question with fewer items of the conversation."""
         return replace(self, items=items, encoded=None)
 
 

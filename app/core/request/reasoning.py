@@ -41,7 +41,6 @@ def bound_fields(upstream: Mapping[str, object] | None, profile: Profile) -> Map
 def warn_bound_elsewhere(
     items: Iterable[Item], upstream: Mapping[str, Mapping[str, object]], profile: Profile, warnings: Warnings
 ) -> None:
-    """Warn if reasoning or signatures are bound to another server."""
     for item in items if upstream else ():
         fields = upstream.get(item.get("id") or "")
         if fields and BOUND in fields and not bound_fields(fields, profile):
@@ -71,7 +70,6 @@ def upstream_reasoning(item: Item, upstream: Mapping[str, object] | None) -> Map
 
 
 def reasoning_text(item: Item, upstream: Mapping[str, object] | None) -> str:
-    """Return an item's reasoning as text; "" if it has none."""
     return _text(upstream_reasoning(item, upstream))
 
 

@@ -73,7 +73,6 @@ class _DeclaredHosted(NamedTuple):
 
 
 def _hosted(chat_name: str, function: HostedFunction, options: RequestOptions) -> Function:
-    """Declare a hosted function."""
     tool = {"description": function.description, "parameters": function.parameters, "strict": function.strict}
     declared = {"type": "function", "function": {"name": chat_name, **TOOL_TYPES["function"].declare(tool, options)}}
     if function.needs_approval:
@@ -377,7 +376,6 @@ def _offered_hosted(
 
 
 def _found_keys(items: Iterable[Item]) -> set[tuple[str, str]]:
-    """Return namespace and name of each tool found by a search."""
     keys = set()
     for item in items:
         if (row := ITEM_TYPES.get(item["type"])) and row.adds_tools == "search":
@@ -481,7 +479,6 @@ def _described(tool: ToolFields, about: str) -> ToolFields:
 
 
 def _is_named(tool: object) -> bool:
-    """Return whether a tool has its own, valid name."""
     if not isinstance(tool, dict) or tool.get("type") not in ("function", "custom"):
         return False
     return isinstance(name := tool.get("name"), str) and TOOL_NAME.fullmatch(name) is not None

@@ -89,7 +89,6 @@ class Answer:
         return self.deliver()
 
     def events(self) -> EventBatch:
-        """Return the events since the last call."""
         return self.reader.builder.pop_events()
 
     def begin(self) -> None:

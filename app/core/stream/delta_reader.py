@@ -67,7 +67,6 @@ class DeltaReader:
         self._sources: list[CitedSource] = []  # cited before the first text
 
     def feed(self, deltas: Iterable[Delta]) -> None:
-        """Process deltas in order."""
         for delta in deltas:
             self.reads[type(delta)](self, delta)
 

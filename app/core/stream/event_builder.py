@@ -104,7 +104,6 @@ class EventBuilder:
     # The status of the response.
 
     def mark_queued(self) -> None:
-        """Set the status `queued`, for a background response."""
         self.response["status"] = "queued"
         self._emit("response.created", response=self._snapshot())
         self._emit("response.queued", response=self._snapshot())
@@ -115,7 +114,6 @@ class EventBuilder:
         return bool(self._sequence_number) and self.response["status"] != "queued"
 
     def start(self) -> None:
-        """Set the status `in_progress`."""
         self.response["status"] = "in_progress"
         if not self._sequence_number:
             self._emit("response.created", response=self._snapshot())
@@ -280,7 +278,6 @@ class EventBuilder:
         return call
 
     def arguments(self, call: OpenCall, *deltas: str) -> None:
-        """Write arguments to an open call."""
         call.pieces += deltas
         if call.kind.delta:
             if call.delta is None:

@@ -1,4 +1,4 @@
-"""Output that the model is still writing: message parts, reasoning parts, and calls."""
+"""Unfinished output: message parts, reasoning parts, and calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.core.types.request import Item
 
 @dataclass(slots=True)
 class OpenPart:
-    """A message part or reasoning part that the model is still writing."""
+    """An unfinished message part or reasoning part."""
 
     row: PartType
     where: JSONObject  # item_id, output_index, and the part's index: the first fields in each of its events
@@ -39,7 +39,7 @@ class OpenPart:
 
 @dataclass(slots=True)
 class OpenItem:
-    """A message or reasoning item that the model is still writing."""
+    """An unfinished message or reasoning item."""
 
     index: int
     item: Item

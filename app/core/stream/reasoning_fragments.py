@@ -26,7 +26,6 @@ class ReasoningDetails:
         self._details: dict[tuple[int | str, str], JSONObject] = {}
 
     def feed(self, fragments: list[object]) -> None:
-        """Add the fragments of a delta."""
         for fragment in json_objects(fragments):
             index, item_id, type_ = (fragment.get(name) for name in ("index", "id", "type"))
             if not isinstance(index, int):  # without an index, an equal id means the same detail
@@ -68,7 +67,6 @@ class ThinkingBlocks:
         self._open = False  # whether the next fragment can belong to the last block
 
     def feed(self, fragments: list[object]) -> None:
-        """Add the fragments of a delta."""
         for fragment in json_objects(fragments):
             is_thinking = fragment.get("type") == "thinking"
             if not (is_thinking and self._open):
@@ -89,7 +87,6 @@ class ThinkingBlocks:
 
     @staticmethod
     def texts(fragments: list[object]) -> Iterator[str]:
-        """Return the readable texts."""
         return filter(None, (json_text(each.get("thinking")) for each in json_objects(fragments)))
 
 

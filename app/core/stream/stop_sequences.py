@@ -73,14 +73,12 @@ class StoppingReader(DeltaReader):
     """Reads an answer up to the first stop sequence in its text."""
 
     def __init__(self, sequences: Sequence[str], *rules: Any, **options: Any) -> None:
-        """Pass `rules` and `options` to `DeltaReader`."""
         super().__init__(*rules, **options)
         self._stop = StopSequences(sequences)
         self._held_logprobs: list[Any] = []
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop sequence has ended the answer."""
         return self._stop.matched is not None
 
     def text(self, delta: TextDelta) -> None:
@@ -96,7 +94,6 @@ class StoppingReader(DeltaReader):
             self.builder.stop_sequence = self._stop.matched
 
     def end(self, *, cut: bool) -> None:
-        """Write the held text, and end the calls."""
         self.flush()
         super().end(cut=cut)
 

@@ -110,7 +110,6 @@ class ToolCalls:
                 yield call, call.open
 
     def feed(self, delta: ToolCallDelta) -> None:
-        """Process a fragment of a call."""
         pieces = iter(delta.arguments or ("",))
         call = self._find(delta.index, delta.id, delta.name, delta.arguments[0] if delta.arguments else "")
         if delta.provider_fields:
@@ -152,7 +151,7 @@ class ToolCalls:
                 self._finish(call)
 
     def _find(self, index: int | None, call_id: str | None, name: str | None, arguments: str) -> _Assembly:
-        """Return the call for a fragment: an existing call, or a new one."""
+        """Return an existing or new call for a fragment."""
         if index is not None and (call := self._by_index.get(index)):
             return self._new_call(index) if _starts_another(call, call_id, name, arguments) else call
         last = self._calls[-1] if self._calls else None
@@ -214,7 +213,6 @@ class ToolCalls:
             self._finish(call)
 
     def _continue(self, call: _Assembly, open_: OpenCall, pieces: Iterable[str]) -> None:
-        """Write further argument pieces to an open call."""
         reader, texts = call.reader, []
         for piece in pieces:
             if reader.closed:

@@ -25,8 +25,6 @@ JSONMapping: TypeAlias = Mapping[str, Any]  # a read-only `JSONObject`
 
 
 class Part(_PdfFields, total=False):
-    """A part of an item's content."""
-
     type: Required[str]
     text: str
     refusal: str
@@ -107,8 +105,6 @@ class ConversationReference(TypedDict):
 
 
 class Response(TypedDict, total=False):
-    """The response resource."""
-
     id: Required[str]
     object: str
     created_at: int

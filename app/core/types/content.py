@@ -53,7 +53,7 @@ class Tolerant(TypedDict):
 
 
 class TextPart(Tolerant):
-    """`input_text`, `output_text` and other text parts, because some clients mix them up."""
+    """Any text part (`input_text`, `output_text`, ...): some clients mix up their types."""
 
     type: str
     text: Text

@@ -19,8 +19,6 @@ REASONING_CONTENT = "reasoning_content"  # most servers send raw reasoning in th
 
 
 class FinishReason(StrEnum):
-    """Why the model stopped."""
-
     STOP = "stop"
     TOOL_CALLS = "tool_calls"
     LENGTH = "length"
@@ -74,8 +72,6 @@ class ReasoningSummaryDelta:
 
 @dataclass(slots=True)
 class RefusalDelta:
-    """Refusal text."""
-
     text: str
 
 

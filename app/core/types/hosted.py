@@ -80,7 +80,6 @@ class DeferredTool:
 
     @classmethod
     def of_hosted(cls, function: HostedFunction) -> DeferredTool:
-        """Return a hosted function in its server's namespace."""
         declaration = {
             "type": "function",
             "name": function.name,

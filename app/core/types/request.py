@@ -251,8 +251,6 @@ class RequestBody(BaseModel):
 
 
 class UndeclaredField(NamedTuple):
-    """An unknown request field."""
-
     path: str  # for example `reasoning.efort`
     value: object
     known: frozenset[str]  # the known names at the same path

@@ -64,7 +64,6 @@ def request_usage(reported: object) -> Usage | None:
 
 
 def estimated_usage(texts: Iterable[str]) -> Usage:
-    """Return the estimated usage of a request with only these texts."""
     return _usage(sum(map(estimate, texts)), 0)
 
 
@@ -140,7 +139,6 @@ def _is_reasoning(item: Item | str) -> bool:
 
 
 def _counts(usage: Usage) -> tuple[int, int, int, int, int]:
-    """Return the arguments for `_usage`."""
     details = usage["input_tokens_details"]
     return (
         usage["input_tokens"],

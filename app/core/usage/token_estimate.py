@@ -31,7 +31,6 @@ _TOKENS = re.compile(
 
 
 def estimate(text: str) -> int:
-    """Estimate a text's tokens."""
     sample = text[:_SAMPLE]
     tokens = _tokens(sample)
     return tokens * len(text) // len(sample) if len(text) > len(sample) else tokens

@@ -29,7 +29,6 @@ _LOOKBACK = 20  # blocks before a breakpoint in which the server looks for an ea
 
 
 def is_cached_chat(question: Question, options: RequestOptions) -> bool:
-    """Return whether a chat request gets breakpoints."""
     return options.cache == "auto" and any(fnmatchcase(question.model, glob) for glob in options.cache_models)
 
 
@@ -119,7 +118,6 @@ def _may_end(message: Message) -> bool:
 
 
 def _with_mark(message: Message, mark: JSONObject) -> Message:
-    """Return a message with a breakpoint at its last block."""
     content: Any = message.get("content")
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else _blocks(message)
     return {**message, "content": [*blocks[:-1], {**blocks[-1], "cache_control": mark}]}

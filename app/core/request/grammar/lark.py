@@ -107,7 +107,6 @@ class LarkParser:
                 rule.append(token)
 
     def start(self) -> Node:
-        """Return the node for the rule `start`."""
         return self._rule("start")
 
     def _rule(self, name: str) -> Node:

@@ -75,7 +75,6 @@ def _complement(chars: Chars) -> Chars:
 
 
 def literal(text: str) -> Seq:
-    """Return a node for a literal text."""
     return Seq(tuple(Chars(((ord(character), ord(character)),)) for character in text))
 
 
@@ -103,7 +102,6 @@ class Regex:
         self._at = 0
 
     def parse(self) -> Node:
-        """Return the node for the whole expression."""
         node = self._either()
         if self._at < len(self._text):
             raise UnsupportedPattern
@@ -259,7 +257,6 @@ def _member(code: int, special: str) -> str:
 
 
 def _plain(chars: Chars) -> str:
-    """Render a character, or a class."""
     if len(chars.ranges) == 1 and chars.ranges[0][0] == chars.ranges[0][1]:
         return _member(chars.ranges[0][0], r"\^$.|?*+()[]{}")
     negated = bool(chars.ranges) and chars.ranges[-1][1] == _LAST
