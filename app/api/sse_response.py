@@ -28,45 +28,45 @@ WRITTEN: Any = object()  # a write without waiting
 @frozen
 class StreamEncoding(Generic[T]):
     encode: Callable[[T], bytes | list[T]]  # an item's bytes, or smaller items that replace a large one
-    beat: Callable[[], bytes] = lambda: b""
+    heartbeat: Callable[[], bytes] = lambda: b""
     last: bytes = b""
 
 
 class EventStream(Response, Generic[T]):
     """
-    Sends items from `make`, each in one write, then the end.
+    Sends items from `produce`, each in one write, then the end.
 
-    `make` starts in `begin` or with the response, and passes items to `send`.
+    `produce` starts in `begin` or with the response, and passes items to `send`.
 
-    After `heartbeat` seconds without a write (0: never) a heartbeat is sent. If the client disconnects, `make` is
-    cancelled at once. After a shutdown's grace period, `make` is cancelled, and the bytes returned by `farewell` are
-    sent last. If an item cannot be encoded, the bytes returned by `breaks` are sent last.
+    After `heartbeat` seconds without a write (0: never) a heartbeat is sent. If the client disconnects, `produce` is
+    cancelled at once. After a shutdown's grace period, `produce` is cancelled, and the bytes returned by `on_shutdown` are
+    sent last. If an item cannot be encoded, the bytes returned by `on_encode_error` are sent last.
     """
 
     media_type = "text/event-stream"
 
     def __init__(
         self,
-        make: Callable[[EventStream[T]], Coroutine[Any, Any, None]],
+        produce: Callable[[EventStream[T]], Coroutine[Any, Any, None]],
         encoding: StreamEncoding[T],
         *,
         heartbeat: float = 0,
-        farewell: Callable[[], Awaitable[bytes]] | None = None,
-        breaks: Callable[[Exception], Awaitable[bytes]] | None = None,
+        on_shutdown: Callable[[], Awaitable[bytes]] | None = None,
+        on_encode_error: Callable[[Exception], Awaitable[bytes]] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self.status_code = 200
         self.background = None
         self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **(headers or {})})
         self.full = True  # whether items must wait, for the response's start or for the client
-        self._make = make
-        self._making: asyncio.Future[None] | None = None
+        self._produce = produce
+        self._producer: asyncio.Future[None] | None = None
         self._encode = encoding.encode
         self._encoding = encoding
         self._heartbeat = heartbeat
-        self._farewell = farewell
-        self._breaks = breaks
-        self._broken: Exception | None = None  # an item's encoding error
+        self._on_shutdown = on_shutdown
+        self._on_encode_error = on_encode_error
+        self._encode_error: Exception | None = None  # an item's encoding error
         self._heartbeat_timer: asyncio.TimerHandle | None = None
         self._send_message: Send
         self._writer: BodyWriter
@@ -79,7 +79,7 @@ class EventStream(Response, Generic[T]):
         self._ended = False  # whether the response's end was sent
         self._changed = asyncio.Event()  # set when `full` becomes False or the first item arrives
 
-    # Called by `make`.
+    # Called by `produce`.
 
     def send(self, item: T) -> EventStream[T]:
         """Send an item, now or when the client is ready; returns itself (see `EventWriter`)."""
@@ -91,7 +91,7 @@ class EventStream(Response, Generic[T]):
         try:
             encoded = encode(item)
         except Exception as error:
-            self._broken = error
+            self._encode_error = error
             self._cut_off()
             return self
         if isinstance(encoded, bytes):
@@ -110,35 +110,35 @@ class EventStream(Response, Generic[T]):
             await self._changed.wait()
 
     async def begin(self) -> None:
-        """Start `make` and wait for the first item; raises `make`'s error if it ends without an item."""
-        making = self._start()
+        """Start `produce` and wait for the first item; raises `produce`'s error if it ends without an item."""
+        producer = self._start()
         try:
-            while not (self._waiting or making.done()):
+            while not (self._waiting or producer.done()):
                 self._changed.clear()
                 await self._changed.wait()
         except asyncio.CancelledError:
-            making.cancel()
-            await asyncio.wait({making})
-            if not making.cancelled():
-                making.exception()  # retrieved, so that asyncio does not log it
+            producer.cancel()
+            await asyncio.wait({producer})
+            if not producer.cancelled():
+                producer.exception()  # retrieved, so that asyncio does not log it
             raise
         if not self._waiting:
-            making.result()
+            producer.result()
 
     def _start(self) -> asyncio.Future[None]:
-        if self._making is None:
-            self._making = asyncio.ensure_future(self._make(self))
-            self._making.add_done_callback(lambda _: self._changed.set())
-        return self._making
+        if self._producer is None:
+            self._producer = asyncio.ensure_future(self._produce(self))
+            self._producer.add_done_callback(lambda _: self._changed.set())
+        return self._producer
 
     # The response.
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._send_message, self._writer = send, body_writer(scope, send)
-        making = self._start()
+        producer = self._start()
 
         def disconnected() -> None:
-            if not making.cancel() and self._writing:
+            if not producer.cancel() and self._writing:
                 self._writing.cancel()
 
         watch = DisconnectWatch(scope, receive, disconnected)
@@ -147,55 +147,55 @@ class EventStream(Response, Generic[T]):
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             self._continue()
-            await asyncio.wait({making})
-            await self._finish(making, watch)
+            await asyncio.wait({producer})
+            await self._finish(producer, watch)
         except asyncio.CancelledError:
-            making.cancel()
-            await asyncio.wait({making})
-            if self._farewell:
-                await self._say_farewell(self._farewell)
+            producer.cancel()
+            await asyncio.wait({producer})
+            if self._on_shutdown:
+                await self._send_last_bytes(self._on_shutdown)
             raise
         finally:
             watch.stop()
             self._stop()
-            making.cancel()
-            await asyncio.wait({making})
+            producer.cancel()
+            await asyncio.wait({producer})
         if self._failure:
             raise self._failure
-        if not making.cancelled():
-            making.result()
+        if not producer.cancelled():
+            producer.result()
 
-    async def _finish(self, making: asyncio.Future[None], watch: DisconnectWatch) -> None:
-        """Send waiting items and the end of the stream, unless `make` failed."""
-        if self._broken:
-            await self._break_off(self._broken)
+    async def _finish(self, producer: asyncio.Future[None], watch: DisconnectWatch) -> None:
+        """Send waiting items and the end of the stream, unless `produce` failed."""
+        if self._encode_error:
+            await self._end_after_encode_error(self._encode_error)
             return
-        if making.cancelled() or making.exception():
+        if producer.cancelled() or producer.exception():
             return
         while self._writing and not watch.disconnected:
             await asyncio.wait({self._writing})
-        if self._broken:
-            await self._break_off(self._broken)
+        if self._encode_error:
+            await self._end_after_encode_error(self._encode_error)
         elif not self.full:
             self._stop()
             self._ended = True
             await self._write_last(self._encoding.last)
 
-    async def _break_off(self, error: Exception) -> None:
+    async def _end_after_encode_error(self, error: Exception) -> None:
         """Send the last bytes after an item that could not be encoded."""
-        if self._breaks is None:
+        if self._on_encode_error is None:
             raise error
         self._stop()
         self._ended = True
-        await self._write_last(await self._breaks(error))
+        await self._write_last(await self._on_encode_error(error))
 
-    async def _say_farewell(self, farewell: Callable[[], Awaitable[bytes]]) -> None:
+    async def _send_last_bytes(self, on_shutdown: Callable[[], Awaitable[bytes]]) -> None:
         """Send waiting items and the last bytes."""
         writing = self._writing
         self._stop()
         if writing:
             await asyncio.wait({writing})
-        last = await farewell()
+        last = await on_shutdown()
         if not self._begun or self._ended or self._failure:
             return
         while self._waiting:
@@ -239,8 +239,8 @@ class EventStream(Response, Generic[T]):
     def _cut_off(self) -> None:
         """Stop writing; the server closes the connection."""
         self.full = True
-        if self._making:
-            self._making.cancel()
+        if self._producer:
+            self._producer.cancel()
 
     async def _write_last(self, data: bytes) -> None:
         await self._send_message({"type": "http.response.body", "body": data, "more_body": False})
@@ -255,7 +255,7 @@ class EventStream(Response, Generic[T]):
         now = self._clock()
         if now - self._last_write >= self._heartbeat:
             self._last_write = now
-            if not self.full and not self._writer.write(self._encoding.beat()):
+            if not self.full and not self._writer.write(self._encoding.heartbeat()):
                 self._write_slowly(self._writer.drain())
         self._schedule_heartbeat()
 

@@ -16,7 +16,7 @@ async def test_heartbeat_after_the_end_is_not_sent() -> None:
     """The last write may take its time, and whatever is written behind it is an error of the server's."""
     began: list[tuple[bytes, bool]] = []
 
-    async def make(stream: EventStream[bytes]) -> None:
+    async def produce(stream: EventStream[bytes]) -> None:
         stream.send(b"piece")
 
     async def send(message: Any) -> None:
@@ -27,7 +27,7 @@ async def test_heartbeat_after_the_end_is_not_sent() -> None:
     async def receive() -> Any:
         await asyncio.Event().wait()
 
-    stream = EventStream(make, StreamEncoding(bytes, beat=lambda: b"beat", last=b"end"), heartbeat=0.01)
+    stream = EventStream(produce, StreamEncoding(bytes, heartbeat=lambda: b"beat", last=b"end"), heartbeat=0.01)
     await stream({"type": "http"}, receive, send)
     assert began[-1] == (b"end", False)
 
@@ -36,10 +36,10 @@ async def test_stream_at_its_end_gets_no_closing_event() -> None:
     """A server may have to stop in the very moment in which all is said."""
     written: list[tuple[bytes, bool]] = []
 
-    async def make(stream: EventStream[bytes]) -> None:
+    async def produce(stream: EventStream[bytes]) -> None:
         stream.send(b"piece")
 
-    async def farewell() -> bytes:
+    async def on_shutdown() -> bytes:
         return b"farewell"
 
     async def send(message: Any) -> None:
@@ -51,7 +51,7 @@ async def test_stream_at_its_end_gets_no_closing_event() -> None:
     async def receive() -> Any:
         await asyncio.Event().wait()
 
-    stream = EventStream(make, StreamEncoding(bytes, last=b"end"), farewell=farewell)
+    stream = EventStream(produce, StreamEncoding(bytes, last=b"end"), on_shutdown=on_shutdown)
     serving = asyncio.ensure_future(stream({"type": "http"}, receive, send))
     await asyncio.wait({serving})
     assert serving.cancelled()
@@ -102,11 +102,11 @@ class Answer:
 
     def __init__(self, encode: Callable[[bytes], Any] = bytes, **options: Any) -> None:
         encoding = StreamEncoding(encode, lambda: b"beat", b"end")
-        self.stream = EventStream[bytes](self.make, encoding, **options)
+        self.stream = EventStream[bytes](self.produce, encoding, **options)
         self.items: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.taken = 0
 
-    async def make(self, stream: EventStream[bytes]) -> None:
+    async def produce(self, stream: EventStream[bytes]) -> None:
         while item := await self.items.get():
             self.taken += 1
             stream.send(item)
@@ -182,12 +182,12 @@ async def test_heartbeat_waits_for_a_slow_client_and_comes_again() -> None:
 
 @pytest.mark.parametrize("waiting", [[], [b"1"]])
 async def test_closing_event_comes_after_what_the_client_has_not_read(waiting: list[bytes]) -> None:
-    async def farewell() -> bytes:
+    async def on_shutdown() -> bytes:
         client.reads.set()
         await asyncio.sleep(0.01)
         return b"farewell"
 
-    client, answer = Client(), Answer(farewell=farewell)
+    client, answer = Client(), Answer(on_shutdown=on_shutdown)
     serving = await answer.serve(client)
     client.reads.clear()
     answer.stream.send(b"0")
@@ -230,11 +230,11 @@ async def test_large_item_waits_for_what_the_client_has_not_read() -> None:
 
 @pytest.mark.parametrize("before", [[], [b"0"]])
 async def test_closing_event_comes_after_the_rest_of_a_large_item(before: list[bytes]) -> None:
-    async def farewell() -> bytes:
+    async def on_shutdown() -> bytes:
         client.reads.set()
         return b"farewell"
 
-    client, answer = Client(), Answer(farewell=farewell, encode=letters)
+    client, answer = Client(), Answer(on_shutdown=on_shutdown, encode=letters)
     serving = await answer.serve(client)
     if before:
         client.reads.clear()
@@ -266,10 +266,10 @@ async def test_server_error_ends_the_stream_at_the_next_item() -> None:
 
 @pytest.mark.parametrize("reads", [True, False])
 async def test_item_that_cannot_be_encoded_ends_the_stream_with_the_bytes_of_breaks(reads: bool) -> None:
-    async def breaks(error: Exception) -> bytes:
+    async def on_encode_error(error: Exception) -> bytes:
         return f"broken by a {type(error).__name__}".encode()
 
-    client, answer = Client(), Answer(breaks=breaks)
+    client, answer = Client(), Answer(on_encode_error=on_encode_error)
     serving = await answer.serve(client)
     if not reads:
         client.reads.clear()
@@ -291,11 +291,11 @@ async def test_item_that_cannot_be_encoded_is_the_error_of_a_stream_without_brea
 
 
 async def test_closing_event_follows_the_connections_unread_writes() -> None:
-    async def farewell() -> bytes:
+    async def on_shutdown() -> bytes:
         client.reads.set()
         return b"farewell"
 
-    client, answer = ConnectedClient(), Answer(farewell=farewell)
+    client, answer = ConnectedClient(), Answer(on_shutdown=on_shutdown)
     serving = await answer.serve(client)
     client.reads.clear()
     answer.stream.send(b"0")

@@ -62,7 +62,7 @@ class ClientAPI(NamedTuple):
     writer: Callable[[ClientRequest, Response], ClientWriter]
     # Returns the hosted tool types in a JSON body, by their Responses API names.
     hosted_types: Callable[[JSONObject], set[str]]
-    beat: bytes  # heartbeat in a stream
+    heartbeat: bytes  # heartbeat in a stream
     headers: Callable[[], Mapping[str, str]] = dict  # additional response headers
     counted: Callable[[int], JSONObject] | None = None  # the JSON answer for a token count
 

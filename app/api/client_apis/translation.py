@@ -26,7 +26,7 @@ from app.api.json_response import json_response
 from app.api.parts import ApiParts
 from app.api.rate_limits import Admission
 from app.api.request_body import validate, warning_headers
-from app.api.routes.responses import beating_response, unless_disconnected
+from app.api.routes.responses import heartbeat_response, unless_disconnected
 from app.api.sse_response import EventStream, StreamEncoding
 from app.core.dialects import TRANSLATED
 from app.core.stream.event_batch import EventBatch
@@ -143,7 +143,7 @@ class _Answer:
         if stream:
             response: HTTPResponse = await self._stream()
         elif heartbeat:
-            response = await beating_response(self._run, heartbeat, self._document)
+            response = await heartbeat_response(self._run, heartbeat, self._document)
         else:
             await self._run.drain()
             response = json_response(self._document())
@@ -166,18 +166,18 @@ class _Answer:
     async def _stream(self) -> EventStream[EventBatch]:
         run, api = self._run, self._api
 
-        async def farewell() -> bytes:
+        async def on_shutdown() -> bytes:
             return self._encode(await run.stop(stopped()))
 
-        async def broken_off(error: Exception) -> bytes:
+        async def on_encode_error(error: Exception) -> bytes:
             return self._encode(await run.break_off(error))
 
         stream = EventStream[EventBatch](
             partial(run.generate, open_after=api.open_after),
-            StreamEncoding(self._encode, lambda: self._client.beat),
+            StreamEncoding(self._encode, lambda: self._client.heartbeat),
             heartbeat=api.heartbeat,
-            farewell=farewell,
-            breaks=broken_off,
+            on_shutdown=on_shutdown,
+            on_encode_error=on_encode_error,
         )
         await stream.begin()
         return stream

@@ -178,7 +178,7 @@ async def started(api: ApiParts, request: Request, body: CreateResponse, caller:
     if body.stream:
         response = event_stream(run, caller, api)
     elif api.json_heartbeat:
-        response = beating_response(run, api.json_heartbeat)
+        response = heartbeat_response(run, api.json_heartbeat)
     else:
         response = complete_response(run)
     return await unless_disconnected(request, response)
@@ -238,7 +238,7 @@ async def complete_response(run: Run) -> Response:
     return json_response(response, warning_headers(run.warnings))
 
 
-async def beating_response(
+async def heartbeat_response(
     run: Run, heartbeat: float, document: Callable[[], Mapping[str, object]] | None = None
 ) -> EventStream[bytes]:
     """
@@ -248,9 +248,9 @@ async def beating_response(
     """
     document = document or (lambda: run.response)
     encoding = StreamEncoding[bytes](bytes, lambda: WHITE_SPACE)
-    make, farewell = partial(_drain, run, heartbeat, document), partial(_json_farewell, run, document)
+    produce, on_shutdown = partial(_drain, run, heartbeat, document), partial(_json_on_shutdown, run, document)
     headers = {"Content-Type": "application/json"}
-    stream = EventStream[bytes](make, encoding, heartbeat=heartbeat, farewell=farewell, headers=headers)
+    stream = EventStream[bytes](produce, encoding, heartbeat=heartbeat, on_shutdown=on_shutdown, headers=headers)
     await stream.begin()
     stream.headers.update(warning_headers(run.warnings))
     return stream
@@ -273,7 +273,7 @@ async def _drain(
     stream.send(dumps(document()))
 
 
-async def _json_farewell(run: Run, document: Callable[[], Mapping[str, object]]) -> bytes:
+async def _json_on_shutdown(run: Run, document: Callable[[], Mapping[str, object]]) -> bytes:
     events = await run.stop(stopped())
     return dumps(document()) if events.entries else b""  # empty: the document was sent
 
@@ -286,25 +286,25 @@ async def event_stream(run: Run, caller: Caller, api: ApiParts) -> Response:
     """Return the run's event stream after its first event; earlier failures become HTTP errors."""
     stream = EventStream[EventBatch](
         partial(run.generate, open_after=api.open_after),
-        _encoding(_beat(caller, run.keepalive)),
+        _encoding(_heartbeat_encoder(caller, run.keepalive)),
         heartbeat=api.heartbeat,
-        farewell=lambda: _farewell(run),
-        breaks=lambda error: _broken_off(run, error),
+        on_shutdown=lambda: _on_shutdown(run),
+        on_encode_error=lambda error: _on_encode_error(run, error),
     )
     await stream.begin()
     stream.headers.update(warning_headers(run.warnings))
     return stream
 
 
-def _encoding(beat: Callable[[], bytes]) -> StreamEncoding[EventBatch]:
-    return StreamEncoding(encoder.encode_batch, beat, encoder.DONE_FRAME)
+def _encoding(heartbeat: Callable[[], bytes]) -> StreamEncoding[EventBatch]:
+    return StreamEncoding(encoder.encode_batch, heartbeat, encoder.DONE_FRAME)
 
 
-async def _farewell(run: Run) -> bytes:
+async def _on_shutdown(run: Run) -> bytes:
     return encoder.encode_sse(await run.stop(stopped())) + encoder.DONE_FRAME
 
 
-async def _broken_off(run: Run, error: Exception) -> bytes:
+async def _on_encode_error(run: Run, error: Exception) -> bytes:
     return encoder.encode_sse(await run.break_off(error)) + encoder.DONE_FRAME
 
 
@@ -329,7 +329,7 @@ def subscription_stream(
     """Return a background response's event stream, in the caller's dialect."""
 
     encode = partial(log.translate_dialect, dialect=caller.dialect)
-    encoding = StreamEncoding[bytes](encode, _beat(caller, subscription.keepalive), encoder.DONE_FRAME)
+    encoding = StreamEncoding[bytes](encode, _heartbeat_encoder(caller, subscription.keepalive), encoder.DONE_FRAME)
     return EventStream(partial(_follow, subscription), encoding, heartbeat=api.heartbeat, headers=headers)
 
 
@@ -342,7 +342,7 @@ async def _follow(subscription: EventSubscription, stream: EventStream[bytes]) -
             await asyncio.sleep(0)  # for other requests: a client may accept all stored events at once
 
 
-def _beat(caller: Caller, keepalive: Callable[[], Iterable[Event]]) -> Callable[[], bytes]:
+def _heartbeat_encoder(caller: Caller, keepalive: Callable[[], Iterable[Event]]) -> Callable[[], bytes]:
     """Return an encoder for the heartbeats in the caller's dialect: events or comments."""
     return (
         (lambda: encoder.encode_sse(keepalive()))

@@ -25,7 +25,7 @@ MESSAGES_API = ClientAPI(
     read=read_messages,
     writer=_writer,
     hosted_types=named_types,
-    beat=PING,
+    heartbeat=PING,
     headers=_headers,
     counted=lambda tokens: {"input_tokens": tokens},
 )
