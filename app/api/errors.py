@@ -46,7 +46,7 @@ _MESSAGES_TYPES = {
 _DETAILED = frozenset({"thread_unsupported_request"})
 
 
-def stopped() -> APIError:
+def shutdown_error() -> APIError:
     """Return the error for a response aborted by the server's shutdown."""
     return APIError("The server was stopped before the response was complete. Try again.", status=503, retry_after=1)
 
@@ -61,20 +61,20 @@ def error_response(error: APIError, scope: Scope | None = None) -> Response:
 
 def error_event(error: APIError, scope: Scope) -> bytes:
     """Return the final error event for a forwarded stream."""
-    name = b"event: error\n" if is_of_anthropic_api(scope) else b""
+    name = b"event: error\n" if uses_messages_api(scope) else b""
     return name + b"data: " + orjson.dumps(error_body(error, scope)) + b"\n\n"
 
 
 def error_body(error: APIError, scope: Scope | None = None) -> dict[str, object]:
     """Return an error object in the client's format."""
-    if scope is not None and is_of_anthropic_api(scope):
+    if scope is not None and uses_messages_api(scope):
         return _messages_body(error)
     if scope is not None and needs_strings(Headers(scope=scope)):
         return {"error": {name: value or "" for name, value in error.payload().items()}}
     return error.body()
 
 
-def is_of_anthropic_api(scope: Scope) -> bool:
+def uses_messages_api(scope: Scope) -> bool:
     """Return whether a request uses Anthropic's API, by its path or its clients' header."""
     path: str = scope["path"].removeprefix("/v1")
     return path == "/messages" or path.startswith("/messages/") or "anthropic-version" in Headers(scope=scope)

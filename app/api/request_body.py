@@ -108,7 +108,7 @@ def _unpack_and_parse(data: bytes, encoding: str, parsed: Callable[[bytes], T], 
     return parsed(unpacked or b"{}"), is_large(unpacked)  # a body without required fields may be empty
 
 
-async def parse_off_loop(data: bytes, model: type[Body], limits: BodyLimits) -> Body:
+async def parse_in_thread_if_large(data: bytes, model: type[Body], limits: BodyLimits) -> Body:
     """Parse JSON as a `model`, in a thread if it is large; raises like `parse`."""
     LARGE_REQUEST.set(is_large(data))
     return await run_in_thread_if_large(parse, data, model, limits.values)

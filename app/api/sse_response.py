@@ -39,8 +39,8 @@ class EventStream(Response, Generic[T]):
     `produce` starts in `begin` or with the response, and passes items to `send`.
 
     After `heartbeat` seconds without a write (0: never) a heartbeat is sent. If the client disconnects, `produce` is
-    cancelled at once. After a shutdown's grace period, `produce` is cancelled, and the bytes returned by `on_shutdown` are
-    sent last. If an item cannot be encoded, the bytes returned by `on_encode_error` are sent last.
+    cancelled at once. After a shutdown's grace period, `produce` is cancelled, and the bytes returned by `on_shutdown`
+    are sent last. If an item cannot be encoded, the bytes returned by `on_encode_error` are sent last.
     """
 
     media_type = "text/event-stream"

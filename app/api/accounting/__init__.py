@@ -38,7 +38,7 @@ WRITE_INTERVAL = 0.25  # seconds between writes
 RETRY_INTERVAL = 2.0  # seconds before a failed write is retried
 BUDGET_TIMEOUT = 1.0  # seconds that a budget check waits for the store
 LAST_WRITE_TIMEOUT = 5.0  # seconds for the last write at shutdown
-FORGET_INTERVAL = 3600.0  # seconds between deletions of old rows
+DELETION_INTERVAL = 3600.0  # seconds between deletions of old rows
 _MODELS = 200  # per key and process; further models are recorded as `other`, because callers may invent names
 
 
@@ -126,7 +126,7 @@ class Accounting:
         self._writing: asyncio.Task[None] | None = None
         self._recovery: asyncio.Task[None] | None = None
         self._next_write = 0.0  # earliest loop time
-        self._last_deletion = -FORGET_INTERVAL
+        self._last_deletion = -DELETION_INTERVAL
         self._closing = False
 
     @property
@@ -228,7 +228,7 @@ class Accounting:
                 self._written = number
                 progress, self._progress = self._progress, asyncio.Event()
                 progress.set()
-                await self._forget()
+                await self._delete_old_rows()
         finally:
             self._writing = None
 
@@ -278,8 +278,8 @@ class Accounting:
             logger.info("usage storage resumed")
         return True
 
-    async def _forget(self) -> None:
-        if (now := time.monotonic()) - self._last_deletion < FORGET_INTERVAL:
+    async def _delete_old_rows(self) -> None:
+        if (now := time.monotonic()) - self._last_deletion < DELETION_INTERVAL:
             return
         self._last_deletion = now
         before = datetime.fromtimestamp(self._clock(), UTC).date() - timedelta(days=self._days)

@@ -12,7 +12,7 @@ from app.api.parts import ApiParts
 from app.api.passthrough.endpoints import ENDPOINTS
 from app.api.passthrough.routes import Passthrough
 from app.api.rate_limits import BatchAccount
-from app.api.request_body import parse_off_loop
+from app.api.request_body import parse_in_thread_if_large
 from app.core.bounded_json import dumps
 from app.core.dialects import DIALECTS
 from app.core.types import JSONMapping
@@ -90,7 +90,7 @@ class LineRequests:
         return Caller(batch.owner, None, DIALECTS["openai"], access)
 
     async def _response(self, data: bytes, caller: Caller, account: BatchAccount) -> bytes:
-        request = await parse_off_loop(data, CreateResponse, self._api.body_limits)
+        request = await parse_in_thread_if_large(data, CreateResponse, self._api.body_limits)
         run = await self._api.responses.create(request, caller, observers=[account])
         return dumps(await run.drain())
 

@@ -20,7 +20,7 @@ from app.api import idempotency
 from app.api.auth import header_values
 from app.api.client_apis import ClientAPI, ClientRequest, ClientWriter, Ending
 from app.api.client_apis.places import renamed_error, renamed_warnings
-from app.api.errors import error_body, error_event, stopped
+from app.api.errors import error_body, error_event, shutdown_error
 from app.api.idempotency import KeyClaim
 from app.api.json_response import json_response
 from app.api.parts import ApiParts
@@ -167,7 +167,7 @@ class _Answer:
         run, api = self._run, self._api
 
         async def on_shutdown() -> bytes:
-            return self._encode(await run.stop(stopped()))
+            return self._encode(await run.stop(shutdown_error()))
 
         async def on_encode_error(error: Exception) -> bytes:
             return self._encode(await run.break_off(error))

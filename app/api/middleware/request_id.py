@@ -13,7 +13,7 @@ from os import urandom
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.errors import RAISED, error_response, refuse, stopped, unexpected
+from app.api.errors import RAISED, error_response, refuse, shutdown_error, unexpected
 from app.api.middleware.host import AllowedHosts, host_error
 from app.api.middleware.paths import nul_error
 from app.api.uvicorn.shutdown import STATE_KEY, Shutdown
@@ -118,7 +118,7 @@ class RequestId:
         except asyncio.CancelledError:  # by uvicorn, when the shutdown grace period is over
             if status:
                 raise
-            await error_response(stopped(), scope)(scope, receive, send_with_id)
+            await error_response(shutdown_error(), scope)(scope, receive, send_with_id)
         except Exception as error:
             if status:  # the response has started and can only be aborted
                 raise

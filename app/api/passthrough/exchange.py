@@ -11,7 +11,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from app.api.errors import error_event, stopped
+from app.api.errors import error_event, shutdown_error
 from app.api.passthrough.endpoints import PassedEndpoint
 from app.api.sse_response import WRITTEN, SendCoroutine, resume
 from app.api.uvicorn.disconnect import DisconnectWatch
@@ -81,7 +81,7 @@ class PassthroughExchange:
                 if not self._started:
                     await Response(status_code=499)(scope, receive, send)  # for the access log alone
                 return
-            await self._end(scope, send, stopped())
+            await self._end(scope, send, shutdown_error())
             raise
         except APIError as error:
             if not self._started:

@@ -21,7 +21,7 @@ from app.api.passthrough.exchange import PassthroughExchange, chat_prompt, list_
 from app.api.passthrough.form_body import FormBody, form_boundary
 from app.api.passthrough.json_body import JSONBody, reads_as_model
 from app.api.rate_limits import Admission
-from app.api.request_body import parse_off_loop
+from app.api.request_body import parse_in_thread_if_large
 from app.api.routes.responses import respond_to
 from app.backends import Backend, RawRequest
 from app.core.affinity import conversation_key
@@ -142,7 +142,7 @@ class Passthrough:
         deployment = request.path_params.get("deployment")
         if self._endpoint.responses and "input" in fields and "messages" not in fields:
             body = body.with_model(deployment) if deployment else body
-            parsed = await parse_off_loop(body.content(), CreateResponse, api.body_limits)
+            parsed = await parse_in_thread_if_large(body.content(), CreateResponse, api.body_limits)
             return await respond_to(api, request, parsed, caller, admission)
         model = self._model(request, body)
         caller.access.check_model(model)

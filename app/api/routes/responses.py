@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api import idempotency
 from app.api.auth import header_values
-from app.api.errors import api_error, is_of_anthropic_api, stopped
+from app.api.errors import api_error, shutdown_error, uses_messages_api
 from app.api.json_response import json_response
 from app.api.openapi import CREATE, ERRORS, STREAMED
 from app.api.pagination import PageQuery, page_of_items, parse_whole_number
@@ -100,14 +100,14 @@ def routes(api: ApiParts) -> APIRouter:
     @router.get("/models", summary="List the models of the backend")
     async def models(request: Request, caller: Caller = admitted_caller) -> Response:
         listed = await allowed_models(responses.backend, caller)
-        if is_of_anthropic_api(request.scope):
+        if uses_messages_api(request.scope):
             return json_response(messages_catalog(listed))
         return json_response(catalog(listed, describes_images=responses.vision is not None))
 
     @router.get("/models/{model:path}", summary="Retrieve a model")
     async def model(request: Request, model: str, caller: Caller = admitted_caller) -> Response:
         found = await find_model(responses.backend, model, caller)
-        return json_response(messages_model(found) if is_of_anthropic_api(request.scope) else found)
+        return json_response(messages_model(found) if uses_messages_api(request.scope) else found)
 
     return router
 
@@ -274,7 +274,7 @@ async def _drain(
 
 
 async def _json_on_shutdown(run: Run, document: Callable[[], Mapping[str, object]]) -> bytes:
-    events = await run.stop(stopped())
+    events = await run.stop(shutdown_error())
     return dumps(document()) if events.entries else b""  # empty: the document was sent
 
 
@@ -301,7 +301,7 @@ def _encoding(heartbeat: Callable[[], bytes]) -> StreamEncoding[EventBatch]:
 
 
 async def _on_shutdown(run: Run) -> bytes:
-    return encoder.encode_sse(await run.stop(stopped())) + encoder.DONE_FRAME
+    return encoder.encode_sse(await run.stop(shutdown_error())) + encoder.DONE_FRAME
 
 
 async def _on_encode_error(run: Run, error: Exception) -> bytes:

@@ -82,14 +82,14 @@ class Lane:
         self.waiting: deque[Create | bytes] = deque()
         self.task: asyncio.Task[None] | None = None
         self._response: Response | None = None  # the current turn's, once it exists
-        self._making: asyncio.Task[None] | None = None  # generates the response
+        self._generating: asyncio.Task[None] | None = None  # generates the response
         self._cancelled = False
 
     def end_turn(self) -> None:
         """Reset for the next turn, to which `cancel` then applies."""
-        self._response, self._making, self._cancelled = None, None, False
+        self._response, self._generating, self._cancelled = None, None, False
 
-    def make(self, run: Run, outbox: Outbox, open_after: float) -> asyncio.Task[None]:
+    def generate_in_task(self, run: Run, outbox: Outbox, open_after: float) -> asyncio.Task[None]:
         self._response = run.response
         return asyncio.create_task(self._generate(run, outbox, open_after))
 
@@ -101,20 +101,20 @@ class Lane:
         if response and response["status"] in TERMINAL:
             return
         self._cancelled = True
-        if self._making:
-            self._making.cancel()
+        if self._generating:
+            self._generating.cancel()
 
     async def _generate(self, run: Run, outbox: Outbox, open_after: float) -> None:
-        self._making = making = asyncio.current_task()
+        self._generating = generating = asyncio.current_task()
         with run.watched():
             try:
                 if not self._cancelled:
                     await run.generate(outbox, open_after)
                     return
             except asyncio.CancelledError:
-                if not (making and self._cancelled):
+                if not (generating and self._cancelled):
                     raise
-                making.uncancel()
+                generating.uncancel()
             outbox.send(await run.stop())
 
 
@@ -275,25 +275,25 @@ class WebSocketConnection:
     async def _send_run(self, run: Run, lane: Lane) -> None:
         """Send a response's events; raises `APIError` if it fails before the first event."""
         outbox, stream_id = Outbox(), lane.stream_id
-        making = lane.make(run, outbox, self._api.open_after)
-        making.add_done_callback(lambda _: outbox.close())
+        generating = lane.generate_in_task(run, outbox, self._api.open_after)
+        generating.add_done_callback(lambda _: outbox.close())
         try:
             await outbox.wait()
             if not outbox:
-                making.result()  # raises
+                generating.result()  # raises
             async with self._heartbeat(run, outbox):
-                while outbox or not making.done():
+                while outbox or not generating.done():
                     await self._send_next(outbox, stream_id)
-            await making
+            await generating
             return
         except (APIError, WebSocketDisconnect):
             raise
         except Exception as error:
-            if making.done() and making.exception() is error:
+            if generating.done() and generating.exception() is error:
                 raise
             broken = error  # an event could not be encoded
         finally:
-            await cancel(making)
+            await cancel(generating)
         await self._send_events(await run.break_off(broken), stream_id)
 
     async def _send_next(self, outbox: Outbox, stream_id: str | None) -> None:
