@@ -27,7 +27,7 @@ class ClientRequest(NamedTuple):
     warnings: Sequence[str] = ()  # a sentence for each field dropped or changed
     # Responses field to client field, including nested fields, for errors and warnings: `{"input[3]":
     # "messages[2].tool_calls[0].function", "text.format": "response_format.json_schema"}`.
-    places: Mapping[str, str] = MappingProxyType({})
+    client_paths: Mapping[str, str] = MappingProxyType({})
     options: Any = None  # for the writer
     # Responses fields that may be dropped if the model's server rejects them, with a warning: `reasoning.effort`,
     # `prompt_cache_breakpoint`.

@@ -19,7 +19,7 @@ from starlette.types import Scope
 from app.api import idempotency
 from app.api.auth import header_values
 from app.api.client_apis import ClientAPI, ClientRequest, ClientWriter, Ending
-from app.api.client_apis.places import renamed_error, renamed_warnings
+from app.api.client_apis.client_paths import renamed_error, renamed_warnings
 from app.api.errors import error_body, error_event, shutdown_error
 from app.api.idempotency import KeyClaim
 from app.api.json_response import json_response
@@ -78,7 +78,7 @@ async def translated(
             claim.end(None)  # unless the response ended the claim: the client disconnected before it began
         return response
     except APIError as error:
-        raise renamed_error(error, read.places) from error.__cause__
+        raise renamed_error(error, read.client_paths) from error.__cause__
 
 
 async def counted(
@@ -91,7 +91,7 @@ async def counted(
         body = await run_in_thread_if_large(create_request, read)
         count, exact = await Inspection(api.responses).count_tokens(body, caller)
     except APIError as error:
-        raise renamed_error(error, read.places) from error.__cause__
+        raise renamed_error(error, read.client_paths) from error.__cause__
     headers = {} if exact else {"x-antiphon-estimated": "true"}
     return json_response(client.counted(count), {**headers, **warning_headers(read.warnings), **client.headers()})
 
@@ -151,13 +151,13 @@ class _Answer:
         return response
 
     def _warnings(self) -> Mapping[str, str]:
-        warnings = dict.fromkeys([*self._read.warnings, *renamed_warnings(self._run.warnings, self._read.places)])
+        warnings = dict.fromkeys([*self._read.warnings, *renamed_warnings(self._run.warnings, self._read.client_paths)])
         return warning_headers(warnings)
 
     def _document(self) -> JSONObject:
         """Return the JSON answer; raises the run's failure unless the answer's head was sent."""
         if failure := self._run.failure:
-            error = renamed_error(failure, self._read.places)
+            error = renamed_error(failure, self._read.client_paths)
             if not self._run.answering:
                 raise error
             return error_body(error, self._scope)
@@ -194,7 +194,7 @@ class _Answer:
 
     def _failure(self) -> bytes:
         failure = self._run.failure or APIError("The response failed.")
-        return error_event(renamed_error(failure, self._read.places), self._scope)
+        return error_event(renamed_error(failure, self._read.client_paths), self._scope)
 
     # Events not written by the writer.
     _last: ClassVar[Mapping[str, Callable[[_Answer], bytes]]] = {

@@ -73,7 +73,7 @@ class _Reading:
     def __init__(self, body: ChatRequest) -> None:
         self._body = body
         self._warnings = Warnings()
-        self._places: dict[str, str] = {"text.verbosity": "verbosity"}
+        self._client_paths: dict[str, str] = {"text.verbosity": "verbosity"}
         self._items: list[JSONObject] = []
         self._custom: set[str] = set()  # ids of custom tool calls
         self._called: dict[str, str] = {}  # ids of deprecated `function_call`s, by function name
@@ -87,7 +87,7 @@ class _Reading:
         options = body.stream_options
         usage = bool(options and options.include_usage)
         return ClientRequest(
-            fields, [*self._warnings], self._places, ChatOptions(usage, (body.model_extra or {}).get("metadata"))
+            fields, [*self._warnings], self._client_paths, ChatOptions(usage, (body.model_extra or {}).get("metadata"))
         )
 
     def _parameters(self) -> JSONObject:
@@ -102,9 +102,9 @@ class _Reading:
         for name in ("max_completion_tokens", "max_tokens"):
             if (limit := getattr(body, name)) is not None and "max_output_tokens" not in fields:
                 fields["max_output_tokens"] = limit
-                self._places["max_output_tokens"] = name
+                self._client_paths["max_output_tokens"] = name
         if body.reasoning_effort:
-            self._places["reasoning.effort"] = "reasoning_effort"
+            self._client_paths["reasoning.effort"] = "reasoning_effort"
             reasoning = fields.get("reasoning")
             fields["reasoning"] = {
                 **(reasoning if isinstance(reasoning, dict) else {}),
@@ -129,7 +129,9 @@ class _Reading:
         text: JSONObject = {"verbosity": body.verbosity} if body.verbosity else {}
         if form := body.response_format:
             text["format"] = {**(form.get("json_schema") or {}), "type": form["type"]}
-            self._places["text.format"] = "response_format.json_schema" if "json_schema" in form else "response_format"
+            self._client_paths["text.format"] = (
+                "response_format.json_schema" if "json_schema" in form else "response_format"
+            )
         return text
 
     # Tools.
@@ -152,11 +154,11 @@ class _Reading:
         if body.tool_choice is not None:
             choice = _flat_choice(body.tool_choice)
         elif choice is not None:
-            self._places["tool_choice"] = "function_call"
+            self._client_paths["tool_choice"] = "function_call"
         if choice is not None:
             fields["tool_choice"] = choice
 
-    def _add_tool(self, tools: list[JSONObject], place: str, tool: Any) -> None:
+    def _add_tool(self, tools: list[JSONObject], path: str, tool: Any) -> None:
         type_ = tool["type"]
         if type_ in _WITHOUT_CALLS:
             self._warnings.add(
@@ -164,62 +166,62 @@ class _Reading:
             )
             return
         if type_ in ("function", "custom") and type_ in tool:
-            place += f".{type_}"
-        self._places[f"tools[{len(tools)}]"] = place
+            path += f".{type_}"
+        self._client_paths[f"tools[{len(tools)}]"] = path
         tools.append(_FLAT.get(type_, dict)(tool))
 
     # Messages.
 
-    def _read_message(self, place: str, message: Any) -> None:
+    def _read_message(self, path: str, message: Any) -> None:
         role = message["role"]
         self._warn_of_unread(message, role)
         if role == "assistant":
-            self._read_assistant(place, message)
+            self._read_assistant(path, message)
         elif role == "tool":
             call_id = message.get("tool_call_id") or ""
             kind = "custom_tool_call_output" if call_id in self._custom else "function_call_output"
-            self._add_output(place, {"type": kind, "call_id": call_id}, message)
+            self._add_output(path, {"type": kind, "call_id": call_id}, message)
         elif role == "function":
             call_id = self._called.get(message["name"], "")
-            self._add_output(place, {"type": "function_call_output", "call_id": call_id}, message)
+            self._add_output(path, {"type": "function_call_output", "call_id": call_id}, message)
         else:
             content = _content(message["content"], "input_text")
-            self._add({"type": "message", "role": role, "content": content}, place)
+            self._add({"type": "message", "role": role, "content": content}, path)
 
-    def _read_assistant(self, place: str, message: Any) -> None:
+    def _read_assistant(self, path: str, message: Any) -> None:
         reasoning = message.get("reasoning_content") or message.get("reasoning")
         if isinstance(reasoning, str) and reasoning:
             content = [{"type": "reasoning_text", "text": reasoning}]
-            self._add({"type": "reasoning", "summary": [], "content": content}, place)
+            self._add({"type": "reasoning", "summary": [], "content": content}, path)
         content = _content(message.get("content"), "output_text")
         if refusal := message.get("refusal"):
             text = [{"type": "output_text", "text": content}] if isinstance(content, str) and content else content or []
             content = [*text, {"type": "refusal", "refusal": refusal}] if isinstance(text, list) else text
         if content:
-            self._add({"type": "message", "role": "assistant", "content": content}, place)
+            self._add({"type": "message", "role": "assistant", "content": content}, path)
         for index, call in enumerate(message.get("tool_calls") or ()):
-            self._add_call(f"{place}.tool_calls[{index}]", call)
+            self._add_call(f"{path}.tool_calls[{index}]", call)
         if function := message.get("function_call"):
             call_id = self._called[function["name"]] = f"call_{len(self._items)}"
-            self._add(_function_call(call_id, function), f"{place}.function_call")
+            self._add(_function_call(call_id, function), f"{path}.function_call")
 
-    def _add_call(self, place: str, call: Any) -> None:
+    def _add_call(self, path: str, call: Any) -> None:
         if call.get("type") == "custom":
             self._custom.add(call["id"])
             custom = call["custom"]
             item = {"type": "custom_tool_call", "call_id": call["id"], "name": custom["name"], "input": custom["input"]}
-            self._add(item, f"{place}.custom")
+            self._add(item, f"{path}.custom")
         else:
-            self._add(_function_call(call["id"], call["function"]), f"{place}.function")
+            self._add(_function_call(call["id"], call["function"]), f"{path}.function")
 
-    def _add_output(self, place: str, item: JSONObject, message: Any) -> None:
+    def _add_output(self, path: str, item: JSONObject, message: Any) -> None:
         output = _content(message["content"], "input_text")
-        self._places[f"input[{len(self._items)}].output"] = f"{place}.content"
-        self._places[f"input[{len(self._items)}].call_id"] = f"{place}.tool_call_id"
-        self._add({**item, "output": "" if output is None else output}, place)
+        self._client_paths[f"input[{len(self._items)}].output"] = f"{path}.content"
+        self._client_paths[f"input[{len(self._items)}].call_id"] = f"{path}.tool_call_id"
+        self._add({**item, "output": "" if output is None else output}, path)
 
-    def _add(self, item: JSONObject, place: str) -> None:
-        self._places[f"input[{len(self._items)}]"] = place
+    def _add(self, item: JSONObject, path: str) -> None:
+        self._client_paths[f"input[{len(self._items)}]"] = path
         self._items.append(item)
 
     def _warn_of_unread(self, message: JSONMapping, role: str) -> None:

@@ -32,39 +32,39 @@ class ItemReader:
     def __init__(self, warnings: Warnings, called: Callable[[str], str]) -> None:
         """`called` maps a tool name to its declared function name."""
         self.items: list[JSONObject] = []
-        self.places: dict[str, str] = {}  # source of each item and part in the body
+        self.client_paths: dict[str, str] = {}  # source of each item and part in the body
         self._warnings = warnings
         self._called = called
         self._parts: list[JSONObject] = []  # in the current message
-        self._part_places: list[str] = []
+        self._part_paths: list[str] = []
         self._results: dict[str, JSONObject] = {}  # hosted tool results in the current message, by call id
 
     def read(self, index: int, message: JSONMapping) -> None:
-        role, content, place = message["role"], message["content"], f"messages[{index}]"
+        role, content, path = message["role"], message["content"], f"messages[{index}]"
         if isinstance(content, str):
-            self._add({"type": "message", "role": role, "content": content}, place)
+            self._add({"type": "message", "role": role, "content": content}, path)
             return
-        self.read_blocks(role, content, f"{place}.content")
+        self.read_blocks(role, content, f"{path}.content")
 
-    def read_blocks(self, role: str, blocks: list[JSONObject], place: str) -> None:
+    def read_blocks(self, role: str, blocks: list[JSONObject], path: str) -> None:
         """Read the blocks in a message or system prompt."""
         self._results = {block["tool_use_id"]: block for block in blocks if _is_hosted_result(block)}
         for number, block in enumerate(blocks):
-            self._block(role, block, f"{place}[{number}]")
+            self._block(role, block, f"{path}[{number}]")
         self._end_message(role)
 
-    def _block(self, role: str, block: JSONObject, place: str) -> None:
+    def _block(self, role: str, block: JSONObject, path: str) -> None:
         kind = block["type"]
         if kind in _PARTS:
             parts = self._parts_of(block, "output_text" if role == "assistant" else "input_text")
             self._parts += parts
-            self._part_places += [place] * len(parts)
+            self._part_paths += [path] * len(parts)
         elif _is_hosted_result(block):
             pass  # read with its call
         elif kind in _ITEMS:
             self._end_message(role)
             if item := _ITEMS[kind](self, block):
-                self._add(item, place)
+                self._add(item, path)
         else:
             self._warnings.add(f"Content of unknown type {label(kind)} was ignored.")
 
@@ -78,16 +78,16 @@ class ItemReader:
     def _end_message(self, role: str) -> None:
         if not self._parts:
             return
-        parts, places = self._parts, self._part_places
-        self._parts, self._part_places = [], []
-        self._add({"type": "message", "role": role, "content": parts}, places[0], places)
+        parts, client_paths = self._parts, self._part_paths
+        self._parts, self._part_paths = [], []
+        self._add({"type": "message", "role": role, "content": parts}, client_paths[0], client_paths)
 
-    def _add(self, item: JSONObject, place: str, parts: Sequence[str] = ()) -> None:
+    def _add(self, item: JSONObject, path: str, parts: Sequence[str] = ()) -> None:
         own = f"input[{len(self.items)}]"
-        self.places[own] = place
-        self.places |= {f"{own}.content[{number}]": part for number, part in enumerate(parts)}
+        self.client_paths[own] = path
+        self.client_paths |= {f"{own}.content[{number}]": part for number, part in enumerate(parts)}
         if item["type"] == "function_call_output":
-            self.places[f"{own}.output"] = f"{place}.content"
+            self.client_paths[f"{own}.output"] = f"{path}.content"
         self.items.append(item)
 
     def _tool_use(self, block: JSONObject) -> JSONObject:
@@ -194,8 +194,8 @@ def _text(block: JSONObject, text_type: str) -> list[JSONObject]:
 
 def _image(block: JSONObject, text_type: str) -> list[JSONObject]:
     source = block["source"]
-    place = {"file_id": source["file_id"]} if source["type"] == "file" else {"image_url": _url(source)}
-    return [{"type": "input_image", **place}]
+    fields = {"file_id": source["file_id"]} if source["type"] == "file" else {"image_url": _url(source)}
+    return [{"type": "input_image", **fields}]
 
 
 def _url(source: JSONMapping) -> str:

@@ -72,12 +72,12 @@ def read_messages(body: JSONObject, headers: Mapping[str, str]) -> ClientRequest
         fields["instructions"] = instructions
     thinking = json_object(request.thinking)
     shown = thinking.get("type") != "disabled" and thinking.get("display") != "omitted"
-    places = {**_PLACES, **tools.places, **reader.places}
-    return ClientRequest(fields, [*warnings], places, WriterOptions(shown, tools.names), _PREFERENCES)
+    client_paths = {**_CLIENT_PATHS, **tools.client_paths, **reader.client_paths}
+    return ClientRequest(fields, [*warnings], client_paths, WriterOptions(shown, tools.names), _PREFERENCES)
 
 
 # The client's names for `CreateResponse` fields, for errors and warnings.
-_PLACES = {
+_CLIENT_PATHS = {
     "instructions": "system",
     "max_output_tokens": "max_tokens",
     "stop": "stop_sequences",

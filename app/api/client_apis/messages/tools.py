@@ -31,7 +31,7 @@ class ReadTools(NamedTuple):
 
     fields: JSONObject
     names: Mapping[str, str]  # original names by truncated names
-    places: Mapping[str, str]  # see `ClientRequest`
+    client_paths: Mapping[str, str]  # see `ClientRequest`
 
 
 _NOT_DISABLED = (
@@ -42,22 +42,22 @@ _NOT_DISABLED = (
 class _ToolReader:
     def __init__(self, warnings: Warnings) -> None:
         self.tools: list[JSONObject] = []
-        self.places: dict[str, str] = {}
+        self.client_paths: dict[str, str] = {}
         self.limits: list[object] = []  # `max_uses` of hosted tools
         self._warnings = warnings
 
-    def add(self, tool: JSONObject, place: str) -> None:
-        self.places[f"tools[{len(self.tools)}].parameters"] = f"{place}.input_schema"
-        self.places[f"tools[{len(self.tools)}]"] = place
+    def add(self, tool: JSONObject, path: str) -> None:
+        self.client_paths[f"tools[{len(self.tools)}].parameters"] = f"{path}.input_schema"
+        self.client_paths[f"tools[{len(self.tools)}]"] = path
         self.tools.append(tool)
 
     def read(self, tools: Sequence[JSONMapping]) -> None:
         """Read all tools except MCP toolsets."""
         web: list[JSONMapping] = []
         for number, tool in enumerate(tools):
-            kind, place = json_text(tool.get("type")) or "custom", f"tools[{number}]"
+            kind, path = json_text(tool.get("type")) or "custom", f"tools[{number}]"
             if kind == "custom":
-                self.add(_custom(tool), place)
+                self.add(_custom(tool), path)
                 for name in sorted(tool.keys() - _FIELDS):
                     self._warnings.add(f"The unknown parameter {label(f'tools[].{name}')} was ignored.")
             elif found := hosted_type(kind):
@@ -65,11 +65,11 @@ class _ToolReader:
                 if found == "web_search":
                     web.append(tool)
                     if len(web) == 1:
-                        self.add({}, place)
+                        self.add({}, path)
                 else:
-                    self.add({"type": found, "container": {"type": "auto"}}, place)
+                    self.add({"type": found, "container": {"type": "auto"}}, path)
             elif known := next((make for prefix, make in _KNOWN.items() if kind.startswith(prefix)), None):
-                self.add({"type": "function", **known(tool)}, place)
+                self.add({"type": "function", **known(tool)}, path)
             elif kind != "mcp_toolset":
                 self._warnings.add(
                     _UNKNOWN.get(kind.rstrip("_0123456789"), f"Tools of unknown type {label(kind)} were ignored.")
@@ -106,7 +106,7 @@ def read_tools(
     if choice:
         fields |= _choice(choice, tools)
     names = {short: name for tool in tools if (short := short_name(name := json_text(tool.get("name")))) != name}
-    return ReadTools(fields, names, reader.places)
+    return ReadTools(fields, names, reader.client_paths)
 
 
 # Fields of custom tools; the last four have no effect on the answer.

@@ -6,7 +6,7 @@ import pytest
 
 from app.api.client_apis import ClientRequest
 from app.api.client_apis.chat.reader import hosted_types, read_chat
-from app.api.client_apis.places import place_of
+from app.api.client_apis.client_paths import client_path
 from app.api.client_apis.translation import create_request
 from app.errors import InvalidRequest
 
@@ -252,7 +252,7 @@ def test_invalid_field_is_named(sent: dict[str, Any], param: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "place"),
+    ("field", "path"),
     [
         ("input[0].content", "messages[0].content"),
         ("input[2].arguments", "messages[1].tool_calls[0].function.arguments"),
@@ -263,7 +263,7 @@ def test_invalid_field_is_named(sent: dict[str, Any], param: str) -> None:
         ("max_output_tokens", "max_tokens"),
     ],
 )
-def test_places_lead_back_to_the_clients_fields(field: str, place: str) -> None:
+def test_client_paths_lead_back_to_the_clients_fields(field: str, path: str) -> None:
     request = read(
         messages=[
             *HI,
@@ -275,7 +275,7 @@ def test_places_lead_back_to_the_clients_fields(field: str, place: str) -> None:
         response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}},
         max_tokens=5,
     )
-    assert place_of(field, request.places) == place
+    assert client_path(field, request.client_paths) == path
 
 
 @pytest.mark.parametrize(

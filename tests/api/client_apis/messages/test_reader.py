@@ -204,7 +204,7 @@ def test_system_blocks_lead_the_conversation_with_their_breakpoints() -> None:
         "content": [part, {"type": "input_text", "text": "Always."}],
     }
     assert "instructions" not in request.fields
-    assert request.places["input[0].content[1]"] == "system[1]"
+    assert request.client_paths["input[0].content[1]"] == "system[1]"
 
 
 BILLING = "x-anthropic-billing-header: cc_version=2.1.330; cch=00000;"
@@ -360,7 +360,7 @@ def test_server_tools_are_hosted_tools() -> None:
         {"type": "code_interpreter", "container": {"type": "auto"}},
     ]
     assert request.fields["max_tool_calls"] == 6
-    assert request.places["tools[1]"] == "tools[2]"
+    assert request.client_paths["tools[1]"] == "tools[2]"
     assert named_types({"tools": tools}) == {"web_search", "code_interpreter"}
 
 
