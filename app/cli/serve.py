@@ -210,7 +210,7 @@ def _suggest_listed(settings: Settings, server: BackendSettings, url: str) -> No
     """Print a request with the first model that a backend lists."""
     from app.cli.client import ServerError, first_model
 
-    key = server.key.get_secret_value() if server.key and not server.passes_keys else None
+    key = server.key.get_secret_value() if server.key and not server.forwards_caller_key else None
     try:
         model = first_model(url, key, proxied=True, timeout=_LISTING_TIMEOUT)
     except ServerError:

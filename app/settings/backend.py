@@ -192,7 +192,7 @@ class BackendSettings(BaseModel):
         return self._key
 
     @property
-    def passes_keys(self) -> bool:
+    def forwards_caller_key(self) -> bool:
         """Whether callers must send a key for this backend."""
         return self.key is not None and self.key.get_secret_value() == PASSTHROUGH
 
@@ -210,7 +210,7 @@ class BackendSettings(BaseModel):
     def options(self) -> Profile:
         """Return the profile with overrides, URL, key and aliases."""
         transport: dict[str, object] = {"transport.base_url": self.url} if self.url else {}
-        if self.key and not self.passes_keys:
+        if self.key and not self.forwards_caller_key:
             transport["transport.api_key"] = self.key.get_secret_value()
         if self.passthrough != "auto":
             transport["transport.passthrough"] = self.passthrough

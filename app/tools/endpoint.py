@@ -20,7 +20,7 @@ def endpoint_options(host: ToolHost, name: str, field: str, endpoint: str) -> Tr
         raise ValueError(f"{field}: backend {name!r} not found; available: {', '.join(host.backends)}")
     if not backend.url:
         raise ValueError(f"{field}: {name!r} has no URL and therefore no {endpoint}")
-    if backend.passes_keys:
+    if backend.forwards_caller_key:
         raise ValueError(f"{field}: {name!r} uses the callers' own keys, which tools do not have")
     options: TransportOptions = backend.options().transport
     return options

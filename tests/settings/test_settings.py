@@ -411,7 +411,7 @@ def test_key_from_a_variable_is_read_once_with_the_settings(place: Place) -> Non
     first = load_settings().served()["local"]
     place.dotenv("OTHER=1")
     keys = [one.key.get_secret_value() for one in (first, *first.each()) if one.key]
-    assert (keys, first.passes_keys) == (["sk-one"] * 3, False)
+    assert (keys, first.forwards_caller_key) == (["sk-one"] * 3, False)
     place.dotenv("LOCAL_KEY=sk-two")
     second = load_settings().served()["local"]
     assert second.key and second.key.get_secret_value() == "sk-two"

@@ -164,7 +164,7 @@ class Router(Backend):
         the caller's key is not sent, because it belongs to only one of them.
         """
         pools = [*self._pools.values()]
-        key = caller_key if sum(pool.config.passes_keys for pool in pools) <= 1 else None
+        key = caller_key if sum(pool.config.forwards_caller_key for pool in pools) <= 1 else None
         lists = await asyncio.gather(*(pool.models(key) for pool in pools), return_exceptions=True)
         models: dict[str, dict[str, object]] = {}
         for pool, listed in zip(pools, lists, strict=True):
@@ -209,12 +209,12 @@ class Router(Backend):
         if (named := first.config.fallbacks) is not None:
             return [first, *(self._pools[name] for name in named if name in self._pools and name != first.name)]
         # A caller's key is meant for a single server, and this server's owner must not pay for its requests.
-        if first.config.passes_keys:
+        if first.config.forwards_caller_key:
             return [first]
         specific = _claim(first, model) != "*"
         return [
             first,
-            *(pool for pool in others if not pool.config.passes_keys and not (specific and _claim(pool, model) == "*")),
+            *(pool for pool in others if not pool.config.forwards_caller_key and not (specific and _claim(pool, model) == "*")),
         ]
 
 
