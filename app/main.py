@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 
 from app import __version__
+from app.api.dependencies import APIDependencies
 from app.api.keys.managed_keys import ManagedKeys
 from app.api.openapi import Documented
-from app.api.parts import ApiParts
 from app.api.uvicorn import shutdown
 from app.api.uvicorn.reload_signal import reload_on_sighup
 from app.assembly.parts import (
@@ -130,7 +130,7 @@ def create_app(
 @asynccontextmanager
 async def _running(
     settings: Settings,
-    api: ApiParts,
+    api: APIDependencies,
     keys: ManagedKeys,
     background: Background | None,
     observers: Sequence[Metrics | Tracing],

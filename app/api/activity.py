@@ -15,10 +15,10 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from app.api.accounting.listing import check_key_filter
+from app.api.dependencies import APIDependencies
 from app.api.json_response import json_response
 from app.api.openapi import ERRORS, response_example
 from app.api.pagination import parse_limit, parse_whole_number
-from app.api.parts import ApiParts
 from app.api.routes.lazy_route import LazyRoute
 from app.core.access import KeyAccess
 from app.core.prices import NANO
@@ -131,7 +131,7 @@ class SummarizedResource(Protocol):
     async def summaries(self, owner: str | None, limit: int) -> Sequence[dict[str, object]]: ...
 
 
-def activity_routes(api: ApiParts) -> APIRouter:
+def activity_routes(api: APIDependencies) -> APIRouter:
     router = APIRouter(route_class=LazyRoute, prefix="/antiphon", tags=["antiphon"], responses=ERRORS)
     caller_of = api.caller_dependency()
 
@@ -196,7 +196,7 @@ def activity_routes(api: ApiParts) -> APIRouter:
     return router
 
 
-async def _limited(api: ApiParts) -> list[KeyAccess]:
+async def _limited(api: APIDependencies) -> list[KeyAccess]:
     """Return the accesses of all keys, and of the people who have usage in this month."""
     accesses = api.auth.accesses()
     if api.auth.has_identities:
@@ -205,7 +205,7 @@ async def _limited(api: ApiParts) -> list[KeyAccess]:
     return accesses
 
 
-async def _refusals(api: ApiParts, caller: Caller, limit: int, status: str | None) -> JSONObject:
+async def _refusals(api: APIDependencies, caller: Caller, limit: int, status: str | None) -> JSONObject:
     hours = await api.activity.hours(HOURS)
     admin = caller.access.admin
     shown = [
@@ -223,7 +223,9 @@ async def _refusals(api: ApiParts, caller: Caller, limit: int, status: str | Non
     return {"object": "list", "data": data, "has_more": len(shown) > limit}
 
 
-async def _latency(api: ApiParts, access: KeyAccess, number: int, length: int, key: str, model: str) -> JSONObject:
+async def _latency(
+    api: APIDependencies, access: KeyAccess, number: int, length: int, key: str, model: str
+) -> JSONObject:
     hours = await api.activity.hours(number)
     return await asyncio.to_thread(_summed, hours, access, number, length, key, model)
 
@@ -270,7 +272,7 @@ def _amount(limit: str, amount: int) -> float:
     return amount / NANO if limit.startswith("money") else amount
 
 
-async def _now(api: ApiParts, caller: Caller) -> JSONObject:
+async def _now(api: APIDependencies, caller: Caller) -> JSONObject:
     now = await api.activity.now()
     containers, stores = [await _summaries(api, caller, name) for name in ("containers", "vector_stores")]
     running = sorted(
@@ -321,7 +323,7 @@ def _backends(states: Iterable[list[JSONObject]], access: KeyAccess) -> list[JSO
     ]
 
 
-async def _summaries(api: ApiParts, caller: Caller, resource: str) -> list[JSONObject] | None:
+async def _summaries(api: APIDependencies, caller: Caller, resource: str) -> list[JSONObject] | None:
     """Return containers or vector stores with sizes; [] if not configured, None if unavailable."""
     names: dict[str, list[str]] = {}
     for access in api.auth.accesses():

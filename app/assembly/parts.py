@@ -16,9 +16,9 @@ from app.api.auth.revocation import RevokedResponses
 from app.api.auth.tokens import TokenVerifier
 from app.api.batches import BatchWorker
 from app.api.batches.requests import LineRequests
+from app.api.dependencies import APIDependencies
 from app.api.idempotency import Idempotency
 from app.api.keys.managed_keys import ManagedKeys
-from app.api.parts import ApiParts
 from app.api.rate_limits import Limits
 from app.api.request_body import BodyLimits
 from app.backends import BACKENDS, Backend
@@ -243,9 +243,9 @@ def build_signing_keys(settings: JWTSettings) -> SigningKeys:
 
 def build_api(
     settings: Settings, responses: Responses, limits: Limits, accounting: Accounting, activity: Activity
-) -> ApiParts:
+) -> APIDependencies:
     """Return the objects and limits shared by all routes."""
-    return ApiParts(
+    return APIDependencies(
         responses,
         build_auth(settings),
         settings.open_after,
@@ -259,7 +259,7 @@ def build_api(
     )
 
 
-def build_keys(api: ApiParts, store: Store) -> ManagedKeys:
+def build_keys(api: APIDependencies, store: Store) -> ManagedKeys:
     """Return the keys managed by admins, in the store if it supports them, else in this process's memory."""
     lasting = store.lasting() if isinstance(store, LastingStore) else MemoryStore(ttl=FOREVER)
     return ManagedKeys(StoredKeys(lasting), api.auth, has_prices=lambda: api.accounting.has_prices)
@@ -271,7 +271,7 @@ def build_revocation(settings: Settings) -> RevokedResponses | None:
 
 
 def build_batch_worker(
-    settings: Settings, api: ApiParts, background: Background | None, stopping: Callable[[], bool]
+    settings: Settings, api: APIDependencies, background: Background | None, stopping: Callable[[], bool]
 ) -> BatchWorker | None:
     """Return this process's batch worker, which claims no requests while `stopping`; None without batches."""
     resources = [tool.resources for tool in api.responses.tools.values() if isinstance(tool, ResourceTool)]

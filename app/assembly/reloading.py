@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.api.parts import ApiParts
+from app.api.dependencies import APIDependencies
 from app.assembly.parts import generation_options
 from app.backends.routing.router import Router
 from app.observability import logging as logs
@@ -25,7 +25,7 @@ class SettingsReload:
     settings: Settings  # in effect
     read: Callable[[], Settings]
     router: Router
-    api: ApiParts
+    api: APIDependencies
 
     def __call__(self) -> ReloadReport:
         """Apply changed settings. If they are invalid, log and report the reason, and change nothing."""

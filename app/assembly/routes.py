@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute, compile_path
 from app import __version__
 from app.api import errors
 from app.api.activity import activity_routes
+from app.api.dependencies import APIDependencies
 from app.api.keys import key_routes
 from app.api.keys.managed_keys import ManagedKeys
 from app.api.middleware.cors import Cors
@@ -24,7 +25,6 @@ from app.api.middleware.origins import Origins
 from app.api.middleware.paths import path_normalizer
 from app.api.middleware.request_id import RequestId
 from app.api.openapi import Documented
-from app.api.parts import ApiParts
 from app.api.passthrough.operations import passthrough_operations
 from app.api.passthrough.routes import passthrough_routes
 from app.api.routes import conversations, health, studio, websocket
@@ -60,7 +60,7 @@ RESOURCES = {
 def add_routes(
     app: Documented,
     settings: Settings,
-    api: ApiParts,
+    api: APIDependencies,
     keys: ManagedKeys,
     metrics: Metrics | None,
     backends: Router,
@@ -75,7 +75,9 @@ def add_routes(
     return passed
 
 
-def _add_endpoints(app: Documented, settings: Settings, api: ApiParts, keys: ManagedKeys, backends: Router) -> None:
+def _add_endpoints(
+    app: Documented, settings: Settings, api: APIDependencies, keys: ManagedKeys, backends: Router
+) -> None:
     """Add the API's endpoints, with and without the prefix `/v1`."""
     routers = [response_routes.routes(api), conversations.routes(api)]
     for name, path in RESOURCES.items():
@@ -160,7 +162,7 @@ def _absent(settings: Settings, tools: Mapping[str, HostedTool]) -> dict[str, st
 def add_middleware(
     app: FastAPI,
     settings: Settings,
-    api: ApiParts,
+    api: APIDependencies,
     metrics: Metrics | None,
     tracing: Tracing | None,
     passed: Sequence[Route],
@@ -189,7 +191,7 @@ def add_middleware(
     app.add_middleware(RequestId, metrics=metrics, on_refusal=api.request_refused, hosts=hosts, normalize=normalize)
 
 
-def about(settings: Settings, api: ApiParts, backends: Router, caller: Caller) -> dict[str, object]:
+def about(settings: Settings, api: APIDependencies, backends: Router, caller: Caller) -> dict[str, object]:
     """Return the configuration without secrets for `GET /v1/antiphon/about`."""
     responses = api.responses
     return {

@@ -8,7 +8,7 @@ import logging
 import orjson
 from starlette.types import ASGIApp, Message, Scope
 
-from app.api.parts import ApiParts
+from app.api.dependencies import APIDependencies
 from app.api.passthrough.endpoints import ENDPOINTS
 from app.api.passthrough.routes import Passthrough
 from app.api.rate_limits import BatchAccount
@@ -38,7 +38,7 @@ class RetryLater(Exception):
 class LineRequests:
     """Runs batch requests with their key's current permissions."""
 
-    def __init__(self, api: ApiParts) -> None:
+    def __init__(self, api: APIDependencies) -> None:
         self._api = api
         self._passed = {
             f"/v1{endpoint.path}": Passthrough(api, endpoint, "/v1")

@@ -20,10 +20,10 @@ from app.api import idempotency
 from app.api.auth import header_values
 from app.api.client_apis import ClientAPI, ClientRequest, ClientWriter, Ending
 from app.api.client_apis.client_paths import renamed_error, renamed_warnings
+from app.api.dependencies import APIDependencies
 from app.api.errors import error_body, error_event, shutdown_error
 from app.api.idempotency import KeyClaim
 from app.api.json_response import json_response
-from app.api.parts import ApiParts
 from app.api.rate_limits import Admission
 from app.api.request_body import validate, warning_headers
 from app.api.routes.responses import heartbeat_response, unless_disconnected
@@ -38,7 +38,7 @@ from app.responses.inspection import Inspection
 from app.runtime.threads import run_in_thread_if_large
 
 
-def is_translated(api: ApiParts, client: ClientAPI, path: str, model: str, fields: JSONObject) -> bool:
+def is_translated(api: APIDependencies, client: ClientAPI, path: str, model: str, fields: JSONObject) -> bool:
     """
     Return whether a request is translated rather than forwarded.
 
@@ -56,7 +56,7 @@ def is_translated(api: ApiParts, client: ClientAPI, path: str, model: str, field
 
 
 async def translated(
-    api: ApiParts, client: ClientAPI, request: Request, fields: JSONObject, caller: Caller, admission: Admission
+    api: APIDependencies, client: ClientAPI, request: Request, fields: JSONObject, caller: Caller, admission: Admission
 ) -> HTTPResponse:
     """Answer a client's request (`fields`: its JSON body) with a response; raises `APIError`."""
     read = await run_in_thread_if_large(client.read, fields, header_values(request.scope))
@@ -82,7 +82,7 @@ async def translated(
 
 
 async def counted(
-    api: ApiParts, client: ClientAPI, request: Request, fields: JSONObject, caller: Caller
+    api: APIDependencies, client: ClientAPI, request: Request, fields: JSONObject, caller: Caller
 ) -> HTTPResponse:
     """Count the tokens of a client's request (`fields`: its JSON body); raises `APIError`."""
     assert client.counted
@@ -112,7 +112,7 @@ def create_request(read: ClientRequest) -> CreateResponse:
     return body
 
 
-async def _claim(api: ApiParts, request: Request, fields: JSONObject, caller: Caller) -> KeyClaim | None:
+async def _claim(api: APIDependencies, request: Request, fields: JSONObject, caller: Caller) -> KeyClaim | None:
     """
     Claim the request's `Idempotency-Key`, if any.
 
@@ -129,7 +129,7 @@ async def _claim(api: ApiParts, request: Request, fields: JSONObject, caller: Ca
 
 
 class _Answer:
-    def __init__(self, api: ApiParts, client: ClientAPI, read: ClientRequest, run: Run, scope: Scope) -> None:
+    def __init__(self, api: APIDependencies, client: ClientAPI, read: ClientRequest, run: Run, scope: Scope) -> None:
         self._api = api
         self._client = client
         self._read = read

@@ -12,12 +12,12 @@ from typing import Any
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from app.api.dependencies import APIDependencies
 from app.api.json_response import json_response
 from app.api.keys.managed_keys import ListedKey, ManagedKeys, etag
 from app.api.keys.requests import CreateKey, RotateKey, UpdateKey
 from app.api.openapi import ERRORS, request_body, response_example
 from app.api.pagination import parse_limit
-from app.api.parts import ApiParts
 from app.api.request_body import read_body
 from app.api.routes.lazy_route import LazyRoute
 from app.core.access import KeyAccess
@@ -61,7 +61,7 @@ _CHANGE = {
 _CHANGES = {"object": "list", "data": [_CHANGE], "first_id": _CHANGE["id"], "last_id": _CHANGE["id"], "has_more": False}
 
 
-def key_routes(api: ApiParts, keys: ManagedKeys) -> APIRouter:
+def key_routes(api: APIDependencies, keys: ManagedKeys) -> APIRouter:
     router = APIRouter(route_class=LazyRoute, prefix="/antiphon", tags=["antiphon"], responses=ERRORS)
     limits = api.body_limits
 

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.api.auth import header_values
 from app.api.client_apis import client_api
 from app.api.client_apis.translation import counted, is_translated, translated
-from app.api.parts import ApiParts
+from app.api.dependencies import APIDependencies
 from app.api.passthrough.endpoints import ENDPOINTS, PassedEndpoint
 from app.api.passthrough.exchange import PassthroughExchange, chat_prompt, list_of
 from app.api.passthrough.form_body import FormBody, form_boundary
@@ -46,7 +46,7 @@ class FastRoute(Route):
         return match, {**child_scope, "route": self}
 
 
-def passthrough_routes(api: ApiParts, *prefixes: str, translated_only: bool = False) -> list[FastRoute]:
+def passthrough_routes(api: APIDependencies, *prefixes: str, translated_only: bool = False) -> list[FastRoute]:
     """Return the routes under each prefix; `translated_only`: those of client APIs alone, and nothing is forwarded."""
     endpoints = [endpoint for endpoint in ENDPOINTS if client_api(endpoint.client) or not translated_only]
     own = [
@@ -80,7 +80,7 @@ class Passthrough:
     """
 
     def __init__(
-        self, api: ApiParts, endpoint: PassedEndpoint, prefix: str | None = None, *, forwards: bool = True
+        self, api: APIDependencies, endpoint: PassedEndpoint, prefix: str | None = None, *, forwards: bool = True
     ) -> None:
         self._api = api
         self._prefix = prefix

@@ -8,10 +8,10 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
+from app.api.dependencies import APIDependencies
 from app.api.json_response import json_response
 from app.api.openapi import ERRORS, request_body
 from app.api.pagination import ItemsQuery, page_of_items
-from app.api.parts import ApiParts
 from app.api.request_body import read_body
 from app.api.routes.lazy_route import LazyRoute
 from app.core.types import JSONObject
@@ -41,7 +41,7 @@ class CreateItems(_Body):
     items: Items
 
 
-def routes(api: ApiParts) -> APIRouter:
+def routes(api: APIDependencies) -> APIRouter:
     router = APIRouter(route_class=LazyRoute, tags=["conversations"], responses=ERRORS)
     conversations, limits = api.responses.conversations, api.body_limits
 

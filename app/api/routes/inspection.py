@@ -11,10 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from starlette.responses import Response
 
 from app.api.accounting.listing import DEFAULT_GROUPS, GROUPS, UsageQuery, list_usage
+from app.api.dependencies import APIDependencies
 from app.api.json_response import json_response
 from app.api.openapi import CREATE, ERRORS, request_body, response_example
 from app.api.pagination import parse_limit, parse_whole_number
-from app.api.parts import ApiParts
 from app.api.request_body import read_body
 from app.api.routes.lazy_route import LazyRoute
 from app.api.routes.responses import unless_disconnected
@@ -213,7 +213,7 @@ def _wanted_metadata(request: Request) -> tuple[tuple[str, str], ...]:
 
 
 def inspection_routes(
-    api: ApiParts,
+    api: APIDependencies,
     about: Callable[[Caller], dict[str, object]],
     find_local_servers: Callable[[], Awaitable[Sequence[tuple[str, str, list[str]]]]] | None = None,
 ) -> APIRouter:

@@ -15,11 +15,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api import idempotency
 from app.api.auth import header_values
+from app.api.dependencies import APIDependencies
 from app.api.errors import api_error, shutdown_error, uses_messages_api
 from app.api.json_response import json_response
 from app.api.openapi import CREATE, ERRORS, STREAMED
 from app.api.pagination import PageQuery, page_of_items, parse_whole_number
-from app.api.parts import ApiParts
 from app.api.rate_limits import Admission
 from app.api.request_body import load_json, read_as, read_body, validate, warning_headers
 from app.api.routes.lazy_route import LazyRoute
@@ -45,7 +45,7 @@ Stream = Annotated[str, Query(description="`true`: stream the events of a backgr
 StartingAfter = Annotated[str | None, Query(description="the sequence number of the event to continue after")]
 
 
-def routes(api: ApiParts) -> APIRouter:
+def routes(api: APIDependencies) -> APIRouter:
     router = APIRouter(route_class=LazyRoute, responses=ERRORS)
     responses, stored = api.responses, api.responses.stored
     inspection, caller_of, admitted_caller = Inspection(responses), api.caller_dependency(), api.admitted_dependency()
@@ -121,7 +121,9 @@ class FastPath:
     `APIError` before they send anything.
     """
 
-    def __init__(self, app: ASGIApp, api: ApiParts, prefixes: Sequence[str], others: Sequence[Route] = ()) -> None:
+    def __init__(
+        self, app: ASGIApp, api: APIDependencies, prefixes: Sequence[str], others: Sequence[Route] = ()
+    ) -> None:
         self._app = app
         self._api = api
         # For metric and span labels, the same as for requests served elsewhere.
@@ -151,7 +153,7 @@ class FastPath:
         await response(scope, receive, send)
 
 
-async def create(api: ApiParts, request: Request) -> Response:
+async def create(api: APIDependencies, request: Request) -> Response:
     """Create a response; return JSON, an event stream or, in the background, the queued response."""
     headers = header_values(request.scope)
     caller = api.auth.caller(headers)
@@ -163,7 +165,7 @@ async def create(api: ApiParts, request: Request) -> Response:
 
 
 async def respond_to(
-    api: ApiParts, request: Request, body: CreateResponse, caller: Caller, admission: Admission
+    api: APIDependencies, request: Request, body: CreateResponse, caller: Caller, admission: Admission
 ) -> Response:
     """Create the response for a body, and return it in the requested form."""
     async with admission.slot():
@@ -171,7 +173,7 @@ async def respond_to(
         return await started(api, request, body, caller, run)
 
 
-async def started(api: ApiParts, request: Request, body: CreateResponse, caller: Caller, run: Run) -> Response:
+async def started(api: APIDependencies, request: Request, body: CreateResponse, caller: Caller, run: Run) -> Response:
     """Run a response, and return it in the requested form."""
     if body.background:
         return await background_response(body, run, caller, api)
@@ -184,7 +186,9 @@ async def started(api: ApiParts, request: Request, body: CreateResponse, caller:
     return await unless_disconnected(request, response)
 
 
-async def create_once(api: ApiParts, request: Request, key: str, caller: Caller, admission: Admission) -> Response:
+async def create_once(
+    api: APIDependencies, request: Request, key: str, caller: Caller, admission: Admission
+) -> Response:
     """Create a response, or return the response of an earlier request with the same `Idempotency-Key`."""
 
     def parsed(data: bytes) -> tuple[CreateResponse, str]:
@@ -210,7 +214,7 @@ async def create_once(api: ApiParts, request: Request, key: str, caller: Caller,
     return response
 
 
-async def replayed(api: ApiParts, response_id: str, body: CreateResponse, caller: Caller) -> Response:
+async def replayed(api: APIDependencies, response_id: str, body: CreateResponse, caller: Caller) -> Response:
     """Return an earlier response in the requested form; raises `InvalidRequest` if it is no longer stored."""
     headers = {idempotency.REPLAYED_HEADER: "true"}
     try:
@@ -282,7 +286,7 @@ async def compacted_response(run: Run) -> Response:
     return json_response(await run.compacted(), warning_headers(run.warnings))
 
 
-async def event_stream(run: Run, caller: Caller, api: ApiParts) -> Response:
+async def event_stream(run: Run, caller: Caller, api: APIDependencies) -> Response:
     """Return the run's event stream after its first event; earlier failures become HTTP errors."""
     stream = EventStream[EventBatch](
         partial(run.generate, open_after=api.open_after),
@@ -308,7 +312,7 @@ async def _on_encode_error(run: Run, error: Exception) -> bytes:
     return encoder.encode_sse(await run.break_off(error)) + encoder.DONE_FRAME
 
 
-async def background_response(body: CreateResponse, run: Run, caller: Caller, api: ApiParts) -> Response:
+async def background_response(body: CreateResponse, run: Run, caller: Caller, api: APIDependencies) -> Response:
     """Start a background run; return the queued response, or its event stream."""
     response = await api.responses.stored.launch(body, run)
     if not body.stream:
@@ -324,7 +328,7 @@ def pollable_response(resource: Mapping[str, object], headers: Mapping[str, str]
 
 
 def subscription_stream(
-    subscription: EventSubscription, caller: Caller, api: ApiParts, headers: dict[str, str] | None = None
+    subscription: EventSubscription, caller: Caller, api: APIDependencies, headers: dict[str, str] | None = None
 ) -> Response:
     """Return a background response's event stream, in the caller's dialect."""
 

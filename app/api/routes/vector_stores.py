@@ -7,10 +7,10 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
+from app.api.dependencies import APIDependencies
 from app.api.json_response import json_response
 from app.api.openapi import ERRORS, request_body
 from app.api.pagination import PageQuery
-from app.api.parts import ApiParts
 from app.api.request_body import read_body
 from app.api.routes.lazy_route import LazyRoute
 from app.tools.files.vector_stores import VectorStores
@@ -29,7 +29,7 @@ Status = Annotated[
 ]
 
 
-def routes(api: ApiParts, stores: VectorStores) -> APIRouter:
+def routes(api: APIDependencies, stores: VectorStores) -> APIRouter:
     router = APIRouter(route_class=LazyRoute, tags=["vector stores"], responses=ERRORS)
     limits, owner_of = api.body_limits, api.owner_dependency("file_search")
 
@@ -77,7 +77,7 @@ def routes(api: ApiParts, stores: VectorStores) -> APIRouter:
     return router
 
 
-def _add_files(router: APIRouter, api: ApiParts, stores: VectorStores) -> None:
+def _add_files(router: APIRouter, api: APIDependencies, stores: VectorStores) -> None:
     owner_of = api.owner_dependency("file_search")
 
     @router.post(
@@ -119,7 +119,7 @@ def _add_files(router: APIRouter, api: ApiParts, stores: VectorStores) -> None:
         return json_response(await stores.file_content(owner, vector_store_id, file_id))
 
 
-def _add_batches(router: APIRouter, api: ApiParts, stores: VectorStores) -> None:
+def _add_batches(router: APIRouter, api: APIDependencies, stores: VectorStores) -> None:
     owner_of = api.owner_dependency("file_search")
 
     @router.post(

@@ -20,8 +20,8 @@ from typing import Any
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
 from app.api.auth import SUBPROTOCOL_KEY, handshake_headers
+from app.api.dependencies import APIDependencies
 from app.api.errors import refuse, report
-from app.api.parts import ApiParts
 from app.api.request_body import body_too_large
 from app.api.routes.websocket_frames import CANCEL, STEER, ControlFrame, Create, envelope, read_frame, steer_failure
 from app.api.uvicorn.websocket import SERVICE_RESTART
@@ -53,7 +53,7 @@ class ConnectionLimits:
     queue: int  # running or waiting turns beyond the first
 
 
-def routes(api: ApiParts, limits: ConnectionLimits, memory: Callable[[], Store]) -> APIRouter:
+def routes(api: APIDependencies, limits: ConnectionLimits, memory: Callable[[], Store]) -> APIRouter:
     """Return the route, without the `/v1` prefix; `memory` creates a connection's store for unstored responses."""
     router = APIRouter()
 
@@ -127,7 +127,7 @@ class WebSocketConnection:
     """
 
     def __init__(
-        self, websocket: WebSocket, caller: Caller, api: ApiParts, limits: ConnectionLimits, memory: Store
+        self, websocket: WebSocket, caller: Caller, api: APIDependencies, limits: ConnectionLimits, memory: Store
     ) -> None:
         self._websocket = websocket
         self._caller = caller

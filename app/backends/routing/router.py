@@ -214,7 +214,11 @@ class Router(Backend):
         specific = _claim(first, model) != "*"
         return [
             first,
-            *(pool for pool in others if not pool.config.forwards_caller_key and not (specific and _claim(pool, model) == "*")),
+            *(
+                pool
+                for pool in others
+                if not pool.config.forwards_caller_key and not (specific and _claim(pool, model) == "*")
+            ),
         ]
 
 

@@ -4,7 +4,7 @@ Reads Messages content blocks as Responses API items.
     reader = ItemReader(warnings, short_name)
     reader.read(0, {"role": "user", "content": [{"type": "text", "text": "Hello!"}]})
     reader.items    # [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello!"}]}]
-    reader.places   # {"input[0].content[0]": "messages[0].content[0]"}, for errors about an item
+    reader.client_paths  # {"input[0].content[0]": "messages[0].content[0]"}, for errors about an item
 
 A message with calls, results or thinking becomes several items, in block order.
 """

@@ -5,11 +5,11 @@ from __future__ import annotations
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from app.api.dependencies import APIDependencies
 from app.api.download import file_download
 from app.api.json_response import json_response
 from app.api.openapi import ERRORS
 from app.api.pagination import After, Order, parse_page, parse_whole_number
-from app.api.parts import ApiParts
 from app.api.request_body import BodyLimits, report_unknown
 from app.api.routes.files.form import form_file, missing
 from app.api.routes.lazy_route import LazyRoute
@@ -41,7 +41,7 @@ _FORM: dict[str, object] = {
 }
 
 
-def routes(api: ApiParts, files: Files) -> APIRouter:
+def routes(api: APIDependencies, files: Files) -> APIRouter:
     router = APIRouter(route_class=LazyRoute, tags=["files"], responses=ERRORS)
 
     owner_of = api.owner_dependency()

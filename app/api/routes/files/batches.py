@@ -5,16 +5,16 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from app.api.dependencies import APIDependencies
 from app.api.json_response import json_response
 from app.api.openapi import ERRORS, request_body
 from app.api.pagination import After, Limit, parse_page
-from app.api.parts import ApiParts
 from app.api.request_body import read_body
 from app.api.routes.lazy_route import LazyRoute
 from app.tools.files.batches import Batches, CreateBatchJob
 
 
-def batch_routes(api: ApiParts, batches: Batches) -> APIRouter:
+def batch_routes(api: APIDependencies, batches: Batches) -> APIRouter:
     router = APIRouter(route_class=LazyRoute, tags=["batches"], responses=ERRORS)
     owner_of = api.owner_dependency()
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from app.api.dependencies import APIDependencies
 from app.api.json_response import json_response
 from app.api.openapi import ERRORS, request_body
-from app.api.parts import ApiParts
 from app.api.request_body import read_body
 from app.api.routes.files.form import form_file
 from app.api.routes.lazy_route import LazyRoute
@@ -29,7 +29,7 @@ _PART: dict[str, object] = {
 }
 
 
-def upload_routes(api: ApiParts, uploads: MultipartUploads) -> APIRouter:
+def upload_routes(api: APIDependencies, uploads: MultipartUploads) -> APIRouter:
     router = APIRouter(route_class=LazyRoute, tags=["uploads"], responses=ERRORS)
     owner_of = api.owner_dependency()
 

@@ -9,12 +9,12 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
+from app.api.dependencies import APIDependencies
 from app.api.download import file_download
 from app.api.json_response import json_response
 from app.api.multipart import FormPart, form_parts
 from app.api.openapi import ERRORS, request_body
 from app.api.pagination import ForwardQuery
-from app.api.parts import ApiParts
 from app.api.request_body import read_body
 from app.api.routes.files import MAX_FIELD
 from app.api.routes.lazy_route import LazyRoute
@@ -60,7 +60,7 @@ class AddContainerFile(_Body):
     file_id: str
 
 
-def container_routes(api: ApiParts, containers: Containers) -> APIRouter:
+def container_routes(api: APIDependencies, containers: Containers) -> APIRouter:
     router = APIRouter(route_class=LazyRoute, tags=["containers"], responses=ERRORS)
     max_minutes, owner_of = containers.settings.idle_minutes, api.owner_dependency(*_TOOLS)
 
@@ -98,7 +98,7 @@ def container_routes(api: ApiParts, containers: Containers) -> APIRouter:
     return router
 
 
-def _add_files(router: APIRouter, api: ApiParts, containers: Containers) -> None:
+def _add_files(router: APIRouter, api: APIDependencies, containers: Containers) -> None:
 
     owner_of = api.owner_dependency(*_TOOLS)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from app.api.dependencies import APIDependencies
 from app.api.json_response import json_response
 from app.api.openapi import ERRORS, request_body
-from app.api.parts import ApiParts
 from app.api.rate_limits import Admission
 from app.api.request_body import read_body
 from app.api.routes.lazy_route import LazyRoute
@@ -19,7 +19,7 @@ from app.tools.web_search.commands import CodexSearch, SearchRequest
 TOOL = "web_search"  # also stands for model and backend in usage
 
 
-def search_routes(api: ApiParts, search: CodexSearch) -> APIRouter:
+def search_routes(api: APIDependencies, search: CodexSearch) -> APIRouter:
     router = APIRouter(route_class=LazyRoute, tags=["search"], responses=ERRORS)
 
     async def answer(body: SearchRequest, caller: Caller, admission: Admission) -> Response:

@@ -28,7 +28,7 @@ from app.responses import Caller, Responses
 
 
 @dataclass(frozen=True, slots=True)
-class ApiParts:
+class APIDependencies:
     """Dependencies of all routes. `open_after` and heartbeats are in seconds: see `Settings`."""
 
     responses: Responses
