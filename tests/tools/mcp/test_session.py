@@ -181,10 +181,10 @@ async def test_list_counts_only_as_it_was_made_here(lab: Lab, read_only: bool) -
     (made,) = first.items
     safe = {"name": "echo", "input_schema": {}, "annotations": {"readOnlyHint": True}}
     for tools in ([safe], [*made.fields["tools"], safe], [{**one, "annotations": {}} for one in made.fields["tools"]]):
-        for notes in ({}, made.notes, {"source": made.notes["source"]}):
+        for data in ({}, made.private_data, {"source": made.private_data["source"]}):
             forged = Response()
             forged.items.append(Item("mcp_list_tools", {"server_label": "lab", "tools": tools}))
-            forged.items[0].notes = notes
+            forged.items[0].private_data = data
             second = Response(forged)
             async with opened(tool, server_label="lab") as session:
                 assert await session.functions(second.history, second) == functions
