@@ -203,7 +203,7 @@ class Containers(ABC):
                 append = True
 
     async def erase(self, owner: str, container_id: str) -> dict[str, object]:
-        """Delete a container, which may have ended, and the copies of its files; raises `NotFound`."""
+        """Delete a container, even if it has ended, and its files' copies."""
         kept = self.kept and await self.kept.delete(owner, container_id)
         try:
             return await self.delete(owner, container_id)
@@ -234,7 +234,7 @@ class Containers(ABC):
         return await self.add_file(container, file.filename, self.uploads.content(file))
 
     async def keep(self, container: Container, sandbox: SandboxChannel, files: Sequence[ContainerFile]) -> None:
-        """Copy files of a container in use to object storage, if there is one."""
+        """Copy files to object storage, if configured."""
         for file in files if self.kept else ():
             assert self.kept
             await self.kept.keep(container.owner, file, self._pieces(sandbox, file))
@@ -246,7 +246,7 @@ class Containers(ABC):
             yield data
 
     async def files(self, owner: str, container_id: str, page: Page) -> dict[str, object]:
-        """Return a page of a container's files, or of their copies if it has ended; raises `NotFound`."""
+        """Return a page of a container's files, or of their copies if the container has ended."""
         try:
             container = await self.get(owner, container_id)
         except NotFound:
@@ -258,7 +258,7 @@ class Containers(ABC):
             return page_of([file.resource() for file in container.files.values()], page)
 
     async def file(self, owner: str, container_id: str, file_id: str) -> tuple[ContainerFile, AsyncIterator[bytes]]:
-        """Return a file and its content, from its copy if the container has ended or lost it; raises `NotFound`."""
+        """Return a file and its content, from the copy if the container has ended or lost it."""
         try:
             container = await self.get(owner, container_id)
             async with self.use(container) as sandbox:
@@ -288,7 +288,7 @@ class Containers(ABC):
             yield data
 
     async def delete_file(self, owner: str, container_id: str, file_id: str) -> dict[str, object]:
-        """Delete a file and its copy; raises `NotFound`."""
+        """Delete a file and its copy."""
         kept = self.kept and await self.kept.delete(owner, container_id, file_id)
         try:
             container = await self.get(owner, container_id)

@@ -1,7 +1,7 @@
 """
-Copies of container files in object storage, from which clients can download them after the container has ended.
+Copies of container files in object storage, which clients can download after the container has ended.
 
-Each file that a call has written is copied when the call ends. A newer version replaces the older one.
+Files written by a call are copied when the call ends. A newer version replaces the older.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class KeptFile(ContainerFile):
-    """A container file that is read from object storage."""
+    """A container file in object storage."""
 
     attachment: Attachment
 
 
 class KeptFiles:
-    """The copies of all owners' container files; methods raise `FilesUnavailable` in an outage."""
+    """All owners' copies of container files. Methods raise `FilesUnavailable` in an outage."""
 
     def __init__(self, attachments: Attachments, days: int, max_owner_bytes: int | None) -> None:
-        """`days` is how long copies are kept, `max_owner_bytes` the limit of an owner's files and copies together."""
+        """Copies expire after `days`. `max_owner_bytes` limits an owner's files and copies together."""
         self._attachments = attachments
         self._lifetime = days * 86_400
         self._limit = max_owner_bytes
 
     async def keep(self, owner: str, file: ContainerFile, pieces: AsyncIterator[bytes]) -> None:
-        """Copy a file; if that is not possible, only log it."""
+        """Copy a file. Failures are only logged."""
         detail = orjson.dumps({"path": file.path, "source": file.source, "created_at": file.created_at}).decode()
         new = new_attachment(owner, file.container_id, file.id, detail=detail)
         copy = new._replace(expires_at=new.created_at + self._lifetime)
@@ -46,25 +46,23 @@ class KeptFiles:
             else:
                 logger.warning("container file not kept", extra={"reason": "the key's storage limit is reached"})
         except NotFound:
-            pass  # a process of the container has deleted it meanwhile
+            pass  # deleted by a process in the container
         except APIError as error:
             logger.warning("container file not kept", extra={"reason": error.code})
 
     async def files(self, owner: str, container_id: str) -> Sequence[KeptFile]:
-        """Return the copies of a container's files, by path."""
+        """Return copies of a container's files, sorted by path."""
         newest = {one.name: one for one in await self._attachments.list(owner, container_id)}
         return sorted(map(_kept_file, newest.values()), key=lambda file: file.path)
 
     async def file(self, owner: str, container_id: str, file_id: str) -> KeptFile | None:
-        """Return the copy of a file, or None if there is none."""
         return next((file for file in await self.files(owner, container_id) if file.id == file_id), None)
 
     def content(self, file: KeptFile) -> AsyncIterator[bytes]:
-        """Yield the content of a copy in pieces."""
         return self._attachments.content(file.attachment)
 
     async def delete(self, owner: str, container_id: str, file_id: str | None = None) -> bool:
-        """Delete the copies of a file, or of all of a container's files; return whether there were some."""
+        """Delete copies of a file, or of all files in a container; return whether any existed."""
         found = await self._attachments.list(owner, container_id)
         ids = [one.id for one in found if file_id in (None, one.name)]
         await self._attachments.remove(ids)

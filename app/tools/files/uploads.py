@@ -34,7 +34,7 @@ class Files:
 
     @property
     def max_owner_bytes(self) -> int | None:
-        """The limit of all files of one owner in bytes, if there is one."""
+        """An owner's total limit in bytes; None means no limit."""
         return self._max_owner_bytes
 
     def upload(self, owner: str) -> Upload:

@@ -1,12 +1,12 @@
 """
-Attachments: content in object storage of other parts of the server, such as generated images and container files.
+Attachments: other parts' content in object storage, such as generated images and container files.
 
     attachment = await attachments.add(new_attachment(owner, place, name, ...), pieces)
     async for piece in attachments.content(attachment):
         ...
 
-The table `antiphon_attachments` lists them. Deleting a row leaves its object unclaimed, and the next sweep of objects
-deletes that. An attachment ends when it is deleted, when it expires, or when its checker no longer needs it.
+Attachments are rows in `antiphon_attachments`. Deleting a row leaves its object unclaimed, and the next sweep deletes
+the object. An attachment ends when it is deleted, expires, or is no longer needed by its checker.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from app.tools.files.multipart_sql import within_limit
 from app.tools.files.tables import FileTables
 
 CHECKED = 100  # attachments per check
-UNCHECKED_AFTER = 90 * 86_400  # seconds after which an overdue attachment is deleted: its checker no longer exists
+UNCHECKED_AFTER = 90 * 86_400  # seconds until an overdue attachment is deleted: its checker no longer exists
 
-# `checker` is the id of the store that is asked whether a record still needs the attachment.
+# `checker` is the id of the store that decides whether a record still needs the attachment.
 ATTACHMENT_TABLES = """
 CREATE TABLE antiphon_attachments (
     {row} {identity},
@@ -70,27 +70,26 @@ _UNCHECKED = f"DELETE FROM antiphon_attachments WHERE check_at <= {{now}} - {UNC
 
 
 class Attachment(NamedTuple):
-    """The record of an attachment. Only its owner can read it, by the place that it belongs to."""
+    """An attachment's record. Only the owner can read it, by its place."""
 
     id: str
     owner: str
-    place: str  # such as the id of a container
-    name: str  # in the place
+    place: str  # such as a container id
+    name: str  # within the place
     bytes: int
-    created_at: int  # Unix time, as are the others
-    detail: str = ""  # of the caller
+    created_at: int  # all times are Unix times
+    detail: str = ""  # data of the calling code
     expires_at: int | None = None
     checker: str | None = None
     check_at: int | None = None
 
 
 def new_attachment(owner: str, place: str, name: str, *, detail: str = "") -> Attachment:
-    """Return an attachment to add, without content yet."""
     return Attachment("", owner, place, name, 0, int(time.time()), detail)
 
 
 class Attachments:
-    """The attachments in a database of files; every method raises `FilesUnavailable` in an outage."""
+    """Attachments in a file database. Every method raises `FilesUnavailable` in an outage."""
 
     def __init__(self, tables: FileTables, objects: ObjectContents) -> None:
         self._tables, self._objects = tables, objects
@@ -99,9 +98,9 @@ class Attachments:
         self, attachment: Attachment, pieces: AsyncIterable[bytes], limit: int | None = None
     ) -> Attachment | None:
         """
-        Store content, and return its attachment with its size and a new id.
+        Store content, and return the attachment with its size and a new id.
 
-        Returns None, and stores nothing, if the owner's files would exceed `limit` bytes in total.
+        Returns None, without changes, if the owner's files would exceed `limit` bytes in total.
         """
         content_id, size, number = f"object-{secrets.token_hex(12)}", 0, 0
         try:
@@ -121,20 +120,19 @@ class Attachments:
         return None
 
     async def list(self, owner: str, place: str) -> Sequence[Attachment]:
-        """Return the attachments of a place, oldest first."""
+        """Return a place's attachments, oldest first."""
         return [Attachment(*row) for row in await self._tables.fetch(_LIST, owner, place)]
 
     async def get(self, owner: str, place: str, attachment_id: str) -> Attachment | None:
-        """Return one attachment of a place."""
         rows = await self._tables.fetch(_GET, attachment_id, owner, place)
         return Attachment(*rows[0]) if rows else None
 
     def content(self, attachment: Attachment) -> AsyncIterator[bytes]:
-        """Yield the content of an attachment in pieces, while the attachment exists."""
+        """Yield an attachment's content in pieces, while the attachment exists."""
         return self._objects.read(attachment.id, Owner("antiphon_attachments", attachment.id))
 
     async def add_checked(self, owner: str, place: str, name: str, record: bytes, checker: str, seconds: int) -> str:
-        """Store an image and return its id: see `app.stores.objects`."""
+        """Store an image, and return its id: see `app.stores.objects`."""
 
         async def pieces() -> AsyncIterator[bytes]:
             for start in range(0, len(record), PIECE):
@@ -147,39 +145,38 @@ class Attachments:
         return added.id
 
     async def read(self, owner: str, place: str, attachment_id: str) -> bytes | None:
-        """Return the whole content of an attachment; None if it does not exist."""
+        """Return an attachment's whole content; None if it does not exist."""
         attachment = await self.get(owner, place, attachment_id)
         return b"".join([piece async for piece in self.content(attachment)]) if attachment else None
 
     async def delete(self, owner: str, place: str, names: Collection[str] | None = None, but: str = "") -> None:
-        """Delete the attachments of a place, or those with some names, except the id `but`."""
+        """Delete a place's attachments, or only the given names, except the id `but`."""
         found = [one for one in await self.list(owner, place) if one.id != but]
         await self.remove([one.id for one in found if names is None or one.name in names])
 
     async def remove(self, ids: Sequence[str]) -> None:
-        """Delete attachments by id."""
         if ids:
             await self._tables.run(lambda: _remove(ids))
 
     async def checked_bytes(self, owner: str) -> int:
-        """Return the total size of an owner's attachments that have a checker, in bytes."""
+        """Return the total bytes of an owner's attachments with a checker."""
         return int((await self._tables.fetch(_CHECKED_BYTES, owner))[0][0])
 
     async def due(self, checker: str) -> Sequence[Attachment]:
-        """Return attachments that a checker must check now, at most `CHECKED`."""
+        """Return at most `CHECKED` attachments that a checker must check now."""
         return [Attachment(*row) for row in await self._tables.fetch(_DUE, checker)]
 
     async def postpone(self, attachment_id: str, seconds: int) -> None:
-        """Check an attachment again after a number of seconds."""
+        """Check an attachment again after `seconds`."""
         await self._tables.run(lambda: single(_POSTPONE, attachment_id, seconds))
 
     async def sweep(self) -> None:
-        """Delete expired attachments; a sweep of the objects deletes their content."""
+        """Delete expired attachments. The objects' sweep deletes their content."""
         await self._tables.run(lambda: single(_EXPIRED))
         await self._tables.run(lambda: single(_UNCHECKED))
 
     async def _discard(self, content_id: str) -> None:
-        with suppress(Exception):  # the next sweep deletes what remains
+        with suppress(Exception):  # the next sweep deletes the rest
             await self._objects.discard(content_id)
 
 
