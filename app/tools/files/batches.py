@@ -222,7 +222,7 @@ class Batches:
     async def retrieve(self, owner: str, batch_id: str) -> dict[str, object]:
         batch = await self.records.get(owner, batch_id)
         if batch is None:
-            raise NotFound(f"No such batch: {batch_id}", param="batch_id")
+            raise NotFound(f"Batch with id '{batch_id}' not found.", param="batch_id")
         return batch.resource()
 
     async def list(self, owner: str, page: Page) -> dict[str, object]:

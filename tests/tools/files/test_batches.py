@@ -449,7 +449,7 @@ async def test_batch_of_another_key_does_not_exist(database: FilePlace, model: M
         async with openai_client(url) as ada, openai_client(url, "bob") as bob:
             batch = await submit(ada, asks("wait"))
             for ask in (bob.batches.retrieve, bob.batches.cancel):
-                with pytest.raises(openai.NotFoundError, match=f"No such batch: {batch.id}"):
+                with pytest.raises(openai.NotFoundError, match=f"Batch with id '{batch.id}' not found"):
                     await ask(batch.id)
             assert (await bob.batches.list()).data == []
             with pytest.raises(openai.NotFoundError):

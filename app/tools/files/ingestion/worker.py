@@ -162,12 +162,13 @@ class Ingestion:
             message = error.message if isinstance(error, APIError) else type(error).__name__
             await self._retry(job, message)
         except Exception:
-            logger.exception("file indexing failed")
+            logger.exception("file indexing failed", extra={"file_id": job.file_id})
             await self._retry(job, "The server had an error while indexing the file.")
 
     async def _retry(self, job: Job, message: str) -> None:
         """Schedule another attempt; after the last attempt, fail the file."""
-        logger.warning("file %s was not indexed in attempt %d: %s", job.file_id, job.attempt, message)
+        facts = {"file_id": job.file_id, "attempt": job.attempt, "reason": message}
+        logger.warning("file indexing attempt failed", extra=facts)
         if job.attempt >= ATTEMPTS:
             await self._records.fail(job, "server_error", message)
         else:

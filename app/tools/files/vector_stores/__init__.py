@@ -267,7 +267,7 @@ class VectorStores:
     async def _batch(self, store: VectorStore, batch_id: str) -> dict[str, object]:
         batch = await self._records.batch(store, batch_id)
         if batch is None:
-            raise NotFound(f"No such file batch: {batch_id}", param="batch_id")
+            raise NotFound(f"File batch with id '{batch_id}' not found.", param="batch_id")
         return batch.resource()
 
     async def _embedded(self, texts: Sequence[str], account: Account | None) -> Sequence[Query]:
@@ -303,7 +303,7 @@ def _new_id(prefix: str) -> str:
 
 
 def _no_such_store(store_id: str) -> NotFound:
-    return NotFound(f"No such vector store: {store_id}", param="vector_store_id")
+    return NotFound(f"Vector store with id '{store_id}' not found.", param="vector_store_id")
 
 
 def _new_file(body: AddFile, access: KeyAccess) -> NewStoreFile:
