@@ -178,7 +178,7 @@ async def test_code_that_runs_between_calls_is_ended(signalled: Sandbox, caplog:
     assert [state(pid) for pid in code_processes] == ["T", "T"]  # the worker, and what it has left behind
     os.kill(code_processes[1], signal.SIGCONT)
     await gone(code_processes)
-    assert "killed code in a container" in caplog.text
+    assert "container code killed" in caplog.text
     answer = await python(signalled, "'kept' in globals()")
     assert (answer["logs"], answer["lost"]) == ("False\n", "variables")
     assert (await python(signalled, "1"))["lost"] == ""
