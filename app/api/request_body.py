@@ -16,7 +16,7 @@ import zstandard
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
-from app.core.bounded_json import MAX_VALUES, TextsTooLarge, TooManyValues, check_values, loads_mended
+from app.core.bounded_json import MAX_VALUES, TextsTooLarge, TooManyValues, check_values, loads_repaired
 from app.core.size import LARGE, is_large
 from app.core.types.request import CreateResponse, undeclared_fields
 from app.errors import InvalidRequest, Warnings, did_you_mean, label, missing_parameter
@@ -149,7 +149,7 @@ def _decode(data: bytes | str, source: str, max_values: int) -> object:
     try:
         check_values(data, limit=max_values)
         document = data.encode() if isinstance(data, str) else data
-        return loads_mended(document.removeprefix(codecs.BOM_UTF8), _without_lone_surrogates)
+        return loads_repaired(document.removeprefix(codecs.BOM_UTF8), _without_lone_surrogates)
     except TextsTooLarge as error:
         message = f"The {source} has texts that take many times their size in memory. Send less at once."
         raise InvalidRequest(message, code="request_too_large", status=413) from error

@@ -75,15 +75,15 @@ class KeyAccess:
         if self.models == ("*",):
             return
         for name, value in fields.items():
-            place = f"{path}{name}"
+            param = f"{path}{name}"
             if name == _EXTRA_BODY and isinstance(value, Mapping):
-                self.check_fields(value, f"{place}.")
+                self.check_fields(value, f"{param}.")
             elif (name != "model" or path) and _NAMES_MODELS.search(name):
                 for model in value if isinstance(value, list) else [value]:
                     if isinstance(model, str):
-                        self.check_model(model, place)
+                        self.check_model(model, param)
                     elif isinstance(model, (Mapping, list)):
-                        raise self._unchecked(place)
+                        raise self._unchecked(param)
 
     def check_unread_field(self, name: str) -> None:
         """Raise `PermissionDenied` as `check_fields` does, for a field whose unread value can name a model."""

@@ -58,8 +58,8 @@ def _values(document: bytes | str, limit: int) -> int:
     count = 1
     quotes = 0  # two per string, which is a value or a field name
     cut = b""  # the first half of an escape that ends in the next piece
-    for start in range(0, len(document), _COUNTED):
-        piece = document[start : start + _COUNTED]
+    for start in range(0, len(document), _CHUNK):
+        piece = document[start : start + _CHUNK]
         data = cut + (piece.encode(errors="surrogatepass") if isinstance(piece, str) else piece)
         cut = b"\\" * ((len(data) - len(data.rstrip(b"\\"))) % 2)
         data = data.removesuffix(cut)
@@ -76,8 +76,8 @@ def _values(document: bytes | str, limit: int) -> int:
 def _structure(document: bytes | str) -> int:
     """Return the number of commas and opening brackets in a document, plus one."""
     count = 1
-    for start in range(0, len(document), _COUNTED):
-        end = start + _COUNTED
+    for start in range(0, len(document), _CHUNK):
+        end = start + _CHUNK
         if isinstance(document, str):
             count += sum(document.count(mark, start, end) for mark in ",[{")
         else:
@@ -85,7 +85,7 @@ def _structure(document: bytes | str) -> int:
     return count
 
 
-_COUNTED = 256 * 1024  # bytes or characters per counted piece
+_CHUNK = 256 * 1024  # bytes or characters per counted piece
 _LEVELS = 250  # nested objects and arrays; orjson encodes at most 254
 
 # Bytes in memory for decoded strings, if that exceeds 2.5 times the document: with a single character outside the BMP,
@@ -101,19 +101,19 @@ class TextsTooLarge(orjson.JSONDecodeError):
         super().__init__("texts that take many times their size", "", 0)
 
 
-def loads_mended(data: bytes, mend: Callable[[bytes], bytes]) -> object:
+def loads_repaired(data: bytes, repair: Callable[[bytes], bytes]) -> object:
     """
     Parse a JSON document like `orjson.loads`.
 
-    `mend` receives JSON with unpaired surrogates, and returns it without them. Raises `orjson.JSONDecodeError`, or its
-    subclass `TextsTooLarge`.
+    `repair` receives JSON with unpaired surrogates, and returns it without them. Raises `orjson.JSONDecodeError`, or
+    its subclass `TextsTooLarge`.
     """
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         if "surrogate" not in error.msg:
             raise
-        value = orjson.loads(mend(data))
+        value = orjson.loads(repair(data))
     # A character uses at most four bytes in memory, so short documents need no check.
     if 4 * len(data) > _TEXT_BYTES and size_of(value) > max(_TEXT_BYTES, int(_TEXT_RATIO * len(data))):
         raise TextsTooLarge

@@ -12,15 +12,27 @@ import re
 from encodings.aliases import aliases
 from functools import cache
 
-_OF_ONE_BYTE = frozenset(
+_SINGLE_BYTE = frozenset(
     f"""
     cp437 cp850 cp852 cp866 cp874 cp1250 cp1251 cp1252 cp1253 cp1254 cp1255 cp1256 cp1257 cp1258 koi8_r koi8_u
     mac_cyrillic mac_roman {" ".join(f"iso8859_{part}" for part in range(2, 17) if part != 12)}
     """.split()
 )
-_OTHERS = {"ascii", "big5", "big5hkscs", "cp932", "cp949", "euc_jp", "euc_kr", "gb18030", "gb2312", "gbk", "iso2022_jp"}
+_OTHERS = {
+    "ascii",
+    "big5",
+    "big5hkscs",
+    "cp932",
+    "cp949",
+    "euc_jp",
+    "euc_kr",
+    "gb18030",
+    "gb2312",
+    "gbk",
+    "iso2022_jp",
+}
 _OTHERS |= {"latin_1", "shift_jis", "tis_620", "utf_8", "utf_16", "utf_16_be", "utf_16_le"}
-_CODECS = _OF_ONE_BYTE | _OTHERS
+_CODECS = _SINGLE_BYTE | _OTHERS
 # As in browsers: texts that declare one of these often contain quotation marks and dashes from Windows.
 _IN_BROWSERS = {"ascii": "cp1252", "latin_1": "cp1252", "iso8859_9": "cp1254", "gb2312": "gbk", "tis_620": "cp874"}
 _DECLARED = re.compile(r"charset\s*=\s*\"?([\w.:-]+)", re.IGNORECASE | re.ASCII)
@@ -50,7 +62,7 @@ def declared_charset(media_type: str) -> str | None:
 
 def decoded(data: bytes, codec: str) -> str:
     """Decode text with a codec from `codec_of`; invalid bytes are replaced."""
-    if codec in _OF_ONE_BYTE:
+    if codec in _SINGLE_BYTE:
         return codecs.charmap_decode(data, "strict", _characters(codec))[0]
     return data.decode(codec, "replace")
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import ConfigDict
 
-from app.core.history.compaction import TRIGGER, messages_kept
+from app.core.history.compaction import TRIGGER, retained_messages
 from app.core.history.turns import input_item
 from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_builder import EventBuilder
@@ -174,6 +174,6 @@ def resource(response: Response, items: Sequence[Item], key: str) -> dict[str, o
         "id": response["id"],
         "object": "response.compaction",
         "created_at": response["created_at"],
-        "output": [*(input_item(item, key) for item in messages_kept(items)), *response["output"]],
+        "output": [*(input_item(item, key) for item in retained_messages(items)), *response["output"]],
         "usage": response["usage"],
     }

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from app.backends import Backend, BackendExchange, Delta, EncodedQuestion, Question
-from app.core.history.truncation import Truncation, share_that_fits
+from app.core.history.truncation import Truncation, fitting_share
 from app.core.stream.answer import Answer
 from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_builder import EventBuilder
@@ -115,7 +115,7 @@ class ModelQuery:
 
     def _steps(self, message: str, margin: float) -> Iterator[list[Item]]:
         truncation = Truncation(self.question.items, estimate_prompt(self.body))
-        return truncation.steps(share_that_fits(message), margin)
+        return truncation.steps(fitting_share(message), margin)
 
     def _encoded(self, steps: Iterator[list[Item]]) -> tuple[Question, EncodedQuestion] | None:
         if (items := next(steps, None)) is None:

@@ -193,10 +193,10 @@ class Preparation:
         decisions, approvals = self.context.decisions, self._approvals()
         for call in decisions.approved:
             if await approvals.is_denied(call.request["id"]):
-                raise answered_before(call.place, denied=True)
-        for request_id, place in decisions.denied.items():
+                raise answered_before(call.path, denied=True)
+        for request_id, path in decisions.denied.items():
             if not await approvals.deny(request_id):
-                raise answered_before(place, denied=False)
+                raise answered_before(path, denied=False)
 
     def _approvals(self) -> Approvals:
         return Approvals(self.layers.store, self.caller.owner)

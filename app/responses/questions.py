@@ -17,7 +17,7 @@ from app.backends import (
     Question,
 )
 from app.core.affinity import conversation_key
-from app.core.history.compaction import has_compaction, least_of_compacted, without_compacted
+from app.core.history.compaction import has_compaction, minimum_after_compaction, without_compacted
 from app.core.history.context import RequestContext
 from app.core.request.question import Attempts
 from app.core.stream.delta_reader import DeltaReader
@@ -108,7 +108,7 @@ class Questions:
     def compactable_tokens(self, body: JSONMapping, output: Sequence[Item], upstream: Mapping[str, Upstream]) -> int:
         """Return the estimated tokens of a question with that body that a compaction would summarize."""
         request, _ = compaction.summary_request(self._request, (), "")
-        items = least_of_compacted([*self._items, *output])
+        items = minimum_after_compaction([*self._items, *output])
         remaining = estimate_prompt(self._backend.encode(self._asked(request, items, upstream)).body) if items else 0
         return estimate_prompt({"messages": conversation_of(body)}) - remaining
 

@@ -18,7 +18,7 @@ from app.core.bounded_json import (
     TooManyValues,
     check_values,
     dumps,
-    loads_mended,
+    loads_repaired,
 )
 from app.errors import InvalidRequest
 
@@ -37,7 +37,7 @@ VALUES = st.recursive(
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded_json, "_COUNTED", 12)
+    monkeypatch.setattr(bounded_json, "_CHUNK", 12)
 
 
 def refused(piece: bytes) -> bytes:
@@ -67,7 +67,7 @@ def _count(value: Any) -> int:
 def test_surrogate_halves_are_mended_for_any_cut(parts: list[str]) -> None:
     document = '{"input": "' + "".join(parts) + '"}'
     expected = json.loads(document)["input"].encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    pieces = loads_mended(document.encode(), _mended)
+    pieces = loads_repaired(document.encode(), _mended)
     assert pieces["input"] == expected == load_json(document.encode(), "body")["input"]
 
 
@@ -85,10 +85,10 @@ def _whole(text: str) -> str:
 
 def test_texts_that_take_many_times_their_size_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_json, "_TEXT_BYTES", 1000)
-    assert loads_mended(orjson.dumps(["a" * 10_000]), refused)
-    assert loads_mended(orjson.dumps(["😀" * 1000]), refused)
+    assert loads_repaired(orjson.dumps(["a" * 10_000]), refused)
+    assert loads_repaired(orjson.dumps(["😀" * 1000]), refused)
     with pytest.raises(TextsTooLarge):
-        loads_mended(orjson.dumps(["a" * 1000 + "😀"]), refused)
+        loads_repaired(orjson.dumps(["a" * 1000 + "😀"]), refused)
     with pytest.raises(InvalidRequest, match="many times their size") as refusal:
         load_json(orjson.dumps({"input": "a" * 1000 + "😀"}), "body")
     assert refusal.value.status == 413

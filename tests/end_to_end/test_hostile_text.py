@@ -15,7 +15,7 @@ from app.backends.demo.schema_values import value_for
 from app.backends.server.errors import scrubbed
 from app.backends.server.errors.classification import classify
 from app.core.dialects import dialect_of, needs_strings
-from app.core.history.truncation import share_that_fits
+from app.core.history.truncation import fitting_share
 from app.core.http.retry_after import retry_after
 from app.core.redaction import Redactor
 from app.core.request.grammar.lark import LarkParser, pattern
@@ -62,8 +62,8 @@ ROWS: dict[str, tuple[Callable[[str], Any], str]] = {
     "grammar: a string without an end": (LarkParser, '"' + full("\\a")),
     "grammar: a long number": (lambda text: pattern("lark", f'start: "a" ~ {text}'), full("9")),
     "grammar: a regular expression": (lambda text: pattern("regex", text), full("(a|b)")),
-    "truncation: a long number": (share_that_fits, "limit " + full("9")),
-    "truncation: limits without numbers": (share_that_fits, full("limit ")),
+    "truncation: a long number": (fitting_share, "limit " + full("9")),
+    "truncation: limits without numbers": (fitting_share, full("limit ")),
     "dialects: the name of a client over and over": (agent, full("codex")),
     "dialects: the name of a client and no version": (agent, full("codex0")),
     "dialects: the beginning of a name": (agent, full("ai")),

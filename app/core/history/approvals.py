@@ -22,7 +22,7 @@ APPROVAL_REQUEST, APPROVAL_RESPONSE = "mcp_approval_request", "mcp_approval_resp
 
 class ApprovedCall(NamedTuple):
     request: Item  # the approval request, in its stored form if stored
-    place: str  # the approval's path in the request, for example `input[1]`
+    path: str  # the approval's path in the request, for example `input[1]`
     call_id: str | None  # the backend's id
     earlier: tuple[Item, Upstream] | None = None  # the item and backend fields of an earlier run
 
@@ -37,7 +37,7 @@ class Decisions(NamedTuple):
 NO_DECISIONS = Decisions()
 
 
-def answers_approvals(items: Iterable[Item]) -> bool:
+def has_approval_responses(items: Iterable[Item]) -> bool:
     return any(item["type"] == APPROVAL_RESPONSE for item in items)
 
 
@@ -74,32 +74,32 @@ def find_decisions(
             attempted.add(approved_id)
         if item["type"] != APPROVAL_RESPONSE:
             continue
-        place, request_id, approve = f"input[{index}]", item.get("approval_request_id"), item.get("approve")
+        path, request_id, approve = f"input[{index}]", item.get("approval_request_id"), item.get("approve")
         if not isinstance(approve, bool):
-            raise InvalidRequest(f"Invalid '{place}.approve': must be true or false.", param=f"{place}.approve")
+            raise InvalidRequest(f"Invalid '{path}.approve': must be true or false.", param=f"{path}.approve")
         if not isinstance(request_id, str) or request_id not in requests:
             message = f"Approval request with id '{request_id}' not found."
             message = f"{message} Send it, or continue the response that contains it."
-            raise InvalidRequest(message, param=f"{place}.approval_request_id")
+            raise InvalidRequest(message, param=f"{path}.approval_request_id")
         if not approve:
             approved.pop(request_id, None)
-            denied[request_id] = place
+            denied[request_id] = path
         elif request_id in denied or request_id in denied_before:
-            raise answered_before(place, denied=True)
+            raise answered_before(path, denied=True)
         elif request_id not in existing:
             notes = upstream.get(request_id, {}).get(NOTES, {})
             call_id = None if request_id in attempted else notes.get("call_id")
-            approved[request_id] = ApprovedCall(requests[request_id], place, call_id, earlier.get(request_id))
+            approved[request_id] = ApprovedCall(requests[request_id], path, call_id, earlier.get(request_id))
     if len(approved) > MAX_APPROVED:
         raise InvalidRequest(f"At most {MAX_APPROVED} calls can be approved in one request.", param="input")
     return Decisions([*approved.values()], dict([*denied.items()][-MAX_DENIED:]))
 
 
-def answered_before(place: str, *, denied: bool) -> InvalidRequest:
+def answered_before(path: str, *, denied: bool) -> InvalidRequest:
     """Return the error for a second, different answer to an approval request."""
     answer = "denied" if denied else "approved"
     message = f"This call was already {answer}. An approval request can be answered only once."
-    return InvalidRequest(message, param=f"{place}.approve", code="already_answered")
+    return InvalidRequest(message, param=f"{path}.approve", code="already_answered")
 
 
 def _requests(stored: Sequence[Item], new: Sequence[Item], turns: Sequence[Turn]) -> dict[str, Item]:

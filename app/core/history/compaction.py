@@ -11,7 +11,7 @@ COMPACTION = "compaction"
 
 CONTENT_MARK = "antiphon1."  # the start of `encrypted_content` readable here, with the right key
 
-_KEPT_ROLES = frozenset({"user", "system", "developer"})
+_RETAINED_ROLES = frozenset({"user", "system", "developer"})
 
 
 def is_compaction(items: Sequence[Item]) -> bool:
@@ -28,13 +28,13 @@ def _replaces_earlier(item: Item) -> bool:
     return item["type"] == COMPACTION and str(item.get("encrypted_content")).startswith(CONTENT_MARK)
 
 
-def messages_kept(items: Sequence[Item]) -> list[Item]:
+def retained_messages(items: Sequence[Item]) -> list[Item]:
     """Return the messages that a compaction keeps: messages to the model."""
-    return [item for item in items if _is_kept(item)]
+    return [item for item in items if _is_retained(item)]
 
 
-def _is_kept(item: Item) -> bool:
-    return bool(item["type"] == "message" and item["role"] in _KEPT_ROLES)
+def _is_retained(item: Item) -> bool:
+    return bool(item["type"] == "message" and item["role"] in _RETAINED_ROLES)
 
 
 def without_compacted(items: Sequence[Item]) -> list[Item]:
@@ -47,13 +47,13 @@ def without_compacted(items: Sequence[Item]) -> list[Item]:
     """
     latest = max((position for position, item in enumerate(items) if _replaces_earlier(item)), default=0)
     end = latest
-    while end and _is_kept(items[end - 1]):
+    while end and _is_retained(items[end - 1]):
         end -= 1
     if end == 0:  # only messages, as returned by `POST /responses/compact`
         end = latest
-    return [*messages_kept(items[:end]), *items[latest : latest + 1], *items[end:latest], *items[latest + 1 :]]
+    return [*retained_messages(items[:end]), *items[latest : latest + 1], *items[end:latest], *items[latest + 1 :]]
 
 
-def least_of_compacted(items: Sequence[Item]) -> list[Item]:
+def minimum_after_compaction(items: Sequence[Item]) -> list[Item]:
     """Return the items that another compaction would keep, including the existing summary."""
-    return [item for item in without_compacted(items) if _is_kept(item) or _replaces_earlier(item)]
+    return [item for item in without_compacted(items) if _is_retained(item) or _replaces_earlier(item)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
-from app.core.history.approvals import NO_DECISIONS, Decisions, answers_approvals, find_decisions
+from app.core.history.approvals import NO_DECISIONS, Decisions, find_decisions, has_approval_responses
 from app.core.history.compaction import has_compaction, is_compaction, without_compacted
 from app.core.history.images import ImageReference
 from app.core.history.past import Past
@@ -59,7 +59,7 @@ def continue_past(past: Past, new_input: NewInput, request: CreateResponse, key:
     """
     new, warnings = new_input.items, new_input.warnings
     decisions = NO_DECISIONS
-    if answers_approvals(new):
+    if has_approval_responses(new):
         decisions = find_decisions(past.items, new, new_input.upstream, new_input.related)
     if request.conversation:
         known = past.items_by_id()

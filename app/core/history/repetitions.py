@@ -15,28 +15,28 @@ from app.errors import Warnings
 
 def drop_repetitions(history: Sequence[Item], new: Sequence[Item], warnings: Warnings) -> list[Item]:
     """Return the new items without repetitions; in chat, results follow their calls directly."""
-    return _without_question(history, _without_output(history, new, warnings), warnings)
+    return _without_repeated_message(history, _without_repeated_answer(history, new, warnings), warnings)
 
 
-def _without_output(history: Sequence[Item], new: Sequence[Item], warnings: Warnings) -> list[Item]:
+def _without_repeated_answer(history: Sequence[Item], new: Sequence[Item], warnings: Warnings) -> list[Item]:
     """
     Return the new items without earlier responses' calls and compactions, and without repeated items before them.
 
     Open WebUI repeats the answer with the calls, VS Code the last compaction. The model would see each call twice, once
     without a result. A repeated compaction would also replace earlier items, including the calls for these results.
     """
-    if not any(map(_is_mark, new)):
+    if not any(map(_is_answer_item, new)):
         return [*new]
     calls = {*map(_call_id, new)}
     known = {_identity(item) for item in history if _call_id(item) in calls} - {None}
     repeated = [_identity(item) in known for item in new]
-    end = max((at + 1 for at, item in enumerate(new) if repeated[at] and _is_mark(item)), default=0)
+    end = max((at + 1 for at, item in enumerate(new) if repeated[at] and _is_answer_item(item)), default=0)
     if end:
         warnings.add("Repeated calls or compactions of earlier responses were dropped.")
     return [*(item for item, is_repeated in zip(new[:end], repeated, strict=False) if not is_repeated), *new[end:]]
 
 
-def _is_mark(item: Item) -> bool:
+def _is_answer_item(item: Item) -> bool:
     """Return whether an item can only come from an answer."""
     return item["type"] == COMPACTION or (_call_id(item) is not None and not item["type"].endswith("_output"))
 
@@ -67,7 +67,7 @@ def _canonical(content: object) -> bytes | str:
         return str(content)
 
 
-def _without_question(history: Sequence[Item], new: Sequence[Item], warnings: Warnings) -> list[Item]:
+def _without_repeated_message(history: Sequence[Item], new: Sequence[Item], warnings: Warnings) -> list[Item]:
     """
     Return the new items without the last user message, if it is repeated before a tool result.
 

@@ -54,21 +54,21 @@ class Truncation:
         length = len(self._items)
         for share in (*(() if fits is None else (first,)), *(share for share in _SHARES if share < first)):
             # Tools and instructions stay, so the items must shrink by more than the whole prompt.
-            left = self.left(1 - (1 - share) * self._prompt / max(1, self._total))
+            left = self.shortened(1 - (1 - share) * self._prompt / max(1, self._total))
             if len(left) < length:
                 length = len(left)
                 yield left
 
-    def left(self, share: float) -> list[Item]:
+    def shortened(self, share: float) -> list[Item]:
         """Return the conversation without its oldest pieces, with about `share` (0 to 1) of its tokens left."""
         excess = self._total * (1 - share)
-        gone: set[int] = set()
+        removed: set[int] = set()
         for piece in self._pieces:
             if excess <= 0:
                 break
-            excess -= sum(self._sizes[position] for position in piece - gone)
-            gone |= piece
-        left = (_remainder(item) if position in gone else item for position, item in enumerate(self._items))
+            excess -= sum(self._sizes[position] for position in piece - removed)
+            removed |= piece
+        left = (_remainder(item) if position in removed else item for position, item in enumerate(self._items))
         return [item for item in left if item]
 
 
@@ -82,11 +82,11 @@ def _pieces(items: Sequence[Item]) -> Iterator[set[int]]:
     """Yield the positions of items to remove together, oldest first."""
     current = max((position for position, item in enumerate(items) if is_by_user(item)), default=-1)
     steps = _steps(items, current)
-    staying = {current, *(steps[-1] if steps else ())}
+    retained = {current, *(steps[-1] if steps else ())}
     pairs = _paired(items)
     for step in steps:
         piece = {*step}.union(*(pairs.get(position, ()) for position in step))
-        if not piece & staying:
+        if not piece & retained:
             yield piece
 
 
@@ -143,7 +143,7 @@ _LIMIT = re.compile(
 _NUMBER = re.compile(_COUNT)
 
 
-def share_that_fits(message: str) -> float | None:
+def fitting_share(message: str) -> float | None:
     """
     Return the prompt share that fits, from a backend's error message about an overlong prompt.
 

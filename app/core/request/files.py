@@ -28,7 +28,7 @@ _URL_SAFE = str.maketrans("-_", "+/")
 _PADDING = "=" + string.whitespace
 _PIECE = 512 * 1024  # characters or bytes
 _HEAD = 4096  # base64 characters decoded first, to detect text
-_NOT_IN_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
+_BINARY = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 _BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 _DECLARED = re.compile(r"text/|application/(?:json|xml|yaml|toml|javascript|sql|x-sh)\b|.*\+(?:json|xml)$")
 
@@ -58,14 +58,14 @@ def file_text(part: Mapping[str, object]) -> str | None:
     media_type, codec = _declared(data)
     is_declared = _DECLARED.match(media_type) is not None
     head = _decoded(data, limit=_HEAD)
-    if head is None or (not _bom(head) and _NOT_IN_TEXT.search(head)):
+    if head is None or (not _bom(head) and _BINARY.search(head)):
         return None
     content = _decoded(data)
     if content is None:
         return None
     if bom := _bom(content):
         return content.decode(bom, "replace")
-    if any(_NOT_IN_TEXT.search(content, at, at + _PIECE) for at in range(0, len(content), _PIECE)):
+    if any(_BINARY.search(content, at, at + _PIECE) for at in range(0, len(content), _PIECE)):
         return None
     try:
         return content.decode()
@@ -118,9 +118,9 @@ def _from_base64(text: str) -> Iterator[bytes]:
         piece = rest + "".join(text[at : at + _PIECE].split()).translate(_URL_SAFE)
         if "=" in piece:
             raise ValueError
-        whole = len(piece) - len(piece) % 4
-        yield binascii.a2b_base64(piece[:whole], strict_mode=True)
-        rest = piece[whole:]
+        complete = len(piece) - len(piece) % 4
+        yield binascii.a2b_base64(piece[:complete], strict_mode=True)
+        rest = piece[complete:]
     yield binascii.a2b_base64(rest + "=" * (-len(rest) % 4), strict_mode=True)
 
 

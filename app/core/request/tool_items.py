@@ -20,20 +20,20 @@ from app.errors import InvalidRequest, Warnings, label
 
 _TYPE = itemgetter("type")
 _CONVERTED = frozenset(row.type for row in ITEM_TYPES.values() if row.read)
-_BY_MODEL = frozenset({"call", "hosted", "reasoning"})
+_MODEL_ROLES = frozenset({"call", "hosted", "reasoning"})
 
 
 def tool_items_as_functions(
     items: Sequence[Item],
     names: Names,
     upstream: Mapping[str, Mapping[str, object]],
-    stays: Callable[[Item], bool] = lambda item: False,
+    is_native: Callable[[Item], bool] = lambda item: False,
 ) -> tuple[list[Item], list[int]]:
     """
     Convert calls and outputs to function calls and outputs where possible.
 
     Returns the items, and for each its position among the input `items`. `upstream` holds the items' notes, by item id.
-    `stays` returns whether an item remains unconverted because the server supports its type.
+    `is_native` returns whether an item remains unconverted because the server supports its type.
     """
     if _CONVERTED.isdisjoint(map(_TYPE, items)):  # most conversations
         return [*items], [*range(len(items))]
@@ -42,19 +42,19 @@ def tool_items_as_functions(
     rounds = _rounds(items, notes)
     result: list[Item] = []
     positions: list[int] = []
-    waiting: list[tuple[Item, int]] = []  # the current round's results, with positions
+    outputs: list[tuple[Item, int]] = []  # the current round's results, with positions
     for position, item in enumerate(items):
         row = ITEM_TYPES.get(item["type"])
-        converts = row is not None and row.read is not None and not stays(item)
+        converts = row is not None and row.read is not None and not is_native(item)
         converted = row.read(item, names, notes[position]) if converts else [item]  # type: ignore[misc, union-attr]
         split = len(converted) > 1 and position in rounds
         result += converted[:1] if split else converted
         positions += [position] * (1 if split else len(converted))
-        waiting += [(output, position) for output in converted[1:]] if split else ()
-        if waiting and rounds.get(position, position) == position:
-            result += [output for output, _ in waiting]
-            positions += [place for _, place in waiting]
-            waiting = []
+        outputs += [(output, position) for output in converted[1:]] if split else ()
+        if outputs and rounds.get(position, position) == position:
+            result += [output for output, _ in outputs]
+            positions += [at for _, at in outputs]
+            outputs = []
     return result, positions
 
 
@@ -117,7 +117,7 @@ def _is_by_model(item: Item) -> bool:
     if item["type"] == "message":
         return bool(item.get("role") == "assistant")
     row = ITEM_TYPES.get(item["type"])
-    return row is not None and (row.role in _BY_MODEL or row is MCP_APPROVAL_REQUEST)
+    return row is not None and (row.role in _MODEL_ROLES or row is MCP_APPROVAL_REQUEST)
 
 
 _CALLS = frozenset({"function_call", "custom_tool_call"})  # custom tool calls only if the server supports them
@@ -139,7 +139,7 @@ class PairedCalls:
         self.late: set[int] = set()  # asynchronous calls with an output after further messages
         if _CALLS_AND_OUTPUTS.isdisjoint(map(_TYPE, items)):
             return
-        waiting: dict[str, int] = {}
+        unanswered: dict[str, int] = {}
         early: dict[str, deque[int]] = {}
         answered: set[str] = set()
         for position, item in enumerate(items):
@@ -149,10 +149,10 @@ class PairedCalls:
                     self.outputs[position] = output = earlier.popleft()
                     self.callers[output] = position
                 else:
-                    waiting[call_id] = position
+                    unanswered[call_id] = position
             elif type_ == "function_call_output":
                 call_id = item["call_id"]
-                if (call := waiting.pop(call_id, None)) is not None:
+                if (call := unanswered.pop(call_id, None)) is not None:
                     self.outputs[call] = position
                     self.callers[position] = call
                     answered.add(call_id)

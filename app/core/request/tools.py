@@ -94,15 +94,15 @@ class ToolSet:
         self._names: dict[tuple[str | None, str], str] = {}  # chat names, by the client's namespace and name
         self._chosen: list[tuple[HostedFunction, Collection[str]]] = []
 
-    def add(self, source: ToolSource, options: RequestOptions, *, leads: bool = False) -> None:
+    def add(self, source: ToolSource, options: RequestOptions, *, is_first: bool = False) -> None:
         """
-        Add or replace a function; `leads`: whether it comes first in its namespace and includes the namespace's
+        Add or replace a function; `is_first`: whether it comes first in its namespace and includes the namespace's
         description.
         """
         namespace, name, tool, about = source
         chat_name = self._names[namespace, name] = self.name(namespace, name)
         kind = TOOL_TYPES[tool["type"]]
-        described = _described(tool, about) if leads else tool
+        described = _described(tool, about) if is_first else tool
         declared = {"type": "function", "function": {"name": chat_name, **kind.declare(described, options)}}
         fields = {**named(namespace, name)} if kind.name is None else {**kind.fields}
         if tool.get("async") is True:
@@ -202,7 +202,7 @@ class ToolSet:
         """Return the tools declared in an item, each with its chat name."""
         entries = _entries(list_field(item, "tools"), lambda *_: None)
         return [
-            (self.name(*entry.key), _described(entry.tool, entry.about) if entry.leads else entry.tool)
+            (self.name(*entry.key), _described(entry.tool, entry.about) if entry.is_first else entry.tool)
             for entry in entries
         ]
 
@@ -226,7 +226,7 @@ class _Entry(NamedTuple):
     path: str = ""  # path in the request's `tools`; "" for tools in items
     found: bool = False  # by a tool search
     about: str = ""  # the namespace's description
-    leads: bool = False  # whether it comes first in its namespace
+    is_first: bool = False  # whether it comes first in its namespace
 
     @property
     def key(self) -> tuple[str | None, str]:
@@ -288,7 +288,7 @@ def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
             offered.deferred.add(entry.key)
         elif entry.path or entry.key not in own or entry.key in offered.deferred:
             source = ToolSource(*entry.key, entry.tool, entry.about)
-            offered.add(source, options, leads=entry.leads)
+            offered.add(source, options, is_first=entry.is_first)
             offered.deferred.discard(entry.key)
             if entry.path:
                 added.pop(entry.key, None)
@@ -460,14 +460,14 @@ def _inner(namespace: ToolFields, unoffered: _Unoffered, path: str, found: bool)
     tools = namespace.get("tools")
     about = namespace.get("description")
     about = about if isinstance(about, str) else ""
-    leads = True
+    is_first = True
     defers = namespace.get("defer_loading") is True
     for index, tool in enumerate(tools if isinstance(tools, list) else ()):
         where = path and f"{path}.tools[{index}]"
         if _is_named(tool):
             tool = {**tool, "defer_loading": True} if defers else tool
-            yield _Entry(namespace["name"], tool["name"], tool, where, found, about, leads)
-            leads = False
+            yield _Entry(namespace["name"], tool["name"], tool, where, found, about, is_first)
+            is_first = False
         else:
             type_ = tool.get("type") if isinstance(tool, dict) else None
             unoffered(f"A tool of the namespace {label(namespace['name'])} is not a function", type_, where)

@@ -260,16 +260,16 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
 def undeclared_fields(
-    body: BaseModel, beside: frozenset[str] = frozenset(), path: str = ""
+    body: BaseModel, extra_names: frozenset[str] = frozenset(), path: str = ""
 ) -> Iterator[UndeclaredField]:
     """
     Yield the unknown fields of a body (or another model that keeps them), including nested models.
 
-    `beside` lists further known names for the body itself. Null fields count as unset; items and tools can have
+    `extra_names` lists further known names for the body itself. Null fields count as unset; items and tools can have
     additional fields.
     """
     if extra := body.model_extra:
-        known = beside | {field.alias or name for name, field in type(body).model_fields.items()}
+        known = extra_names | {field.alias or name for name, field in type(body).model_fields.items()}
         for name, value in extra.items():
             if name not in known:
                 yield UndeclaredField(f"{path}{name}", value, known)

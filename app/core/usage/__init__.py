@@ -102,7 +102,7 @@ def chunk_usage(
 
 
 _NANOS = 10**9  # per currency unit: see `app.core.prices`
-_MOST_COST = 10**6  # US dollars per request; a higher cost is an error
+_MAX_COST = 10**6  # US dollars per request; a higher cost is an error
 
 
 def cost_in_nanos(dollars: object) -> int | None:
@@ -111,7 +111,7 @@ def cost_in_nanos(dollars: object) -> int | None:
         amount = float(dollars) if isinstance(dollars, int | float | str) and not isinstance(dollars, bool) else -1.0
     except (ValueError, OverflowError):
         return None
-    return round(amount * _NANOS) if 0 <= amount <= _MOST_COST else None
+    return round(amount * _NANOS) if 0 <= amount <= _MAX_COST else None
 
 
 def _share(output_tokens: int, output: Sequence[Item | str]) -> int:

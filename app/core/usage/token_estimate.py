@@ -96,12 +96,12 @@ def conversation_of(body: JSONMapping) -> Sequence[Any]:
         if name in body:
             conversation: Sequence[Any] = body[name] or ()
             return [conversation] if isinstance(conversation, str) else conversation
-    rest = {name: value for name, value in body.items() if name not in _BESIDES}
+    rest = {name: value for name, value in body.items() if name not in _COUNTED_SEPARATELY}
     return [rest] if rest else ()
 
 
 _INSTRUCTIONS = ("instructions", "system")
-_BESIDES = {*_INSTRUCTIONS, "tools", "model"}
+_COUNTED_SEPARATELY = {*_INSTRUCTIONS, "tools", "model"}
 
 
 def estimate_prompt(body: JSONMapping) -> int:

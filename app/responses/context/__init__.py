@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-from app.core.history.approvals import answers_approvals
+from app.core.history.approvals import has_approval_responses
 from app.core.history.context import NewInput, RequestContext, continue_past, join
 from app.core.history.past import Past
 from app.core.history.turns import Turn
@@ -143,7 +143,7 @@ class ContextLoader:
         cipher, owner = self.cipher, lookup.owner
         decrypt = partial(decrypt_items, key=key, known=upstream, warnings=warnings)
         new, decrypted = await run_in_thread_if_large(decrypt, new, cipher, owner)
-        if not answers_approvals(new):
+        if not has_approval_responses(new):
             return NewInput(new, upstream, decrypted, warnings=warnings)
         new = await lookup.with_stored_requests(new, past, upstream)
         return NewInput(new, upstream, decrypted, await lookup.related(new), warnings)

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.history.truncation import Truncation, share_that_fits
+from app.core.history.truncation import Truncation, fitting_share
 from app.core.usage.token_estimate import TOKENS_PER_MEDIA_ITEM, estimate_json
 
 Item = dict[str, Any]
 
 
 def truncated(items: list[Any], share: float) -> list[Any]:
-    return Truncation(items).left(share)
+    return Truncation(items).shortened(share)
 
 
 def message(role: str, text: str) -> Item:
@@ -192,7 +192,7 @@ def strays(items: list[Item]) -> int:
     ],
 )
 def test_truncation_takes_the_limit_from_an_error(complaint: str, share: float | None) -> None:
-    assert share_that_fits(complaint) == share
+    assert fitting_share(complaint) == share
 
 
 def test_truncation_counts_a_dropped_turn_once() -> None:
