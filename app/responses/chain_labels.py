@@ -1,8 +1,7 @@
 """
-Names and pins of chains, as the studio's list of conversations shows them.
+Chain names and pins, for the studio's conversation list.
 
-An owner has one bucket for them, so that a list of chains takes one more read. It has a record for each chain with a
-name or a pin.
+One bucket per owner contains all labels: listing chains costs one additional read. Each labelled chain is a record.
 """
 
 from __future__ import annotations
@@ -18,25 +17,25 @@ from app.core.types import JSONObject
 from app.responses.quota import StorageQuota
 from app.stores import Change, Store
 
-MAX_LABELS = 1000  # of an owner; beyond, the oldest are dropped
+MAX_LABELS = 1000  # per owner; the oldest are evicted
 
 
 class ChainLabels:
-    """The labels of all owners: `{"name": str | None, "pinned": bool}` of a chain."""
+    """Chain labels: `{"name": str | None, "pinned": bool, "changed_at": int}`."""
 
     def __init__(self, store: Store, quota: StorageQuota) -> None:
         self._store = store
         self._quota = quota
 
     async def all(self, owner: str) -> dict[str, JSONObject]:
-        """Return an owner's labels by the key of their chain."""
+        """Return an owner's labels by chain key."""
         records = await self._store.all(_bucket(owner))
         return {key: orjson.loads(record) for key, record in records.items()}
 
     async def update(
         self, owner: str, response_id: str, changes: Mapping[str, object], access: KeyAccess
     ) -> JSONObject:
-        """Change `name`, `pinned` or both of a response's chain, and return the label; raises `StorageFull`."""
+        """Change `name`, `pinned` or both for a response's chain; returns the label. Raises `StorageFull`."""
         key = chain_key(response_id) or ""
         labels = await self.all(owner)
         label = {"name": None, "pinned": False, **labels.get(key, {}), **changes, "changed_at": int(time.time())}

@@ -179,7 +179,7 @@ class Inspection:
         return _page(found[:limit], len(found) > limit)
 
     async def label_chain(self, response_id: str, changes: Mapping[str, object], caller: Caller) -> dict[str, object]:
-        """Change `name`, `pinned` or both of a response's chain; raises `NotFound` and `StorageFull`."""
+        """Change `name`, `pinned` or both for a response's chain. Raises `NotFound`, `StorageFull`."""
         await self._responses.stored.retrieve(response_id, caller)
         label = await self._labels.update(caller.owner, response_id, changes, caller.access)
         return {"object": "antiphon.chain", "id": response_id, "name": label["name"], "pinned": label["pinned"]}

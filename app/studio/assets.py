@@ -1,4 +1,4 @@
-"""The files of the web pages as they are sent: compressed once, and for the studio concatenated, with its version."""
+"""Web page files, compressed once; the studio's are concatenated and versioned."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _BINARY_TYPES = {".woff2": "font/woff2"}
 
 
 class Asset(NamedTuple):
-    """A file as it is sent."""
+    """A file's response."""
 
     body: bytes
     media_type: str
     etag: str
-    compressed: bytes | None = None  # by gzip; None for a file that does not become smaller
+    compressed: bytes | None = None  # gzip; None for incompressible files
 
     @classmethod
     def of(cls, body: bytes, name: str) -> Asset:
@@ -42,15 +42,15 @@ class Asset(NamedTuple):
 
 
 class Studio(NamedTuple):
-    """The studio as few scripts and one style sheet."""
+    """The bundled studio."""
 
-    version: str  # a hash of all files
+    version: str  # hash over all files
     page: Asset
     files: dict[str, Asset]  # by path
 
 
 class Assets:
-    """Reads the files below a folder; each is read again if it has changed, so that a developer only reloads."""
+    """Caches the files below a folder; a changed file is read again."""
 
     def __init__(self, root: Path = PAGES) -> None:
         self.root = root
@@ -67,7 +67,7 @@ class Assets:
         return known[1]
 
     def studio(self) -> Studio:
-        """Return the studio as it is in the files now."""
+        """Return the studio, bundled again after a change."""
         paths = sorted(self._paths())
         state = [(path, path.stat().st_mtime_ns) for path in paths]
         if self._studio is None or self._studio[0] != state:

@@ -1,5 +1,5 @@
 """
-The studio's own modules as few scripts and its style sheets as one sheet, so that a page needs few requests.
+Concatenate the studio's modules and style sheets, to save requests.
 
 There is no build: the files run in a browser as they are, and are concatenated when a server first sends the page.
 Modules use a subset of the syntax, which `concatenated` checks: named imports and exports at the start of a line,
@@ -29,17 +29,16 @@ class BundleError(Exception):
 class Bundle(NamedTuple):
     """Scripts to serve in place of the single modules."""
 
-    scripts: dict[str, str]  # by path: the main script, and one per module that is imported with `import()`
-    vendored: list[str]  # paths of the vendored modules that the main script imports
+    scripts: dict[str, str]  # by path: the main script, and one per module loaded with `import()`
+    vendored: list[str]  # vendored modules imported by the main script
 
 
 def concatenated(main: str, read: Callable[[str], str], *, script: str = "js/studio.js") -> Bundle:
     """
     Concatenate the module `main` and its imports into `script`.
 
-    A module that is imported with `import()` becomes another script at its own path, together with the imports that no
-    earlier script contains. Paths are relative to the root of the page's files, from which `read` returns a text.
-    Raises `BundleError`.
+    A module loaded with `import()` becomes another script at its own path, together with imports not contained in
+    earlier scripts. Paths are relative to the page's root; `read` returns a file's text. Raises `BundleError`.
     """
     bundle = Bundle({}, [])
     owners: dict[str, _Script] = {}
@@ -57,16 +56,16 @@ def concatenated(main: str, read: Callable[[str], str], *, script: str = "js/stu
 
 
 class _Script:
-    """A script under construction. `owners` maps each module to its script, and is shared by all scripts."""
+    """A script under construction. All scripts share `owners`: each module's script."""
 
     def __init__(self, path: str, read: Callable[[str], str], owners: dict[str, _Script]) -> None:
         self.path = path
         self.vendored: dict[str, str] = {}  # names of vendored modules by path
-        self.lazy: list[str] = []  # modules that are imported with `import()`
+        self.lazy: list[str] = []  # modules loaded with `import()`
         self._read = read
         self._owners = owners
         self._modules: dict[str, list[str]] = {}  # exports by path
-        self._shared: dict[str, list[str]] = {}  # names of modules by the script that contains them
+        self._shared: dict[str, list[str]] = {}  # imported modules' names by script
         self._code: list[str] = []
         self._pending: list[str] = []
 
@@ -87,7 +86,7 @@ class _Script:
         return _name(path)
 
     def text(self, exported: str | None) -> str:
-        """Return the code. `exported`: the module whose exports are those of the script."""
+        """Return the code, with the exports of the module `exported`, if given."""
         here = posixpath.dirname(self.path)
         vendored = [f'import * as {name} from "{_relative(path, here)}";' for path, name in self.vendored.items()]
         shared = [
@@ -100,11 +99,11 @@ class _Script:
         return "\n".join([*vendored, *shared, *self._code, *exports, ""])
 
     def exports_of(self, path: str) -> list[str]:
-        """Return the names that a module exports."""
+        """Return a module's exported names."""
         return self._modules[path]
 
     def _wrapped(self, path: str) -> str:
-        """Return a module as a function that returns its exports."""
+        """Wrap a module into a function returning its exports."""
         folder = posixpath.dirname(path)
 
         def place(target: str) -> str:
@@ -146,7 +145,7 @@ def _relative(path: str, folder: str) -> str:
 
 
 def _shortened(source: str) -> str:
-    """Return code without indentation, blank lines and comments that fill their lines; a quarter of a module."""
+    """Strip indentation, blank lines and full-line comments: a quarter of a module."""
     source = _BLOCK_COMMENT.sub("", source)
     lines = source.splitlines()
     if any(line.count("`") % 2 for line in lines):  # a text over several lines
@@ -160,7 +159,7 @@ def style_sheets(page: str) -> list[str]:
 
 
 def joined_styles(paths: list[str], read: Callable[[str], str], *, folder: str = "css") -> str:
-    """Return style sheets as one for a file in `folder`; their relative URLs still lead to the same files."""
+    """Concatenate style sheets for a file in `folder`; relative URLs are adjusted."""
 
     def moved(path: str) -> str:
         def url(match: re.Match[str]) -> str:
@@ -174,7 +173,7 @@ def joined_styles(paths: list[str], read: Callable[[str], str], *, folder: str =
 
 
 def bundled_page(page: str, version: str, vendored: list[str]) -> str:
-    """Return the page with links to the bundle instead of the single files."""
+    """Link the page to the bundle instead of the single files."""
     base = f"studio/v/{version}"
     sheet = f'  <link rel="stylesheet" href="{base}/css/studio.css">\n'
     first = _STYLE_SHEET.search(page)
