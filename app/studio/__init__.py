@@ -1,1 +1,1 @@
-"""The studio: a page to talk to a model and to see what happens. Its files are served by `app.api.routes.studio`."""
+"""The studio: a page for talking to a model and inspecting its events. Its files are served by `app.api.routes.studio`."""

@@ -12,6 +12,7 @@ import { failureView } from "./parts/failure.js";
 import { itemViews } from "./parts/items.js";
 
 const MOST = 6; // columns
+const EMPTY = "Send one message to several models, and compare their answers, speed and cost.";
 
 export class Compare {
   // `parameters()` returns the options of Talk, which all models are sent.
@@ -23,7 +24,7 @@ export class Compare {
     this.link = byId("nav").querySelector('[data-view="compare"]');
     this.stored = null; // the request of a stored response
     this.heads = h("div", { class: "compare-heads" });
-    this.turns = h("div", { class: "compare-turns" });
+    this.turns = h("div", { class: "compare-turns" }, h("p", { class: "note" }, EMPTY));
     this.add = button([icon("plus"), h("span", { class: "text" }, "Add model")], () => this.#add(), {
       class: "foldable",
     });
@@ -126,7 +127,7 @@ export class Compare {
     this.#busy(false);
     this.prompt.hidden = false;
     this.sendText.textContent = "Send to all";
-    this.turns.replaceChildren();
+    this.turns.replaceChildren(h("p", { class: "note" }, EMPTY));
     while (this.columns.length > 2) this.#removeColumn(this.columns.at(-1));
     for (const column of this.columns) column.clear();
     this.replay.reset();
@@ -180,6 +181,7 @@ export class Compare {
 
   #row(input) {
     const row = h("div", { class: "compare-row" });
+    this.turns.querySelector(":scope > .note")?.remove();
     this.turns.append(h("div", { class: "question" }, itemViews(input)), row);
     return row;
   }

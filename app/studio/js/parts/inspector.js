@@ -36,7 +36,11 @@ export class Inspector {
   show(turn) {
     this.turn = turn;
     this.timeline.show(turn?.log ?? null);
-    byId("inspector-title").textContent = turn ? `Turn ${turn.number}` : "Inspector";
+    byId("inspector-title").textContent = !turn
+      ? "Inspector"
+      : turn.preview
+        ? "Request preview"
+        : `Turn ${turn.number}`;
     byId("inspector-empty").hidden = Boolean(turn);
     byId("inspector-body").hidden = !turn;
     this.open(this.tab);
@@ -50,7 +54,7 @@ export class Inspector {
 
   // Look at a request that has not been sent.
   preview(request) {
-    this.show({ request, number: "to come", live: { response: null }, log: null, preview: true });
+    this.show({ request, live: { response: null }, log: null, preview: true });
     this.open("request");
   }
 
