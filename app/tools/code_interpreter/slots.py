@@ -2,7 +2,8 @@
 Limits how many containers run at once, in total and per owner.
 
 A running container holds a slot. If all slots are held, an idle container is evicted: the longest idle container of the
-owner with the most slots. If no container is idle, the next released slot goes to the owner with the fewest slots.
+owner with the most slots. An owner at its own limit only evicts its own containers. If no container is idle, the next
+released slot goes to the owner with the fewest slots.
 """
 
 from __future__ import annotations

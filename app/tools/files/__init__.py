@@ -109,7 +109,7 @@ class File:
 
 class FileStore(Protocol):
     """
-    Stores all owners' files. Every method raises `FilesUnavailable` in an outage, and pages raise `UnknownCursor`.
+    Stores all owners' files. Every method raises `FilesUnavailable` in an outage; `files` raises `UnknownCursor`.
 
     Content is written and read in pieces of about `PIECE` bytes, so a whole file is never in memory. Reading content
     does not check the owner. Expired files are not found.

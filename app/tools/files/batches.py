@@ -111,7 +111,7 @@ class RequestResult(NamedTuple):
 
 class BatchRecords(Protocol):
     """
-    Stores batches. Every method raises `FilesUnavailable` in an outage, and pages raise `UnknownCursor`.
+    Stores batches. Every method raises `FilesUnavailable` in an outage; `list` raises `UnknownCursor`.
 
     Methods for a claimed batch or request return False, without changes, if the claim was lost.
     """

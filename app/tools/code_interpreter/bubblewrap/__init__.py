@@ -226,7 +226,7 @@ def _write(fd: int, data: bytes) -> None:
 
 
 def _launch(group: Group | None, files: dict[str, int], **options: object) -> list[str]:
-    """Return the launch command, with a group, files and options; it drops root."""
+    """Return the command for `launch.py`, which drops root privileges."""
     options["files"] = [*files.values()]
     if group:
         options["group"] = str(group.directory)

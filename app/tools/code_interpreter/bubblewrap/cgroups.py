@@ -75,7 +75,7 @@ class Groups:
         directory.mkdir()
         return Group(directory)
 
-    def clean(self) -> None:
+    def remove_stale(self) -> None:
         """Remove groups left behind by killed servers."""
         for directory in self._directory.glob(f"{_PREFIX}*-*"):
             pid = directory.name.removeprefix(_PREFIX).partition("-")[0]
@@ -92,8 +92,8 @@ def find_groups() -> Groups | None:
     base = own.parent if _delegated(own.parent) else own  # a service may be in a child of the delegated group
     groups = Groups(base)
     try:
-        groups.clean()
-        _hand_down_controllers(base, own)
+        groups.remove_stale()
+        _delegate_controllers(base, own)
         group = groups.make()
     except OSError:
         return None
@@ -125,7 +125,7 @@ def _delegated(directory: Path) -> bool:
     return False
 
 
-def _hand_down_controllers(base: Path, own: Path) -> None:
+def _delegate_controllers(base: Path, own: Path) -> None:
     """Enable the controllers in `base`, if available and delegated to this service."""
     present = (base / "cgroup.controllers").read_text().split()
     wanted = [name for name in _CONTROLLERS if name in present]

@@ -190,7 +190,7 @@ class UnknownFiles(Exception):
 
 class VectorStoreRecords(Protocol):
     """
-    Stores all owners' vector stores. Every method raises `FilesUnavailable` in an outage, and pages raise
+    Stores all owners' vector stores. Every method raises `FilesUnavailable` in an outage; methods with a page raise
     `UnknownCursor`.
 
     A file is searchable once it is `completed`, with all its chunks; partially indexed files are never searched.
@@ -265,7 +265,7 @@ class VectorStoreRecords(Protocol):
         """
         Claim the next file to index for `lease` seconds; None if the queues are empty.
 
-        Owners take turns: the longest-waiting owner's oldest file is next. `excluded` owners are skipped.
+        The next file is the oldest file of the owner served least recently. `excluded` owners are skipped.
         """
         ...
 

@@ -77,7 +77,7 @@ class SQLDialect(NamedTuple):
 
     one_of: str  # condition: a column is in the list, parameter 1
     as_list: Callable[[Sequence[str | int]], object]  # encodes the list parameter
-    until: str  # the time in as many seconds as parameter 3
+    until: str  # expression: now plus parameter 3 in seconds
     cancel_files: str  # cancels a batch's files that are not indexed yet
 
 

@@ -36,7 +36,7 @@ _MAX_FILES = 1000  # in a file list
 _MAX_DEPTH = 16  # nested folders in a file list
 _PIECE = 65536
 _FREEZE_SECONDS = 3.0  # for all processes to stop
-_LOOK_INTERVAL = 0.001  # seconds between checks
+_POLL_INTERVAL = 0.001  # seconds between checks
 _EXITING = 0x4  # PF_EXITING in a thread's kernel flags
 _CODE_FILTER = "/run/sandbox/code.seccomp"
 _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 4, 22, 2
@@ -71,7 +71,7 @@ class _Output:
         return self._data.decode("utf-8", "replace")
 
 
-class _Ended:
+class _Reaper:
     """Wakes `select` when a child process ends, and reaps orphans inherited by PID 1."""
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class _Supervisor:
         self._paths: dict[str, str] = {}  # actual paths in the latest file list, by their listed UTF-8 form
         self._packed: Iterator[bytes] = iter(())
         self._unpacker: Unpacker | None = None
-        self._ended = _Ended()
+        self._reaper = _Reaper()
 
     def serve(self) -> None:
         while True:
@@ -171,7 +171,7 @@ class _Supervisor:
     # Code.
 
     def _reap(self, *started: subprocess.Popen[bytes]) -> None:
-        self._ended.reap(*started, *([self._worker.process] if self._worker else []))
+        self._reaper.reap(*started, *([self._worker.process] if self._worker else []))
 
     def do_python(self, request: dict[str, Any]) -> dict[str, object]:
         self._reap()
@@ -186,11 +186,11 @@ class _Supervisor:
         worker.channel.setblocking(False)
         reply, ended, channel = bytearray(), "", worker.channel.fileno()
         deadline = time.monotonic() + request["timeout"]
-        waited = [channel, worker.output, self._control, self._ended.fd]
+        waited = [channel, worker.output, self._control, self._reaper.fd]
         while not ended:
             left = deadline - time.monotonic()
             ready = select.select(waited, [], [], max(0, left))[0]
-            if self._ended.fd in ready:
+            if self._reaper.fd in ready:
                 self._reap()
             if worker.output in ready and not output.read():
                 waited.remove(worker.output)  # the code has closed it
@@ -225,7 +225,7 @@ class _Supervisor:
         signal_all(signal.SIGKILL)
         deadline = time.monotonic() + _FREEZE_SECONDS
         while _running_threads() and time.monotonic() < deadline:  # large processes end slowly
-            time.sleep(_LOOK_INTERVAL)
+            time.sleep(_POLL_INTERVAL)
         return code
 
     def _drop_worker(self) -> None:
@@ -251,8 +251,8 @@ class _Supervisor:
         ended, deadline = "", time.monotonic() + request["timeout"]
         while not ended:
             left = deadline - time.monotonic()
-            ready = select.select([*open_, self._control, self._ended.fd], [], [], max(0, left))[0]
-            if self._ended.fd in ready:
+            ready = select.select([*open_, self._control, self._reaper.fd], [], [], max(0, left))[0]
+            if self._reaper.fd in ready:
                 self._reap(process)
             for fd in [fd for fd in ready if fd in open_]:
                 if not open_[fd].read():
@@ -383,7 +383,7 @@ def freeze() -> bool:
                 return False
             for pid, thread in running:
                 _libc.syscall(_TGKILL, pid, thread, int(signal.SIGSTOP))
-            time.sleep(_LOOK_INTERVAL)
+            time.sleep(_POLL_INTERVAL)
     return True
 
 
@@ -419,7 +419,7 @@ def confine() -> None:
         raise OSError(ctypes.get_errno(), "the seccomp filter was refused")
 
 
-def _bound(options: dict[str, Any]) -> None:
+def _set_limits(options: dict[str, Any]) -> None:
     """Set hard limits on this process and its children."""
     limits = {
         resource.RLIMIT_AS: options["memory"],
@@ -444,7 +444,7 @@ def supervise() -> None:
         raise OSError("the supervisor is not protected from code with the same user")
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the kernel discards signals that PID 1 does not catch
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    _bound(options)
+    _set_limits(options)
     supervisor = _Supervisor(control, answers)
     supervisor._answer({"ready": True})
     supervisor.serve()
