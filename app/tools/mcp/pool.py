@@ -35,7 +35,7 @@ _Listed: TypeAlias = tuple[list[dict[str, object]], bool]
 async def open_connection(address: ServerAddress, *, stderr: bool = False) -> ServerConnection:
     """Open a session with a server; raises `MCPFailure`. The first call imports the SDK."""
     if _CONNECTION not in sys.modules:
-        await asyncio.to_thread(importlib.import_module, _CONNECTION)  # slower than a second
+        await asyncio.to_thread(importlib.import_module, _CONNECTION)  # needs over a second
     from app.tools.mcp.connection import ServerConnection
 
     connection = ServerConnection(address, stderr=stderr)

@@ -91,7 +91,7 @@ class MCPServerTools:
 
     def missing(self, tools: Sequence[JSONMapping]) -> str:
         """
-        Describe what the request's filter (the last one) selects in vain; "" if nothing.
+        Describe how the request's filter (the last filter) matches no tool; "" if it matches.
 
         `tools` are the callable tools, since the caller must not learn about others.
         """

@@ -2,7 +2,7 @@
 Settings for MCP servers: the table `[tools.mcp]`, and files in other programs' `mcpServers` format.
 
     [tools.mcp]
-    allow_urls = ["https://*.example.com/*"]      # what callers may name in `server_url`
+    allow_urls = ["https://*.example.com/*"]      # patterns for callers' `server_url`
     file = "mcp.json"
     [tools.mcp.servers.lab]
     url = "http://127.0.0.1:9000/mcp"
@@ -215,7 +215,7 @@ class MCPSettings(_Settings):
         return "private" if self.allow_private else "public"
 
     def check_url(self, url: str) -> None:
-        """Raise `OutboundRefused` unless callers may send this URL (also as a redirect target)."""
+        """Raise `OutboundRefused` unless a caller's server may have this URL. Also applies to redirects."""
         checked_url(url, allowed=self.allow_urls, reach=self.reach)
         if self.declared_at(url):
             raise OutboundRefused(URL_NOT_ALLOWED)
