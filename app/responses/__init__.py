@@ -129,7 +129,7 @@ class Responses:
         lifecycle.shows_cost = COST in request.include
         questions = self.questions(request, context, caller, model)
         if self.vision:
-            questions.images = ImageDescriber(self.vision, caller, lifecycle, request.store)
+            questions.images = ImageDescriber(self.vision, caller, lifecycle, request.store, review)
         preparation = Preparation(request, caller, context, response, layers, options, self._cipher)
         generation, storage = await self._translated(
             preparation, lifecycle, questions, profile, review, generate=generate

@@ -15,7 +15,8 @@ class HookSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     input_url: Annotated[str, AfterValidator(web_url)] | None = None
-    """URL for input, sent by POST before a model receives it."""
+    """Where input is sent by POST before a model sees it: requests, results and lists of tools, descriptions of images.
+    Files are not reviewed while they are indexed."""
     output_url: Annotated[str, AfterValidator(web_url)] | None = None
     """URL for output items, sent by POST before the caller receives them."""
     mode: Literal["block", "observe"] = "block"

@@ -32,6 +32,7 @@ from app.errors import APIError, BackendError, StoreUnavailable, Warnings
 from app.observability.lifecycle import ResponseLifecycle
 from app.responses.delivery import NoDelivery
 from app.responses.generate import ModelQuery, respond
+from app.responses.policy.input import InputReview
 from app.responses.run import Caller
 from app.stores import Store
 
@@ -164,6 +165,7 @@ class ImageDescriber:
     caller: Caller
     lifecycle: ResponseLifecycle
     stored: bool  # whether the response is stored, so that descriptions may be
+    review: InputReview | None = None  # of descriptions, before the model sees them
     texts: dict[str, str] = field(default_factory=dict)
     warnings: Warnings = field(default_factory=Warnings)
 
@@ -203,6 +205,8 @@ class ImageDescriber:
         try:
             await self.lifecycle.check_limits()
             text = await self.vision.describe(url, self.caller, self.lifecycle)
+            if self.review:
+                text = await self.review.description(text)
         except APIError as error:
             logger.warning("image not described", extra={"reason": error.reason})
             self._give_up([url], f"the model '{self.vision.options.model}' failed: {error.reason}")

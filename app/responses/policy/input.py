@@ -14,7 +14,7 @@ from app.core.history.context import RequestContext
 from app.core.types.request import CreateResponse, Item
 from app.errors import InvalidRequest
 from app.responses.policy import PolicyHooks, PolicyUnavailable
-from app.tools import Outcome
+from app.tools import HostedFunction, Outcome
 
 INSTRUCTIONS_ID = "instructions"  # of the item with a request's instructions
 
@@ -70,6 +70,24 @@ class InputReview:
             raise PolicyUnavailable
         fields = {"output": output} if isinstance(outcome.fields.get("output"), str) else {}
         return replace(outcome, output=output, fields=fields, sources=())
+
+    async def tools(self, label: str, functions: Sequence[HostedFunction]) -> str | None:
+        """Return why the tools of an MCP server are refused; None if the model may see them."""
+        tools = [
+            {"name": function.name, "description": function.description, "input_schema": function.parameters}
+            for function in functions
+        ]
+        return await self.refusal([{"type": "mcp_list_tools", "server_label": label, "tools": tools}])
+
+    async def description(self, text: str) -> str:
+        """Return a description of an image that a model may see; raises `PolicyRefusal` and `PolicyUnavailable`."""
+        content = [{"type": "input_text", "text": text}]
+        decision = await self._decide([{"type": "message", "role": "user", "content": content}])
+        if decision.action == "refuse":
+            raise PolicyRefusal(decision.message)
+        if decision.action == "replace":
+            return "\n".join(_text_of(item) for item in decision.items)
+        return text
 
     async def refusal(self, items: Sequence[Item]) -> str | None:
         """Return why items that a hosted tool has added are refused; None if they are allowed."""

@@ -79,11 +79,14 @@ class HostedCalls:
 
     async def open(self, delivery: EventWriter, quiet: float | None) -> None:
         """Open the sessions; deliver their events, except in the first `quiet` seconds (None: none at all)."""
-        opening = asyncio.create_task(
-            self._sessions.open(self._options.items, SessionReport(self.items, self._lifecycle))
-        )
-        await self._deliver_while([opening], delivery, quiet)
+        await self._deliver_while([asyncio.create_task(self._open())], delivery, quiet)
         self._builder.encrypt_calls(item["id"] for item in self._builder.response["output"])  # lists of tools
+
+    async def _open(self) -> None:
+        report = SessionReport(self.items, self._lifecycle)
+        await self._sessions.open(self._options.items, report)
+        if self._options.review:
+            await self._sessions.review(self._options.review, report)
 
     async def close(self) -> None:
         """Close the sessions."""

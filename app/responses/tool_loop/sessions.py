@@ -20,6 +20,7 @@ from app.core.types import JSONMapping, JSONObject
 from app.core.types.hosted import HostedFunction
 from app.core.types.request import Item, Part
 from app.errors import APIError, InvalidRequest, PermissionDenied
+from app.responses.policy.input import InputReview
 from app.tools import (
     NAMED_TYPES,
     Declaration,
@@ -137,6 +138,18 @@ class ToolSessions:
             else:
                 logger.error("hosted tool not opened", exc_info=result, extra={"tool": tool.name})
                 report.warn(f"The tool {tool.type!r} could not be opened and was not offered.")
+
+    async def review(self, review: InputReview, report: Report) -> None:
+        """Drop the functions of MCP servers whose tools are refused; those of other tools have no text of others."""
+        labels = [*dict.fromkeys(entry.function.namespace for entry in self.functions if entry.function.namespace)]
+        listed = {label: [entry for entry in self.functions if entry.function.namespace == label] for label in labels}
+        refusals = await asyncio.gather(
+            *(review.tools(label, [entry.function for entry in entries]) for label, entries in listed.items())
+        )
+        for (label, entries), refusal in zip(listed.items(), refusals, strict=True):
+            if refusal is not None:
+                self.functions = [entry for entry in self.functions if entry not in entries]
+                report.warn(f"The tools of the MCP server {label!r} were blocked by a policy: {refusal}")
 
     async def _hold(
         self, tool: DeclaredTool, items: Sequence[Item], report: Report, opened: asyncio.Future[list[SessionFunction]]

@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from app.core.access import hash_of
+from tests.support.policy import ALLOW, message, policy_server, refuse, replace, texts
 from tests.support.serving import antiphon, settings
 from tests.support.store_places import STORES, Place, place_of
 from tests.support.upstream import DONE, Step, Upstream, chunk, finish, sse, status, usage
@@ -124,6 +125,25 @@ async def test_description_is_charged_to_the_key(servers: Servers) -> None:
     assert answer.headers["x-antiphon-cost"] == "100"
     described = [row for row in rows if row["model"] == "qwen-vl"]
     assert [(row["requests"], row["input_tokens"], row["output_tokens"]) for row in described] == [(1, 100, 7)]
+
+
+@pytest.mark.parametrize("action", ["refuse", "replace"])
+async def test_description_is_reviewed_before_the_model_sees_it(servers: Servers, action: str) -> None:
+    servers.text.say(REFUSED)
+    servers.text.say(REFUSED)
+    decision = refuse() if action == "refuse" else replace(message("A shape."))
+
+    def decide(asked: dict[str, Any]) -> Any:
+        return decision if texts(asked["items"]) == ["A red square."] else ALLOW
+
+    async with policy_server(decide) as policy, servers.client(hooks=policy.table("input")) as client:
+        answer = await create(client, {"input": about(RED)})
+    assert [texts(asked["items"]) for asked in policy.asked][1:] == [["A red square."]]
+    if action == "refuse":
+        assert "Not here." in answer.headers["x-antiphon-warning"]
+        assert servers.contents()[2:] == ["What is this?\n(An image was omitted: this model cannot see it.)"]
+    else:
+        assert servers.contents()[2:] == [SENT.replace("A red square.", "A shape.")]
 
 
 async def test_key_without_the_vision_model_gets_a_note(servers: Servers) -> None:

@@ -1,4 +1,4 @@
-"""Results of hosted tools: reviewed before the model sees them."""
+"""Tools of MCP servers, and results of hosted tools: reviewed before the model sees them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tests.support import laws
 from tests.support.hosted_lab import Lab
 from tests.support.policy import ALLOW, policy_server, refuse, refuses, replace, texts
 from tests.support.scripted import Scripted
+from tests.support.upstream import status
 
 LAB = {"type": "mcp", "server_label": "lab"}
 
@@ -84,3 +85,42 @@ async def test_rounds_with_a_service_that_allows_have_the_same_output(lab: Lab) 
     kinds = [[item["type"] for item in response["output"]] for response in (reviewed, plain)]
     assert kinds[0] == kinds[1] and "mcp_call" in kinds[0]
     assert reviewed["usage"] == plain["usage"]
+
+
+def listing_of(asked: dict[str, Any]) -> Any:
+    return next((item for item in asked["items"] if item["type"] == "mcp_list_tools"), None)
+
+
+async def test_tools_of_an_mcp_server_are_sent_as_input_in_every_turn(lab: Lab) -> None:
+    async with policy_server() as policy:
+        async with served(Scripted(hello(), hello()), policy.table("input"), tools=TABLES) as http:
+            body = {"model": "m", "input": "Hi", "tools": [LAB]}
+            first = (await http.post("/v1/responses", json=body)).json()
+            await http.post("/v1/responses", json={**body, "previous_response_id": first["id"]})
+    listings = [*filter(None, map(listing_of, policy.asked))]
+    assert len(listings) == 2 and listings[0] == listings[1]
+    assert listings[0]["server_label"] == "lab"
+    assert "echo" in [tool["name"] for tool in listings[0]["tools"]]
+    assert all(tool.keys() == {"name", "description", "input_schema"} for tool in listings[0]["tools"])
+
+
+async def test_tools_that_are_refused_are_not_offered_in_any_turn(lab: Lab) -> None:
+    backend = Scripted(hello(), hello())
+    async with policy_server(lambda asked: refuse() if listing_of(asked) else ALLOW) as policy:
+        async with served(backend, policy.table("input"), tools=TABLES) as http:
+            body = {"model": "m", "input": "Hi", "tools": [LAB]}
+            first = await http.post("/v1/responses", json=body)
+            assert "MCP server 'lab' were blocked by a policy: Not here." in first.headers["x-antiphon-warning"]
+            second = await http.post("/v1/responses", json={**body, "previous_response_id": first.json()["id"]})
+            assert second.json()["status"] == "completed"
+    assert len(backend.asked) == 2
+    assert not any(asked.get("tools") for asked in backend.asked)
+
+
+async def test_tools_without_a_decision_fail_the_response(lab: Lab) -> None:
+    backend = Scripted(hello())
+    async with policy_server(lambda asked: status(500, {}) if listing_of(asked) else ALLOW) as policy:
+        async with served(backend, policy.table("input"), tools=TABLES) as http:
+            answer = await http.post("/v1/responses", json={"model": "m", "input": "Hi", "tools": [LAB]})
+    assert answer.json()["error"]["code"] == "policy_unavailable"
+    assert backend.asked == []
