@@ -10,19 +10,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeVar
 
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from app.api.uvicorn.disconnect import BodyWriter, DisconnectWatch, body_writer
 from app.core.types.frozen import frozen
 
 T = TypeVar("T")
-
-SendCoroutine: TypeAlias = Callable[[Message], Coroutine[Any, None, None]]  # a `Send` that is an `async def`
-
-WRITTEN: Any = object()  # a write without waiting
 
 
 @frozen
@@ -266,14 +262,3 @@ class EventStream(Response, Generic[T]):
         if self._heartbeat_timer:
             self._heartbeat_timer.cancel()
             self._heartbeat_timer = None  # breaks a reference cycle
-
-
-async def resume(write: Coroutine[object, None, None], awaited: asyncio.Future[object] | None) -> None:
-    """Resume a write after its awaited future."""
-    try:
-        if awaited:
-            await asyncio.wait({awaited})
-    except asyncio.CancelledError:
-        write.close()
-        raise
-    await asyncio.ensure_future(write)

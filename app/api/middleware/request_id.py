@@ -98,7 +98,6 @@ class RequestId:
     ) -> None:
         start = time.perf_counter()
         state = scope.setdefault("state", {})
-        state.setdefault("send", send)  # as set by `HTTPProtocol`: lets a stream bypass the middleware
         status = 0
 
         async def send_with_id(message: Message) -> None:
@@ -124,7 +123,6 @@ class RequestId:
                 raise
             await unexpected(error, scope)(scope, receive, send_with_id)
         finally:
-            del state["send"]  # breaks a reference cycle: uvicorn's request refers to the state
             if self._metrics and status:
                 self._metrics.answered(scope["method"], _pattern(scope), status)
             if scope["method"] == "POST" and (raised := state.get(RAISED)):

@@ -13,8 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.api.errors import error_event, shutdown_error
 from app.api.passthrough.endpoints import PassedEndpoint
-from app.api.sse_response import WRITTEN, SendCoroutine, resume
-from app.api.uvicorn.disconnect import DisconnectWatch
+from app.api.uvicorn.disconnect import BodyWriter, DisconnectWatch, MessageWriter, body_writer
 from app.backends import Backend, RawAnswer, RawRequest, RefusedRequest
 from app.core.types import Usage
 from app.core.usage import usage_of
@@ -55,9 +54,8 @@ class PassthroughExchange:
         self._lifecycle = lifecycle
         self._max_seconds = max_seconds or None
         self._answer: RawAnswer | None = None
-        self._started = False  # whether the head has been sent
         self._streams = False  # whether the answer is an event stream
-        self._unsent = b""  # the piece that is being written to a slow client
+        self._writer: BodyWriter | None = None  # once the head has been sent
         self._watch: DisconnectWatch | None = None
         self._charged: Usage = {}
 
@@ -73,18 +71,18 @@ class PassthroughExchange:
         if received:
             self.watch()
         try:
-            await self._exchange(send, scope.get("state", {}).get("send", send))
+            await self._exchange(scope, send)
         except RefusedRequest as refusal:
             await _refused(refusal)(scope, receive, send)
         except asyncio.CancelledError:
             if self._watch and self._watch.disconnected and not task.uncancel():
-                if not self._started:
+                if self._writer is None:
                     await Response(status_code=499)(scope, receive, send)  # for the access log alone
                 return
             await self._end(scope, send, shutdown_error())
             raise
         except APIError as error:
-            if not self._started:
+            if self._writer is None:
                 raise
             await self._end(scope, send, error)
         finally:
@@ -97,7 +95,7 @@ class PassthroughExchange:
         if self._watch is None:
             self._watch = self._new_watch()
 
-    async def _exchange(self, send: Send, send_piece: SendCoroutine) -> None:
+    async def _exchange(self, scope: Scope, send: Send) -> None:
         lifecycle = self._lifecycle
         with lifecycle.watched(self._usage):
             exchange = self._backend.forward(self._request)
@@ -108,7 +106,7 @@ class PassthroughExchange:
                         self.watch()
                         if self._max_seconds:
                             limit.reschedule(asyncio.get_running_loop().time() + self._max_seconds)
-                        await self._write(answer, send, send_piece)
+                        await self._write(answer, scope, send)
                         lifecycle.response["status"] = "failed" if answer.failed() else "completed"
                         if self._watch:
                             self._watch.stop()  # a client that goes now has all of it
@@ -121,64 +119,52 @@ class PassthroughExchange:
         if line := log_context.request_line():
             line.level, line.fields = self._lifecycle.end_of_log(self._lifecycle.usage or None)
 
-    async def _write(self, answer: RawAnswer, send: Send, send_piece: SendCoroutine) -> None:
+    async def _write(self, answer: RawAnswer, scope: Scope, send: Send) -> None:
         """Write the answer; its head together with the first bytes of the body."""
         headers, piece = [*answer.headers], answer.first
         fields = dict(headers)
         if self._endpoint.anthropic and b"request-id" not in fields and (request_id := log_context.request_id()):
-            headers.append((b"request-id", request_id.encode("latin-1")))  # which its clients show
+            headers.append((b"request-id", request_id.encode("latin-1")))  # shown by its clients
         self._streams = fields.get(b"content-type", b"").startswith(b"text/event-stream")
         if self._streams:
             self._lifecycle.first = clock()
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        self._started = True
         length = fields.get(b"content-length", b"")
         left = int(length) - len(piece) if length.isdigit() else -1
-        complete = not piece or left == 0
-        self._unsent = piece
-        if complete:
+        self._writer = writer = MessageWriter(send) if length else body_writer(scope, send)
+        if not piece or left == 0:
             self._charge()
-        await send_piece({"type": "http.response.body", "body": piece, "more_body": not complete})
-        self._unsent = b""
-        if complete:
-            return
-        await self._write_rest(answer, send_piece, left)
-        self._charge()
-        self._lifecycle.last = clock()
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        else:
+            writer.write(piece)
+            await writer.drain()
+            await self._write_rest(answer, writer, left)
+            self._charge()
+            self._lifecycle.last = clock()
+            piece = b""
+        await send({"type": "http.response.body", "body": piece, "more_body": False})
 
-    async def _write_rest(self, answer: RawAnswer, send_piece: SendCoroutine, left: int) -> None:
-        """Write the other pieces; `left` is how many bytes they have, negative if the head does not tell."""
+    async def _write_rest(self, answer: RawAnswer, writer: BodyWriter, left: int) -> None:
+        """Write the other pieces; `left` is their size in bytes, negative if unknown."""
         last = _MESSAGE_STOP if self._endpoint.anthropic else _DONE
-        writing: asyncio.Future[None] | None = None  # a write that waits for the client
 
-        def take(piece: bytes) -> bool:
-            nonlocal left, writing
+        def write(piece: bytes) -> bool:
+            nonlocal left
             left -= len(piece)
             # Clients stop reading there. Not `in`, which first tries whether its operand is a number, and takes longer.
             if left == 0 or piece.find(last, -_LAST_SIZE) >= 0:
                 self._charge()
-            write = send_piece({"type": "http.response.body", "body": piece, "more_body": True})
-            if (awaited := next(write.__await__(), WRITTEN)) is WRITTEN:
-                return True
-            self._unsent = piece
-            writing = asyncio.ensure_future(resume(write, awaited))
-            return False
+            return writer.write(piece)
 
-        try:
-            while await answer.deliver(take):
-                if writing:
-                    await writing
-                    self._unsent = b""
-        finally:
-            if writing:
-                writing.cancel()
+        while await answer.deliver(write):
+            await writer.drain()
+        await writer.drain()
 
     async def _end(self, scope: Scope, send: Send, error: APIError) -> None:
         """End a started event stream with an error event."""
-        if self._started and self._streams:
-            body = self._unsent + b"\n\n" + error_event(error, scope)  # the last event may be there in part
-            await send({"type": "http.response.body", "body": body, "more_body": False})
+        if self._writer and self._streams:
+            self._writer.write(b"\n\n" + error_event(error, scope))  # after what may be part of an event
+            await self._writer.drain()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _charge(self) -> None:
         """Charge the usage of a whole answer, before its last bytes are sent."""

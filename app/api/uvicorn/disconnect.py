@@ -35,10 +35,10 @@ class ClientConnection(BodyWriter, Protocol):
 
 def body_writer(scope: Scope, send: Send) -> BodyWriter:
     """Return the request's connection if it is an `HTTPProtocol`, otherwise a writer with ASGI messages."""
-    return scope.get("state", {}).get(CONNECTION_KEY) or _MessageWriter(send)
+    return scope.get("state", {}).get(CONNECTION_KEY) or MessageWriter(send)
 
 
-class _MessageWriter:
+class MessageWriter:
     """Sends data as ASGI messages, which requires a coroutine."""
 
     def __init__(self, send: Send) -> None:

@@ -184,9 +184,7 @@ class HTTPProtocol(HttpToolsProtocol):
             on_response=self.on_response_complete,
         )
         self.headers = []  # trailers are collected separately
-        state = scope["state"]
-        state["send"] = cycle.send  # lets a stream bypass the middleware
-        state[CONNECTION_KEY] = self
+        scope["state"][CONNECTION_KEY] = self
         if before is None or before.response_complete:
             self._start_asgi_task(cycle, self.app)
         else:
