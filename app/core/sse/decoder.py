@@ -23,6 +23,7 @@ _TOO_MANY_VALUES = f"The backend sent more than {MAX_VALUES} JSON values in one 
 
 END: RawEvent = {"object": "done"}  # represents `data: [DONE]`
 
+_END_MARK = b"data: [DONE]"
 _PLAIN = b"data: {"  # the start of nearly all events
 
 # Not JSON, but sent by Python servers. The spec writes -9999.0 for "very unlikely".
@@ -93,7 +94,10 @@ class EventDecoder:
                 continue
             event = events[at]
             at += 1
-            if plain and event.startswith(_PLAIN):
+            if event == _END_MARK and not self._joiner.pending:
+                self._done = True
+                chunks.append(END)
+            elif plain and event.startswith(_PLAIN):
                 text = memoryview(event)[6:] if is_large else event[6:]
                 try:
                     chunk = orjson.loads(text)
@@ -105,12 +109,12 @@ class EventDecoder:
                 chunks.append(chunk)
                 if self._repeats and not is_large:
                     self._repeats.learn(event, chunk)
-                continue
-            quick = _two_lines(event) if self._named else None
-            made = self._event(event) if quick is None else [quick]
-            chunks += made
-            if self._named and self._repeats and len(made) == 1 and not is_large:
-                self._repeats.learn(event, made[0])
+            else:
+                quick = _two_lines(event) if self._named else None
+                made = self._event(event) if quick is None else [quick]
+                chunks += made
+                if self._named and self._repeats and len(made) == 1 and not is_large:
+                    self._repeats.learn(event, made[0])
         return chunks
 
     def _event(self, event: bytes) -> list[RawEvent]:

@@ -11,7 +11,7 @@ The result always equals parsing the whole event, because a match is the learned
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import takewhile
+from itertools import islice
 from typing import TypeAlias
 
 import orjson
@@ -45,9 +45,6 @@ ServerEvent: TypeAlias = RawEvent | RepeatedEvent
 # As an integer, because `in` with a bytes operand first tries to convert it to an integer, which is slow.
 _LINE_END = b"\n"[0]
 
-# Events per comparison: bounds its cost if a run is short.
-_AT_ONCE = 32
-
 # Consecutive patterns without a match before learning stops: some servers add random padding to chunks.
 _ATTEMPTS = 4
 
@@ -74,12 +71,17 @@ class PatternMatcher:
         Each event is a single line.
         """
         pattern = self._pattern
-        if pattern is None or not pattern.matches(events[start]):
+        if pattern is None:
             return None
-        run = [*events[start : start + _AT_ONCE]]
-        while not pattern.matches(run[-1]):  # such as the end of a stream: finish reason, usage, end mark
-            run.pop()
-        texts = _parsed(pattern.strings(run))
+        head, tail = pattern.head, pattern.tail
+        around = len(head) + len(tail)
+        strings = []
+        for event in islice(events, start, None) if start else events:
+            string = event.removeprefix(head).removesuffix(tail)
+            if len(string) + around != len(event):
+                break
+            strings.append(string)
+        texts = _parsed(strings) if strings else None
         if not texts:
             return None
         self._attempts = _ATTEMPTS
@@ -140,21 +142,6 @@ class EventPattern:
         # The bytes around the quoted string, in an event with its blank line.
         self.frame_head, self.frame_tail = head[:-1], tail[1:] + b"\n\n"
         self.frame_size = len(self.frame_head) + len(self.frame_tail)
-
-    def matches(self, event: bytes) -> bool:
-        """Return whether an event has these bytes around a string."""
-        around = len(self.head) + len(self.tail)
-        return len(event) >= around and event.startswith(self.head) and event.endswith(self.tail)
-
-    def strings(self, events: list[bytes]) -> list[bytes]:
-        """Return the strings of the events, of which the first and the last match, up to the first that does not."""
-        head, tail = self.head, self.tail
-        begin, end = len(head), -len(tail)
-        strings = [event[begin:end] for event in events]
-        # Compared all at once, without a Python call for each event.
-        if b"%b%b%b" % (head, (tail + b"\n" + head).join(strings), tail) != b"\n".join(events):
-            strings = [event[begin:end] for event in takewhile(self.matches, events)]
-        return strings
 
 
 def pattern_of(event: bytes, parsed: RawEvent, find_text: FindText) -> EventPattern | None:

@@ -81,6 +81,7 @@ class ChunkReader:
     def __init__(self, options: ResponseOptions) -> None:
         self._options = options
         self._beside_text = _BESIDE_TEXT.union(options.reasoning_fields)
+        self.finished = False  # whether any chunk had a finish reason
         self._usage: JSONObject | None = None
         self._has_output = False  # whether a delta had more than the role
         self._has_call = False  # whether `tool_calls` had a call
@@ -95,12 +96,13 @@ class ChunkReader:
             self._metadata = metadata
             deltas.append(AnswerMetadata(*map(_text, metadata)))
         choices = self._choices(chunk)
-        if usage := self._count(chunk, choices):
+        if (chunk.get("usage") or choices or "x_groq" in chunk) and (usage := self._count(chunk, choices)):
             deltas.append(UsageReported(usage))
         for choice in choices:
-            if delta := self._delta_of(choice):
+            if (choice.get("delta") or not self._has_output) and (delta := self._delta_of(choice)):
                 deltas += self._read_delta(delta, choice)
-            if reason := self._finish(choice):
+            if choice.get("finish_reason") and (reason := self._finish(choice)):
+                self.finished = True
                 deltas.append(Finished(reason, _stop_sequence(choice)))
         if ("citations" in chunk or "search_results" in chunk) and (sources := [*self._sources(chunk)]):
             deltas.append(SourcesCited(sources))
@@ -144,10 +146,12 @@ class ChunkReader:
         choices, which = chunk.get("choices"), self._options.choice_index
         if not choices or not isinstance(choices, list):
             return []
-        found = choices if type(choices[0]) is dict and len(choices) == 1 else json_objects(choices)
+        if len(choices) == 1 and type(choice := choices[0]) is dict:  # nearly always
+            return choices if which != "strict" or choice.get("index") in _FIRST else []
+        found = json_objects(choices)
         if which == "strict":
             found = [choice for choice in found if choice.get("index") in _FIRST]
-        return found if which == "merge" or len(found) == 1 else found[:1]
+        return found if which == "merge" else found[:1]
 
     def _count(self, chunk: RawEvent, choices: list[JSONObject]) -> JSONObject | None:
         """

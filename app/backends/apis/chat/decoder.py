@@ -42,7 +42,8 @@ class ChatDecoder(APIDecoder):
                 break
             else:
                 read = self._reader.read(event)
-                self._note(read)
+                if self._reader.finished:
+                    self._note(read)
                 deltas += read
         return deltas
 
