@@ -151,7 +151,7 @@ def _decode(data: bytes | str, source: str, max_values: int) -> object:
         document = data.encode() if isinstance(data, str) else data
         return loads_repaired(document.removeprefix(codecs.BOM_UTF8), _without_lone_surrogates)
     except TextsTooLarge as error:
-        message = f"The {source} has texts that take many times their size in memory. Send less at once."
+        message = f"The {source} contains strings that need many times their size in memory. Send less at once."
         raise InvalidRequest(message, code="request_too_large", status=413) from error
     except TooManyValues as error:
         message = f"The {source} has more than {max_values} JSON values (objects, arrays, strings, numbers)."

@@ -23,7 +23,7 @@ class TooManyValues(orjson.JSONDecodeError):
     """A document exceeds the limit on values; most callers treat it as invalid."""
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"more than {limit} values", "", 0)
+        super().__init__(f"more than {limit} JSON values", "", 0)
 
 
 def loads(data: bytes | str, limit: int = MAX_VALUES) -> object:
@@ -98,7 +98,7 @@ class TextsTooLarge(orjson.JSONDecodeError):
     """A document's strings use too much memory."""
 
     def __init__(self) -> None:
-        super().__init__("texts that take many times their size", "", 0)
+        super().__init__("strings that need many times their size in memory", "", 0)
 
 
 def loads_repaired(data: bytes, repair: Callable[[bytes], bytes]) -> object:

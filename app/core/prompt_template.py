@@ -37,8 +37,8 @@ class PromptTemplate:
         names = self.variables
         for name in values:
             if name not in names:
-                known = f" It has: {', '.join(names)}." if names else " It has none."
-                message = f"The prompt '{self.id}' has no variable '{name[:64]}'.{did_you_mean(name, names) or known}"
+                known = f" Its variables: {', '.join(names)}." if names else " It does not have variables."
+                message = f"Variable '{name[:64]}' of prompt '{self.id}' not found.{did_you_mean(name, names) or known}"
                 raise InvalidRequest(message, param=f"prompt.variables.{name[:64]}", code="unknown_variable")
         texts = {**self.defaults, **{name: _text(name, value) for name, value in values.items()}}
         for name in names:

@@ -91,7 +91,7 @@ def find_decisions(
             call_id = None if request_id in attempted else notes.get("call_id")
             approved[request_id] = ApprovedCall(requests[request_id], path, call_id, earlier.get(request_id))
     if len(approved) > MAX_APPROVED:
-        raise InvalidRequest(f"At most {MAX_APPROVED} calls can be approved in one request.", param="input")
+        raise InvalidRequest(f"Invalid 'input': must approve at most {MAX_APPROVED} calls.", param="input")
     return Decisions([*approved.values()], dict([*denied.items()][-MAX_DENIED:]))
 
 

@@ -168,8 +168,9 @@ def _is_dropped(part: Part, options: ContentOptions) -> bool:
 def check_known(content: object, input_index: int) -> None:
     """Raise `InvalidRequest` if all parts have unknown types; `input_index` is the item's input index."""
     if isinstance(content, list) and content and all(part["type"] not in PART_TYPES for part in content):
-        message = f"Invalid content: must have a part of a known type: {', '.join(sorted(PART_TYPES))}."
-        raise InvalidRequest(message, param=param_in_item(input_index, ".content"), code="invalid_value")
+        param = param_in_item(input_index, ".content")
+        message = f"Invalid '{param}': must contain a part of a known type: {', '.join(sorted(PART_TYPES))}."
+        raise InvalidRequest(message, param=param, code="invalid_value")
 
 
 def param_in_item(input_index: int, field: str) -> str:

@@ -19,7 +19,7 @@ from app.core.sse.framing import EventFramer
 from app.core.sse.repeats import PatternMatcher, RawEvent, ServerEvent
 from app.errors import BackendError
 
-_TOO_MANY_VALUES = f"The backend sent more than {MAX_VALUES} JSON values in one piece."
+_TOO_MANY_VALUES = f"The backend sent more than {MAX_VALUES} JSON values in a single event or document."
 
 END: RawEvent = {"object": "done"}  # represents `data: [DONE]`
 

@@ -11,7 +11,7 @@ from app.errors import BackendError
 # Limit for a buffered event, or for an answer in a single document. Real events with images or audio have a few million
 # bytes.
 MAX_EVENT_BYTES = 32 * 1024 * 1024
-TOO_LONG = f"The backend sent more than {MAX_EVENT_BYTES // 1024**2} MiB in one piece."
+TOO_LONG = f"The backend sent more than {MAX_EVENT_BYTES // 1024**2} MiB in a single event or document."
 
 _BOM = b"\xef\xbb\xbf"
 _BLOCK = 1024 * 1024  # bytes

@@ -455,7 +455,7 @@ class CreateResponse(RequestBody):
         try:
             check_values(*arguments)
         except TooManyValues as error:
-            raise ValueError(f"the arguments of the calls in 'input' have {error.msg} of JSON") from error
+            raise ValueError(f"the call arguments in 'input' contain {error.msg}") from error
         return self
 
 

@@ -174,7 +174,7 @@ class SQLiteStore:
                 "A SQLite store must have a file: write sqlite:///relative.db (three slashes) or sqlite:////absolute.db."
             )
         if path == ":memory:":
-            raise ValueError("For a store in memory write memory://")
+            raise ValueError("A SQLite store must have a file: for a store in memory write memory://")
         options = read_options(parts.query, {"busy_timeout": seconds, "synchronous": _SYNCHRONOUS})
         return cls(path, ttl=ttl, clock=clock, **options)
 
