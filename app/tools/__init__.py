@@ -363,7 +363,7 @@ class DetailedTool(Protocol):
     """A hosted tool that describes its working parts."""
 
     def details(self) -> Mapping[str, str]:
-        """Return readable descriptions from `check`, by the part's name."""
+        """Return readable descriptions from `check`, by part name."""
         ...
 
 

@@ -208,7 +208,7 @@ def checked_url(url: str, *, allowed: Sequence[URLPattern] | None = None, reach:
 
 def urls_equivalent(url: str, known: str | None) -> bool:
     """
-    Return whether a server may treat a URL like a `known` URL with a different spelling.
+    Return whether a server may treat a URL as the `known` URL, regardless of spelling.
 
     If the known URL has a query, the query must be equal; otherwise queries are ignored.
     """

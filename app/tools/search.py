@@ -23,12 +23,13 @@ _MAX_LIMIT = 20
 
 
 class ToolSearch:
-    """The hosted tool `tool_search`. Always available, since it only reads the request's own declarations."""
+    """
+    The hosted tool `tool_search`. Always available, and without rights, since it only reads the request's declarations.
+    """
 
     types = ("tool_search",)
 
     def rights(self, declaration: Mapping[str, object]) -> Sequence[str]:
-        """No rights are required: every key may search the tools it declares."""
         return ()
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSearchSession] | None:

@@ -54,7 +54,6 @@ class SavedFiles:
 
 
 async def _packed(sandbox: Sandbox, *, first: bool) -> bytes:
-    """Return the next part of the stream; raises `SandboxEnded`."""
     answer = await sandbox.request("pack", within=_WITHIN, first=first, size=_PIECE)
     try:
         return base64.b64decode(str(answer.get("data", "")), validate=True)

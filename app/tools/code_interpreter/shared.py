@@ -136,7 +136,6 @@ class SharedContainers(Containers):
 
     @asynccontextmanager
     async def use(self, container: Container) -> AsyncIterator[SandboxChannel]:
-        """Open a container's sandbox, here or on the host."""
         host = await self._connect()
         if isinstance(host, LocalContainers):
             async with host.use(await host.get(container.owner, container.id)) as sandbox:
@@ -289,7 +288,6 @@ _FIELDS = ("id", "owner", "name", "created_at", "last_active_at", "idle_minutes"
 
 
 def _plain(result: object) -> object:
-    """Convert an operation's result to JSON types."""
     if not isinstance(result, Container):
         return result
     return {name: getattr(result, name) for name in _FIELDS} | {"skills": [[*skill] for skill in result.skills]}

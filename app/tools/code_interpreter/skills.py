@@ -152,7 +152,6 @@ class SkillFolder:
         return Skill(skill.name, skill.description, str(target))
 
     def _unpack(self, files: Mapping[str, bytes], target: Path) -> None:
-        """Write a skill's files into a new folder."""
         self._make_room(sum(map(len, files.values())))
         with tempfile.TemporaryDirectory(prefix=".", dir=self._root()) as temporary:
             fresh = Path(temporary) / "skill"

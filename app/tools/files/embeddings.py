@@ -63,7 +63,6 @@ class Embeddings:
         return await self._embed([self._query_prefix + text for text in texts], account, attempts=1)
 
     async def check(self) -> str | None:
-        """Return the model's error, or None if it works."""
         try:
             await self.queries(["test"])
         except EmbeddingsUnavailable as error:

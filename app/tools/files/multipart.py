@@ -262,7 +262,6 @@ class PartWriter(ContentWriter):
         self._max_owner_bytes = max_owner_bytes
 
     async def finish(self) -> UploadPart:
-        """Add the part to its upload; raises `InvalidRequest`."""
         if not self.bytes:
             raise InvalidRequest("Invalid 'data': must not be empty.", param="data")
         await self.flush()

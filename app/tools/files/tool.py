@@ -93,7 +93,6 @@ class FileSearch:
 
     @classmethod
     def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> FileSearch:
-        """Create the tool; raises `ValueError` for an invalid table."""
         settings = FileSearchSettings.from_table(table, host.environment)
         if settings.store_url == host.store_url and host.store_url.startswith("sqlite:"):
             raise ValueError("store_url: must be a different file from that of ANTIPHON_STORE_URL")

@@ -70,7 +70,6 @@ class MCPTool:
         return cls(read_settings(table, host.environment, host.directory), host.max_result_chars)
 
     def declarations(self, key_names: Collection[str]) -> list[dict[str, object]]:
-        """Return a declaration for each declared server that the caller may use."""
         servers = self._settings.servers.items()
         return [{"type": "mcp", "server_label": name} for name, server in servers if server.serves(key_names)]
 
@@ -190,7 +189,6 @@ class MCPTool:
         return None
 
     def details(self) -> Mapping[str, str]:
-        """Return descriptions of the servers that `check` reached."""
         return self._details
 
     async def aclose(self) -> None:
@@ -277,7 +275,6 @@ def _is_header_value(value: str) -> bool:
 
 
 def _validated(adapter: TypeAdapter[T], declaration: Declaration, field: str, default: T) -> T:
-    """Return a validated field from a declaration, or the default; raises `InvalidRequest`."""
     value = declaration.tool.get(field)
     if value is None:
         return default

@@ -106,7 +106,6 @@ class MCPCodeInterpreter:
         return MCPCodeSession(self._settings, self._address, declaration, container, self._max_chars, self._pool)
 
     async def check(self) -> Mapping[str, str | None]:
-        """Connect to the server, and check that it has a tool for code."""
         try:
             code_function(await tools_of(self._address), self._settings.function)
         except MCPFailure as failure:

@@ -211,7 +211,6 @@ class MCPSettings(_Settings):
 
     @property
     def reach(self) -> Reach:
-        """The address range that callers' URLs may resolve to."""
         return "private" if self.allow_private else "public"
 
     def check_url(self, url: str) -> None:

@@ -120,7 +120,6 @@ class WebSearchTool:
         return WebSearchSession(self._provider, pages, declaration, declared)
 
     async def check(self) -> Mapping[str, str | None]:
-        """Run a test search; return its error, or None."""
         try:
             await self._provider.search(SearchQuery("weather", count=1))
         except SearchFailed as error:
@@ -204,7 +203,6 @@ class WebSearchSession:
         return Outcome(output, {"action": action}, sources=[_source(page.url, page.title)])
 
     async def find_in_page(self, arguments: Mapping[str, object]) -> Outcome:
-        """Find a text in a page, and return the matches with their context."""
         url, pattern = (str(arguments.get(name) or "") for name in ("url", "pattern"))
         action = {"type": "find_in_page", "url": url, "pattern": pattern}
         if not pattern.strip() or len(pattern) > MAX_PATTERN_CHARS:

@@ -90,7 +90,6 @@ class Sandbox:
             raise
 
     async def _stop(self, answer: asyncio.Task[JSONObject]) -> JSONObject:
-        """Stop the running call, and return its answer; raises `SandboxEnded`."""
         try:
             await self._send({"op": "stop"})
             async with asyncio.timeout(STOP_GRACE):

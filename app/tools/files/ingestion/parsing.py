@@ -83,7 +83,6 @@ def read_text(path: Path, filename: str) -> str:
 
 
 def _reader(path: Path, filename: str) -> Callable[[Path], Iterator[str]]:
-    """Choose a file's reader by suffix, or by its first bytes."""
     if read := _READERS.get(Path(filename.lower()).suffix):
         return read
     with path.open("rb") as file:

@@ -28,7 +28,6 @@ class PostgresDatabase(PostgresClient):
         return await super().fetch(query, *map(storable, arguments), idempotent=idempotent)
 
     async def prepare_vectors(self) -> None:
-        """Create the embeddings table, unless it exists; raises `NoVectorsError`."""
         if self._has_vectors:
             return
 
@@ -44,7 +43,6 @@ class PostgresDatabase(PostgresClient):
         self._has_vectors = True
 
     def unavailable(self, reason: str) -> APIError:
-        """Log the reason, and return the error to raise."""
         return self._outage.begins(reason)
 
     async def _migrate(self, connection: Connection) -> None:

@@ -159,7 +159,6 @@ class PostgresIndex:
     async def search(
         self, store: str, search_query: Query, limit: int, files: Sequence[int] | None
     ) -> list[FoundChunk]:
-        """Return the best `limit` chunks by keywords and the best by embedding, in these files, or in all (None)."""
         scores, similarities = await asyncio.gather(
             self._by_words(store, search_query.text, limit, files),
             self._by_vector(store, search_query, limit, files),
@@ -178,11 +177,7 @@ class PostgresIndex:
         ]
 
     async def _by_words(self, store: str, text: str, limit: int, files: Sequence[int] | None) -> dict[ChunkKey, float]:
-        """
-        Return the best chunks by BM25, scored from 0 to 1 as a fraction of the highest possible score.
-
-        Some frequent words may be dropped: see `terms_within_posting_budget`.
-        """
+        """Return the best chunks by BM25, scored from 0 to 1 as a fraction of the highest possible score."""
         wanted = [*dict.fromkeys(stems for term in terms(text) if (stems := stem(term)))]
         if not wanted:
             return {}
@@ -211,7 +206,6 @@ class PostgresIndex:
         return {ChunkKey(file, number): min(1.0, score / maximum) for file, number, score in rows}
 
     async def _counts(self, store: str, wanted: Sequence[str], most: int) -> dict[str, int]:
-        """Return the number of chunks with each term, at most `most`."""
         hashes = [hashed(store, term, frequency) for term in wanted for frequency in FREQUENCIES]
         ((counts,),) = await self._db.fetch(_COUNT, hashes, len(FREQUENCIES), most, idempotent=True)
         return dict(zip(wanted, counts, strict=True))
@@ -219,7 +213,6 @@ class PostgresIndex:
     async def _by_vector(
         self, store: str, search_query: Query, limit: int, files: Sequence[int] | None
     ) -> dict[ChunkKey, float]:
-        """Return the nearest chunks with their cosine similarity, clipped to 0..1."""
         if search_query.vector is None:
             return {}
         await self._prepare_vectors()

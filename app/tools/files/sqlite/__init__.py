@@ -162,7 +162,6 @@ class SQLiteFileStore(SQLFileStore):
         await self._objects.check()
 
     async def aclose(self) -> None:
-        """Close the database, after pending writes."""
         await self.vector_stores.aclose()
         await self._db.aclose()
 

@@ -92,7 +92,6 @@ class Index:
             return [text for (text,) in query(db, f"SELECT text FROM chunks {_OF_FILE} ORDER BY id", _range(file))]
 
     def search(self, search_query: Query, limit: int, files: Collection[int] | None) -> list[FoundChunk]:
-        """Return the best `limit` chunks by keywords and the best by embedding, in these files, or in all (None)."""
         if not self._path.exists():
             return []
         with self._open() as db:
@@ -135,11 +134,7 @@ def delete_index(path: Path) -> None:
 
 
 def _by_words(db: apsw.Connection, text: str, limit: int, files: str | None) -> dict[int, float]:
-    """
-    Return the best chunks by BM25, scored from 0 to 1 as a fraction of the highest possible score.
-
-    Some frequent words may be dropped: see `terms_within_posting_budget`.
-    """
+    """Return the best chunks by BM25, scored from 0 to 1 as a fraction of the highest possible score."""
     counts = {term: _count(db, term, MAX_POSTINGS + 1) for term in terms(text)}
     total = query(db, "SELECT count(*) FROM words_docsize")[0][0]  # a small row per chunk
     used = terms_within_posting_budget(counts)
@@ -178,12 +173,10 @@ def _phrase(term: str) -> str:
 
 
 def _fts5_weight(total: int, count: int) -> float:
-    """FTS5's inverse document frequency."""
     return max(math.log((total - count + 0.5) / (count + 0.5)), 1e-6)
 
 
 def _by_vector(db: apsw.Connection, vector: bytes, limit: int, files: str | None) -> dict[int, float]:
-    """Return the nearest chunks with their cosine similarity, clipped to 0..1."""
     values: dict[str, object] = {"vector": vector, "files": files, "limit": limit, "sample": limit * OVERSAMPLING}
     where = "" if files is None else f"WHERE id >> {NUMBER_BITS} IN (SELECT value FROM json_each(:files))"
     if query(db, f"SELECT count(*) FROM (SELECT 1 FROM codes {where} LIMIT {EXACT + 1})", values)[0][0] > EXACT:

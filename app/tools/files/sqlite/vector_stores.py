@@ -159,11 +159,9 @@ class SQLiteVectorStores(SQLVectorStores):
                 await self._in_thread(partial(delete_index, path))
 
     async def aclose(self) -> None:
-        """Stop the threads, after running calls have ended."""
         await asyncio.to_thread(self._threads.shutdown)
 
     async def _update_claimed(self, job: Job, changes: str, **values: object) -> bool:
-        """Update a claimed file's row; return False, without changes, if the claim was lost."""
         where = "row = :row AND claim = :claim AND status = 'in_progress'"
         statement = f"UPDATE store_files SET {changes} WHERE {where} RETURNING row"
         values |= {"row": job.row, "claim": job.claim}

@@ -210,7 +210,6 @@ class VectorStores:
     async def add_batch(
         self, owner: str, store_id: str, body: CreateBatch, access: KeyAccess = UNRESTRICTED
     ) -> dict[str, object]:
-        """Add files to a store, and queue them for indexing."""
         self._check_model(access, "files" if body.files is not None else "file_ids")
         store = await self._store(owner, store_id)
         batch_id = _new_id("vsfb")
