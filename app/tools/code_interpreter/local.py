@@ -287,8 +287,8 @@ class LocalContainers(Containers):
                 return
             try:
                 async with asyncio.timeout(SAVE_SECONDS):
-                    most = 2 * self.settings.disk + _SAVED_OVERHEAD * len(container.files)
-                    container.saved = await SavedFiles.save(container.sandbox, most)
+                    max_bytes = 2 * self.settings.disk + _SAVED_OVERHEAD * len(container.files)
+                    container.saved = await SavedFiles.save(container.sandbox, max_bytes)
                 container.state_loss = "variables"
             except (SandboxEnded, OSError) as error:  # includes TimeoutError
                 logger.warning("container files not saved", extra={"reason": str(error) or type(error).__name__})

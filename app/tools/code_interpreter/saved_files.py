@@ -15,7 +15,7 @@ from typing import IO
 from app.tools.code_interpreter.bubblewrap.process import Sandbox, SandboxEnded
 
 _PIECE = 1024 * 1024  # bytes per request
-_WITHIN = 60.0  # seconds per request
+_TIMEOUT = 60.0  # seconds per request
 
 
 class SavedFiles:
@@ -24,13 +24,13 @@ class SavedFiles:
         self.size = 0  # bytes
 
     @classmethod
-    async def save(cls, sandbox: Sandbox, most: int) -> SavedFiles:
-        """Save a sandbox's files, at most `most` bytes packed; raises `SandboxEnded` and `OSError`."""
+    async def save(cls, sandbox: Sandbox, max_bytes: int) -> SavedFiles:
+        """Save a sandbox's files, at most `max_bytes` packed; raises `SandboxEnded` and `OSError`."""
         saved = cls(await asyncio.to_thread(tempfile.TemporaryFile, prefix="antiphon-container-"))
         try:
             while data := await _packed(sandbox, first=not saved.size):
                 saved.size += len(data)
-                if saved.size > most:
+                if saved.size > max_bytes:
                     raise OSError("container files are too large to save")
                 await asyncio.to_thread(saved._file.write, data)
         except BaseException:
@@ -45,7 +45,7 @@ class SavedFiles:
         while data:
             data = await asyncio.to_thread(self._file.read, _PIECE)
             piece = {"data": base64.b64encode(data).decode()} if data else {}
-            answer = await sandbox.request("unpack", within=_WITHIN, **piece)
+            answer = await sandbox.request("unpack", within=_TIMEOUT, **piece)
             if "error" in answer:
                 raise OSError(f"container files could not be restored: {str(answer['error'])[:100]}")
 
@@ -54,7 +54,7 @@ class SavedFiles:
 
 
 async def _packed(sandbox: Sandbox, *, first: bool) -> bytes:
-    answer = await sandbox.request("pack", within=_WITHIN, first=first, size=_PIECE)
+    answer = await sandbox.request("pack", within=_TIMEOUT, first=first, size=_PIECE)
     try:
         return base64.b64decode(str(answer.get("data", "")), validate=True)
     except binascii.Error:

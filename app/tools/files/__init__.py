@@ -181,6 +181,6 @@ def new_file_id() -> str:
     return f"file-{secrets.token_hex(12)}"
 
 
-def no_such_file(file_id: str, param: str = "id") -> NotFound:
+def file_not_found(file_id: str, param: str = "id") -> NotFound:
     """The error for a file id in the field `param` that is unknown, expired or another owner's."""
     return NotFound(f"No such File object: {file_id}", param=param)

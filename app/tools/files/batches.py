@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from app.core.types import JSONObject
 from app.core.types.request import WITHOUT_NUL, Metadata
 from app.errors import InvalidRequest, NotFound
-from app.tools.files import File, FileStore, Page, no_such_file
+from app.tools.files import File, FileStore, Page, file_not_found
 from app.tools.files.multipart import FileExpiry
 from app.tools.files.uploads import BATCH_LIFETIME, list_page
 
@@ -142,8 +142,8 @@ class BatchRecords(Protocol):
         """End a claimed batch with an invalid file."""
         ...
 
-    async def claim_requests(self, worker: str, lease: float, most: int) -> Sequence[ClaimedRequest]:
-        """Claim requests, taking turns between owners. At most `most` run at once in all processes."""
+    async def claim_requests(self, worker: str, lease: float, max_running: int) -> Sequence[ClaimedRequest]:
+        """Claim requests, taking turns between owners. At most `max_running` run at once in all processes."""
         ...
 
     async def renew(
@@ -194,7 +194,7 @@ class Batches:
         """Create a batch, charged to the key named `key`; raises `InvalidRequest`."""
         file = await self.store.file(owner, body.input_file_id)
         if file is None:
-            raise no_such_file(body.input_file_id, "input_file_id")
+            raise file_not_found(body.input_file_id, "input_file_id")
         if file.purpose != "batch":
             message = f"The file must have the purpose 'batch', not '{file.purpose}'."
             raise InvalidRequest(message, param="input_file_id")

@@ -214,16 +214,16 @@ class SQLBatches:
 
         return await self._tables.run(steps)
 
-    async def claim_requests(self, worker: str, lease: float, most: int) -> Sequence[ClaimedRequest]:
+    async def claim_requests(self, worker: str, lease: float, max_running: int) -> Sequence[ClaimedRequest]:
         if not await self._tables.fetch(f"{_OPEN} LIMIT 1"):
             return []
-        if sum(row[1] for row in await self._tables.fetch(_RUNNING)) >= most:
+        if sum(row[1] for row in await self._tables.fetch(_RUNNING)) >= max_running:
             return []  # without the lock, which blocks all processes
 
         def steps() -> Steps[Sequence[ClaimedRequest]]:
             yield from self._tables.advisory_lock("batches")
             running = {str(row[0]): int(row[1]) for row in (yield Statement(_RUNNING))}
-            free = min(most - sum(running.values()), CLAIMED)
+            free = min(max_running - sum(running.values()), CLAIMED)
             batches: dict[str, str] = {row[0]: row[1] for row in (yield Statement(_OPEN))}
             of_owners = Counter[str]()
             for batch_id, owner in batches.items():

@@ -11,7 +11,7 @@ from app.core.types import with_fields
 from app.core.types.content import IMAGES
 from app.core.types.request import Item, Part
 from app.errors import InvalidRequest, NotFound, Warnings
-from app.tools.files import File, FileStore, no_such_file
+from app.tools.files import File, FileStore, file_not_found
 
 MAX_INPUT_FILE_BYTES = 32 * 1024 * 1024  # total per request; held in memory and sent to the backend
 
@@ -43,7 +43,7 @@ class StoredFiles:
             changed = {}
             for field in _FIELDS:
                 parts = item.get(field)
-                if not isinstance(parts, list) or not any(map(_names_a_file, parts)):
+                if not isinstance(parts, list) or not any(map(_references_file, parts)):
                     continue
                 param_path = param_paths.get(id(item))
                 field_path = None if param_path is None else f"{param_path}.{field}"
@@ -55,7 +55,7 @@ class StoredFiles:
         return resolved
 
 
-def _names_a_file(part: object) -> bool:
+def _references_file(part: object) -> bool:
     """Return whether a part contains a file id, and neither content nor a URL."""
     return (
         isinstance(part, dict)
@@ -75,7 +75,7 @@ class _Reader:
 
     async def part(self, part: Part, param: str | None, warnings: Warnings) -> Part:
         """Return a part with its file's content. `param` is its field for errors; None in an earlier turn."""
-        if not _names_a_file(part):
+        if not _references_file(part):
             return part
         file_id = str(part["file_id"])
         try:
@@ -92,7 +92,7 @@ class _Reader:
         if file_id not in self._read:
             file = await self._store.file(self._owner, file_id)
             if file is None:
-                raise no_such_file(file_id)
+                raise file_not_found(file_id)
             if file.bytes > self._budget:
                 message = (
                     f"The files in a request must have at most {MAX_INPUT_FILE_BYTES} bytes in total. "

@@ -89,12 +89,12 @@ class UploadRecords(Protocol):
         """Return an upload, or None if it does not exist. Overdue uploads have the status `expired`."""
         ...
 
-    async def add_part(self, part: UploadPart, most: int, limit: int | None = None) -> str | None:
+    async def add_part(self, part: UploadPart, max_bytes: int, limit: int | None = None) -> str | None:
         """
         Add a part whose content was written. Returns None, or a refusal:
 
         - `not_pending`: the upload has ended
-        - `too_large`: the parts would exceed `most` bytes
+        - `too_large`: the parts would exceed `max_bytes`
         - `full`: the owner's files would exceed `limit` bytes
         """
         ...
@@ -267,12 +267,14 @@ class PartWriter(ContentWriter):
         await self.flush()
         part = UploadPart(self.id, self._upload.id, self.bytes, int(self._clock()))
         # Twice the file size and more, since clients resend a part after losing the response.
-        most = 2 * self._upload.bytes + MAX_PART_BYTES
-        refusal = await self._records.add_part(part, most, self._max_owner_bytes)
+        max_bytes = 2 * self._upload.bytes + MAX_PART_BYTES
+        refusal = await self._records.add_part(part, max_bytes, self._max_owner_bytes)
         if refusal == "full":
             raise storage_full(self._max_owner_bytes, "data")
         if refusal == "too_large":
-            message = f"The parts must not exceed {most} bytes in total, including resent ones. Create a new upload."
+            message = (
+                f"The parts must not exceed {max_bytes} bytes in total, including resent ones. Create a new upload."
+            )
             raise InvalidRequest(message, param="data")
         if refusal:
             raise InvalidRequest("The upload has already ended.", param="upload_id")

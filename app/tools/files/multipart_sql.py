@@ -114,7 +114,7 @@ class SQLUploads:
         rows = await self._tables.fetch(f"{_UPLOAD} WHERE id = $1 AND owner = $2", upload_id, owner)
         return MultipartUpload(*rows[0]) if rows else None
 
-    async def add_part(self, part: UploadPart, most: int, limit: int | None = None) -> str | None:
+    async def add_part(self, part: UploadPart, max_bytes: int, limit: int | None = None) -> str | None:
         def steps() -> Steps[str | None]:
             where = f"WHERE id = $1 AND {_PENDING}"
             select = f"SELECT owner, bytes, received FROM antiphon_multipart_uploads {where} FOR UPDATE"
@@ -122,7 +122,7 @@ class SQLUploads:
             if not rows:
                 return "not_pending"
             ((owner, size, received),) = rows
-            if received + part.bytes > most:
+            if received + part.bytes > max_bytes:
                 return "too_large"
             more = max(received + part.bytes, size) - max(received, size)  # not yet counted as stored
             if more and not (yield from within_limit(self._tables, owner, more, limit)):

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from app.errors import InvalidRequest
-from app.tools.files import PIECE, File, FileStore, Page, new_file_id, no_such_file
+from app.tools.files import PIECE, File, FileStore, Page, file_not_found, new_file_id
 
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
 MIN_LIFETIME, MAX_LIFETIME = 3600, 30 * 86400  # seconds; range for `expires_after`
@@ -48,7 +48,7 @@ class Files:
     async def file(self, file_id: str, owner: str) -> File:
         file = await self._store.file(owner, file_id)
         if file is None:
-            raise no_such_file(file_id)
+            raise file_not_found(file_id)
         return file
 
     def content(self, file: File) -> AsyncIterator[bytes]:
@@ -57,7 +57,7 @@ class Files:
     async def delete(self, file_id: str, owner: str) -> dict[str, object]:
         """Delete a file, also from vector stores."""
         if not await self._store.delete(owner, file_id):
-            raise no_such_file(file_id)
+            raise file_not_found(file_id)
         return {"id": file_id, "object": "file", "deleted": True}
 
 

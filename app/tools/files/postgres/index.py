@@ -205,9 +205,9 @@ class PostgresIndex:
         maximum = highest_score(total, counts)
         return {ChunkKey(file, number): min(1.0, score / maximum) for file, number, score in rows}
 
-    async def _counts(self, store: str, wanted: Sequence[str], most: int) -> dict[str, int]:
+    async def _counts(self, store: str, wanted: Sequence[str], limit: int) -> dict[str, int]:
         hashes = [hashed(store, term, frequency) for term in wanted for frequency in FREQUENCIES]
-        ((counts,),) = await self._db.fetch(_COUNT, hashes, len(FREQUENCIES), most, idempotent=True)
+        ((counts,),) = await self._db.fetch(_COUNT, hashes, len(FREQUENCIES), limit, idempotent=True)
         return dict(zip(wanted, counts, strict=True))
 
     async def _by_vector(

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from app.core.access import UNRESTRICTED, KeyAccess
 from app.errors import InvalidRequest, NotFound
 from app.tools import Account
-from app.tools.files import Page, no_such_file
+from app.tools.files import Page, file_not_found
 from app.tools.files.embeddings import Embeddings, EmbeddingsUnavailable
 from app.tools.files.uploads import list_page
 from app.tools.files.vector_stores.filters import ComparisonFilter, CompoundFilter, predicate
@@ -108,13 +108,13 @@ class VectorStores:
         if "expires_after" in body.model_fields_set:
             changes["expires_days"] = body.expires_after.days if body.expires_after else None
         if not await self._records.update(owner, store_id, changes):
-            raise _no_such_store(store_id)
+            raise _store_not_found(store_id)
         return await self.retrieve(owner, store_id)
 
     async def delete(self, owner: str, store_id: str) -> dict[str, object]:
         """Delete a store, but not its files."""
         if not await self._records.delete(owner, store_id):
-            raise _no_such_store(store_id)
+            raise _store_not_found(store_id)
         return {"id": store_id, "object": "vector_store.deleted", "deleted": True}
 
     async def search(
@@ -187,13 +187,13 @@ class VectorStores:
     async def update_file(self, owner: str, store_id: str, file_id: str, body: UpdateFile) -> dict[str, object]:
         store = await self._store(owner, store_id)
         if not await self._records.set_attributes(store, file_id, body.attributes or {}):
-            raise no_such_file(file_id)
+            raise file_not_found(file_id)
         return (await self._file(store, file_id)).resource()
 
     async def remove_file(self, owner: str, store_id: str, file_id: str) -> dict[str, object]:
         """Remove a file from a store without deleting it."""
         if not await self._records.remove(await self._store(owner, store_id), file_id):
-            raise no_such_file(file_id)
+            raise file_not_found(file_id)
         return {"id": file_id, "object": "vector_store.file.deleted", "deleted": True}
 
     async def file_content(self, owner: str, store_id: str, file_id: str) -> dict[str, object]:
@@ -231,7 +231,7 @@ class VectorStores:
     async def _store(self, owner: str, store_id: str) -> VectorStore:
         store = await self._records.get(owner, store_id)
         if store is None:
-            raise _no_such_store(store_id)
+            raise _store_not_found(store_id)
         return store
 
     async def searchable(self, owner: str, store_id: str) -> VectorStore:
@@ -260,7 +260,7 @@ class VectorStores:
     async def _file(self, store: VectorStore, file_id: str) -> StoreFile:
         file = await self._records.file(store, file_id)
         if file is None:
-            raise no_such_file(file_id)
+            raise file_not_found(file_id)
         return file
 
     async def _batch(self, store: VectorStore, batch_id: str) -> dict[str, object]:
@@ -294,14 +294,14 @@ def _report_unknown_file(files: Sequence[NewStoreFile], param_paths: Sequence[st
     try:
         yield
     except UnknownFiles as error:
-        raise no_such_file(files[error.index].id, param_paths[error.index]) from None
+        raise file_not_found(files[error.index].id, param_paths[error.index]) from None
 
 
 def _new_id(prefix: str) -> str:
     return f"{prefix}_{secrets.token_hex(16)}"
 
 
-def _no_such_store(store_id: str) -> NotFound:
+def _store_not_found(store_id: str) -> NotFound:
     return NotFound(f"Vector store with id '{store_id}' not found.", param="vector_store_id")
 
 
