@@ -58,7 +58,7 @@ class ResponseWrites(RequestResponseCycle):
 
     def _write_head(self) -> None:
         """Write a head whose body has not followed at once."""
-        if self._head:
+        if self._head and not self.transport.is_closing():
             self.transport.write(self._head)
             self._head = b""
 
