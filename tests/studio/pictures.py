@@ -57,6 +57,7 @@ async def for_readme(browser: Browser, url: str) -> None:
             await studio.suggest("Stream some Markdown")
             await studio.inspect("Events")
             await studio.page.mouse.move(0, 0)
+            await studio.page.evaluate("document.fonts.ready")
             await studio.page.screenshot(path=DOCS / f"studio{suffix}.png")
             await studio.go("Responses")
             await studio.page.locator(".log .rows a").nth(20).wait_for()
@@ -147,6 +148,7 @@ async def _tour(studio: Studio, start: Path) -> None:
 
     async def take(name: str) -> None:
         await page.mouse.move(0, 0)
+        await page.evaluate("document.fonts.ready")
         await page.screenshot(path=f"{start}-{name}.png")
 
     await page.get_by_role("button", name="Think first").wait_for()
