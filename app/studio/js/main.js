@@ -17,7 +17,7 @@ const talk = new Talk({ onmodel: chooseModel });
 let models = []; // as the server lists them
 
 // The loaded views by the first part of their address: `#/name/argument`. Each is the section of that id in the page,
-// and has show(argument or null, query), hide(), and reset(), for when there is another key.
+// and has show(argument or null, query), hide(), and reset(), called after a key change.
 /** @type {Object<string, any>} */
 const VIEWS = { talk };
 let loading = null; // the promise of the views other than Talk

@@ -122,8 +122,8 @@ export async function stream(path, { method = "GET", body, signal } = {}) {
 /** @returns {AsyncGenerator<[string, any][]>} */
 async function* none() {}
 
-// Parses in batches of some `SLICE` ms. Between two, the browser can draw and hear its user: reads that are there already
-// would else follow one another without a pause.
+// Parses in batches of some `SLICE` ms. Between batches, the browser can draw and handle input: buffered reads would
+// otherwise follow one another without a pause.
 /** @returns {AsyncGenerator<[string, any][]>} */
 async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();

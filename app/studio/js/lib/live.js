@@ -39,7 +39,7 @@ export class LiveResponse {
     return TERMINAL.has(this.response?.status);
   }
 
-  // A response that is there already.
+  // A stored response.
   static of(response) {
     const live = new LiveResponse();
     live.#take(response);
