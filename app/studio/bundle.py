@@ -1,7 +1,7 @@
 """
 Concatenate the studio's modules and style sheets, to save requests.
 
-There is no build: the files run in a browser as they are, and are concatenated when a server first sends the page.
+Without a build step: browsers can run the files unchanged. They are concatenated when a server first sends the page.
 Modules use a subset of the syntax, which `concatenated` checks: named imports and exports at the start of a line,
 without cycles. Each module becomes a function that returns its exports; vendored modules are imported as they are.
 """

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Route, expect
 
 from tests.studio.browser import Studio
 from tests.support.serving import antiphon
@@ -59,6 +60,30 @@ async def test_files_are_uploaded_into_a_new_vector_store_indexed_searched_and_r
     await page.get_by_role("button", name="Delete Handbook").click()
     await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     await expect(page.get_by_text("No vector stores yet.", exact=True)).to_be_visible()
+
+
+async def test_store_that_was_left_while_it_loads_asks_for_no_more(studio: Studio) -> None:
+    page = studio.page
+    async with httpx.AsyncClient(base_url=f"{studio.url}/v1", headers=studio.headers, timeout=60) as http:
+        store = (await http.post("/vector_stores", json={"name": "Handbook"})).json()["id"]
+        sent = {"file": ("guide.txt", b"Bread needs yeast.", "text/plain")}
+        file = (await http.post("/files", data={"purpose": "assistants"}, files=sent)).json()["id"]
+        await http.post(f"/vector_stores/{store}/files", json={"file_id": file})
+    left = asyncio.Event()
+    asked: list[str] = []
+
+    async def hold(route: Route) -> None:
+        await left.wait()
+        await route.continue_()
+
+    await page.route(f"**/v1/vector_stores/{store}/files?*", hold)
+    page.on("request", lambda request: asked.append(request.url))
+    async with page.expect_response(f"**/v1/vector_stores/{store}/files?*"):
+        await page.goto(f"{studio.url}/studio#/files/{store}")
+        await studio.go("Talk")
+        left.set()
+    await studio.say("Say hello.")  # whatever followed the response would have been requested by now
+    assert f"{studio.url}/v1/files/{file}" not in asked and any("/responses" in url for url in asked)
 
 
 async def test_upload_that_is_refused_says_why_and_can_be_dismissed(browser: Browser, tmp_path: Path) -> None:

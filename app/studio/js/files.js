@@ -160,6 +160,7 @@ export class Files {
   async #store(id) {
     const path = `vector_stores/${encodeURIComponent(id)}`;
     const [store, files] = await Promise.all([getJson(path), getJson(`${path}/files?limit=${PAGE}`)]);
+    if (!this.visible || this.id !== id) return []; // the key may have changed
     const names = await this.#names(files.data);
     const form = h(
       "form",

@@ -1,6 +1,6 @@
 // The controls of the server's hosted tools: a switch each, and what can be chosen within a tool.
 
-import { ApiError, getJson, send, upload } from "../lib/api.js";
+import { ApiError, getJson, key, send, upload } from "../lib/api.js";
 import { asked } from "../lib/dialog.js";
 import { announce, byId, h, icon } from "../lib/dom.js";
 import { count, many, plain } from "../lib/text.js";
@@ -249,9 +249,11 @@ class StoreChoice extends ToolChoice {
     try {
       const uploaded = await upload(file, (part) => show(`${count(Math.floor(100 * part))} %`, "working"));
       let entry = await send("POST", `vector_stores/${store}/files`, { file_id: uploaded.id });
+      const owner = key.get();
       while (entry.status === "in_progress") {
         show("indexing", "working");
         await new Promise((done) => setTimeout(done, POLL));
+        if (key.get() !== owner) return;
         entry = await getJson(`vector_stores/${store}/files/${uploaded.id}`);
       }
       show(entry.status === "completed" ? "ready" : plain(entry.last_error?.message ?? entry.status), entry.status);
