@@ -54,7 +54,7 @@ class EventStream(Response, Generic[T]):
         self.status_code = 200
         self.background = None
         self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **(headers or {})})
-        self.full = True  # whether items must wait, for the response's start or for the client
+        self.paused = True  # whether items must wait, for the response's start or for the client
         self._produce = produce
         self._producer: asyncio.Future[None] | None = None
         self._encode = encoding.encode
@@ -73,13 +73,13 @@ class EventStream(Response, Generic[T]):
         self._failure: Exception | None = None
         self._begun = False  # whether the response's head was sent
         self._ended = False  # whether the response's end was sent
-        self._changed = asyncio.Event()  # set when `full` becomes False or the first item arrives
+        self._changed = asyncio.Event()  # set when `paused` becomes False or the first item arrives
 
     # Called by `produce`.
 
     def send(self, item: T) -> EventStream[T]:
         """Send an item, now or when the client is ready; returns itself (see `EventWriter`)."""
-        if self.full:
+        if self.paused:
             self._waiting.append(item)
             self._changed.set()
             return self
@@ -99,9 +99,9 @@ class EventStream(Response, Generic[T]):
             self._write_slowly(asyncio.sleep(0))  # first, the event loop serves other requests
         return self
 
-    async def ready(self) -> None:
+    async def drain(self) -> None:
         """Wait until the client is ready for more items."""
-        while self.full:
+        while self.paused:
             self._changed.clear()
             await self._changed.wait()
 
@@ -172,7 +172,7 @@ class EventStream(Response, Generic[T]):
             await asyncio.wait({self._writing})
         if self._encode_error:
             await self._end_after_encode_error(self._encode_error)
-        elif not self.full:
+        elif not self.paused:
             self._stop()
             self._ended = True
             await self._write_last(self._encoding.last)
@@ -207,15 +207,15 @@ class EventStream(Response, Generic[T]):
     def _continue(self) -> None:
         """Send waiting items while the client is ready."""
         self._begun = True
-        self.full = False
-        while self._waiting and not self.full:
+        self.paused = False
+        while self._waiting and not self.paused:
             self.send(self._waiting.popleft())
-        if not self.full:
+        if not self.paused:
             self._changed.set()
 
     def _write_slowly(self, write: Coroutine[object, object, None]) -> None:
         """Delay further items until a coroutine returns."""
-        self.full = True
+        self.paused = True
         self._writing = asyncio.ensure_future(write)
         self._writing.add_done_callback(self._on_written)
 
@@ -234,7 +234,7 @@ class EventStream(Response, Generic[T]):
 
     def _cut_off(self) -> None:
         """Stop writing; the server closes the connection."""
-        self.full = True
+        self.paused = True
         if self._producer:
             self._producer.cancel()
 
@@ -251,12 +251,12 @@ class EventStream(Response, Generic[T]):
         now = self._clock()
         if now - self._last_write >= self._heartbeat:
             self._last_write = now
-            if not self.full and not self._writer.write(self._encoding.heartbeat()):
+            if not self.paused and not self._writer.write(self._encoding.heartbeat()):
                 self._write_slowly(self._writer.drain())
         self._schedule_heartbeat()
 
     def _stop(self) -> None:
-        self.full = True
+        self.paused = True
         if self._writing:
             self._writing.cancel()
         if self._heartbeat_timer:

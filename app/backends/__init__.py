@@ -192,15 +192,15 @@ class AnswerReceiver(Protocol):
         ...
 
     @property
-    def slow(self) -> bool:
-        """Whether the client is slow: await `ready` before the next deltas."""
+    def paused(self) -> bool:
+        """Whether `drain` must be awaited before the next deltas, because the client is slow."""
         ...
 
     def receive(self, deltas: Sequence[Delta]) -> bool:
-        """Process deltas; return whether more may follow without awaiting `ready`."""
+        """Process deltas; return whether more may follow without awaiting `drain`."""
         ...
 
-    async def ready(self) -> None:
+    async def drain(self) -> None:
         """Wait until more deltas may follow."""
         ...
 
@@ -255,7 +255,7 @@ class GeneratedExchange(BackendExchange):
                 receiver.receive(deltas)
                 if receiver.over:
                     return
-                await receiver.ready()
+                await receiver.drain()
 
 
 class Backend(Protocol):

@@ -1,4 +1,4 @@
-"""How the events of a response leave: as server-sent events, WebSocket frames or a log, or not at all."""
+"""Delivers a response's events: as server-sent events, WebSocket frames, a log, or not at all."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from app.core.stream.event_batch import DeltaEvents, EventBatch
 
 class EventWriter(Protocol):
     """
-    Takes the events of a response as they are made.
+    Sends a response's events, with backpressure in asyncio's terms.
 
-    `send` never waits. While it is `full`, the backend's answer is not read, except for what has arrived already.
+    `send` never waits. After it, a `paused` writer must be awaited with `drain`; meanwhile the backend is not read.
     """
 
     @property
-    def full(self) -> bool:
+    def paused(self) -> bool:
         """Whether events are waiting for the client."""
         ...
 
     def send(self, events: EventBatch) -> EventWriter:
-        """Take the next events; return the writer of those after them, usually this one."""
+        """Send events; return the writer for the next ones, usually this one."""
         ...
 
-    async def ready(self) -> None:
-        """Wait until it is not full."""
+    async def drain(self) -> None:
+        """Wait until the writer resumes."""
         ...
 
 
 class NoDelivery:
-    """For responses whose events nobody wants, only their end."""
+    """Drops the events, for responses of which only the end is needed."""
 
-    full = False
+    paused = False
 
     def send(self, events: EventBatch) -> NoDelivery:
         """Drop the events."""
         return self
 
-    async def ready(self) -> None:
+    async def drain(self) -> None:
         """Return."""
 
 
@@ -48,23 +48,23 @@ _FRAME = 200  # characters of a delta event besides its text
 
 
 def _weight(run: DeltaEvents) -> int:
-    """Return about how many characters delta events have when they are encoded."""
+    """Estimate the characters of encoded delta events."""
     return sum(map(len, run[2])) + _FRAME * len(run[2])
 
 
 class Outbox:
     """
-    A delivery whose events a task takes when it has time, batch by batch; what came meanwhile is one batch.
+    A buffer of events between a run and the task that sends them; unsent events are one batch.
 
-    It is full while more than `_MOST_UNSENT` characters of deltas wait.
+    It is paused while it contains more than `_MOST_UNSENT` characters of deltas.
     """
 
     def __init__(self) -> None:
-        self.full = False
+        self.paused = False
         self._batches: deque[EventBatch] = deque()
         self._size = 0  # characters of delta events
-        self._has_news = asyncio.Event()
-        self._has_room = asyncio.Event()
+        self._arrived = asyncio.Event()
+        self._resumed = asyncio.Event()
 
     def send(self, events: EventBatch) -> Outbox:
         if self._batches:
@@ -72,18 +72,18 @@ class Outbox:
         else:
             self._batches.append(events)
         self._size += sum(_weight(entry) for entry in events.entries if isinstance(entry, tuple))
-        self.full = self._size > _MOST_UNSENT
-        self._has_news.set()
+        self.paused = self._size > _MOST_UNSENT
+        self._arrived.set()
         return self
 
-    async def ready(self) -> None:
-        while self.full:
-            self._has_room.clear()
-            await self._has_room.wait()
+    async def drain(self) -> None:
+        while self.paused:
+            self._resumed.clear()
+            await self._resumed.wait()
 
     def close(self) -> None:
         """Wake the task that waits for events: there are no more."""
-        self._has_news.set()
+        self._arrived.set()
 
     def __bool__(self) -> bool:
         return bool(self._batches)
@@ -91,13 +91,13 @@ class Outbox:
     async def wait(self) -> None:
         """Wait until there are events, or `close` is called."""
         if not self._batches:
-            await self._has_news.wait()
-            self._has_news.clear()
+            await self._arrived.wait()
+            self._arrived.clear()
 
-    def take(self) -> EventBatch:
+    def pop(self) -> EventBatch:
         """Return the next batch."""
         events = self._batches.popleft()
         if not self._batches:
-            self._size, self.full = 0, False
-            self._has_room.set()
+            self._size, self.paused = 0, False
+            self._resumed.set()
         return events

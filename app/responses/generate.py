@@ -262,13 +262,13 @@ class DeliveredAnswer(Answer):
         self._builder.end_step(self._step, "model")
 
     @property
-    def slow(self) -> bool:
+    def paused(self) -> bool:
         """Whether events are waiting for the client."""
-        return self._delivery.full
+        return self._delivery.paused
 
-    async def ready(self) -> None:
-        if self._delivery.full:
-            await self._delivery.ready()
+    async def drain(self) -> None:
+        if self._delivery.paused:
+            await self._delivery.drain()
 
     def begin(self) -> None:
         if not self.started:
@@ -281,7 +281,7 @@ class DeliveredAnswer(Answer):
         delivery = self._delivery
         if (events := self._builder.pop_events()).entries:
             delivery = self._delivery = delivery.send(events)
-        return not delivery.full
+        return not delivery.paused
 
 
 class StoppableAnswer(DeliveredAnswer):

@@ -313,16 +313,16 @@ class _FirstOutput:
         self._delivery = delivery
 
     @property
-    def full(self) -> bool:
-        return self._delivery.full
+    def paused(self) -> bool:
+        return self._delivery.paused
 
     def send(self, events: EventBatch) -> EventWriter:
         noted = self._run.note_events(events)
         self._delivery.send(events)
         return self._delivery if noted else self
 
-    async def ready(self) -> None:
-        await self._delivery.ready()
+    async def drain(self) -> None:
+        await self._delivery.drain()
 
 
 class RunWorker:
@@ -399,9 +399,9 @@ class RunWorker:
             while self._unwritten or not making.done():
                 await self._unwritten.wait()
                 if self._unwritten:
-                    is_full = self._unwritten.full
+                    is_paused = self._unwritten.paused
                     await self._write_batch()
-                    await asyncio.wait({making}, timeout=0 if is_full else APPEND_PAUSE)
+                    await asyncio.wait({making}, timeout=0 if is_paused else APPEND_PAUSE)
             await making
         except (LeaseLost, StoreUnavailable) as error:
             logger.warning("response abandoned", extra={"response_id": self._run.key.id, "reason": str(error)})
@@ -413,7 +413,7 @@ class RunWorker:
 
     async def _write_batch(self) -> None:
         """Append the events that are not written yet."""
-        for part in self._unwritten.take().parts():
+        for part in self._unwritten.pop().parts():
             await self._append(segment_of(part))
             await asyncio.sleep(0)  # for other requests: appending to a log in memory does not yield
 

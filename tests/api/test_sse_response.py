@@ -110,12 +110,12 @@ class Answer:
         while item := await self.items.get():
             self.taken += 1
             stream.send(item)
-            await stream.ready()
+            await stream.drain()
 
     async def serve(self, client: Client) -> asyncio.Future[None]:
         """Begin to send the stream to a client; return when the client is ready."""
         serving = asyncio.ensure_future(self.stream(client.scope, client.receive, client.send))
-        await self.stream.ready()
+        await self.stream.drain()
         return serving
 
 
@@ -130,7 +130,7 @@ async def test_stream_of_a_client_that_reads_writes_an_item_before_send_returns(
     await serving
     assert client.written == [b"0", b"1", b"2", b"3", b"end"]
     assert answer.taken == 1
-    assert answer.stream.full
+    assert answer.stream.paused
 
 
 @pytest.mark.parametrize("more", [[b"1", b"2"], []])
@@ -139,7 +139,7 @@ async def test_items_behind_a_blocked_write_are_sent_in_order_and_once(more: lis
     serving = await answer.serve(client)
     client.reads.clear()
     answer.stream.send(b"0")
-    assert answer.stream.full, "the backend has to wait for the client"
+    assert answer.stream.paused, "the backend has to wait for the client"
     for item in (*more, None):
         answer.items.put_nowait(item)
     await asyncio.sleep(0.01)
@@ -154,12 +154,12 @@ async def test_client_that_reads_again_is_written_to_at_once() -> None:
     serving = await answer.serve(client)
     client.reads.clear()
     answer.stream.send(b"0")
-    assert answer.stream.full
+    assert answer.stream.paused
     client.reads.set()
-    await answer.stream.ready()
+    await answer.stream.drain()
     answer.stream.send(b"1")
     assert client.written == [b"0", b"1"]
-    assert not answer.stream.full
+    assert not answer.stream.paused
     answer.items.put_nowait(None)
     await serving
 
@@ -197,7 +197,7 @@ async def test_closing_event_comes_after_what_the_client_has_not_read(waiting: l
     serving.cancel()
     await asyncio.wait({serving})
     assert client.written == [b"".join([b"0", *waiting, b"farewell"]), b""]
-    assert answer.stream.full
+    assert answer.stream.paused
 
 
 def letters(item: bytes) -> bytes | list[bytes]:
@@ -222,7 +222,7 @@ async def test_large_item_waits_for_what_the_client_has_not_read() -> None:
     answer.items.put_nowait(b"abc")
     answer.items.put_nowait(None)
     await asyncio.sleep(0.01)
-    assert (client.written, answer.stream.full) == ([], True)
+    assert (client.written, answer.stream.paused) == ([], True)
     client.reads.set()
     await serving
     assert client.written == [b"0", b"a", b"b", b"c", b"end"]
@@ -255,9 +255,9 @@ async def test_server_error_ends_the_stream_at_the_next_item() -> None:
         await client.send(message)
 
     serving = asyncio.ensure_future(answer.stream({"type": "http"}, client.receive, send))
-    await answer.stream.ready()
+    await answer.stream.drain()
     answer.stream.send(b"0")
-    assert answer.stream.full
+    assert answer.stream.paused
     answer.items.put_nowait(b"1")
     with pytest.raises(OSError, match="gone"):
         await serving

@@ -13,7 +13,7 @@ from app.core.types.request import Event
 class Kept:
     """Keeps the batches that are sent, and calls a function for each."""
 
-    full = False
+    paused = False
 
     def __init__(self, on_batch: Callable[[EventBatch], object] = lambda batch: None) -> None:
         self.batches: list[EventBatch] = []
@@ -28,7 +28,7 @@ class Kept:
         self._on_batch(events)
         return self
 
-    async def ready(self) -> None:
+    async def drain(self) -> None:
         pass
 
 
@@ -43,16 +43,16 @@ class Taken:
     def __init__(self) -> None:
         self.waiting: list[EventBatch] = []
         self._news, self._room = asyncio.Event(), asyncio.Event()
-        self.full = False
+        self.paused = False
 
     def send(self, events: EventBatch) -> Taken:
         self.waiting.append(events)
-        self.full = True
+        self.paused = True
         self._news.set()
         return self
 
-    async def ready(self) -> None:
-        while self.full:
+    async def drain(self) -> None:
+        while self.paused:
             self._room.clear()
             await self._room.wait()
 
@@ -65,7 +65,7 @@ class Taken:
                 self._news.clear()
                 while self.waiting:
                     batch = self.waiting.pop(0)
-                    self.full = bool(self.waiting)
+                    self.paused = bool(self.waiting)
                     yield batch
                     self._room.set()
             await making

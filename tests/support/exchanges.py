@@ -16,7 +16,7 @@ from app.core.types.request import CreateResponse
 class Received:
     """Records the lists of deltas of an answer."""
 
-    slow = False
+    paused = False
     over = False
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Received:
         self.news.set()
         return True
 
-    async def ready(self) -> None:
+    async def drain(self) -> None:
         pass
 
 

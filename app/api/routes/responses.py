@@ -342,7 +342,7 @@ async def _follow(subscription: EventSubscription, stream: EventStream[bytes]) -
         async for data in batches:
             stream.send(data)
             del data
-            await stream.ready()
+            await stream.drain()
             await asyncio.sleep(0)  # for other requests: a client may accept all stored events at once
 
 

@@ -299,7 +299,7 @@ class WebSocketConnection:
     async def _send_next(self, outbox: Outbox, stream_id: str | None) -> None:
         await outbox.wait()
         if outbox:
-            await self._send_events(outbox.take(), stream_id)
+            await self._send_events(outbox.pop(), stream_id)
 
     @contextlib.asynccontextmanager
     async def _heartbeat(self, run: Run, outbox: Outbox) -> AsyncIterator[None]:

@@ -135,7 +135,7 @@ class AnswerBody:
             grace = max(self._grace, self._idle) if decoder.resumed else self._grace
             self._reads.wait_at_most(max(0, self._last_delta + grace - self._loop.time()))
         receiver = self._receiver if self._started else None
-        self._direct = None if receiver is None or receiver.slow else receiver
+        self._direct = None if receiver is None or receiver.paused else receiver
         try:
             await self._reads.deliver(self._take)
         except StopAsyncIteration:
@@ -164,7 +164,7 @@ class AnswerBody:
             self._undecoded += len(data)
             await self._pass_on(self._decoder.decode(data))
         elif self._receiver:
-            await self._receiver.ready()
+            await self._receiver.drain()
 
     async def _pass_on(self, deltas: list[Delta]) -> None:
         """Pass on deltas, or hold them without a receiver; wait until the receiver is ready."""
@@ -179,7 +179,7 @@ class AnswerBody:
             self._held += deltas
         else:
             self._receiver.receive(deltas)
-            await self._receiver.ready()
+            await self._receiver.drain()
 
     def _incomplete(self, kind: str, message: str, cause: Exception) -> BackendError | type[StopAsyncIteration]:
         """Return the exception for an incomplete body: a failure, unless the finish reason was received."""

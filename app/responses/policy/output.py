@@ -95,8 +95,8 @@ class ReviewedGeneration:
     # The delivery of the inner generation.
 
     @property
-    def full(self) -> bool:
-        return len(self._finished) >= MAX_WAITING or self._delivery.full
+    def paused(self) -> bool:
+        return len(self._finished) >= MAX_WAITING or self._delivery.paused
 
     def send(self, events: EventBatch) -> ReviewedGeneration:
         """Take the inner events: the first one opens the response, and finished items wait for their review."""
@@ -109,10 +109,10 @@ class ReviewedGeneration:
                 self._news.set()
         return self
 
-    async def ready(self) -> None:
-        while self.full:
-            if self._delivery.full:
-                await self._delivery.ready()
+    async def drain(self) -> None:
+        while self.paused:
+            if self._delivery.paused:
+                await self._delivery.drain()
             else:
                 self._room.clear()
                 await self._room.wait()
@@ -136,7 +136,7 @@ class ReviewedGeneration:
             else:
                 self._add(item, self._inner.builder.upstream.get(item["id"]))
             self._deliver()
-            await self._delivery.ready()
+            await self._delivery.drain()
             self._room.set()
 
     def _add(self, item: Item, upstream: JSONObject | None) -> None:

@@ -120,8 +120,8 @@ class ToolLoop:
     # The delivery of the rounds and calls.
 
     @property
-    def full(self) -> bool:
-        return self._delivery.full
+    def paused(self) -> bool:
+        return self._delivery.paused
 
     def send(self, events: EventBatch) -> ToolLoop:
         """Deliver events; from the first ones on, errors have to be events as well."""
@@ -130,8 +130,8 @@ class ToolLoop:
             self._delivery = self._delivery.send(events)
         return self
 
-    async def ready(self) -> None:
-        await self._delivery.ready()
+    async def drain(self) -> None:
+        await self._delivery.drain()
 
     def first_body(self) -> JSONObject:
         """Return the first request without hosted functions; raises `InvalidRequest` if it cannot be translated."""
@@ -380,12 +380,12 @@ class _WithoutSummary:
         self._loop = loop
 
     @property
-    def full(self) -> bool:
-        return self._loop.full
+    def paused(self) -> bool:
+        return self._loop.paused
 
     def send(self, events: EventBatch) -> _WithoutSummary:
         self._loop.send(self._loop.builder.pop_events())
         return self
 
-    async def ready(self) -> None:
-        await self._loop.ready()
+    async def drain(self) -> None:
+        await self._loop.drain()

@@ -256,7 +256,7 @@ class HostedCalls:
                     task.result()
                 if deliver_at is not None and clock() >= deliver_at and (events := self._builder.pop_events()):
                     delivery.send(events)
-                    await delivery.ready()
+                    await delivery.drain()
         finally:
             for task in pending:
                 task.cancel()

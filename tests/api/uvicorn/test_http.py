@@ -217,11 +217,11 @@ async def test_stream_writes_empty_items_and_waits_for_a_client_that_does_not_re
 
     async def produce(stream: EventStream[bytes]) -> None:
         stream.send(b"")
-        while not stream.full:
+        while not stream.paused:
             stream.send(b"x" * 65536)
             written.append(65536)
         blocked.set()
-        await stream.ready()
+        await stream.drain()
 
     blocked = asyncio.Event()
 
