@@ -123,7 +123,7 @@ class RequestOptions(_Options):
     # Prompt cache breakpoints, which Claude models need: after tools, instructions and history, or where the caller
     # sets them. None: off for chat, auto for messages.
     cache: Literal["auto", "off"] | None = None
-    cache_models: list[str] = ["*claude*"]  # globs of models that get breakpoints in chat requests
+    cache_models: list[str] = ["*claude*"]  # globs of models with breakpoints in chat requests
     # The turns whose earlier reasoning is sent back as text. None: tool_turns, but never for `transport.api =
     # "responses"`. Encrypted and signed reasoning is always sent back to its own server.
     reasoning_replay: Literal["tool_turns", "never", "current_turn", "always"] | None = None

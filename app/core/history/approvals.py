@@ -112,7 +112,7 @@ def _requests(stored: Sequence[Item], new: Sequence[Item], turns: Sequence[Turn]
 
 
 def _denied_by(item: Item) -> str | None:
-    """Return the id of the approval request that an item denies, if any."""
+    """Return the id of the approval request denied by an item, if any."""
     if item["type"] != APPROVAL_RESPONSE or item.get("approve") is not False:
         return None
     return request_id if isinstance(request_id := item.get("approval_request_id"), str) else None

@@ -106,7 +106,7 @@ def read_question(
 def _with_instructions(
     state: TranslationState, messages: Sequence[Message], text_format: str, choice: Choice
 ) -> list[Message]:
-    """Return the messages with instructions, including those for answer format and tool choice."""
+    """Add instructions to the messages, including instructions for answer format and tool choice."""
     lead, parts = "\n\n".join(filter(None, (state.request.instructions, text_format))), state.options.content.parts
     before: list[Message] = [{"role": "system", "content": text_content(lead, parts)}] if lead else []
     if not before and not messages:

@@ -1,5 +1,5 @@
 """
-Text of uploaded files.
+Extract text from uploaded files.
 
 Text files are sent as text to every backend: OpenAI's Chat Completions only accepts PDFs, and most local servers do not
 accept files. PDFs become text for backends without file support.

@@ -43,7 +43,7 @@ def choose(choice: Any, offered: ToolSet, state: TranslationState) -> Choice:
     return _named(offered.find(*_tool_key(choice)), offered, state)
 
 
-# Choice types that are not tool types, and the tool types that they select.
+# Tool types for choice types with a different name.
 _TOOL_TYPES_BY_CHOICE = {"computer_use": "computer"}
 
 

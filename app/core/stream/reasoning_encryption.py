@@ -12,7 +12,7 @@ PROVIDER_FIELDS, PROVIDER_FIELDS_V1 = "upstream", "said"
 
 class ReasoningEncryption:
     """
-    Encrypts the provider fields of one response's reasoning items, calls and messages.
+    Encrypts a response's provider fields for reasoning items, calls and messages.
 
     Fields such as signatures on a tool call or a message must be sent back to the backend, but clients do not store
     them. A call's fields are encrypted with the preceding reasoning, or in a separate reasoning item; a message's

@@ -35,7 +35,7 @@ CREATE TABLE antiphon_listed (
     FOREIGN KEY (bucket, name) REFERENCES antiphon_records (bucket, name) ON DELETE CASCADE
 );
 
--- The records that are put and deleted come as arrays, with the place of their bucket among `_buckets`.
+-- Records to put and delete are arrays; `_put` and `_deleted` hold each record's bucket, as an index into `_buckets`.
 CREATE FUNCTION antiphon_apply(
     _ttl float8, _slack float8, _owner text, _buckets text[], _givens text[],
     _put int[], _put_names text[], _records bytea[], _entries bytea[], _deleted int[], _deleted_names text[]
@@ -47,7 +47,7 @@ DECLARE
     at bigint;
     there bigint[] := array_fill(NULL::bigint, ARRAY[cardinality(_buckets)]);
 BEGIN
-    -- In order, so that two who change the same buckets do not wait for each other.
+    -- In order, to prevent deadlocks between concurrent changes to the same buckets.
     FOR place IN SELECT n FROM generate_subscripts(_buckets, 1) n ORDER BY _buckets[n] LOOP
         SELECT * INTO this FROM antiphon_buckets
         WHERE name = _buckets[place] AND expires > clock_timestamp() FOR UPDATE;
@@ -57,7 +57,7 @@ BEGIN
             RETURN false;
         END IF;
         IF this.expires > until - make_interval(secs => _slack) THEN
-            there[place] := this.id;  -- and need not be renewed
+            there[place] := this.id;  -- exists, and need not be renewed
         END IF;
     END LOOP;
     FOR place IN SELECT n FROM generate_subscripts(_buckets, 1) n ORDER BY _buckets[n] LOOP
@@ -174,7 +174,7 @@ RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     this antiphon_runs;
 BEGIN
-    -- There may be no row to lock.
+    -- The row to lock may not exist.
     PERFORM pg_advisory_xact_lock(hashtextextended('antiphon ' || _bucket || ' ' || _response, 0));
     SELECT * INTO this FROM antiphon_runs
     WHERE bucket = _bucket AND response = _response AND expires > clock_timestamp() FOR UPDATE;
@@ -209,7 +209,7 @@ CREATE UNLOGGED TABLE antiphon_slots (
     PRIMARY KEY (pool, holder)
 );
 
--- The first of what is returned is 1 if all was taken, or 0; then comes what each bucket lacks to be full.
+-- Returns 1 if all tokens were consumed, otherwise 0; then the tokens that each bucket needs to be full.
 CREATE FUNCTION antiphon_take(_owner text, _buckets text[], _limits float8[], _amounts float8[], _needs float8[])
 RETURNS float8[] LANGUAGE plpgsql AS $$
 DECLARE

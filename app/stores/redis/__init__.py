@@ -150,7 +150,7 @@ class RedisStore:
         images = images_bucket(key)
         if not self._client.slots:
             return (await self._client.execute(key, command, self._renewal(key), self._renewal(images)))[0]
-        # Each key separately: if any key in a command is missing during a slot move, the whole command is redirected.
+        # Each key separately: together, they would be redirected if any key is missing here during a slot move.
         replies = await asyncio.gather(
             self._client.execute(key, command, self._renewal(key)),
             self._client.execute(images, self._renewal(images)),
