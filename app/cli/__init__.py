@@ -17,9 +17,8 @@ The command line.
     antiphon backup antiphon-backup.db
     antiphon version
 
-Options are set as variables of the environment, where worker processes read them, too.
-
-Each command imports what it needs when it runs, so that the others and `--help` start at once.
+Options become environment variables, which worker processes read, too. Commands import their modules when they run, to
+keep other commands and `--help` fast.
 """
 
 from __future__ import annotations
@@ -48,20 +47,18 @@ cli = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # its rendering would take most of the time of `--help`
+    rich_markup_mode=None,  # its rendering would dominate the time of `--help`
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 cli.add_typer(keys_cli)
 
 # Options of several commands.
-ServerURL = Annotated[
-    str | None, typer.Option(help="Base URL of an Antiphon, with /v1; that of the settings if left out.")
-]
-ServerKey = Annotated[str | None, typer.Option(help="The key of the server; if left out, one of the settings.")]
-ResponseId = Annotated[str, typer.Argument(metavar="ID", help="The id of a stored response.")]
+ServerURL = Annotated[str | None, typer.Option(help="An Antiphon's base URL, with /v1; by default from the settings.")]
+ServerKey = Annotated[str | None, typer.Option(help="The server's key; by default from the settings.")]
+ResponseId = Annotated[str, typer.Argument(metavar="ID", help="A stored response's id.")]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print the JSON.")]
-ConfigFile = Annotated[str | None, typer.Option(help="A TOML file of settings.")]
+ConfigFile = Annotated[str | None, typer.Option(help="A TOML settings file.")]
 
 
 def _print_version(wanted: bool) -> None:
@@ -86,7 +83,7 @@ def serve(
     backend: Annotated[str | None, typer.Option(help="demo, openai, or an import path.")] = None,
     backend_url: Annotated[str | None, typer.Option(help="Base URL of a model server.")] = None,
     backend_api_key: Annotated[str | None, typer.Option(help="Key for the backend; or passthrough.")] = None,
-    backend_profile: Annotated[str | None, typer.Option(help="Profile of the backend, such as vllm.")] = None,
+    backend_profile: Annotated[str | None, typer.Option(help="The backend's profile, for example vllm.")] = None,
     store_url: Annotated[
         str | None, typer.Option(help="memory://, sqlite:///file.db, redis:// or postgresql://.")
     ] = None,
@@ -94,11 +91,9 @@ def serve(
     config: ConfigFile = None,
     mcp: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=URL|COMMAND", help="An MCP server whose tools models may call; may be repeated."),
+        typer.Option(metavar="NAME=URL|COMMAND", help="An MCP server for models; repeatable."),
     ] = None,
-    mcp_approval: Annotated[
-        str | None, typer.Option(help="Whether callers approve its calls: always or never.")
-    ] = None,
+    mcp_approval: Annotated[str | None, typer.Option(help="Caller approval for MCP calls: always or never.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
     log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
     reload: Annotated[bool, typer.Option("--reload", help="Restart when a file changes, for development.")] = False,
@@ -125,7 +120,7 @@ def serve(
     logs.configure(settings)
     logger = logging.getLogger(__name__)
     if settings.workers > 1 and not settings.secret_key:
-        # Generated once for all workers, so that each can decrypt what the others encrypted.
+        # Generated once for all workers, so that they can decrypt each other's content.
         os.environ["ANTIPHON_SECRET_KEY"] = secrets.token_urlsafe(32)
         logger.warning(
             "ANTIPHON_SECRET_KEY not set: encrypted_content is readable only by these workers, until they exit"
@@ -137,13 +132,13 @@ def serve(
 
 
 def _mcp_servers(options: list[str]) -> str:
-    """Return the value of ANTIPHON_MCP, extended by the servers of `--mcp`."""
+    """Return ANTIPHON_MCP with the servers from `--mcp`."""
     import json
 
     from app.settings.loading import environment
 
     servers: dict[str, str] = {}
-    with suppress(ValueError):  # an invalid variable is reported when the settings are read
+    with suppress(ValueError):  # an invalid variable is reported with the settings
         servers |= json.loads(environment().get("ANTIPHON_MCP", "{}"))
     for option in options:
         name, separator, target = (part.strip() for part in option.partition("="))
@@ -155,9 +150,9 @@ def _mcp_servers(options: list[str]) -> str:
 
 @cli.command("reload", short_help="Make the running server reload its settings.")
 def reload_settings(
-    port: Annotated[int | None, typer.Option(help="Port of the server; that of the settings if left out.")] = None,
+    port: Annotated[int | None, typer.Option(help="The server's port; by default from the settings.")] = None,
 ) -> None:
-    """Make the running server on this machine reload its settings, and print what it did; exit 1 if it refused them."""
+    """Make the running server on this machine reload its settings, and print the result; exit 1 if they are invalid."""
     from app.cli.reload import ReloadError, reload_server, summary
     from app.observability.logging import printable
 
@@ -175,7 +170,7 @@ def reload_settings(
 
 
 def _pid_file(port: int | None) -> Path:
-    """Return the pid file of the server at a port; by default of that of the settings, which need not be valid."""
+    """Return the pid file of the server at a port, by default from the settings, which can be invalid."""
     from app.cli.listening import default_pid_file
     from app.settings import SettingsError, load_settings
     from app.settings.loading import environment
@@ -220,15 +215,15 @@ def check(config: ConfigFile = None) -> None:
         raise typer.Exit(1)
 
 
-@cli.command("probe", short_help="Find out what a server supports.")
+@cli.command("probe", short_help="Detect a server's features.")
 def probe_backend(
     url: Annotated[str, typer.Argument(help="Base URL of a model server.")],
-    model: Annotated[str | None, typer.Option(help="Model to use; by default the first one listed.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model to use; by default the first listed.")] = None,
     api_key: Annotated[str | None, typer.Option(envvar="ANTIPHON_BACKEND_API_KEY", help="The key to send.")] = None,
-    name: Annotated[str, typer.Option(help="What to call the backend in the settings.")] = "local",
+    name: Annotated[str, typer.Option(help="The backend's name in the settings.")] = "local",
     seconds: Annotated[float, typer.Option(help="Seconds after which to stop.")] = 180,
 ) -> None:
-    """Send a server some sixty small requests, and print what it supports and which settings fit."""
+    """Send a server about sixty small requests, and print its features and suitable settings."""
     import asyncio
 
     from app.cli.probe import probe
@@ -253,20 +248,22 @@ def probe_backend(
 @cli.command("verify", short_help="Check a Responses server against the specification.")
 def verify(
     url: Annotated[str, typer.Argument(help="Base URL of a Responses server.")],
-    model: Annotated[str | None, typer.Option(help="Model to use; by default the first one listed.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model to use; by default the first listed.")] = None,
     api_key: Annotated[str | None, typer.Option(envvar="OPENAI_API_KEY", help="The key to send.")] = None,
     second_api_key: Annotated[str | None, typer.Option(help="The key of another user, to check isolation.")] = None,
-    only: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="Checks to run; may be repeated.")] = None,
-    skip: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="Checks to leave out.")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="A file to write the results to, as JSON.")] = None,
-    junit_file: Annotated[Path | None, typer.Option("--junit", help="The same, as JUnit's XML.")] = None,
+    only: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="Checks to run; repeatable.")] = None,
+    skip: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="Checks to skip; repeatable.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file, as JSON.")] = None,
+    junit_file: Annotated[
+        Path | None, typer.Option("--junit", help="Write the results to this file, as JUnit XML.")
+    ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer.")] = 60,
-    concurrency: Annotated[int, typer.Option(min=1, help="Requests to send at a time.")] = 4,
+    concurrency: Annotated[int, typer.Option(min=1, help="Concurrent requests.")] = 4,
     header: Annotated[
-        list[str] | None, typer.Option(metavar="NAME:VALUE", help="A header to send; may be repeated.")
+        list[str] | None, typer.Option(metavar="NAME:VALUE", help="A header to send; repeatable.")
     ] = None,
 ) -> None:
-    """Check that a Responses server keeps the specification; exit 1 if it does not, 2 if nothing could be tried."""
+    """Check a Responses server against the specification; exit 1 if a check fails, 2 if no check could run."""
     from openresponses_verify.cli import Selection, run_checks
     from openresponses_verify.server import ServerAccess, read_headers
 
@@ -294,7 +291,7 @@ def show_settings() -> None:
 )
 def run_codex(
     arguments: Annotated[list[str] | None, typer.Argument(metavar="-- ARGUMENTS", help="Arguments for Codex.")] = None,
-    url: Annotated[str | None, typer.Option(help="Base URL of an Antiphon; that of the settings if left out.")] = None,
+    url: Annotated[str | None, typer.Option(help="An Antiphon's base URL; by default from the settings.")] = None,
     show: Annotated[bool, typer.Option("--print", help="Print the lines for Codex's config.toml instead.")] = False,
 ) -> None:
     """Run Codex with this server, without changing its configuration: `antiphon codex -- exec "Mend the tests."`."""
@@ -323,20 +320,20 @@ def run_codex(
     _become([str(program), *options, *(arguments or [])], {configure.KEY: key} if key else {})
 
 
-@cli.command("chat", short_help="Talk to a model of a running server.")
+@cli.command("chat", short_help="Chat with a running server's model.")
 def run_chat(
-    prompt: Annotated[str | None, typer.Argument(help="A message; left out, they are read line by line.")] = None,
+    prompt: Annotated[str | None, typer.Argument(help="A message; by default, messages are read line by line.")] = None,
     model: Annotated[
-        str | None, typer.Option("--model", "-m", help="The model; the server's first if left out.")
+        str | None, typer.Option("--model", "-m", help="The model; by default the server's first.")
     ] = None,
     url: ServerURL = None,
     api_key: ServerKey = None,
-    instructions: Annotated[str | None, typer.Option(help="Instructions to the model.")] = None,
-    effort: Annotated[str | None, typer.Option(help="Reasoning effort, such as low or high.")] = None,
+    instructions: Annotated[str | None, typer.Option(help="Instructions for the model.")] = None,
+    effort: Annotated[str | None, typer.Option(help="Reasoning effort, for example low or high.")] = None,
     tools: Annotated[Path | None, typer.Option(help="A JSON file with a list of tools.")] = None,
-    store: Annotated[bool, typer.Option(help="Let the server store the responses, which a conversation needs.")] = True,
+    store: Annotated[bool, typer.Option(help="Store the responses on the server; conversations need this.")] = True,
 ) -> None:
-    """Talk to a model of a running server: thoughts, calls and approvals are shown as they come."""
+    """Chat with a running server's model; reasoning, calls and approvals are shown live."""
     from rich.console import Console
 
     from app.cli.chat import Chat
@@ -366,7 +363,7 @@ def show_response(
     api_key: ServerKey = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Show a stored response: the conversation up to it, its forks, and the request that its backend was sent."""
+    """Show a stored response: its conversation, its forks, and its backend request."""
     from rich.console import Console
 
     from app.cli.show import show
@@ -381,7 +378,9 @@ def replay_response(
         list[str] | None, typer.Argument(metavar="ID...", help="Ids of stored responses.", show_default=False)
     ] = None,
     last: Annotated[int | None, typer.Option("--last", min=1, max=100, help="The newest responses instead.")] = None,
-    model: Annotated[str | None, typer.Option("--model", "-m", help="Another model; left out, the same one.")] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Another model; by default the same model.")
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit 1 if status, text or calls differ.")] = False,
     url: ServerURL = None,
     api_key: ServerKey = None,
@@ -397,7 +396,7 @@ def replay_response(
     from app.cli.replay import newest, replay, replay_all
 
     if bool(response_ids) == bool(last):
-        raise typer.BadParameter("name responses by their ids, or use --last")
+        raise typer.BadParameter("must have response ids or --last, not both")
     with connected_client(url, api_key) as (client, *_):
         ids = response_ids or newest(client, last or 0)
         if response_ids and len(ids) == 1:
@@ -408,18 +407,20 @@ def replay_response(
         raise typer.Exit(1)
 
 
-@cli.command("usage", short_help="Show what keys have used, and what it cost.")
+@cli.command("usage", short_help="Show usage and cost per key.")
 def usage(
-    first: Annotated[str | None, typer.Option("--from", help="The first day; by default of the month.")] = None,
+    first: Annotated[
+        str | None, typer.Option("--from", help="The first day; by default the first of the month.")
+    ] = None,
     last: Annotated[str | None, typer.Option("--to", help="The last day; by default today.")] = None,
-    key: Annotated[str | None, typer.Option(help="Glob of names of keys.")] = None,
-    model: Annotated[str | None, typer.Option(help="Glob of models.")] = None,
+    key: Annotated[str | None, typer.Option(help="Glob for key names.")] = None,
+    model: Annotated[str | None, typer.Option(help="Glob for models.")] = None,
     group: Annotated[str, typer.Option(help="Any of day, month, key, model, backend.")] = "day,key,model",
     url: ServerURL = None,
     api_key: ServerKey = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Show per-key usage and cost: one's own key, or all of them with an admin's."""
+    """Show usage and cost per key: your own key, or all keys with an admin key."""
     from rich.console import Console
 
     from app.cli.usage import show_usage
@@ -429,12 +430,12 @@ def usage(
         show_usage(client, Console(), query, as_json=as_json)
 
 
-@cli.command(short_help="Back up the SQLite files of the settings.")
+@cli.command(short_help="Back up the configured SQLite files.")
 def backup(
     file: Annotated[Path, typer.Argument(help="The copy to write; files and vector stores go to FILE-files.")],
     config: ConfigFile = None,
 ) -> None:
-    """Back up the SQLite files of the settings, while the server runs. Other stores have tools of their own."""
+    """Back up the configured SQLite files, while the server runs. Other stores have their own tools."""
     from app.cli.backup import BackupError, back_up
 
     if config is not None:
@@ -450,7 +451,7 @@ def backup(
 def connected_client(
     url: str | None, api_key: str | None
 ) -> Iterator[tuple[ServerClient, str | None, Settings | None]]:
-    """Connect to a running server, as `_server` returns it; if it refuses something, end with its words."""
+    """Connect to a running server, as `_server` returns it; exit with the server's message on an error."""
     from app.cli.client import ServerClient, ServerError, safe
 
     base, key, own = _server(url, api_key)
@@ -462,7 +463,7 @@ def connected_client(
 
 
 def _server(url: str | None, key: str | None = None) -> tuple[str, str | None, Settings | None]:
-    """Return the base URL of a running server, the key to show it, and the settings if it is that of the settings."""
+    """Return a running server's base URL, the key to send, and the settings if they describe this server."""
     from app.cli.codex import KEY
     from app.cli.serve import address_of
     from app.settings.loading import environment
@@ -485,7 +486,9 @@ def _tools_of(path: Path) -> list[object]:
 
 
 def _become(command: list[str], variables: dict[str, str]) -> NoReturn:
-    """Replace this process by another program, so that it gets the terminal's signals; on Windows, run and await it."""
+    """
+    Replace this process by another program, so that it receives the terminal's signals; on Windows, run and await it.
+    """
     import subprocess
 
     variables = {**os.environ, **variables}
@@ -558,5 +561,5 @@ def _try_to_build(settings: Settings) -> list[str]:
 
 
 def main() -> None:
-    """Run the command line: the console script `antiphon`."""
+    """Entry point of the console script `antiphon`."""
     cli()

@@ -1,4 +1,4 @@
-"""Back up the SQLite files of a server, while it runs: `antiphon backup`."""
+"""`antiphon backup`: backs up a server's SQLite files, while it runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ADVICE |= {"rediss": ADVICE["redis"], "redis+cluster": ADVICE["redis"], "postgre
 
 
 class BackupError(Exception):
-    """The backup was not made. The message tells why, and how to back up another kind of store."""
+    """The backup failed. The message has the reason, or another store's backup command."""
 
 
 def back_up(settings: Settings, target: Path) -> list[Path]:
@@ -53,7 +53,7 @@ def back_up(settings: Settings, target: Path) -> list[Path]:
 
 
 def _files_url(settings: Settings) -> str:
-    """Return the URL of the files' store; empty without `[tools.file_search]`."""
+    """Return the file store's URL; empty without `[tools.file_search]`."""
     if (table := settings.tool_tables().get("file_search")) is None:
         return ""
     if name := table.get("store_url_env"):
@@ -66,7 +66,7 @@ def _path(url: str) -> Path:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a database by SQLite's online backup, with access for this user alone; leaves no partial file."""
+    """Copy a database by SQLite's online backup, with access only for this user; leaves no partial file."""
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     partial = target.with_name(f"{target.name}.partial")
     try:

@@ -1,4 +1,4 @@
-"""Chat with a model in the terminal: `antiphon chat`."""
+"""`antiphon chat`: chat with a model in the terminal."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _REASONING = ("response.reasoning.delta", "response.reasoning_text.delta", "resp
 
 
 class Chat:
-    """A conversation, in which each turn continues the previous one."""
+    """A conversation; each turn continues the previous turn."""
 
     def __init__(self, client: ServerClient, console: Console, parameters: dict[str, object]) -> None:
-        """`parameters` are sent with each request, the model among them."""
+        """`parameters`, including the model, are sent with each request."""
         self._client = client
         self._console = console
         self._parameters = parameters
@@ -84,7 +84,6 @@ class Chat:
         return [output for item in response["output"] if (output := self._answer(item))]
 
     def _show(self, event: JSONObject) -> None:
-        """Print the text or call of an event."""
         match event["type"]:
             case "response.output_text.delta" | "response.refusal.delta":
                 self._piece(event["delta"], "")
@@ -96,7 +95,7 @@ class Chat:
                 self._line("")
 
     def _answer(self, item: dict[str, object]) -> dict[str, object] | None:
-        """Prompt the user for the output or approval of a call; None for other items."""
+        """Prompt the user for a call's output or approval; None for other items."""
         match item["type"]:
             case "function_call" | "custom_tool_call":
                 output = self._read(f"output of {safe(item['name'])}: ") or ""

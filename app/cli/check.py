@@ -1,4 +1,4 @@
-"""Checks every backend, the store and every hosted tool: `antiphon check`."""
+"""`antiphon check`: checks every backend, the store and every hosted tool."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from app.settings.auth import JWTSettings
 from app.settings.vision import VisionSettings
 from app.tools import DetailedTool
 
-CHECK_TIMEOUT = 15  # seconds for each check
+CHECK_TIMEOUT = 15  # seconds per check
 
 _DIRECTIONS: tuple[Direction, ...] = ("input", "output")
 
@@ -73,7 +73,7 @@ async def reach(settings: Settings) -> bool:
 
 
 async def _check_vision(settings: Settings, vision: VisionSettings) -> str:
-    """Check that the backend of `[vision]` lists its model; backends that list no models are not checked."""
+    """Check that the `[vision]` backend lists its model; backends without a model list are not checked."""
     from app.assembly.parts import build_backend
 
     async with aclosing(build_backend(settings)) as router:
@@ -85,7 +85,7 @@ async def _check_vision(settings: Settings, vision: VisionSettings) -> str:
 
 
 async def _check_tools(settings: Settings) -> bool:
-    """Check the dependencies of each hosted tool, such as every declared MCP server."""
+    """Check each hosted tool's dependencies, for example every declared MCP server."""
     from app.assembly.tools import try_to_build_tools
 
     tools, problems = try_to_build_tools(settings)

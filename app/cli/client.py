@@ -1,4 +1,4 @@
-"""The HTTP client of the commands that use a running server."""
+"""HTTP client for commands that use a running server."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import httpx
 
 from app.core.types import JSONObject
 
-# Control characters and bidirectional marks, with which a model's answer could manipulate the terminal.
+# Control characters and bidirectional marks: model output could manipulate the terminal with them.
 _CONTROLS = dict.fromkeys((*range(32), *range(127, 160), *range(8234, 8239), *range(8294, 8298)))
 _REMOVED = {code: None for code in _CONTROLS if chr(code) not in "\n\t"}
 
 
 class ServerError(Exception):
-    """The server refused a request or cannot be reached; the message says what to do."""
+    """The server rejected a request or cannot be reached; the message contains the remedy."""
 
 
 class ServerClient:
     """A running Antiphon at `url`, its base URL with `/v1`."""
 
     def __init__(self, url: str, key: str | None, *, proxied: bool, timeout: float | None = None) -> None:
-        """`timeout` is in seconds, for each step of a request; None limits only connecting."""
+        """`timeout` is in seconds per request step; None limits only connecting."""
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self.url = url
         self._http = httpx.Client(
@@ -40,7 +40,7 @@ class ServerClient:
         self._http.close()
 
     def get(self, path: str) -> JSONObject:
-        """Return the JSON body of a GET request; raises `ServerError`."""
+        """Return a GET request's JSON body; raises `ServerError`."""
         with self._errors():
             response = self._http.get(path)
             _check(response)
@@ -48,14 +48,14 @@ class ServerClient:
             return body
 
     def post(self, path: str, body: JSONObject) -> tuple[JSONObject, Mapping[str, str]]:
-        """Return the JSON body and the headers of the answer to a POST request; raises `ServerError`."""
+        """Return a POST request's JSON body and headers; raises `ServerError`."""
         with self._errors():
             response = self._http.post(path, json=body)
             _check(response)
             return response.json(), response.headers
 
     def send(self, method: str, path: str, body: JSONObject | None = None) -> JSONObject:
-        """Return the JSON body of the answer to a request; raises `ServerError`."""
+        """Return a request's JSON body; raises `ServerError`."""
         with self._errors():
             response = self._http.request(method, path, json=body)
             _check(response)
@@ -63,7 +63,7 @@ class ServerClient:
             return answered
 
     def stream(self, path: str, body: dict[str, object]) -> Iterator[JSONObject]:
-        """Yield the events of a streamed POST request; raises `ServerError`."""
+        """Yield a streamed POST request's events; raises `ServerError`."""
         with self._errors(), self._http.stream("POST", path, json=body) as response:
             if response.is_error:
                 response.read()
@@ -102,11 +102,11 @@ def _check(response: httpx.Response) -> None:
     raise ServerError(message)
 
 
-_MODELS_TIMEOUT = 15  # seconds to wait for a server's list of models
+_MODELS_TIMEOUT = 15  # seconds to wait for a model list
 
 
 def first_model(url: str, key: str | None, *, proxied: bool, timeout: float = _MODELS_TIMEOUT) -> str:
-    """Return the first model that a server lists within `timeout` seconds; raises `ServerError`."""
+    """Return a server's first model; raises `ServerError`."""
     with ServerClient(url, key, proxied=proxied, timeout=timeout) as client:
         listed = client.get("models")
     models = listed.get("data") if isinstance(listed, dict) else None
@@ -120,7 +120,7 @@ def first_model(url: str, key: str | None, *, proxied: bool, timeout: float = _M
 
 
 def has_web_search(url: str, key: str | None) -> bool:
-    """Return whether a server offers web search to callers with this key; False if it cannot be reached."""
+    """Return whether a server offers web search with this key; False if it cannot be reached."""
     try:
         with ServerClient(url, key, proxied=True, timeout=_MODELS_TIMEOUT) as client:
             tools = client.get("antiphon/about").get("tools")
@@ -130,5 +130,5 @@ def has_web_search(url: str, key: str | None) -> bool:
 
 
 def safe(text: object) -> str:
-    """Return text without control characters, except newlines and tabs."""
+    """Remove control characters except newlines and tabs."""
     return str(text).translate(_REMOVED)

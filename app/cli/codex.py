@@ -1,9 +1,9 @@
 """
-The settings with which Codex uses this server.
+Codex settings for this server.
 
     settings = codex_settings("http://127.0.0.1:8080/v1", model="qwen3", keyed=False)
     toml(settings)       # lines for its `config.toml`
-    options(settings)    # the same as options of its command line
+    options(settings)    # command line options
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-KEY = "CODEX_ANTIPHON_KEY"  # the variable from which Codex reads the API key
+KEY = "CODEX_ANTIPHON_KEY"  # Codex reads the API key from this variable
 
 
 def codex_settings(url: str, *, model: str | None, keyed: bool, web_search: bool = False) -> dict[str, object]:
     """
-    Return Codex's settings for a server with the base URL `url`, which ends in `/v1`.
+    Return Codex's settings for a server with the base URL `url` (`.../v1`).
 
-    `web_search` is whether the server can search the web. If the server is not `keyed`, Codex gets an arbitrary key:
-    without one it does not read the model catalog, and offers fewer tools.
+    `web_search`: whether the server can search the web. If the server is not `keyed`, Codex gets an arbitrary key:
+    without a key it does not read the model catalog, and offers fewer tools.
     """
     provider = {
         "name": "Antiphon",
@@ -38,7 +38,7 @@ def codex_settings(url: str, *, model: str | None, keyed: bool, web_search: bool
 
 
 def toml(settings: Mapping[str, Any]) -> str:
-    """Return settings as TOML: the top-level keys, then a table for each provider."""
+    """Format settings as TOML: top-level keys, then a table per provider."""
     lines = [f"{name} = {_literal(value)}" for name, value in settings.items() if not isinstance(value, Mapping)]
     for name, provider in settings["model_providers"].items():
         lines += ["", f"[model_providers.{name}]", *(f"{key} = {_literal(value)}" for key, value in provider.items())]
@@ -46,7 +46,7 @@ def toml(settings: Mapping[str, Any]) -> str:
 
 
 def options(settings: Mapping[str, object]) -> list[str]:
-    """Return settings as command line options of Codex, which override those of its file."""
+    """Format settings as Codex command line options, which override its file."""
     return [word for name, value in _flat(settings) for word in ("--config", f"{name}={_literal(value)}")]
 
 
@@ -59,4 +59,4 @@ def _flat(settings: Mapping[str, object], prefix: str = "") -> Iterator[tuple[st
 
 
 def _literal(value: str) -> str:
-    return json.dumps(value, ensure_ascii=False)  # valid TOML, too
+    return json.dumps(value, ensure_ascii=False)  # also valid TOML

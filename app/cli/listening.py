@@ -1,4 +1,4 @@
-"""The sockets that a server listens on, and its pid file."""
+"""The server's listening sockets and pid file."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ except ImportError:  # Windows
 
 logger = logging.getLogger(__name__)
 
-_BACKLOG = 2048  # connections that wait to be accepted; uvicorn's default
+_BACKLOG = 2048  # pending connections; uvicorn's default
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
     """
-    Listen on every address of a host, all with the same port; 0 for any free port.
+    Listen on all of a host's addresses, with the same port; 0 for any free port.
 
-    Raises `OSError` if an address is in use, or if none belongs to this machine. Workers can inherit the sockets.
+    Raises `OSError` if an address is in use, or does not belong to this machine. Workers can inherit the sockets.
     """
     addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     missing: OSError | None = None
@@ -47,7 +47,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
             except OSError as error:
                 if error.errno != errno.EADDRNOTAVAIL:
                     raise
-                missing = error  # `localhost` may resolve to an IPv6 address that this machine does not have
+                missing = error  # `localhost` can resolve to an IPv6 address that this machine lacks
                 continue
             listener.listen(_BACKLOG)
             listener.set_inheritable(True)
@@ -60,7 +60,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
 
 
 def default_pid_file(port: int) -> Path:
-    """Return the default pid file of the server at a port, in a directory of this user."""
+    """Return the default pid file for a port, in a directory of this user."""
     runtime = environment().get("XDG_RUNTIME_DIR")
     if runtime and os.path.isdir(runtime):
         return Path(runtime) / f"antiphon-{port}.pid"
@@ -71,17 +71,17 @@ def default_pid_file(port: int) -> Path:
 @contextmanager
 def pid_file(path: Path, *, required: bool = False) -> Iterator[Path | None]:
     """
-    Write this process's id to a file that is locked within this context: a file without a lock is stale.
+    Write this process's id to a file, locked within this context: a file without a lock is stale.
 
-    Yields the directory in which the server's processes report to `antiphon reload`; None if there is none. If the file
-    cannot be written, this is logged, as a warning if it is `required`.
+    Yields the directory for reports to `antiphon reload`, or None. A failure to write the file is logged, as a warning
+    if it is `required`.
     """
     if fcntl is None:
         yield None
         return
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Symbolic links are not followed: other users may be able to write to the directory.
+        # Do not follow symbolic links: other users could write to the directory.
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+")
     except OSError as error:
         _log_unwritten(path, error, required)
@@ -106,19 +106,19 @@ def pid_file(path: Path, *, required: bool = False) -> Iterator[Path | None]:
 
 
 def reloads_directory(path: Path) -> Path:
-    """Return the directory in which the server of a pid file reports what it did when its settings were reloaded."""
+    """Return the directory for reload reports that belongs to a pid file."""
     return path.with_name(f"{path.name}.reloads")
 
 
 @contextmanager
 def _reloads(path: Path) -> Iterator[Path | None]:
-    """Create the directory for reports, which only this user can write to; without it `antiphon reload` has none."""
+    """Create the directory for reload reports, writable only for this user; without it, reloads are not reported."""
     directory = reloads_directory(path)
     os.environ.pop(RELOADS_DIRECTORY, None)
     try:
-        if path.parent.stat().st_uid not in (0, os.getuid()):  # another user could put a link in its place
+        if path.parent.stat().st_uid not in (0, os.getuid()):  # another user could replace it by a link
             raise PermissionError(errno.EPERM, f"{path.parent} belongs to another user")
-        shutil.rmtree(directory, ignore_errors=True)  # of a server that was killed
+        shutil.rmtree(directory, ignore_errors=True)  # left by a killed server
         directory.mkdir(mode=0o700)
     except OSError as error:
         fields = {"path": str(directory), "reason": error.strerror}
@@ -139,7 +139,7 @@ def _log_unwritten(path: Path, error: OSError, required: bool) -> None:
 
 
 def send_hangup(path: Path) -> int | None:
-    """Send SIGHUP to the server that holds a pid file, and return its process id; None if no server does."""
+    """Send SIGHUP to the server that holds a pid file, and return its process id; None without a server."""
     if fcntl is None:
         return None
     try:

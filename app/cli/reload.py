@@ -1,4 +1,4 @@
-"""Tell a running server to read its settings again, and wait for what it did: `antiphon reload`."""
+"""`antiphon reload`: makes a running server reload its settings, and waits for the reports."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 from app.cli.listening import reloads_directory, send_hangup
 from app.settings.reloading import ReloadReport
 
-_TIMEOUT = 60  # seconds in which all processes have to report
-_AGAIN = 3  # seconds after which the signal is sent again: a server that is starting ignores it
-_PAUSE = 0.05  # seconds between looking for reports
+_TIMEOUT = 60  # seconds for all processes to report
+_AGAIN = 3  # seconds between signals: a starting server ignores the first
+_PAUSE = 0.05  # seconds between polls
 
 
 class ReloadError(Exception):
-    """There is no server, or it does not say what it did."""
+    """No server was found, or it did not report."""
 
 
 def reload_server(path: Path) -> list[ReloadReport]:
     """
-    Make the server that holds a pid file reload its settings, and return the reports of its processes.
+    Make the server that holds a pid file reload its settings, and return its processes' reports.
 
-    Raises `ReloadError` if there is no server, or not all of its processes report in time.
+    Raises `ReloadError` without a server, or if not all processes report in time.
     """
     begun = time.monotonic_ns()
     pid = _told(path)
@@ -46,7 +46,7 @@ def reload_server(path: Path) -> list[ReloadReport]:
 
 
 def _told(path: Path) -> int:
-    """Send the signal, and return the id of the process."""
+    """Send the signal, and return the process id."""
     try:
         pid = send_hangup(path)
     except OSError as error:
@@ -57,14 +57,14 @@ def _told(path: Path) -> int:
 
 
 def _waiting(pid: int, reports: Mapping[int, ReloadReport]) -> Sequence[int]:
-    """Return the processes that have not reported yet: the server, or its workers once it has named them."""
+    """Return the processes without a report: the server, or its workers once it has named them."""
     if pid not in reports:
         return [pid]
     return [worker for worker in reports[pid].workers if worker not in reports]
 
 
 def summary(reports: Sequence[ReloadReport]) -> str:
-    """Return what the processes did that took over the new settings, in a sentence for each fact."""
+    """Summarize the reports of processes that applied the new settings, one sentence per fact."""
     applied, restart, backends = (
         list(dict.fromkeys(name for report in reports for name in getattr(report, field)))
         for field in ("applied", "restart", "backends")

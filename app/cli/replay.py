@@ -1,4 +1,4 @@
-"""Repeat stored responses, maybe with another model, and compare: `antiphon replay ID... --model M`."""
+"""`antiphon replay ID... --model M`: repeats stored responses, optionally with another model, and compares."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from app.cli.client import ServerClient, ServerError, safe
 from app.core.history.resource import declared_tool
 from app.core.types import JSONObject
 
-# In a call, the first of these that it has is what it was made with.
+# A call's input is in the first of these fields.
 _ARGUMENTS = ("arguments", "input", "code", "action", "operation", "queries")
 _REPEATABLE = ("completed", "incomplete", "failed")
 _COLORS = {"+": "green", "-": "red", "@": "dim"}
 
 
 class Result(NamedTuple):
-    """What is compared of a response."""
+    """The compared parts of a response."""
 
     model: str
     status: str
@@ -36,7 +36,7 @@ class Result(NamedTuple):
 
     @classmethod
     def of(cls, response: JSONObject, seconds: float | None, cost: float | None) -> Result:
-        """Return the result of a finished response."""
+        """Return a finished response's result."""
         output = response["output"]
         parts = [part for item in output if item["type"] == "message" for part in item["content"]]
         text = "\n".join(part.get("text") or part.get("refusal") or "" for part in parts)
@@ -44,18 +44,17 @@ class Result(NamedTuple):
         return cls(response["model"], response["status"], text, calls, response.get("usage") or {}, seconds, cost)
 
     def same_as(self, other: Result) -> bool:
-        """Return whether status, text and calls are the same."""
+        """Return whether status, text and calls are equal."""
         return (self.status, self.text, self.calls) == (other.status, other.text, other.calls)
 
     def summary(self) -> JSONObject:
-        """Return the result as JSON."""
         calls = [{"name": name, "arguments": arguments} for name, arguments in self.calls]
         return {**self._asdict(), "calls": calls}
 
 
 def replay(client: ServerClient, console: Console, response_id: str, model: str | None, *, as_json: bool) -> bool:
     """
-    Repeat a stored response without storing the new one, and print both; return whether they are the same.
+    Repeat a stored response without storing the new one, and print both; return whether they are equal.
 
     Raises `ServerError`.
     """
@@ -72,7 +71,7 @@ def replay_all(
     client: ServerClient, console: Console, response_ids: Sequence[str], model: str | None, *, as_json: bool
 ) -> bool:
     """
-    Repeat stored responses one after another, and print a row for each; return whether all are the same.
+    Repeat stored responses one after another, and print a row for each; return whether all are equal.
 
     A response that cannot be repeated is a row with its error, and counts as different.
     """
@@ -94,7 +93,7 @@ def replay_all(
 
 
 def newest(client: ServerClient, number: int) -> list[str]:
-    """Return the ids of the newest stored responses that have ended; raises `ServerError`."""
+    """Return the ids of the newest finished responses; raises `ServerError`."""
     page = client.get(f"antiphon/responses?limit={number}")
     return [entry["id"] for entry in page["data"] if entry["status"] in _REPEATABLE]
 
@@ -104,7 +103,7 @@ def _as_json(before: Result, after: Result) -> JSONObject:
 
 
 def _repeated(client: ServerClient, response_id: str, model: str | None) -> tuple[Result, Result]:
-    """Return a stored result and that of the same request now; raises `ServerError`."""
+    """Return the stored result and the result of the repeated request; raises `ServerError`."""
     chain = client.get(f"antiphon/responses/{quote(response_id, safe='')}/chain")
     turn = chain["data"][-1]
     if turn["response"]["status"] not in _REPEATABLE:
@@ -119,8 +118,8 @@ def _repeated(client: ServerClient, response_id: str, model: str | None) -> tupl
 
 
 def replay_request(chain: JSONObject, model: str | None) -> JSONObject:
-    """Return the request that repeats the last response of a chain, and stores nothing."""
-    turn, past = chain["data"][-1], chain["earlier"]  # of its conversation, to which nothing is to be added
+    """Return a request that repeats a chain's last response, without storing it."""
+    turn, past = chain["data"][-1], chain["earlier"]  # a conversation's earlier turns, which must not be extended
     response = turn["response"]
     tools = [declared_tool(tool) for tool in response["tools"]]
     fields = {
@@ -185,7 +184,7 @@ def _print_all(console: Console, found: Sequence[tuple[str, tuple[Result, Result
 
 
 def _difference(before: Result, after: Result) -> str:
-    """Return the first difference of two results, or `same`."""
+    """Return the first difference between two results, or `same`."""
     if before.same_as(after):
         return "same"
     if before.status != after.status:

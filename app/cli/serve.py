@@ -1,4 +1,4 @@
-"""Run the server: one process, or several that share its sockets."""
+"""Runs the server: one process, or several with shared sockets."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# The directory of the workers' metrics, for the Prometheus client library, which only the workers import.
+# The workers' metrics directory, for the Prometheus client library, imported only by workers.
 _MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
-# Seconds for which an idle connection stays open. This should exceed the timeout of clients and load balancers, usually
-# 60 seconds: a request that is sent while the server closes the connection is lost.
+# Seconds until an idle connection is closed. Should exceed the timeout of clients and load balancers, usually 60
+# seconds: a request sent while the server closes the connection is lost.
 KEEP_ALIVE = 75
-# Seconds for which a worker may be silent before it is killed and replaced. It answers once it has imported uvicorn,
-# which takes longer than uvicorn's 5 seconds on a machine that is very busy.
+# Seconds until a silent worker is killed and replaced. A worker answers after it has imported uvicorn, which exceeds
+# uvicorn's default of 5 seconds on a very busy machine.
 _WORKER_SILENCE = 30
-_LISTING_TIMEOUT = 5.0  # seconds for the backend's list of models
-_STARTUP_FAILURE = 3  # uvicorn's exit status for an application that could not start
+_LISTING_TIMEOUT = 5.0  # seconds for the backend's model list
+_STARTUP_FAILURE = 3  # uvicorn's exit status for a failed application start
 
 
 def run_server(settings: Settings, sockets: Sequence[socket.socket], *, watch_files: bool) -> None:
@@ -73,7 +73,7 @@ def run_server(settings: Settings, sockets: Sequence[socket.socket], *, watch_fi
         http="app.api.uvicorn.http:HTTPProtocol",
         ws="app.api.uvicorn.websocket:WebSocketProtocol",
         ws_max_size=settings.max_body_bytes,
-        ws_per_message_deflate=False,  # for many small messages compression costs more than it saves
+        ws_per_message_deflate=False,  # compression costs more than it saves for many small messages
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=math.ceil(settings.shutdown_grace),
         timeout_worker_healthcheck=_WORKER_SILENCE,
@@ -97,9 +97,9 @@ def run_server(settings: Settings, sockets: Sequence[socket.socket], *, watch_fi
 
 
 def app_factory() -> FastAPI:
-    """Return the application for the settings of the environment; uvicorn calls it in each process."""
+    """Build the application from the environment; uvicorn calls this in each process."""
     with process.gc_paused():
-        from app.main import create_app  # not in the process that starts workers
+        from app.main import create_app  # not in the parent process
 
         settings = load_settings()
         logs.configure(settings)
@@ -124,7 +124,7 @@ def _shared_metrics(settings: Settings) -> Iterator[None]:
 
 @contextmanager
 def _workers_directory(settings: Settings) -> Iterator[None]:
-    """Create a directory in which several workers meet, such as for the socket of containers."""
+    """Create a directory shared by the workers, for example for the container socket."""
     if settings.workers == 1:
         os.environ.pop(WORKERS_DIRECTORY, None)
         yield
@@ -135,27 +135,27 @@ def _workers_directory(settings: Settings) -> Iterator[None]:
 
 
 class _Server(uvicorn.Server):
-    """A server that resets no connection when it stops."""
+    """A server that resets no connection at shutdown."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept the connections in the listen queue first: closing the listener would reset them."""
-        await asyncio.sleep(0.01)  # the event loop polls the listeners; `sleep(0)` would cancel what it finds
+        """Accept queued connections first: closing the listener would reset them."""
+        await asyncio.sleep(0.01)  # the event loop polls the listeners; `sleep(0)` would cancel new connections
         await super().shutdown(sockets)
 
 
 class _Workers(Multiprocess):
-    """Worker processes that share a port."""
+    """Worker processes with a shared port."""
 
     reloads: Path | None = None  # directory for reports to `antiphon reload`
 
     def terminate_all(self) -> None:
-        """Stop the workers. The sockets are closed first, or new connections would wait to be accepted in vain."""
+        """Stop the workers. Close the sockets first: new connections would never be accepted."""
         for listener in self.sockets:
             listener.close()
         super().terminate_all()
 
     def handle_signals(self) -> None:
-        """Handle the signals that were received; several SIGHUPs as one."""
+        """Handle pending signals; several SIGHUPs count as one."""
         for _ in range(self.signal_queue.count(signal.SIGHUP) - 1):
             self.signal_queue.remove(signal.SIGHUP)
         super().handle_signals()
@@ -166,7 +166,7 @@ class _Workers(Multiprocess):
         workers = [worker.pid for worker in self.processes if worker.pid is not None and worker.exitcode is None]
         if self.reloads:
             if not ReloadReport.read_all(self.reloads).keys() >= {*workers}:
-                self.signal_queue.append(signal.SIGHUP)  # later: the signal would end a worker that is starting
+                self.signal_queue.append(signal.SIGHUP)  # retry later: the signal would end a starting worker
                 return
             with contextlib.suppress(OSError):
                 ReloadReport(os.getpid(), begun, workers=workers).write(self.reloads)
@@ -176,7 +176,7 @@ class _Workers(Multiprocess):
 
 
 def address_of(settings: Settings, *, reachable: bool = False) -> str:
-    """Return the URL of the server; with `reachable`, an unspecified address becomes the loopback address."""
+    """Return the server's URL; `reachable` replaces an unspecified address by the loopback address."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host) if reachable else settings.host
     host = f"[{host}]" if ":" in host else host
     return f"http://{host}:{settings.port}"
@@ -184,9 +184,9 @@ def address_of(settings: Settings, *, reachable: bool = False) -> str:
 
 def greet(settings: Settings) -> None:
     """
-    Print the server's address and a request to try on stderr, or log the address if the log is JSON.
+    Print the server's address and an example request on stderr, or log the address as JSON.
 
-    If the backend must be asked for a model, a thread prints the request, so that the server starts meanwhile.
+    If the backend must first list its models, a thread prints the request, so that the server starts meanwhile.
     """
     parts = {
         "address": address_of(settings),
@@ -207,7 +207,7 @@ def greet(settings: Settings) -> None:
 
 
 def _suggest_listed(settings: Settings, server: BackendSettings, url: str) -> None:
-    """Print a request with the first model that a backend lists."""
+    """Print a request with the first model listed by a backend."""
     from app.cli.client import ServerError, first_model
 
     key = server.key.get_secret_value() if server.key and not server.forwards_caller_key else None

@@ -1,4 +1,4 @@
-"""Print a response, its chain and its translation: `antiphon show ID`."""
+"""`antiphon show ID`: prints a response, its chain and its translation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from app.core.types import JSONObject
 
 
 def show(client: ServerClient, console: Console, response_id: str, *, as_json: bool = False) -> None:
-    """Print the chain of a response, and the request that was sent to its backend; raises `ServerError`."""
+    """Print a response's chain and its backend request; raises `ServerError`."""
     path = f"antiphon/responses/{quote(response_id, safe='')}"
     chain, translation = client.get(f"{path}/chain"), client.get(f"{path}/translation")
     if as_json:

@@ -1,4 +1,4 @@
-"""Print the usage of keys: `antiphon usage`."""
+"""`antiphon usage`: prints usage per key."""
 
 from __future__ import annotations
 

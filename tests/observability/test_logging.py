@@ -303,7 +303,7 @@ async def test_log_content_is_written_where_configured_and_stored(lines: io.Stri
 # Why a backend cannot be reached: what callers are told, and what the system says of it.
 UNREACHABLE = {
     "refused": ("it refuses connections", "Connect call failed"),
-    "unknown host": ("its host name is not known", "Name or service not known"),
+    "unknown host": ("its host name is unknown", "Name or service not known"),
     "tls": ("TLS failed", "CERTIFICATE_VERIFY_FAILED"),
 }
 

@@ -1,8 +1,4 @@
-"""
-API keys: `antiphon key new NAME` creates a key for the settings; the other commands manage a running server's keys.
-
-They call `/v1/antiphon/keys` with an admin key.
-"""
+"""`antiphon key new NAME` creates a key for the settings; the other commands manage a running server's keys."""
 
 from __future__ import annotations
 
@@ -13,33 +9,33 @@ from typing import Annotated, Any
 
 import typer
 
-keys_cli = typer.Typer(name="key", help="Make and manage API keys.", no_args_is_help=True, rich_markup_mode=None)
+keys_cli = typer.Typer(name="key", help="Create and manage API keys.", no_args_is_help=True, rich_markup_mode=None)
 
 # Options of several commands.
-_URL = Annotated[str | None, typer.Option(help="Base URL of an Antiphon, with /v1; that of the settings if left out.")]
-_AdminKey = Annotated[str | None, typer.Option(help="An admin key; if left out, CODEX_ANTIPHON_KEY.")]
+_URL = Annotated[str | None, typer.Option(help="An Antiphon's base URL, with /v1; by default from the settings.")]
+_AdminKey = Annotated[str | None, typer.Option(help="An admin key; by default CODEX_ANTIPHON_KEY.")]
 _AsJSON = Annotated[bool, typer.Option("--json", help="Print the JSON.")]
 _Key = Annotated[str, typer.Argument(metavar="KEY", help="The key's name or id.")]
-_Owner = Annotated[str | None, typer.Option(help="Whose objects it reaches; the name if left out.")]
-_Models = Annotated[list[str] | None, typer.Option("--model", help="Glob of models it may use; may be repeated.")]
+_Owner = Annotated[str | None, typer.Option(help="Owner of its stored objects; by default the name.")]
+_Models = Annotated[list[str] | None, typer.Option("--model", help="Glob for permitted models; repeatable.")]
 _Tools = Annotated[
-    list[str] | None, typer.Option("--tool", help="Glob of hosted tools it may use, or mcp:LABEL; may be repeated.")
+    list[str] | None, typer.Option("--tool", help="Glob for permitted hosted tools, or mcp:LABEL; repeatable.")
 ]
 _Requests = Annotated[int | None, typer.Option(help="0 for no limit.")]
 _Tokens = Annotated[int | None, typer.Option(help="0 for no limit.")]
 _Concurrent = Annotated[int | None, typer.Option(help="Concurrent responses; 0 for no limit.")]
 _Budgets = Annotated[
     list[str] | None,
-    typer.Option("--budget", metavar="NAME=AMOUNT", help="Such as tokens_per_day=100000; may be repeated."),
+    typer.Option("--budget", metavar="NAME=AMOUNT", help="For example tokens_per_day=100000; repeatable."),
 ]
-_StoredBytes = Annotated[int | None, typer.Option(help="Bytes of responses and conversations; 0 for no limit.")]
-_Expires = Annotated[str | None, typer.Option(help="Day or time (UTC) such as 2027-01-31, or a Unix time.")]
+_StoredBytes = Annotated[int | None, typer.Option(help="Bytes for responses and conversations; 0 for no limit.")]
+_Expires = Annotated[str | None, typer.Option(help="Day or time (UTC): 2027-01-31, or a Unix time.")]
 _Admin = Annotated[bool | None, typer.Option("--admin/--no-admin", help="Whether it manages keys.")]
 
 
 @keys_cli.callback()
 def _root() -> None:
-    """Make and manage API keys."""
+    """Create and manage API keys."""
 
 
 def _instructions(name: str) -> str:
@@ -56,16 +52,16 @@ def _instructions(name: str) -> str:
 
 @keys_cli.command("new")
 def make_key(
-    name: Annotated[str, typer.Argument(help="What to call the key, in settings, logs and usage.")],
-    owner: Annotated[str | None, typer.Option(help="Whose objects it reaches; the name if left out.")] = None,
+    name: Annotated[str, typer.Argument(help="The key's name in settings, logs and usage.")],
+    owner: Annotated[str | None, typer.Option(help="Owner of its stored objects; by default the name.")] = None,
     existing: Annotated[
-        bool, typer.Option("--existing", help="Read a key that is in use from standard input in place of making one.")
+        bool, typer.Option("--existing", help="Read an existing key from standard input instead of creating a new key.")
     ] = False,
 ) -> None:
     """
-    Make a key, and print the table for the TOML file, which has its hash alone.
+    Create a key, and print its table for the TOML file, which contains only the hash.
 
-    The key itself is shown once, on standard error, so that `antiphon key new NAME >> antiphon.toml` adds the table.
+    The key itself is printed once, on standard error: `antiphon key new NAME >> antiphon.toml` adds the table.
     """
     import getpass
 
@@ -83,7 +79,7 @@ def make_key(
         if not (key and key.isascii() and key.isprintable()):
             typer.echo("The key must be printable ASCII: a header cannot contain anything else.", err=True)
             raise typer.Exit(2)
-        owner = owner or digest_of(key)[:32]  # the owner of the objects that it has stored so far
+        owner = owner or digest_of(key)[:32]  # keeps the owner of the objects already stored with this key
     else:
         key = generate_key()
         typer.echo(f"The key of {name}, which is not shown again:\n\n  {key}\n", err=True)
@@ -94,7 +90,7 @@ def make_key(
 
 @keys_cli.command("create")
 def create_key(
-    name: Annotated[str, typer.Argument(help="What to call the key, in logs and usage.")],
+    name: Annotated[str, typer.Argument(help="The key's name in logs and usage.")],
     owner: _Owner = None,
     models: _Models = None,
     tools: _Tools = None,
@@ -109,7 +105,7 @@ def create_key(
     api_key: _AdminKey = None,
     as_json: _AsJSON = False,
 ) -> None:
-    """Create a key on a running server, and print it; it is not shown again."""
+    """Create a key on a running server, and print it once."""
     options = dict(locals())
     from app.cli import connected_client
     from app.cli.keys.managed import changed_fields, print_secret
@@ -126,7 +122,7 @@ def list_keys(
     api_key: _AdminKey = None,
     as_json: _AsJSON = False,
 ) -> None:
-    """List the keys of a running server, with their limits and last use."""
+    """List a running server's keys, with limits and last use."""
     from app.cli import connected_client
     from app.cli.keys.managed import all_keys, print_keys
 
@@ -148,13 +144,13 @@ def update_key(
     expires: _Expires = None,
     admin: _Admin = None,
     reset: Annotated[
-        list[str] | None, typer.Option(metavar="FIELD", help="Reset a field, such as models; may be repeated.")
+        list[str] | None, typer.Option(metavar="FIELD", help="Reset a field, for example models; repeatable.")
     ] = None,
     url: _URL = None,
     api_key: _AdminKey = None,
     as_json: _AsJSON = False,
 ) -> None:
-    """Change the given fields of a key of a running server."""
+    """Change fields of a running server's key."""
     options = dict(locals())
     from app.cli import connected_client
     from app.cli.keys.managed import changed_fields, id_of, print_keys
@@ -167,7 +163,7 @@ def update_key(
 
 @keys_cli.command("revoke")
 def revoke_key(key: _Key, url: _URL = None, api_key: _AdminKey = None, as_json: _AsJSON = False) -> None:
-    """Revoke a key of a running server for good."""
+    """Revoke a running server's key permanently."""
     from app.cli import connected_client
     from app.cli.keys.managed import id_of, print_keys
 
@@ -178,12 +174,12 @@ def revoke_key(key: _Key, url: _URL = None, api_key: _AdminKey = None, as_json: 
 @keys_cli.command("rotate")
 def rotate_key(
     key: _Key,
-    grace_period: Annotated[int, typer.Option(help="Seconds for which the current secret still works.")] = 86_400,
+    grace_period: Annotated[int, typer.Option(help="Seconds until the current secret expires.")] = 86_400,
     url: _URL = None,
     api_key: _AdminKey = None,
     as_json: _AsJSON = False,
 ) -> None:
-    """Give a key of a running server a new secret, and print it; it is not shown again."""
+    """Give a running server's key a new secret, and print it once."""
     from app.cli import connected_client
     from app.cli.keys.managed import id_of, print_secret
 

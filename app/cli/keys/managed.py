@@ -1,4 +1,4 @@
-"""Requests to `/v1/antiphon/keys`, and the tables of `antiphon key`."""
+"""Requests to `/v1/antiphon/keys`, and tables for `antiphon key`."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _time(text: str) -> int:
 
 
 def all_keys(client: ServerClient, *, revoked: bool = False) -> list[JSONObject]:
-    """Return all keys of a server; raises `ServerError`."""
+    """Return all of a server's keys; raises `ServerError`."""
     found: list[JSONObject] = []
     query = {"limit": "100", "revoked": "true" if revoked else "false"}
     while True:
@@ -72,7 +72,7 @@ def all_keys(client: ServerClient, *, revoked: bool = False) -> list[JSONObject]
 
 
 def id_of(client: ServerClient, key: str) -> str:
-    """Return a key's id, encoded for a path, by its name or id; raises `ServerError`."""
+    """Return a key's id by name or id, encoded for a path; raises `ServerError`."""
     if _ID.fullmatch(key):
         return quote(key, safe=":")
     for found in all_keys(client):
@@ -82,7 +82,7 @@ def id_of(client: ServerClient, key: str) -> str:
 
 
 def print_secret(key: JSONObject, *, as_json: bool) -> None:
-    """Print a new secret. Standard output has only the secret, for pipes."""
+    """Print a new secret. Only the secret goes to standard output, for pipes."""
     if as_json:
         Console().print_json(data=key)
         return
@@ -91,7 +91,7 @@ def print_secret(key: JSONObject, *, as_json: bool) -> None:
 
 
 def print_keys(keys: Sequence[JSONObject], *, as_json: bool) -> None:
-    """Print keys as a table, or as JSON."""
+    """Print keys as a table or JSON."""
     console = Console()
     if as_json:
         console.print_json(data=keys)

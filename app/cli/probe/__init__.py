@@ -1,10 +1,10 @@
 """
-Probes a server with small requests, to find out what it supports and which profile and options fit.
+Probes a server with small requests to find a suitable profile and options.
 
     report = await probe("http://localhost:8000/v1")
     print(report.table(), report.settings("local"), sep="\\n\\n")
 
-The requests, some sixty, are sent one after another, each with a limit of tokens and a timeout.
+About sixty requests are sent one after another, each with a token limit and a timeout.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from app.cli.probe.questions import HELLO, QUESTIONS, UNKNOWN, Finding, verdict
 from app.core.profile import Profile
 from app.errors import BackendError
 
-# Profiles by a part of the address, the more specific ones first.
+# Profiles by address substring, most specific first.
 _HOSTS = {
     "api.openai.com": "openai",
     "azure.com": "azure",
@@ -45,7 +45,7 @@ _HOSTS = {
     "minimax": "minimax",
     "githubcopilot.com": "copilot",
 }
-# Profiles by a part of the headers, the list of models, or the error for an unknown field.
+# Profiles by a substring of the headers, the model list, or the error for an unknown field.
 _OWNERS = {
     "llamacpp": "llama.cpp",
     "llama.cpp": "llama.cpp",
@@ -74,18 +74,18 @@ class ProbeReport:
         return "\n".join(f"{finding.about:{width}}  {finding.result}" for finding in self.findings)
 
     def overrides(self) -> dict[str, object]:
-        """Return the options that differ from the profile's."""
+        """Return the options that differ from the profile."""
         options = {name: value for finding in self.findings for name, value in finding.options.items()}
         return {name: value for name, value in options.items() if value != _option(self.profile, name)}
 
     def settings(self, name: str) -> str:
-        """Return a table for the TOML file of settings."""
+        """Return a table for the TOML settings file."""
         lines = [f"[backends.{name}]", f"url = {json.dumps(self.url)}", f"profile = {json.dumps(self.profile.name)}"]
         overrides = [f"{json.dumps(option)} = {json.dumps(value)}" for option, value in self.overrides().items()]
         return "\n".join([*lines, *(["", f"[backends.{name}.overrides]", *overrides] if overrides else [])])
 
     def variables(self) -> str:
-        """Return the same as environment variables, for a single backend."""
+        """Return the settings as environment variables, for a single backend."""
         lines = [f"ANTIPHON_BACKEND_URL={self.url}", f"ANTIPHON_BACKEND_PROFILE={self.profile.name}"]
         overrides = self.overrides()
         return "\n".join(lines + ([f"ANTIPHON_BACKEND_OVERRIDES='{json.dumps(overrides)}'"] if overrides else []))
@@ -97,7 +97,7 @@ async def probe(
     """
     Probe the server at a base URL for up to `seconds`, with up to `each` seconds per request.
 
-    Raises `BackendError` if it cannot be reached, or refuses the simplest request.
+    Raises `BackendError` if it cannot be reached or rejects the minimal request.
     """
     options = load_profile(recognised_profile(url, "")).transport
     server = ProbedServer(url, key, seconds=each, header=options.auth_header, scheme=options.auth_scheme)
@@ -131,7 +131,7 @@ async def probe(
 
 
 async def _begin(server: ProbedServer, model: str) -> Finding:
-    """Find parameters with which the simplest request succeeds; some models accept no `temperature` or `max_tokens`."""
+    """Find parameters for a successful minimal request; some models reject `temperature` or `max_tokens`."""
     for limit in ("max_tokens", "max_completion_tokens"):
         for fields in ({"model": model, "temperature": 0}, {"model": model}):
             server.limit, server.fields = limit, fields
@@ -144,7 +144,7 @@ async def _begin(server: ProbedServer, model: str) -> Finding:
 
 
 def recognised_profile(url: str, clues: str) -> str:
-    """Return the name of the profile for a server; `default` if it is not recognised."""
+    """Return the profile's name for a server, or `default`."""
     parts = httpx.URL(url)
     address = f"{parts.host}{parts.path}"
     for part, name in _HOSTS.items():

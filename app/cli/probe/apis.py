@@ -1,4 +1,4 @@
-"""Finds out by which APIs a server can be asked, and which of them loses nothing."""
+"""Finds a server's APIs, and the API that loses nothing."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _TOKENS = 300  # for a short thought
 
 
 async def available_apis(server: ProbedServer, model: str) -> list[str]:
-    """Return the names of the APIs that a server has: it rejects an empty request, but not as unknown."""
+    """Return the server's APIs: an existing endpoint rejects an empty request, but not as unknown."""
     paths = {name: api.path.replace(MODEL, quote(model, safe="")) for name, api in APIS.items()}
     return [name for name, path in paths.items() if await server.status(path) not in _ABSENT]
 
 
 async def finding_on_apis(server: ProbedServer, names: list[str], model: str, profile: Profile) -> Finding:
-    """Return the APIs of a server, and the option for the best one if the profile does not choose it."""
+    """Return the server's APIs, and an option for the best API if the profile does not choose it."""
     best = names[0] if names else "chat"
     if "responses" in names and await _keeps_reasoning(server, model):
         best = "responses"
@@ -35,7 +35,7 @@ async def finding_on_apis(server: ProbedServer, names: list[str], model: str, pr
 
 
 async def _keeps_reasoning(server: ProbedServer, model: str) -> bool:
-    """Return whether a server sends encrypted reasoning, which is lost by chat."""
+    """Return whether a server sends encrypted reasoning, which chat would lose."""
     asked = {"model": model, "input": _SUM, "include": ["reasoning.encrypted_content"], "store": False}
     answer = await server.answer_of(APIS["responses"].path, {**asked, "max_output_tokens": _TOKENS})
     items = answer.get("output") if isinstance(answer, dict) else None

@@ -1,4 +1,4 @@
-"""The client of a probed server, and the results of its requests."""
+"""The client for a probed server, and its results."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from app.core.stream.reasoning_fragments import ReasoningDetails
 from app.core.types import JSONObject
 from app.errors import BackendError
 
-ANSWER_TOKENS = 200  # limit of tokens of an answer
-PROMPT_ONLY_TOKENS = 1  # the limit if the answer does not matter
+ANSWER_TOKENS = 200  # output token limit
+PROMPT_ONLY_TOKENS = 1  # the limit if the answer is irrelevant
 
 
 @dataclass(slots=True)
@@ -32,33 +32,31 @@ class ProbeResult:
 
     status: int  # 0 without a response
     chunks: list[RawEvent] = field(default_factory=list)
-    done: bool = False  # whether `[DONE]` was received
+    done: bool = False  # `[DONE]` was received
     error: str = ""
 
     @property
     def ok(self) -> bool:
-        """Whether the request succeeded."""
         return self.status == 200 and not self.error
 
     @property
     def refused(self) -> bool:
-        """Whether the server refused the request, with any status: many report an invalid request as a 500."""
+        """Whether the server rejected the request, with any status: many report an invalid request as a 500."""
         return not self.ok and self.status != 0
 
     @property
     def deltas(self) -> list[JSONObject]:
-        """The deltas of all choices."""
+        """The deltas in all choices."""
         choices = [choice for chunk in self.chunks for choice in chunk.get("choices") or () if isinstance(choice, dict)]
         return [choice["delta"] for choice in choices if isinstance(choice.get("delta"), dict)]
 
     @property
     def text(self) -> str:
-        """The text of the answer."""
         return "".join(delta["content"] for delta in self.deltas if isinstance(delta.get("content"), str))
 
     @property
     def reasoning(self) -> tuple[str, str]:
-        """The field with reasoning, and its text; two empty strings without reasoning."""
+        """The reasoning field and its text; two empty strings without reasoning."""
         for name in (*REASONING_FIELDS, "reasoning_details"):
             values = [delta[name] for delta in self.deltas if delta.get(name)]
             if text := "".join(
@@ -69,33 +67,33 @@ class ProbeResult:
 
     @property
     def pieces(self) -> list[JSONObject]:
-        """The fragments of tool calls."""
+        """The tool call fragments."""
         return [piece for delta in self.deltas for piece in delta.get("tool_calls") or () if isinstance(piece, dict)]
 
     @property
     def called(self) -> list[str]:
-        """The names of the tools that were called."""
+        """The called tools' names."""
         return [name for piece in self.pieces if (name := (piece.get("function") or {}).get("name"))]
 
     @property
     def only_reasoning(self) -> bool:
-        """Whether the answer is nothing but reasoning."""
+        """Whether the answer contains only reasoning."""
         return self.ok and bool(self.reasoning[1]) and not self.text.strip() and not self.called
 
     @property
     def finish(self) -> str:
-        """The last finish reason; "" without one."""
+        """The last finish reason, or ""."""
         choices = [choice for chunk in self.chunks for choice in chunk.get("choices") or () if isinstance(choice, dict)]
         return next((str(choice["finish_reason"]) for choice in reversed(choices) if choice.get("finish_reason")), "")
 
     @property
     def usage(self) -> JSONObject:
-        """The last usage; empty without one."""
+        """The last usage, or an empty object."""
         return next((chunk["usage"] for chunk in reversed(self.chunks) if chunk.get("usage")), {})
 
     @property
     def prompt_tokens(self) -> int:
-        """The tokens of the prompt; 0 if not reported."""
+        """The prompt tokens; 0 if not reported."""
         return int(self.usage.get("prompt_tokens") or 0)
 
 
@@ -103,9 +101,8 @@ class ProbedServer:
     """
     Sends requests to one server, one at a time.
 
-    `fields` are part of every request, `reasoning_off` are the fields that switch reasoning off, if there are any, and
-    `budget` is the number of requests that may still be sent. `limit` is the parameter that limits the tokens of an
-    answer. `seconds` is the timeout of each request.
+    `fields` are part of every request, `reasoning_off` turn reasoning off if possible, `budget` is the remaining number
+    of requests, `limit` the parameter for the output token limit, `seconds` the timeout per request.
     """
 
     def __init__(
@@ -136,7 +133,7 @@ class ProbedServer:
         await self._http.aclose()
 
     async def models(self) -> tuple[list[dict[str, object]], str]:
-        """Return the listed models, and the headers by which the server may be recognised."""
+        """Return the listed models, and headers that can identify the server."""
         response = await self._http.get(f"{self.url}/models")
         headers = " ".join(f"{name}: {value}" for name, value in response.headers.items() if name in ("server", "via"))
         try:
@@ -149,7 +146,7 @@ class ProbedServer:
     async def ask(
         self, prompt: str | list[dict[str, object]], *, tokens: int = ANSWER_TOKENS, stream: bool = True, **body: object
     ) -> ProbeResult:
-        """Request an answer of up to `tokens` tokens; fields of `body` that are None are left out."""
+        """Request an answer with up to `tokens` tokens; fields of `body` that are None are omitted."""
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         request = {**self.fields, self.limit: tokens, "messages": messages, "stream": stream, **body}
         if self.budget <= 0:
@@ -165,9 +162,9 @@ class ProbedServer:
 
     async def answer(self, prompt: str, **body: Any) -> ProbeResult:
         """
-        Request an answer, and again with reasoning switched off if it was nothing but reasoning.
+        Request an answer; after reasoning without an answer, repeat the request with reasoning off.
 
-        A server that forces an output does so after the reasoning, which may use up all tokens.
+        A forced output comes after the reasoning, which can use up all tokens.
         """
         result = await self.ask(prompt, **body)
         return (
@@ -200,21 +197,21 @@ class ProbedServer:
         return result
 
     async def status(self, path: str) -> int:
-        """Return the status of an empty request to an endpoint; 0 without a response."""
+        """Return an endpoint's status for an empty request; 0 without a response."""
         try:
             return (await self._http.post(f"{self.url}{path}", json={})).status_code
         except httpx.HTTPError:
             return 0
 
     async def answer_of(self, path: str, body: dict[str, object]) -> object:
-        """Return the JSON response of an endpoint; None if it refuses."""
+        """Return an endpoint's JSON response; None if rejected."""
         try:
             return await self.post(httpx.URL(f"{self.url}{path}"), body)
         except BackendError:
             return None
 
     async def post(self, url: httpx.URL, body: dict[str, object]) -> object:
-        """Return the JSON response of another endpoint; raises `BackendError`."""
+        """Return another endpoint's JSON response; raises `BackendError`."""
         if self.budget <= 0:
             raise BackendError("There were too many questions.")
         self.budget -= 1
@@ -228,11 +225,11 @@ class ProbedServer:
 
 
 def _parsed(events: Iterable[ServerEvent]) -> list[RawEvent]:
-    return [event for event in events if not isinstance(event, RepeatedEvent)]  # none, without a `PatternMatcher`
+    return [event for event in events if not isinstance(event, RepeatedEvent)]  # none without a `PatternMatcher`
 
 
 def cause_of(error: httpx.HTTPError | httpx.StreamError) -> str:
-    """Return in words why a request failed, with the operating system's message."""
+    """Return the reason for a failed request, with the operating system's message."""
     if not isinstance(error, httpx.TransportError):
         return f"The answer cannot be read: {error}"
     failed = unreachable(error)

@@ -1,9 +1,4 @@
-"""
-The questions to a probed server, and what the results mean for its profile.
-
-Each question is a function that sends requests and returns findings: a short result, and the profile options that fit.
-An accepted parameter may still have no effect, so some questions compare two results.
-"""
+"""Questions to a probed server, and the profile options that follow from its answers."""
 
 from __future__ import annotations
 
@@ -18,7 +13,7 @@ from app.core.types import JSONObject
 
 
 class Finding(NamedTuple):
-    """One result about a server, and the profile options that follow from it."""
+    """One finding about a server, and the resulting profile options."""
 
     about: str
     result: str
@@ -70,19 +65,19 @@ def history(output: object = "Sunny, 21C", call_id: str = "call_1", **assistant:
 
 
 def verdict(result: ProbeResult, good: str = "accepted") -> str:
-    """Return `good` if a request was accepted, else the status and the server's error message."""
+    """Return `good` for an accepted request, else the status and error message."""
     return good if result.ok else f"{result.status or 'no answer'}: {result.error[:100]}"
 
 
 def effect(about: str, result: ProbeResult, good: str | None, options: dict[str, object]) -> Finding:
-    """Return whether a parameter had an effect; unknown if the answer is nothing but reasoning."""
+    """Return whether a parameter had an effect; unknown if the answer contains only reasoning."""
     if result.only_reasoning:
         return Finding(about, _UNSEEN)
     return Finding(about, good or verdict(result, "ignored"), options)
 
 
 async def shape(server: ProbedServer, messages: list[ChatMessage], **body: object) -> ProbeResult:
-    """Send messages to see whether they are accepted; the answer does not matter."""
+    """Send messages to find out whether they are accepted; the answer is irrelevant."""
     return await server.ask(messages, tokens=PROMPT_ONLY_TOKENS, stream=False, **body)
 
 
@@ -115,7 +110,7 @@ async def _usage(server: ProbedServer, plain: ProbeResult) -> Findings:
     result = await server.ask(HELLO, tokens=PROMPT_ONLY_TOKENS, stream_options={"include_usage": True})
     if result.ok and result.usage:
         return [Finding("usage of a stream", "with stream_options", {"request.stream_usage": "stream_options"})]
-    # If it is accepted without effect, requesting it does no harm.
+    # Requesting it is safe even if it is accepted without effect.
     how = "stream_options" if result.ok else "none"
     return [Finding("usage of a stream", verdict(result, "never"), {"request.stream_usage": how})]
 
@@ -153,14 +148,14 @@ async def roles(server: ProbedServer) -> Findings:
 
 
 def _compared(result: ProbeResult, without: ProbeResult, with_: ProbeResult) -> str:
-    """Return whether something reached the model, judging by the tokens of the prompt."""
+    """Return whether something reached the model, judged by the prompt tokens."""
     if not result.ok or not (result.prompt_tokens and with_.prompt_tokens > without.prompt_tokens):
         return verdict(result)
     return "lost on the way" if result.prompt_tokens <= without.prompt_tokens else "accepted"
 
 
 async def _placed(server: ProbedServer) -> Findings:
-    """Return where system messages are accepted: refused ones are moved to the front, and merged if necessary."""
+    """Return where system messages are accepted. Rejected ones are moved to the front, and merged if necessary."""
     rule = {"role": "system", "content": "Be brief."}
     later = await shape(server, [user(HELLO), {"role": "assistant", "content": "Hello."}, rule, user(HELLO)])
     second = await shape(server, [rule, rule, user(HELLO)])
@@ -244,7 +239,7 @@ async def _strict(server: ProbedServer) -> Findings:
 
 
 async def results(server: ProbedServer) -> Findings:
-    """Return how a conversation with tool calls has to be written."""
+    """Return the required form of conversations with tool calls."""
     forms: dict[str, ChatMessage] = {"omit": {}, "null": {"content": None}, "empty": {"content": ""}}
     taken = [name for name, fields in forms.items() if (await shape(server, history(**fields), tools=EXAMPLE_TOOLS)).ok]
     fields = forms[taken[0] if taken else "empty"]
@@ -268,7 +263,7 @@ async def results(server: ProbedServer) -> Findings:
     ]
 
 
-# Formats, reasoning, and the rest.
+# Formats, reasoning, and others.
 
 
 async def formats(server: ProbedServer) -> Findings:
@@ -388,7 +383,7 @@ QUESTIONS: tuple[Callable[[ProbedServer], Awaitable[Findings]], ...] = (
     limits,
     roles,
     contents,
-    thoughts,  # first, so that later questions can switch reasoning off
+    thoughts,  # first, so that later questions can turn reasoning off
     calls,
     results,
     formats,
