@@ -173,7 +173,7 @@ def test_settings_prints_what_a_dotenv_file_may_hold(tmp_path: Path) -> None:
         (["--port", "many"], "Invalid value for '--port'"),
         (["--mcp", "uvx mcp-server-time"], "--mcp: must be NAME=URL or NAME=COMMAND"),
         (["--mcp-approval", "sometimes"], "ANTIPHON_MCP_APPROVAL: must be 'always' or 'never'"),
-        (["--mcp", "l/b=http://127.0.0.1:9000/mcp"], "tools.mcp: servers: 'l/b' must be a name"),
+        (["--mcp", "l/b=http://127.0.0.1:9000/mcp"], "tools.mcp: servers: 'l/b' must contain only letters"),
     ],
 )
 def test_serve_with_invalid_settings_is_refused_without_a_traceback(
