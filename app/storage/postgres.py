@@ -14,7 +14,7 @@ import asyncpg
 from app.errors import UnstorableValue
 from app.storage.migration import Connection, UnpreparedError
 from app.storage.outage import Outage
-from app.storage.tables import Rows, Statement, Steps, with_words
+from app.storage.tables import Rows, Statement, Steps, substitute
 from app.storage.url_options import count, one_of, read_options, seconds
 
 T = TypeVar("T")
@@ -245,7 +245,7 @@ NOW = "extract(epoch FROM clock_timestamp())::float8"
 
 def in_postgres(text: str, words: Mapping[str, str]) -> str:
     """Return a statement in PostgreSQL's dialect; `words` are replaced in addition to `{now}`."""
-    return with_words(text, {**words, "{now}": NOW})
+    return substitute(text, {**words, "{now}": NOW})
 
 
 class PostgresTables:

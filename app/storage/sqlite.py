@@ -25,7 +25,7 @@ import apsw
 from app.errors import APIError, StoreUnavailable, UnstorableValue
 from app.storage.migration import Migrations, UnpreparedError
 from app.storage.outage import Outage
-from app.storage.tables import Rows, Statement, Steps, with_words
+from app.storage.tables import Rows, Statement, Steps, substitute
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ _LOCKING = re.compile(r"\s+FOR (?:UPDATE|KEY SHARE)(?: SKIP LOCKED)?\b")  # a tr
 
 def in_sqlite(text: str, words: Mapping[str, str]) -> str:
     """Return a statement in SQLite's dialect; `words` are replaced in addition to the usual ones."""
-    return _LOCKING.sub("", with_words(text, {**words, "antiphon_": "", "{now}": "$now"}))
+    return _LOCKING.sub("", substitute(text, {**words, "antiphon_": "", "{now}": "$now"}))
 
 
 def numbered(values: tuple[object, ...]) -> dict[str, object]:

@@ -43,7 +43,7 @@ class Tables(Protocol):
         ...
 
 
-def with_words(text: str, words: Mapping[str, str]) -> str:
+def substitute(text: str, words: Mapping[str, str]) -> str:
     """Replace placeholders in a statement, in this order."""
     for word, here in words.items():
         text = text.replace(word, here)
