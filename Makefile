@@ -123,7 +123,7 @@ workflows: $(VENV)/test.stamp
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker/compose.yaml
 
 types: $(VENV)/test.stamp $(CLIENTS)/studio.stamp ## mypy --strict, and tsc for the studio's JavaScript
-	$(BIN)/mypy --strict app verify
+	$(BIN)/mypy --strict app verify tests/support
 	$(NODE) $(STUDIO_CHECKS)/check_types.js
 
 studio: $(CLIENTS)/studio.stamp ## the studio's JavaScript under `node --test`, without a browser

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 from app.backends import EncodedQuestion, Question
 from app.backends.apis.chat.chunk_reader import ChunkReader
@@ -120,8 +120,7 @@ def story(events: Iterable[Event]) -> str:
 
 
 def output(events: list[Event]) -> list[dict[str, Any]]:
-    items: list[dict[str, Any]] = events[-1]["response"]["output"]
-    return items
+    return cast(list[dict[str, Any]], events[-1]["response"]["output"])
 
 
 def calls(events: list[Event]) -> list[tuple[str, str, str]]:

@@ -27,7 +27,8 @@ def ask(
 
 
 def messages(*items: Any, **options: Any) -> list[dict[str, Any]]:
-    return ask(*items, **options).body["messages"]
+    sent: list[dict[str, Any]] = ask(*items, **options).body["messages"]
+    return sent
 
 
 def refused(*items: Any, **options: Any) -> InvalidRequest:

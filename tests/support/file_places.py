@@ -6,7 +6,7 @@ import contextlib
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import apsw
 import pytest
@@ -190,6 +190,7 @@ def _count(path: Path, table: str) -> int:
     with contextlib.closing(apsw.Connection(str(path))) as db:
         db.set_busy_timeout(60_000)
         try:
-            return int(db.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0])
+            rows: list[Any] = db.execute(f"SELECT count(*) FROM {table}").fetchall()
+            return int(rows[0][0])
         except apsw.SQLError:  # the tables have not been made yet
             return 0

@@ -31,7 +31,7 @@ import time
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "app")
@@ -273,7 +273,7 @@ def _main() -> None:
     gc.freeze()
     arguments = _serve(socket.socket(fileno=int(sys.argv[1])))
     if arguments is not None:
-        sys.argv[1:] = cast(list[str], arguments)
+        sys.argv[1:] = arguments
         runpy.run_module("app", run_name="__main__", alter_sys=True)
 
 

@@ -138,7 +138,7 @@ class LabSession:
         raise ZeroDivisionError("a secret")
 
     async def _image(self, call: ToolCall) -> Outcome:
-        image = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
+        image: Any = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
         return Outcome([{"type": "input_text", "text": "An image."}, image], {"output": "An image."})
 
     async def _long(self, call: ToolCall) -> Outcome:
@@ -162,7 +162,7 @@ class ShellTool:
         return cls()
 
     def open(self, declaration: Declaration) -> Any:
-        environment = declaration.tool.get("environment") or {}
+        environment: Any = declaration.tool.get("environment") or {}
         return self._open() if environment.get("type", "").startswith("container") else None
 
     @asynccontextmanager

@@ -71,7 +71,7 @@ class Native:
         item = {"id": self.id("msg"), "type": "message", "status": "in_progress", "role": "assistant", "content": []}
         item |= {"phase": phase} if phase else {}
         where = {"item_id": item["id"], "output_index": len(self.items), "content_index": 0}
-        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        part: dict[str, Any] = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
         self.added(item).event("response.content_part.added", **where, part=part)
         for delta in deltas:
             self.event("response.output_text.delta", **where, delta=delta, logprobs=[], obfuscation="xY1")

@@ -196,7 +196,13 @@ class PostgresServer(ServerProcess):
         """Start the server, and return when it answers."""
         if not (self._directory / "data").exists():
             self._make()
-        command = [find_executables() / "postgres", "-D", self._directory / "data", "-p", str(self.port)]
+        command: list[str | Path] = [
+            find_executables() / "postgres",
+            "-D",
+            self._directory / "data",
+            "-p",
+            str(self.port),
+        ]
         if not self._launch(command, user=_user()):
             self._not_started()
 

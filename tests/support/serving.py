@@ -28,7 +28,7 @@ class _Asyncio:
 
 
 # A server ends for nearly every test: the tests would wait for that longer than they take.
-uvicorn.server.asyncio = _Asyncio()  # type: ignore[attr-defined]
+vars(uvicorn.server)["asyncio"] = _Asyncio()
 
 
 @contextlib.asynccontextmanager

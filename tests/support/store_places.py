@@ -8,7 +8,7 @@ import tracemalloc
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import apsw
 import pytest
@@ -91,7 +91,7 @@ class SQLite:
 
     def contents(self) -> bytes:
         with contextlib.closing(apsw.Connection(str(self.path))) as db:
-            rows = db.execute(
+            rows: list[Any] = db.execute(
                 "SELECT record FROM records UNION ALL SELECT piece FROM pieces"
                 " UNION ALL SELECT entry FROM records UNION ALL SELECT data FROM batches"
             ).fetchall()

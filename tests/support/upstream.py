@@ -20,7 +20,7 @@ import struct
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, Self, TypeAlias, cast
 
 import pytest_asyncio
 
@@ -113,7 +113,7 @@ class Upstream:
         await asyncio.gather(*lost)
         await self._server.wait_closed()
 
-    async def __aenter__(self) -> Upstream:
+    async def __aenter__(self) -> Self:
         await self.open()
         return self
 
