@@ -59,7 +59,7 @@ class BatchWorker:
         No requests are claimed while `stopping` returns True.
         """
         self._batches, self._records, self._store = batches, batches.records, batches.store
-        self._requests, self._most, self._lease = requests, max_concurrency, lease
+        self._requests, self._max_concurrency, self._lease = requests, max_concurrency, lease
         self._announce, self._stopping, self._clock = announce, stopping, clock
         self._name = secrets.token_hex(8)
         self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
@@ -87,7 +87,7 @@ class BatchWorker:
             self._wakeup.clear()
             try:
                 while not self._stopping():
-                    lines = await self._records.claim_requests(self._name, self._lease, self._most)
+                    lines = await self._records.claim_requests(self._name, self._lease, self._max_concurrency)
                     if not lines:
                         break
                     for claimed in lines:

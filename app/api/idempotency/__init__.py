@@ -33,7 +33,7 @@ HEADER = "idempotency-key"
 REPLAYED_HEADER = "idempotent-replayed"
 MAX_KEY = 255  # characters
 LEASE_SECONDS = 30.0  # until a dead process's claim can be taken over
-FIRST_POLL, LONGEST_POLL = 0.02, 0.5  # seconds between polls for a response in progress
+FIRST_POLL, MAX_POLL = 0.02, 0.5  # seconds between polls for a response in progress
 _CLAIM = "claim"  # record name
 _REPLAYABLE = (
     "completed",
@@ -102,7 +102,7 @@ class Idempotency:
                 if await self._take(bucket, record, existing):
                     return KeyClaim(self, bucket, record)
             await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_POLL)
+            pause = min(2 * pause, MAX_POLL)
 
     async def _take(self, bucket: str, record: _Record, expired: _Record | None) -> bool:
         """Store a claim, replacing an expired one; return False if another process was faster."""

@@ -24,7 +24,7 @@ from app.errors import BackendError
 
 # Seconds for other requests between decoding a large event and reading its deltas, about 100 ms each. After `sleep(0)`
 # the event loop would resume here before checking sockets.
-_BREATH = 0.001
+_YIELD_SECONDS = 0.001
 _PIECE = 256  # bytes decompressed at once; in the worst case they expand to a few megabytes
 
 IDLE_TOO_LONG = "The backend has been silent for too long."
@@ -171,7 +171,7 @@ class AnswerBody:
         if not deltas:
             return
         if self._undecoded > LARGE:
-            await asyncio.sleep(_BREATH)
+            await asyncio.sleep(_YIELD_SECONDS)
         self._undecoded = 0
         if self._decoder.finished:
             self._last_delta = self._loop.time()

@@ -21,9 +21,9 @@ from app.errors import BackendError
 
 logger = logging.getLogger(__name__)
 
-_SECONDS = 30.0  # command timeout
-_RETRY = 10.0  # seconds between attempts to renew a key
-_LONGEST = 16_384  # characters in a key
+_COMMAND_TIMEOUT = 30.0  # command timeout
+_RETRY_INTERVAL = 10.0  # seconds between attempts to renew a key
+_MAX_KEY_LENGTH = 16_384  # characters in a key
 
 
 class KeySource:
@@ -64,13 +64,13 @@ class KeySource:
         except BackendError as error:
             if self.key is None:
                 raise
-            self._until = self._clock() + _RETRY
+            self._until = self._clock() + _RETRY_INTERVAL
             logger.warning("backend key not renewed", extra={"reason": error.explanation})
 
 
 def _checked(text: str) -> str:
     key = text.strip()
-    if not key or len(key) > _LONGEST or not (key.isascii() and key.isprintable()):
+    if not key or len(key) > _MAX_KEY_LENGTH or not (key.isascii() and key.isprintable()):
         raise _unreadable("must be one line of printable ASCII")
     return key
 
@@ -93,7 +93,7 @@ def _text_of(path: Path) -> str:
     return path.expanduser().read_text("utf-8")
 
 
-async def key_from_command(command: Sequence[str], seconds: float = _SECONDS) -> str:
+async def key_from_command(command: Sequence[str], seconds: float = _COMMAND_TIMEOUT) -> str:
     """Return a command's output, which is never logged; raises `BackendError`."""
     pipe, none = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     try:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 PORTS = {"Ollama": 11434, "vLLM": 8000, "llama.cpp": 8080, "LM Studio": 1234}
 _OWNERS = {"vllm": "vLLM", "llamacpp": "llama.cpp", "sglang": "SGLang"}  # `owned_by` of models, by server
 _TIMEOUT = 0.7  # seconds; a running local server answers at once
-_MOST_MODELS = 20
+_MAX_MODELS = 20
 
 
 class LocalServer(NamedTuple):
@@ -42,4 +42,4 @@ async def _ask(http: httpx.AsyncClient, name: str, port: int) -> LocalServer | N
     except (httpx.HTTPError, ValueError, TypeError, KeyError, AttributeError):
         return None
     owner = next((str(model.get("owned_by")) for model in listed), "")
-    return LocalServer(_OWNERS.get(owner, name), url, [model["id"] for model in listed[:_MOST_MODELS]])
+    return LocalServer(_OWNERS.get(owner, name), url, [model["id"] for model in listed[:_MAX_MODELS]])

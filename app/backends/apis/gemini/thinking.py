@@ -18,7 +18,7 @@ _BUDGETS = {"none": 0, "minimal": 1024, "low": 1024, "medium": 8192, "high": 245
 _LEVELS = {"none": "MINIMAL", "xhigh": "HIGH", "max": "HIGH"}  # others have the same names
 # Pro models always think.
 _ALWAYS = "*pro*"
-_LEAST_BUDGET, _LEAST_LEVEL = 128, "LOW"
+_MIN_BUDGET, _MIN_LEVEL = 128, "LOW"
 
 
 def takes_budget(model: str, options: RequestOptions) -> bool:
@@ -41,6 +41,6 @@ def thinking_config(state: TranslationState, model: str) -> JSONObject:
     always = fnmatchcase(model, _ALWAYS)
     if takes_budget(model, options):
         budget = _BUDGETS[effort] if effort in _BUDGETS else _BUDGETS["medium"]
-        return {**config, "thinkingBudget": max(budget, _LEAST_BUDGET) if always else budget}
+        return {**config, "thinkingBudget": max(budget, _MIN_BUDGET) if always else budget}
     level = _LEVELS.get(effort, effort.upper())
-    return {**config, "thinkingLevel": _LEAST_LEVEL if always and level == "MINIMAL" else level}
+    return {**config, "thinkingLevel": _MIN_LEVEL if always and level == "MINIMAL" else level}

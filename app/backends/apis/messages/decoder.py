@@ -51,7 +51,7 @@ _FINISH_REASONS = {
     "pause_turn": FinishReason.LENGTH,  # after too many pauses
     "tool_use": FinishReason.TOOL_CALLS,
 }
-_MOST_PAUSES = 20  # per message
+_MAX_PAUSES = 20  # per message
 _DETAILS = "output_tokens_details"
 _COUNTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
 _REFUSED = "The model refused to answer."
@@ -272,7 +272,7 @@ class MessageReader:
             deltas.append(UsageReported(usage))
         answer_id, model = (json_text(self._start.get(name)) or None for name in ("id", "model"))
         deltas.append(AnswerMetadata(answer_id, model, _TIERS.get(str(self._usage.get("service_tier")))))
-        self.paused = reason == "pause_turn" and self._pauses < _MOST_PAUSES
+        self.paused = reason == "pause_turn" and self._pauses < _MAX_PAUSES
         if reason is None or self.paused:
             return deltas
         self.finished = True

@@ -18,8 +18,8 @@ from app.core.types import JSONMapping, JSONObject
 
 _EFFORTS = {"minimal": "low"}  # others have the same names in both APIs
 _BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 24576, "max": 32768}
-_LEAST = 1024  # minimum budget in tokens
-_ANSWER = 1024  # tokens reserved for the answer, if `max_tokens` allows it
+_MIN_BUDGET = 1024  # minimum budget in tokens
+_ANSWER_RESERVE = 1024  # tokens reserved for the answer, if `max_tokens` allows it
 
 # Parameters rejected during thinking.
 _SAMPLING = ("temperature", "top_p", "top_k")
@@ -58,15 +58,15 @@ def add_thinking(state: TranslationState, body: JSONObject) -> None:
 def _budget(state: TranslationState, effort: str, body: JSONMapping) -> JSONObject | None:
     """Return thinking with a token budget; None if `max_tokens` is too small or the turn began without thinking."""
     room = body["max_tokens"] - 1
-    if room < _LEAST:
-        state.warnings.add(f"Reasoning requires 'max_output_tokens' above {_LEAST}; reasoning.effort was ignored.")
+    if room < _MIN_BUDGET:
+        state.warnings.add(f"Reasoning requires 'max_output_tokens' above {_MIN_BUDGET}; reasoning.effort was ignored.")
         return None
     if _began_without_thinking(body["messages"]):
         state.warnings.add(
             "This backend's models cannot start to reason within a turn; this response has no reasoning."
         )
         return None
-    budget = min(_BUDGETS[effort], max(_LEAST, room - _ANSWER))
+    budget = min(_BUDGETS[effort], max(_MIN_BUDGET, room - _ANSWER_RESERVE))
     return {"type": "enabled", "budget_tokens": budget}
 
 

@@ -48,7 +48,7 @@ _KEPT = frozenset(
     }
 )
 
-_LEAST_TOKENS = 16  # minimum `max_output_tokens`; other client APIs accept less
+_MIN_TOKENS = 16  # minimum `max_output_tokens`; other client APIs accept less
 
 # Parameters sent unchanged if the caller set them.
 _SAME = (
@@ -118,9 +118,9 @@ def _parameters(state: TranslationState) -> dict[str, object]:
     fields |= {name: getattr(request, name) for name in _SAME if name in request.model_fields_set}
     if cache := request.prompt_cache_options:
         fields["prompt_cache_options"] = cache.model_extra
-    if (limit := request.max_output_tokens) is not None and limit < _LEAST_TOKENS:
-        fields["max_output_tokens"] = _LEAST_TOKENS
-        state.warnings.add(f"'max_output_tokens' was changed from {limit} to {_LEAST_TOKENS}, the API's minimum.")
+    if (limit := request.max_output_tokens) is not None and limit < _MIN_TOKENS:
+        fields["max_output_tokens"] = _MIN_TOKENS
+        state.warnings.add(f"'max_output_tokens' was changed from {limit} to {_MIN_TOKENS}, the API's minimum.")
     if _LOGPROBS in request.include and not request.top_logprobs:
         fields.pop("top_logprobs", None)
     return {name: value for name, value in fields.items() if value not in EMPTY_VALUES}

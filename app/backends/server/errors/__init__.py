@@ -20,7 +20,7 @@ from app.core.sse.repeats import RawEvent
 from app.core.types import JSONObject
 from app.errors import BackendError
 
-_LONGEST = 2000  # characters in a message: some servers quote the whole request
+_MAX_MESSAGE_LENGTH = 2000  # characters in a message: some servers quote the whole request
 
 # The fields are in the object, or nested under one of these names.
 _WRAPPERS = ("error", "errors", "detail", "base_resp", "message", "fault", "issues")
@@ -216,12 +216,12 @@ def _has_error(chunk: RawEvent) -> bool:
         return True
     if "choices" in chunk:
         return any(_choice_errors(chunk))
-    if chunk.get("code") in _FINE and chunk.get("success") is not False:
+    if chunk.get("code") in _SUCCESS_CODES and chunk.get("success") is not False:
         return False  # Spark sends "Success" as the message
     return bool(chunk.get("errors")) or any(isinstance(chunk.get(name), str) for name in _MESSAGE_FIELDS)
 
 
-_FINE = (0, "0", 200, "200")
+_SUCCESS_CODES = (0, "0", 200, "200")
 _MESSAGE_FIELDS = ("message", "detail", "msg", "error_msg")  # z.ai sends `msg`, Baidu `error_msg`
 
 
@@ -241,10 +241,10 @@ _TRACE = re.compile(r'\n[ \t]*(?:Traceback \(most recent call last\):|File "[^"\
 
 def scrubbed(text: str, secret: str | None = None) -> str:
     """Return a text with limited length, without the secret, strings like API keys, and tracebacks."""
-    if len(text) > 2 * _LONGEST:  # before applying the patterns; a truncated word may be part of a key
-        text = text[: 2 * _LONGEST]
+    if len(text) > 2 * _MAX_MESSAGE_LENGTH:  # before applying the patterns; a truncated word may be part of a key
+        text = text[: 2 * _MAX_MESSAGE_LENGTH]
         text = text.rpartition(" ")[0] or text
     if secret:
         text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", REDACTED, text)
     text = redact(_TRACE.sub("", text)).rstrip()
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return text if len(text) <= _MAX_MESSAGE_LENGTH else f"{text[:_MAX_MESSAGE_LENGTH]}..."
