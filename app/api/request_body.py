@@ -154,7 +154,7 @@ def _decode(data: bytes | str, source: str, max_values: int) -> object:
         message = f"The {source} contains strings that need many times their size in memory. Send less at once."
         raise InvalidRequest(message, code="request_too_large", status=413) from error
     except TooManyValues as error:
-        message = f"The {source} has more than {max_values} JSON values (objects, arrays, strings, numbers)."
+        message = f"The {source} contains more than {max_values} JSON values (objects, arrays, strings, numbers)."
         raise InvalidRequest(message, code="request_too_large", status=413) from error
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"The {source} is not valid JSON: {error.msg}.", code="invalid_json") from error

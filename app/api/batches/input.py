@@ -54,7 +54,7 @@ class _Reader:
         """Return the last line's request, and check the whole file."""
         lines = [read for line in [bytes(self._rest)] if (read := self._line(line))]
         if self.total > MAX_REQUESTS:
-            self._fail("too_many_requests", f"The file has more than {MAX_REQUESTS} requests.", None)
+            self._fail("too_many_requests", f"The file contains more than {MAX_REQUESTS} requests.", None)
         elif not self.total and not self.errors:
             self._fail("empty_file", "The file has no requests.", None)
         return lines

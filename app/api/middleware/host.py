@@ -54,8 +54,8 @@ def host_error(scope: Scope, allowed: AllowedHosts | None = None) -> InvalidRequ
         return None if allowed is None or allowed.accept(hosts[0]) else _not_allowed(hosts[0])
     if not hosts and scope.get("http_version") != "1.1":
         return None
-    problem = "is missing" if not hosts else "is there more than once" if len(hosts) > 1 else "is not valid"
-    return InvalidRequest(f"The header 'Host' {problem}.", code="invalid_host")
+    rule = "a host name or IP address, with an optional port" if len(hosts) == 1 else "sent exactly once"
+    return InvalidRequest(f"Invalid 'Host': must be {rule}.", code="invalid_host")
 
 
 def _not_allowed(host: bytes) -> InvalidRequest:

@@ -296,7 +296,7 @@ class ReplicaPool:
         if free := self._free(self._ready(exclude, only_candidate)):  # waiting requests cannot use these
             return self._grant(preferred(conversation, free))
         if len(self._waiters) >= (limit := self.config.max_queue):
-            raise self._busy(f"and {limit} requests are waiting already")
+            raise self._busy(f"and its queue is full ({limit} requests)")
         waiter = _Waiter(exclude, only_candidate)
         self._waiters.append(waiter)
         self.hooks.queued(self.name, 1)
@@ -309,7 +309,7 @@ class ReplicaPool:
             if permit.done() and not permit.cancelled() and not permit.exception():
                 self._release(permit.result())  # granted too late
             if isinstance(error, TimeoutError):
-                raise self._busy("and this request has waited too long") from None
+                raise self._busy("and this request timed out in its queue") from None
             raise
         finally:
             self._waiters.remove(waiter)
@@ -374,9 +374,9 @@ class ReplicaPool:
             self._pause_end = asyncio.get_running_loop().call_later(min(pauses), self._grant_waiting)
 
     def _busy(self, why: str) -> BackendError:
-        places = len(self.replicas) * (self.config.max_concurrency or 1)
-        wait = min(max(1, math.ceil(self._mean_duration * (len(self._waiters) + 1) / places)), _MAX_RETRY_AFTER)
-        message = f"The backend '{self.name}' is at its limit of concurrent requests, {why}."
+        slots = len(self.replicas) * (self.config.max_concurrency or 1)
+        wait = min(max(1, math.ceil(self._mean_duration * (len(self._waiters) + 1) / slots)), _MAX_RETRY_AFTER)
+        message = f"Backend '{self.name}' is at its concurrency limit, {why}."
         return BackendBusy(try_again_in(message, wait), retry_after=wait)
 
     # Health.

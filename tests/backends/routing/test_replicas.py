@@ -83,8 +83,7 @@ async def test_request_with_a_full_queue_is_refused_with_retry_after(build: Buil
     assert (error.status, error.type, error.code) == (429, "too_many_requests", "rate_limit_exceeded")
     assert error.headers() == {"Retry-After": "2"}
     assert error.message == (
-        "The backend 'local' is at its limit of concurrent requests, and 1 requests are waiting already. "
-        "Please try again in 2s."
+        "Backend 'local' is at its concurrency limit, and its queue is full (1 requests). Please try again in 2s."
     )
 
 
@@ -98,7 +97,7 @@ async def test_request_that_waited_too_long_is_refused(build: Build, three: list
         error = await refusal(router)
         go.set()
     assert (error.status, len(three[0].requests)) == (429, 1)
-    assert "this request has waited too long" in error.message
+    assert "this request timed out in its queue" in error.message
 
 
 async def test_waiting_request_that_is_cancelled_takes_no_slot(build: Build, three: list[Upstream]) -> None:

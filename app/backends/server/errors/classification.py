@@ -26,9 +26,9 @@ ERROR_CLASSES = {
     "mistake": ErrorClass(400, "invalid_request", "invalid_request", "The backend cannot serve this request."),
     "context": ErrorClass(400, "invalid_request", "context_length_exceeded", "The input is too long for the model."),
     "filter": ErrorClass(400, "invalid_request", "content_filter", "The backend's content filter refused the request."),
-    "model": ErrorClass(404, "not_found", "model_not_found", "The backend does not have this model."),
-    "missing": ErrorClass(404, "not_found", "not_found", "The backend found no such object."),
-    "rate": ErrorClass(429, "too_many_requests", "rate_limit_exceeded", "The backend receives too many requests."),
+    "model": ErrorClass(404, "not_found", "model_not_found", "Model not found at the backend."),
+    "missing": ErrorClass(404, "not_found", "not_found", "Object not found at the backend."),
+    "rate": ErrorClass(429, "too_many_requests", "rate_limit_exceeded", "The backend's rate limit was exceeded."),
     # Codex shows this code to the user and does not retry.
     "quota": ErrorClass(429, "too_many_requests", "insufficient_quota", "The backend's quota is used up."),
     "overloaded": ErrorClass(
