@@ -83,7 +83,7 @@ LAYERS = {
     "app": set(),
     "app.errors": set(),
     "app.loading": {"app"},
-    "app.runtime": {"app", "app.core.size"},
+    "app.runtime": {"app", "app.core.ids", "app.core.size"},
     "app.core": set(),
     "app.core.*": STREAM | {"app.core.stream"},
     "app.core.charsets": {"app"},

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from types import MappingProxyType
 
+access = logging.getLogger("app.access")  # logs the line of each request
+
 
 class RequestLine:
     """The line logged at the end of an HTTP request. A response created by the request adds its fields."""

@@ -261,14 +261,15 @@ class Run:
 
     def _log_end(self) -> None:
         """Log the end of the response, in the line of its HTTP request or in a line of its own."""
-        response = self.response
-        level, ended = self._lifecycle.end_of_log(response["usage"])
-        fields = {"response_id": response["id"], **ended}
-        line = log_context.request_line() if self._lifecycle.delivery in ("json", "sse") else None
-        if line:
-            line.message, line.level, line.fields = "response ended", level, fields
-        else:
-            logger.log(level, "response ended", extra=fields)
+        response, lifecycle = self.response, self._lifecycle
+        line = log_context.request_line() if lifecycle.delivery in ("json", "sse") else None
+        if lifecycle.failure or (log_context.access if line else logger).isEnabledFor(logging.INFO):
+            level, ended = lifecycle.end_of_log(response["usage"])
+            fields = {"response_id": response["id"], **ended}
+            if line:
+                line.message, line.level, line.fields = "response ended", level, fields
+            else:
+                logger.log(level, "response ended", extra=fields)
         self._log_content("response content", output=response["output"])
 
     def _log_content(self, event: str, **fields: object) -> None:

@@ -12,6 +12,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from app.core.ids import UNUSED_DIGITS
+
+os.register_at_fork(after_in_child=UNUSED_DIGITS.clear)  # ids must be unique
+
 
 @contextmanager
 def gc_paused() -> Iterator[None]:

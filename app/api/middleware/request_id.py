@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from os import urandom
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -17,11 +16,12 @@ from app.api.errors import RAISED, error_response, refuse, shutdown_error, unexp
 from app.api.middleware.host import AllowedHosts, host_error
 from app.api.middleware.paths import nul_error
 from app.api.uvicorn.shutdown import STATE_KEY, Shutdown
+from app.core.ids import random_digits
 from app.errors import APIError
 from app.observability import log_context
 from app.observability.metrics import Metrics
 
-logger = logging.getLogger("app.access")
+logger = log_context.access
 # Requested every few seconds: logged at level debug.
 _POLLED = frozenset({"/healthz", "/health", "/readyz", "/metrics"})
 _VALID_ID = re.compile(r"[\w.:-]{1,128}")
@@ -59,7 +59,7 @@ class RequestId:
             await self._app(scope, receive, send)
             return
         sent = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
-        request_id = sent if _VALID_ID.fullmatch(sent) else f"req_{urandom(16).hex()}"
+        request_id = sent if _VALID_ID.fullmatch(sent) else f"req_{random_digits()}{random_digits()}"
         line = log_context.RequestLine() if scope["type"] == "http" else None
         log_context.reset(line, request_id=request_id)
         scope["path"] = self._normalize(scope["path"])
@@ -135,8 +135,11 @@ _HANDSHAKE = {"websocket.accept": 101, "websocket.close": 403}
 
 
 def _log_access(scope: Scope, method: str, status: int, start: float, line: log_context.RequestLine) -> None:
-    client = scope.get("client")  # with a trusted proxy, uvicorn sets the forwarded address
     line.logged = True
+    level = logging.DEBUG if scope["path"] in _POLLED else line.level
+    if not logger.isEnabledFor(level):
+        return
+    client = scope.get("client")  # with a trusted proxy, uvicorn sets the forwarded address
     fields = {
         **line.fields,
         "method": method,
@@ -145,7 +148,7 @@ def _log_access(scope: Scope, method: str, status: int, start: float, line: log_
         "ms": round((time.perf_counter() - start) * 1000),
         "client": client[0] if client else None,
     }
-    logger.log(logging.DEBUG if scope["path"] in _POLLED else line.level, line.message, extra=fields)
+    logger.log(level, line.message, extra=fields)
 
 
 def _pattern(scope: Scope) -> str:

@@ -42,7 +42,7 @@ from app.backends.server.key_source import KeySource, key_source
 from app.backends.server.passthrough import Forwarding, forwards_to, session_header
 from app.backends.server.passthrough.answer import ForwardedAnswer
 from app.backends.server.retries import BackendRefusal, Retries
-from app.backends.transport import HTTPToolsTransport
+from app.backends.transport import HTTPToolsTransport, PreparedRequest, encoded_headers
 from app.core.json_values import json_list, json_objects
 from app.core.profile import Profile
 from app.core.redaction import without_password
@@ -55,6 +55,7 @@ from app.runtime.threads import run_in_thread_if_large
 
 logger = logging.getLogger(__name__)
 
+_HEADS = 64  # maximum number of cached request headers: one per API key
 _ERROR_LIMIT = 1_000_000  # bytes read from an error body
 _LINGER = 1.0  # seconds to wait for the body's end after `[DONE]`, so that the connection can be reused
 
@@ -102,7 +103,9 @@ class ModelServer(Backend):
             **self._endpoints.headers,
             **options.headers,
         }
-        self._headers = httpx.Headers(headers, encoding="utf-8")  # encoded once
+        self._headers = httpx.Headers(headers, encoding="utf-8")
+        self._lines: dict[tuple[tuple[str, str], ...], bytes] = {}  # encoded headers, by credentials
+        self._timeouts = {"timeout": {"connect": options.connect_timeout, "pool": options.connect_timeout}}
 
     @classmethod
     def from_settings(cls, settings: Any) -> ModelServer:
@@ -333,18 +336,10 @@ class ModelServer(Backend):
         """
         expiring = await self._keys.current() if self._keys else None
         options = self._profile.transport
-        length = {"Content-Length": str(len(content))} if content else {}
-        # With a `stream`, `httpx` uses the headers unchanged; computing them is ten times slower.
-        request = httpx.Request(
-            method,
-            url,
-            headers=self._headers,
-            stream=httpx.ByteStream(content),
-            extensions={"timeout": {"connect": options.connect_timeout, "pool": options.connect_timeout}},
-        )
-        for name, value in {**headers, **self._credentials(caller_key), **length}.items():
-            request.headers[name] = value
+        credentials = self._credentials(caller_key)
         try:
+            lines = self._header_lines({**headers, **credentials}) if headers else self._usual_lines(credentials)
+            request = PreparedRequest(method, url, lines, content, self._timeouts)
             async with asyncio.timeout(options.first_byte_timeout):
                 response = await self._http.handle_async_request(request)
         except TimeoutError as error:
@@ -358,6 +353,21 @@ class ModelServer(Backend):
                 return await self._send(endpoint, method, url, content, caller_key, headers, renews=False)
             raise self._refusal(endpoint, response, body, caller_key)
         return response
+
+    def _header_lines(self, added: Mapping[str, str]) -> bytes:
+        """Return the encoded headers of a request, with `added` ones; raises `httpx.LocalProtocolError`."""
+        headers = httpx.Headers(self._headers, encoding="utf-8")
+        headers.update(added)
+        return encoded_headers(headers)
+
+    def _usual_lines(self, credentials: Mapping[str, str]) -> bytes:
+        """Return the encoded headers of a request with only these additional ones, which are few; raises as above."""
+        key = (*credentials.items(),)
+        if (lines := self._lines.get(key)) is None:
+            if len(self._lines) >= _HEADS:
+                self._lines.clear()
+            lines = self._lines[key] = self._header_lines(credentials)
+        return lines
 
     async def _renewed(self, response: httpx.Response, key: str | None) -> bool:
         return (

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from functools import cached_property
 from itertools import zip_longest
 from socket import SOCK_STREAM
 from typing import Any
@@ -228,13 +229,40 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
             self._expiry = loop.call_at(self._idle[0].idle_since + seconds, self._close_expired)
 
 
+class PreparedRequest(httpx.Request):
+    """A request with encoded headers, which several requests share, and with a body in memory."""
+
+    def __init__(
+        self, method: str, url: httpx.URL, lines: bytes, content: bytes, extensions: Mapping[str, object]
+    ) -> None:
+        """`lines` come from `encoded_headers`. httpx's own initialization would copy, merge and encode headers."""
+        self.method = method
+        self.url = url
+        self.stream = httpx.ByteStream(content)
+        self.extensions = {**extensions}
+        self.lines = lines if not content else b"%bContent-Length: %d\r\n" % (lines, len(content))
+
+    @cached_property
+    def headers(self) -> httpx.Headers:  # type: ignore[override]
+        """The headers, for other transports."""
+        fields = [line.split(b": ", 1) for line in self.lines.split(b"\r\n") if line]
+        return httpx.Headers([(name, value) for name, value in fields], encoding="utf-8")
+
+
+def encoded_headers(headers: httpx.Headers) -> bytes:
+    """Return header lines; raises `httpx.LocalProtocolError` for a header with a line break."""
+    lines = b"".join([b"%b: %b\r\n" % header for header in headers.raw])
+    if lines.count(b"\r") != len(headers.raw) or lines.count(b"\n") != len(headers.raw) or b"\0" in lines:
+        raise httpx.LocalProtocolError("A header of the request contains a line break.")
+    return lines
+
+
 def _encode(request: httpx.Request) -> tuple[bytes, AsyncIterable[bytes] | None]:
     """Return the head, with a short known body, and the rest of the body."""
-    lines = [b"%b %b HTTP/1.1\r\n" % (request.method.encode("ascii"), request.url.raw_path)]
-    lines += [b"%b: %b\r\n" % header for header in request.headers.raw]
-    head = b"".join(lines)
-    if head.count(b"\r") != len(lines) or head.count(b"\n") != len(lines) or b"\0" in head:
-        raise httpx.LocalProtocolError("A header of the request contains a line break.")
+    line = b"%b %b HTTP/1.1\r\n" % (request.method.encode("ascii"), request.url.raw_path)
+    if len(line.split()) != 3:
+        raise httpx.LocalProtocolError("The request line contains white space.")
+    head = line + (request.lines if isinstance(request, PreparedRequest) else encoded_headers(request.headers))
     stream = request.stream
     if isinstance(stream, httpx.ByteStream):
         body = b"".join(stream)

@@ -188,6 +188,11 @@ _DROPPED_PARAMETERS: dict[str, Callable[[CreateResponse], object]] = {
     "prompt_cache_retention": lambda request: request.prompt_cache_retention,
 }
 
+# Fields that are sent, or used here, whatever their values.
+_SENT = frozenset(
+    {"model", "input", "instructions", "stream", "store", "metadata", "max_output_tokens", "temperature", "top_p"}
+)
+
 # Known OpenAI parameters without effect here, with reasons.
 _WITHOUT_EFFECT = {
     "access_programs": "only OpenAI has these programs",
@@ -259,7 +264,10 @@ def warn_dropped_fields(state: TranslationState, also_sent: frozenset[str] = fro
 
     `also_sent` are field names that are sent despite having no counterpart in Chat Completions.
     """
-    request, forwarded = state.request, {*state.options.forward, *also_sent}
+    request = state.request
+    if request.model_fields_set <= _SENT and not request.model_extra and isinstance(request.input, str):
+        return  # most requests of applications
+    forwarded = {*state.options.forward, *also_sent}
     also_sent |= request.preferences
     known = known_extra_parameters(state.options) if request.model_extra else frozenset()
     dropped = {
