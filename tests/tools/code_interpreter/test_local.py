@@ -1,4 +1,4 @@
-"""More containers than may run at a time: which are put away, and what they keep."""
+"""More containers than may run at once: which are suspended, and the state that they retain."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def running(*containers: LocalContainer) -> list[bool]:
     return [bool(container.sandbox and container.sandbox.alive) for container in containers]
 
 
-async def test_longest_idle_container_is_put_away_and_keeps_its_files(make: Make) -> None:
+async def test_longest_idle_container_is_suspended_and_keeps_its_files(make: Make) -> None:
     containers = make()
     first, second, third = [await containers.create("ada") for _ in range(3)]
     code = """
@@ -79,7 +79,7 @@ async def test_containers_that_run_alone_are_counted(make: Make) -> None:
     assert len((await containers.list("ada", Page(limit=100)))["data"]) == 20  # type: ignore[arg-type]
 
 
-async def test_containers_of_one_key_do_not_put_away_all_of_another(make: Make) -> None:
+async def test_containers_of_one_key_do_not_suspend_all_of_another(make: Make) -> None:
     containers = make(max_containers=3, max_key_containers=3)
     bobs = await containers.create("bob")
     adas = [await containers.create("ada") for _ in range(4)]
