@@ -1,8 +1,8 @@
 """
-The operations on responses.
+Operations on responses.
 
-A response is created in two steps. `create` validates and translates the request and returns a `Run`. The run is then
-drained (JSON), encoded (SSE) or framed (WebSocket). Those that are stored are `StoredResponses`.
+`create` validates and translates a request, and returns a `Run`. The run is then drained (JSON), encoded (SSE) or
+framed (WebSocket). `StoredResponses` handles stored responses.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _WARNINGS_LOGGED = 20  # per request; callers can cause any number of warnings
 
 
 class Responses:
-    """The responses of all callers; each is visible only to its owner."""
+    """All callers' responses, each visible only to its owner."""
 
     def __init__(
         self,
@@ -65,14 +65,14 @@ class Responses:
         observers: Sequence[Observer] = (),
         tools: Mapping[str, HostedTool] | None = None,
     ) -> None:
-        """`tools` are the hosted tools, by the names of their tables in the settings."""
+        """`tools` are the hosted tools by table name in the settings."""
         self.backend = backend
         self.store = store
-        self.options = options or GenerationOptions()  # those of the responses that are created from now on
+        self.options = options or GenerationOptions()  # for new responses
         self.tools = tools or {}
         self.observers = observers
         self.policy: PolicyHooks | None = None  # reviews input and output
-        self.vision: Vision | None = None  # describes images for models that accept none
+        self.vision: Vision | None = None  # describes images for text-only models
         self.has_background = background is not None
         self._cipher = cipher or ContentCipher()
         self.quota = StorageQuota(store, self.options.max_stored_bytes)
@@ -85,7 +85,7 @@ class Responses:
         self._pdfs = PdfTexts()
 
     def purge(self) -> None:
-        """Remove conversations from the cache that were not continued for some minutes."""
+        """Evict conversations not continued for some minutes from the cache."""
         self._loader.cache.purge()
 
     async def create(
@@ -99,14 +99,14 @@ class Responses:
         layers: LayeredStore | None = None,
     ) -> Run:
         """
-        Prepare a response; no request to the backend has been sent when this returns.
+        Prepare a response, without a backend request.
 
-        `generate`: whether a model answers; if not, the response only has its input, and can be continued from.
-        `delivery`: how its events leave, by default as the request names. `observers` are notified of the lifecycle, in
-        addition to those of all responses. `layers`: the store with the memory of the caller's connection, if any.
+        `generate`: False stores only the input, without a model answer, to be continued later. `delivery`: how events
+        reach the client, by default chosen by the request. `observers` are notified of the lifecycle, in addition to
+        the permanent observers. `layers`: the store with the memory of the caller's connection, if any.
 
         Raises `InvalidRequest` and its subclasses for an invalid request, `StorageFull` beyond the owner's quota, and
-        `StoreUnavailable` if the request needs the store while it is unavailable.
+        `StoreUnavailable` if the request needs an unavailable store.
         """
         self.stored.check_background(request)
         options = self.options
@@ -144,21 +144,21 @@ class Responses:
     async def context(
         self, request: CreateResponse, caller: Caller, layers: LayeredStore | None = None
     ) -> RequestContext:
-        """Return the conversation of a request, as the model is sent it; raises as `create`."""
+        """Return the conversation for the model; raises as `create`."""
         context = await self._loader.context(request, caller.owner, layers or self._layers)
         return await self._with_pdfs(context, self.options.model(request, context, caller), caller)
 
     async def stored_context(self, response_id: str, caller: Caller) -> tuple[Turn, RequestContext]:
-        """Return the turn of a stored response, and the conversation of its request; raises `NotFound`."""
+        """Return a stored turn and its request's conversation; raises `NotFound`."""
         turns, context = await self.stored.path(response_id, caller)
         return turns[-1], await self._with_pdfs(context, turns[-1].response["model"], caller)
 
     async def _with_pdfs(self, context: RequestContext, model: str, caller: Caller) -> RequestContext:
-        """Return a context with the text of PDF files, if the backend of a model takes no files."""
+        """Add the text of PDF files to a context, if the model's backend does not accept files."""
         return await self._pdfs.add_to(context, self.backend.profile(model), caller.owner)
 
     def _response(self, request: CreateResponse, context: RequestContext, model: str) -> Response:
-        """Return the resource of a new response."""
+        """Return a new response's resource."""
         response = new_response(
             request,
             response_id=new_id("resp", context.key),
@@ -182,7 +182,7 @@ class Responses:
         *,
         generate: bool,
     ) -> tuple[Generation, Storage | None]:
-        """Translate a request, and return the generation of its response and how it is stored."""
+        """Translate a request, and return its generation and storage."""
         request, options = preparation.request, preparation.options
         generate = generate and not (request.prompt_cache_options and request.prompt_cache_options.prewarm)
         policy = self.policy if generate and self.policy and self.policy.blocks_output else None
@@ -208,15 +208,15 @@ class Responses:
         return await run_in_thread_if_large(translated)
 
     def input_review(self, model: str, caller: Caller) -> InputReview | None:
-        """Return the review of input for a model; None if no policy service reviews input."""
+        """Return the input review for a model; None without a policy service."""
         policy = self.policy
         return InputReview(policy, model, caller.access.name) if policy and policy.reviews("input") else None
 
     async def reviewed_items(self, items: list[Item], caller: Caller) -> list[Item]:
         """
-        Return the items that a conversation may store in place of these.
+        Return the reviewed items for a conversation.
 
-        Raises `PolicyRefusal` and `PolicyUnavailable`, and `NotFound` for a file that does not exist.
+        Raises `PolicyRefusal` and `PolicyUnavailable`, and `NotFound` for a missing file.
         """
         review = self.input_review("", caller) if items else None
         if review is None:
@@ -226,7 +226,7 @@ class Responses:
         return await review.items(shown) or items
 
     def questions(self, request: CreateResponse, context: RequestContext, caller: Caller, model: str) -> Questions:
-        """Return the factory of a request's questions to the backend."""
+        """Return the factory for a request's model requests."""
         options = self.options
         return Questions(request, context, caller.key, self.backend, model, options.compaction_prompt, options.strict)
 

@@ -1,12 +1,12 @@
 """
-Shorten a conversation by replacing it with a summary.
+Shortens a conversation by replacing it with a summary.
 
-A compaction is a response whose model writes a summary, and whose output is one item with the encrypted summary:
-`{"type": "compaction", "encrypted_content": "antiphon1...."}`. It is requested with an item of type
-`compaction_trigger` at the end of the input, or at `POST /responses/compact`.
+A compaction is a response with a summary by the model as its only output item: `{"type": "compaction",
+"encrypted_content": "antiphon1...."}`. It is requested by an item `compaction_trigger` at the end of the input, or by
+`POST /responses/compact`.
 
-With `context_management`, any response can include one: if the prompt is longer than `compact_threshold`, the item is
-added to the output first, and the model then answers the shorter conversation.
+With `context_management`, any response can include a compaction: if the prompt exceeds `compact_threshold`, the item
+comes first in the output, and the model then answers the shorter conversation.
 """
 
 from __future__ import annotations
@@ -44,49 +44,49 @@ or continue the conversation. Write only the summary.\
 """
 _CUT = "\n[Summary truncated here.]"
 
-# The share of the threshold that a compaction has to save. User messages are never summarized; if they alone exceed the
-# threshold, a summary each time would cost more than it saves.
+# The minimum saving, as a share of the threshold. User messages are never summarized; if they alone exceed the
+# threshold, repeated summaries would cost more than they save.
 _WORTHWHILE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionOptions:
-    """When and how to compact a conversation within a response."""
+    """Options for compaction within a response."""
 
-    threshold: int  # tokens of a prompt
+    threshold: int  # prompt tokens
     encrypt: Callable[[JSONObject], str]  # encrypts the summary as the item's `encrypted_content`
 
     def is_worthwhile(self, tokens: int) -> bool:
-        """Return whether to compact if so many `tokens` would be summarized."""
+        """Return whether summarizing `tokens` tokens saves enough."""
         return tokens >= self.threshold * _WORTHWHILE
 
 
 class CompactResponse(CreateResponse):
-    """`CompactResponseMethodPublicBody` of the spec; all other fields of a request are accepted as well."""
+    """`CompactResponseMethodPublicBody` from the spec; all other request fields are accepted, too."""
 
     model_config = ConfigDict(defer_build=True)
 
     model: str
 
     def triggering(self) -> CompactResponse:
-        """Return the request with a compaction trigger, for a response that is not stored."""
+        """Return the request with a compaction trigger, unstored."""
         update = {"input": [*self.items(), {"type": TRIGGER}], "store": False, "stream": False, "background": False}
         return self.model_copy(update=update)
 
 
 def summary_request(request: CreateResponse, items: Sequence[Item], prompt: str) -> tuple[CreateResponse, list[Item]]:
-    """Return the request for a summary and its items, for a question."""
-    # `tool_choice` also disables tools that are declared in items.
+    """Return the request for a summary, and its items."""
+    # `tool_choice` also disables tools declared in items.
     plain = {"tools": [], "tool_choice": "none", "text": TextOptions(), "include": [], "top_logprobs": None}
     return request.model_copy(update=plain), [*items, {"type": "message", "role": "user", "content": prompt or PROMPT}]
 
 
 class SummaryReader(DeltaReader):
     """
-    Reads the answer to a compaction: its text becomes one item, and its other output is left out.
+    Reads a compaction's answer: its text becomes one item; other output is ignored.
 
-    A summary that is truncated by `max_output_tokens` is used, with a note of that: otherwise the conversation, which
-    is too long already, could not continue.
+    A summary truncated by `max_output_tokens` is used, with a note: without it, the conversation, already too long,
+    could not continue.
     """
 
     def __init__(
@@ -97,12 +97,12 @@ class SummaryReader(DeltaReader):
         progress: bool = False,
         **options: Any,
     ) -> None:
-        """`progress`: whether the item is added with the first text, followed by an event for each text."""
+        """`progress`: whether the item is added with the first text, followed by an event per text."""
         super().__init__(builder, *rules, **options)
         self._encrypt = encrypt
         self._progress = progress
         self._pieces: list[str] = []
-        self._item: OpenNativeItem | None = None  # once it is added
+        self._item: OpenNativeItem | None = None  # after it was added
 
     def text(self, delta: TextDelta) -> None:
         self._pieces += delta.texts
@@ -110,7 +110,7 @@ class SummaryReader(DeltaReader):
             self.builder.native_event(self._added(), _COMPACTING)
 
     def leave_out(self, delta: Delta) -> None:
-        """Ignore output that is no text."""
+        """Ignore output other than text."""
 
     @property
     def has_output(self) -> bool:
@@ -124,7 +124,7 @@ class SummaryReader(DeltaReader):
         return "completed" if self._truncated and self.has_output else ended
 
     def end(self, *, cut: bool) -> None:
-        """End the item, if there is one; the summary so far is in it, also if it is not complete."""
+        """End the item, with a summary that can be incomplete."""
         if cut and not self._item:
             return
         content: JSONObject = {"summary": self._summary + (_CUT if cut or self._truncated else "")}
@@ -161,10 +161,10 @@ _COMPACTING: JSONObject = {"type": "response.compaction.compacting", "item_id": 
 
 def resource(response: Response, items: Sequence[Item], key: str) -> dict[str, object]:
     """
-    Return the result of `POST /responses/compact` for a finished compaction and the `items` that it summarizes.
+    Return the result of `POST /responses/compact` for a finished compaction and the summarized `items`.
 
     Its output is "a list of all user messages, followed by a single compaction item", to be sent unchanged; system and
-    developer messages stay as well. Raises `BackendError` if there is no summary.
+    developer messages stay as well. Raises `BackendError` without a summary.
     """
     if response["status"] != "completed":
         details = response["incomplete_details"]

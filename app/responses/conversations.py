@@ -1,10 +1,9 @@
 """
-Conversations: stored lists of items that responses read and add to.
+Conversations: stored item lists that responses read and extend.
 
-A conversation is a bucket of the store. It has a record with the conversation object, a record for each addition of
-items, named so that they sort in order, and a mark for each deleted item. No addition overwrites another, so concurrent
-turns lose nothing. Items are added only while the conversation object exists, so a turn that ends after the deletion of
-its conversation stores nothing in it.
+A conversation is a store bucket with a record for the conversation object, a record per addition, named in sort order,
+and a tombstone per deleted item. Additions never overwrite each other, so concurrent turns lose nothing. Additions
+require the conversation object: a turn that ends after the conversation's deletion stores nothing in it.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _DELETED = "deleted_"
 
 
 class Conversations:
-    """The conversations of all callers; each is visible only to its owner. Unknown ids raise `NotFound`."""
+    """All callers' conversations, each visible only to its owner. Unknown ids raise `NotFound`."""
 
     def __init__(self, store: Store, cipher: ContentCipher, quota: StorageQuota) -> None:
         self._store = store
@@ -72,7 +71,6 @@ class Conversations:
         return conversation
 
     async def retrieve(self, conversation_id: str, owner: str) -> dict[str, object]:
-        """Return a conversation."""
         record = await self._store.get(_bucket(conversation_id, owner), _CONVERSATION)
         if record is None:
             raise _not_found(conversation_id)
@@ -80,7 +78,7 @@ class Conversations:
         return conversation
 
     async def update(self, conversation_id: str, owner: str, metadata: Mapping[str, str]) -> dict[str, object]:
-        """Replace the metadata of a conversation, and return it."""
+        """Replace a conversation's metadata, and return the conversation."""
         changed = {**await self.retrieve(conversation_id, owner), "metadata": dict(metadata)}
         await self._put(conversation_id, owner, _CONVERSATION, orjson.dumps(changed))
         return changed
@@ -89,7 +87,7 @@ class Conversations:
         """Delete a conversation and its items, but not its responses."""
         bucket = _bucket(conversation_id, owner)
         dropped = await self._store.drop(bucket)
-        await self._store.drop(images_bucket(bucket))  # only now: nothing is added any more
+        await self._store.drop(images_bucket(bucket))  # only now: no further additions are possible
         if not dropped:
             raise _not_found(conversation_id)
 
@@ -101,7 +99,7 @@ class Conversations:
         return await _turns(records)
 
     async def items(self, conversation_id: str, owner: str) -> tuple[list[Item], StoredImages]:
-        """Return the items, oldest first, without images, and the images to add to those that are shown."""
+        """Return the items, oldest first, without images, and the images for shown items."""
         turns = await self.turns(conversation_id, owner)
         images = {item_id: image for turn in turns for item_id, image in references(turn).items()}
         return [item for turn in turns for item in turn.items], StoredImages(self._store, owner, images)
@@ -118,10 +116,10 @@ class Conversations:
         self, conversation_id: str, owner: str, items: Sequence[Item], access: KeyAccess = UNRESTRICTED
     ) -> list[Item]:
         """
-        Add items at the end and return them, as the API lists them.
+        Append items and return them in the API's list form.
 
-        For an item with the id of one that is stored elsewhere, the stored item is added. Raises `InvalidRequest` for
-        an item that is already in the conversation, and for invalid items; raises `StorageFull`.
+        An item with the id of an item stored elsewhere is replaced by the stored item. Raises `InvalidRequest` for
+        invalid items and items already in the conversation; raises `StorageFull`.
         """
         records = await self._store.all(_bucket(conversation_id, owner))
         if _CONVERSATION not in records:
@@ -135,9 +133,9 @@ class Conversations:
 
     async def addition(self, request: CreateResponse, owner: str, turn: Turn) -> list[Change]:
         """
-        Return the changes that add the items of a response to its conversation; [] if it has none.
+        Return the changes that add a response's items to its conversation, if any.
 
-        Only stored responses that are completed or incomplete are added, and only if the conversation still exists.
+        Only stored responses with status `completed` or `incomplete` are added, and only to an existing conversation.
         """
         response = turn.response
         if not (request.conversation and request.store and response["status"] in ("completed", "incomplete")):
@@ -176,7 +174,7 @@ class Conversations:
                 item, upstream[item["id"]] = match
             elif item["type"] == "item_reference":
                 raise NotFound(f"Item with id '{item['id']}' not found.", param=f"items[{index}].id")
-            elif item.get("id") in deleted:  # that id would hide it
+            elif item.get("id") in deleted:  # the tombstone with this id would hide it
                 item = {**item, "id": None}
             new.append(input_item(item, key))
             present.add(new[-1]["id"])
@@ -201,14 +199,14 @@ class Conversations:
         return await images.add_to(stored), turn.upstream.get(item_id, {})
 
     async def _added(self, bucket: str, turn: Turn) -> list[Change]:
-        """Return what adds a turn to the conversation of a bucket, if that is still there."""
+        """Return the changes that add a turn to an existing conversation."""
         return await turn_changes(bucket, turn, name=self._name(), requires=_CONVERSATION, listed=False)
 
     async def _rewritten(self, bucket: str, name: str, record: bytes, item_id: str) -> list[Change]:
         """
-        Return the changes that remove an item from a record; none if the record does not contain it.
+        Return the changes that remove an item from a record that contains it.
 
-        The rewritten record gets a new name with the same position, so that only one of two concurrent changes applies.
+        The rewritten record gets a new name at the same position: only one of two concurrent changes applies.
         """
         if not name.startswith(_ADDED) or item_id.encode() not in record:
             return []
@@ -226,24 +224,24 @@ class Conversations:
         return changes
 
     async def _put(self, conversation_id: str, owner: str, name: str, record: bytes) -> None:
-        """Store a record of a conversation; raises `NotFound` if the conversation has been deleted meanwhile."""
+        """Store a record; raises `NotFound` for a conversation deleted meanwhile."""
         if not await self._store.apply(Change(_bucket(conversation_id, owner), {name: record}, requires=_CONVERSATION)):
             raise _not_found(conversation_id)
 
     def _name(self) -> str:
-        """Return a record name for items that are added now."""
-        # Clocks may stand still or go back; additions of this process stay in order.
+        """Return a record name for new items."""
+        # Clocks can stop or go back; additions from this process stay in order.
         self._latest = max(time.time_ns(), self._latest + 1)
         return f"{_ADDED}{self._latest:016x}_{secrets.token_hex(4)}"
 
 
 def before(turns: Sequence[Turn], response_id: str) -> list[Turn]:
-    """Return the additions to a conversation before those of a response."""
+    """Return a conversation's additions before a response."""
     return list(itertools.takewhile(lambda turn: turn.response["id"] != response_id, turns))
 
 
 async def _turns(records: Mapping[str, bytes]) -> list[Turn]:
-    """Return the additions to a conversation, without its deleted items."""
+    """Return a conversation's additions, without deleted items."""
     return await read_records(records.values(), lambda: [*_left(records)])
 
 
@@ -252,7 +250,7 @@ def _left(records: Mapping[str, bytes]) -> Iterator[Turn]:
     seen = set()
     for name in sorted(name for name in records if name.startswith(_ADDED)):
         turn = Turn.of(records[name])
-        if turn.response["id"] not in seen:  # a retry may have stored a response twice
+        if turn.response["id"] not in seen:  # a retry can store a response twice
             yield _without(turn, deleted)
         seen.add(turn.response["id"])
 
@@ -270,7 +268,7 @@ def _without(turn: Turn, deleted: set[str]) -> Turn:
 
 
 def check_id(item: Item, param: str) -> None:
-    """Raise `InvalidRequest` for an id without the prefix of the item's type."""
+    """Raise `InvalidRequest` for an id without the item type's prefix."""
     type_ = ITEM_TYPES.get(item["type"])
     if (item_id := item.get("id")) and type_ and type_.role != "output" and not item_id.startswith(type_.prefix):
         message = f"Invalid '{param}': '{item_id}'. Expected an ID that begins with '{type_.prefix}'."

@@ -31,20 +31,19 @@ class EventWriter(Protocol):
 
 
 class NoDelivery:
-    """Drops the events, for responses of which only the end is needed."""
+    """Drops the events, if only the end of a response matters."""
 
     paused = False
 
     def send(self, events: EventBatch) -> NoDelivery:
-        """Drop the events."""
         return self
 
     async def drain(self) -> None:
-        """Return."""
+        """Return immediately."""
 
 
 _MOST_UNSENT = 1024 * 1024  # characters of delta events
-_FRAME = 200  # characters of a delta event besides its text
+_FRAME = 200  # characters in a delta event besides its text
 
 
 def _weight(run: DeltaEvents) -> int:
@@ -82,14 +81,14 @@ class Outbox:
             await self._resumed.wait()
 
     def close(self) -> None:
-        """Wake the task that waits for events: there are no more."""
+        """Wake the waiting task: no more events follow."""
         self._arrived.set()
 
     def __bool__(self) -> bool:
         return bool(self._batches)
 
     async def wait(self) -> None:
-        """Wait until there are events, or `close` is called."""
+        """Wait for events or `close`."""
         if not self._batches:
             await self._arrived.wait()
             self._arrived.clear()

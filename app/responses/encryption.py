@@ -1,12 +1,12 @@
 """
-Encrypt data that a client stores but only this server may read: the `encrypted_content` of reasoning and compactions.
+Encrypts data stored by clients and readable only by this server: `encrypted_content` in reasoning and compactions.
 
     cipher = ContentCipher(["a secret"])
     encrypted = cipher.encrypt("reasoning", owner, {"upstream": {"reasoning_content": "..."}})
     cipher.decrypt("reasoning", owner, encrypted)
 
-Encrypted content is bound to its kind and its owner. It is `antiphon1.` followed by, in urlsafe base64, the id of the
-key, a nonce, and the AES-256-GCM ciphertext of compressed JSON.
+Encrypted content is bound to its kind and owner. It consists of `antiphon1.` and, in urlsafe base64, the key id, a
+nonce, and the AES-256-GCM ciphertext of compressed JSON.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ ContentKind: TypeAlias = Literal["reasoning", "compaction"]
 
 _ID, _NONCE, _KEY, _TAG = 4, 12, 32, 16  # bytes
 
-# Marks an item whose encrypted content is the signature of a thinking block. An invalid one is left out, because agents
-# send it again with every turn.
+# Marks an item with a thinking block's signature as its encrypted content. Invalid ones are dropped, because agents
+# resend them with every turn.
 FROM_SIGNATURE = "antiphon:from_signature"
 
-# The maximum size, in bytes, of one request's encrypted content when decompressed: far more than any model can read.
+# Maximum decompressed size of a request's encrypted content, in bytes: far beyond any model's context.
 MAX_CONTENT = 32 * 1024 * 1024
 
 
 class ForeignKeyError(ValueError):
-    """The content was encrypted elsewhere, or with a key that this server does not have."""
+    """The content was encrypted by another server, or with an unknown key."""
 
 
 class TamperedError(ValueError):
@@ -58,17 +58,17 @@ class TamperedError(ValueError):
 
 
 class ContentTooLargeError(ValueError):
-    """The encrypted content of a request exceeds its limit."""
+    """A request's encrypted content exceeds its limit."""
 
 
 class ContentBudget:
-    """Counts the decompressed bytes of one request's encrypted content."""
+    """Counts the decompressed bytes of a request's encrypted content."""
 
     def __init__(self, limit: int = MAX_CONTENT) -> None:
         self._left = limit
 
     def take(self, size: int) -> None:
-        """Count bytes that are about to be decompressed; raises `ContentTooLargeError` beyond the limit."""
+        """Count bytes before their decompression; raises `ContentTooLargeError` beyond the limit."""
         self._left -= size
         if self._left < 0:
             raise ContentTooLargeError
@@ -76,9 +76,9 @@ class ContentBudget:
 
 class ContentCipher:
     """
-    Encrypts with the first of its secret keys and decrypts with any of them, so that keys can be rotated.
+    Encrypts with the first secret key and decrypts with any of them, for key rotation.
 
-    A secret key is any string. Without one a random key is used, whose content cannot be decrypted after a restart.
+    A secret key is any string. The default is a random key: its content cannot be decrypted after a restart.
     """
 
     def __init__(self, secret_keys: Sequence[str] = ()) -> None:
@@ -87,7 +87,7 @@ class ContentCipher:
         self._first, self._ciphers = pairs[0][0], dict(pairs)
 
     def encrypt(self, kind: ContentKind, owner: str, content: JSONMapping) -> str:
-        """Encrypt JSON content, to be sent back only by `owner`."""
+        """Encrypt JSON content for `owner`."""
         if self._warn:
             self._warn = False
             logger.warning(
@@ -102,8 +102,8 @@ class ContentCipher:
         """
         Return the decrypted content.
 
-        Raises `ForeignKeyError` if it was not encrypted with one of the keys, `TamperedError` if it was changed, and
-        `ContentTooLargeError` if it exceeds the `budget`.
+        Raises `ForeignKeyError` for an unknown key, `TamperedError` for changed content, and `ContentTooLargeError`
+        beyond the `budget`.
         """
         if not encrypted.startswith(CONTENT_MARK):
             raise ForeignKeyError
@@ -125,7 +125,7 @@ class ContentCipher:
 
 
 def _derived(secret: str) -> tuple[bytes, AESGCM]:
-    """Derive the id and the cipher of a secret key."""
+    """Derive a secret key's id and cipher."""
     info = b"antiphon encrypted_content 1"
     derived = HKDF(algorithm=SHA256(), length=_KEY + _ID, salt=None, info=info).derive(secret.encode())
     return derived[_KEY:], AESGCM(derived[:_KEY])
@@ -161,15 +161,15 @@ def decrypt_items(
     field: str = "input",
 ) -> tuple[list[Item], dict[str, Upstream]]:
     """
-    Decrypt the `encrypted_content` of input items, which are the value of `field` in the request.
+    Decrypt the `encrypted_content` of input items from the request field `field`.
 
-    Returns the items, with ids for those that were decrypted, and the decrypted content by id, as `to_chat` takes it:
-    the backend's fields of reasoning and calls, and the summaries of compactions. Items with `known` ids are not
-    decrypted. Raises `InvalidRequest` that names the field, also if all content together exceeds `MAX_CONTENT`.
+    Returns the items, with ids for decrypted items, and the decrypted content by id for `to_chat`: the backend's fields
+    of reasoning and calls, and compaction summaries. Items with `known` ids are skipped. Raises `InvalidRequest` with
+    the field's name, also if the total exceeds `MAX_CONTENT`.
 
-    What was encrypted elsewhere, or with a lost key, is not decrypted: agents send it with every turn, and could never
-    continue if it were rejected. Such reasoning is left out with a warning, such a compaction is translated to a note.
-    Content of an item marked `FROM_SIGNATURE` is also left out if it was changed, or made for another owner.
+    Content from another server or with a lost key is not rejected: agents resend it with every turn, and could never
+    continue. Such reasoning is dropped with a warning, and such a compaction becomes a note. Content in an item marked
+    `FROM_SIGNATURE` is also dropped if it was changed or belongs to another owner.
     """
     decrypted: list[Item] = []
     upstream: dict[str, Upstream] = {}
@@ -229,7 +229,7 @@ def _decrypted(
 
 
 class _InvalidContent(InvalidRequest):
-    """The encrypted content of an item was changed, or belongs to another owner."""
+    """An item's encrypted content was changed, or belongs to another owner."""
 
     code = "invalid_encrypted_content"
 

@@ -1,8 +1,8 @@
 """
-Query the model and deliver its answer as events.
+Queries the model and delivers its answer as events.
 
-This connects the pure core to the backend. A backend passes on lists of deltas, one per network read, and each becomes
-a batch of events, which is delivered in one write.
+This connects the pure core to the backend. A backend passes lists of deltas, one per network read. Each list becomes an
+event batch, delivered in one write.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from app.responses.delivery import EventWriter
 
 logger = logging.getLogger(__name__)
 
-# Seconds to wait for the first delta after the status line: many servers send an error in the first frame of a 200,
-# and clients retry only on an HTTP status.
+# Seconds to wait for the first delta after the status line: many servers send an error in the first frame of a 200, and
+# clients retry only on an HTTP status.
 FIRST_CHUNK = 0.2
 
 
@@ -37,7 +37,7 @@ _NO_LIMIT = nullcontext()
 
 
 class Deadline:
-    """The time at which an answer has to end: `seconds` after the first call of `start`."""
+    """An answer's deadline: `seconds` after the first call of `start`."""
 
     def __init__(self, seconds: float) -> None:
         self.at: float | None = None  # in loop time; None: not started
@@ -50,43 +50,43 @@ class Deadline:
 
 
 class ImageDescriptions(Protocol):
-    """The descriptions of a response's images, for models that accept no images."""
+    """Image descriptions for text-only models."""
 
     @property
     def texts(self) -> Mapping[str, str]:
-        """The descriptions so far, by the URL of the image."""
+        """The available descriptions, by image URL."""
         ...
 
     @property
     def warnings(self) -> Warnings: ...
 
     async def describe(self, urls: Sequence[str]) -> None:
-        """Add a text for each of these images to `texts`."""
+        """Add descriptions of these images to `texts`."""
         ...
 
 
 @dataclass(slots=True)
 class ModelQuery:
-    """One question to a backend, and the reader of its answer."""
+    """A model request and the reader for its answer."""
 
     backend: Backend
     question: Question
-    encoded: EncodedQuestion  # for the backend that is asked first
+    encoded: EncodedQuestion  # for the first backend to try
     reader: DeltaReader
-    margin: float | None = None  # part (0 to 1) of the fitting share that is used of a long prompt; None: not truncated
+    margin: float | None = None  # share (0 to 1) of the context to use for a long prompt; None: not truncated
     images: ImageDescriptions | None = None  # None: images are not described
-    exchange: BackendExchange | None = None  # once the backend is asked
-    left_out: int = 0  # items, from the oldest on, since the prompt was too long
-    _shorter: Iterator[list[Item]] | None = None  # shorter and shorter conversations
+    exchange: BackendExchange | None = None  # set once the request is sent
+    left_out: int = 0  # oldest items dropped from a prompt that was too long
+    _shorter: Iterator[list[Item]] | None = None  # ever shorter conversations
 
     @property
     def body(self) -> JSONObject:
-        """The request to the backend."""
+        """The backend request."""
         return self.encoded.body
 
     @property
     def warnings(self) -> list[str]:
-        """What was left out or changed, one sentence each."""
+        """Warnings about dropped or changed parts, one sentence each."""
         warnings = self.exchange.warnings if self.exchange else None
         named = [
             *(self.encoded.warnings if warnings is None else warnings),
@@ -98,10 +98,10 @@ class ModelQuery:
         return named
 
     async def shorten(self, error: BackendError) -> bool:
-        """Leave out more of the conversation if the prompt was too long; return whether anything was left out."""
+        """Drop more of the conversation after a "prompt too long" error; return whether anything was dropped."""
         if self.margin is None or error.code != "context_length_exceeded":
             return False
-        # In a thread: to estimate and encode a prompt of 8 MB takes a second, and prompts that are too long are large.
+        # In a thread: estimating and encoding an 8 MB prompt takes a second, and prompts that are too long are large.
         if self._shorter is None:
             self._shorter = await asyncio.to_thread(self._steps, error.message, self.margin)
         shorter = await asyncio.to_thread(self._encoded, self._shorter)
@@ -125,7 +125,7 @@ class ModelQuery:
         return question, question.encoded
 
     def usage(self, output: Sequence[Item]) -> Usage:
-        """Return the usage of an answer with that output: see `usage_of`."""
+        """Return the usage of an answer with this output: see `usage_of`."""
         return usage_of(self.reader.usage, self.body, output, self.reader.prompt_estimate)
 
 
@@ -133,35 +133,35 @@ Finish: TypeAlias = Callable[[EventBuilder, ModelQuery, BackendError | None], No
 
 
 class Generation(Protocol):
-    """Generates a response: from one answer of a model, or from several with calls of hosted tools between them."""
+    """Generates a response: from a single model answer, or from several with hosted tool calls in between."""
 
     builder: EventBuilder
 
     @property
     def warnings(self) -> list[str]:
-        """What was left out or changed so far, one sentence each."""
+        """Warnings about dropped or changed parts, one sentence each."""
         ...
 
     @property
     def body(self) -> JSONObject:
-        """The latest request to the backend; {} if there is none."""
+        """The latest backend request, or {}."""
         ...
 
     async def generate(self, delivery: EventWriter, open_after: float | None) -> None:
-        """Deliver the events except the last ones, which stay in the builder; see `respond`."""
+        """Deliver all events but the last, which stay in the builder; see `respond`."""
         ...
 
     def usage(self) -> Usage:
-        """Return the usage so far: an estimate for an interrupted answer, {} without one."""
+        """Return the usage: an estimate for an interrupted answer, {} without an answer."""
         ...
 
     def abort(self, error: APIError | None) -> None:
-        """End the response after `generate` was cancelled: as failed with that error, or as cancelled without one."""
+        """End the response after `generate` was cancelled: failed with this error, or cancelled without an error."""
         ...
 
 
 class NoAnswer:
-    """A response that queries no model: it has input but no output, and later responses can continue from it."""
+    """A response without a model answer: it stores input that later responses can continue."""
 
     def __init__(self, builder: EventBuilder) -> None:
         self.builder = builder
@@ -169,14 +169,14 @@ class NoAnswer:
         self.body: JSONObject = {}
 
     async def generate(self, delivery: EventWriter, open_after: float | None) -> None:
-        """Deliver the events except the terminal one."""
+        """Deliver all events except the terminal event."""
         self.builder.start()
         self.builder.complete()
         self.builder.response["usage"] = usage_of(None, {}, [])
         delivery.send(self.builder.pop_events())
 
     def usage(self) -> Usage:
-        """Return the usage, which is zero."""
+        """Return zero usage."""
         return self.builder.response["usage"] or {}
 
     def abort(self, error: APIError | None) -> None:
@@ -185,7 +185,7 @@ class NoAnswer:
 
 
 class OneAnswer:
-    """A response that consists of one answer of a model."""
+    """A response with a single model answer."""
 
     def __init__(self, builder: EventBuilder, query: ModelQuery, deadline: Deadline | None = None) -> None:
         self.builder = builder
@@ -201,11 +201,10 @@ class OneAnswer:
         return self._query.body
 
     async def generate(self, delivery: EventWriter, open_after: float | None) -> None:
-        """Deliver the events except the last ones; see `respond`."""
+        """Deliver all events but the last; see `respond`."""
         await respond(self.builder, self._query, delivery, open_after=open_after, deadline=self._deadline)
 
     def usage(self) -> Usage:
-        """Return the usage so far."""
         usage = self.builder.response["usage"]
         return usage or self._query.usage(self.builder.partial_output())
 
@@ -217,14 +216,14 @@ class OneAnswer:
 
 
 class DeliveredAnswer(Answer):
-    """An answer whose events are delivered as it is received, and whose first delta starts the response."""
+    """An answer delivered as events while it is received; its first delta starts the response."""
 
     def __init__(
         self, builder: EventBuilder, reader: DeltaReader, delivery: EventWriter, deadline: Deadline | None
     ) -> None:
         super().__init__(reader)
-        self.started = False  # whether the response has started with this answer
-        self.limit: asyncio.Timeout | None = None  # of the task that awaits the answer
+        self.started = False  # whether this answer has started the response
+        self.limit: asyncio.Timeout | None = None  # the timeout of the task that awaits the answer
         self._builder = builder
         self._delivery = delivery
         self._deadline = deadline
@@ -238,7 +237,7 @@ class DeliveredAnswer(Answer):
             self._timer = asyncio.get_running_loop().call_later(seconds, self.start)
 
     def stop_timer(self) -> None:
-        """Leave the start of the response to the first delta."""
+        """Leave the response's start to the first delta."""
         if self._timer:
             self._timer.cancel()
             self._timer = None
@@ -256,7 +255,7 @@ class DeliveredAnswer(Answer):
         self._step = self._builder.begin_step("model")
 
     def end_step(self) -> None:
-        """Note that the model has answered."""
+        """Record that the model has answered."""
         if not self.started:
             _start(self._builder)
         self._builder.end_step(self._step, "model")
@@ -285,7 +284,7 @@ class DeliveredAnswer(Answer):
 
 
 class StoppableAnswer(DeliveredAnswer):
-    """An answer that ends where its text has a stop sequence."""
+    """An answer that ends at a stop sequence in its text."""
 
     def __init__(
         self, builder: EventBuilder, reader: StoppingReader, delivery: EventWriter, deadline: Deadline | None
@@ -312,10 +311,10 @@ async def respond(
     finish: Finish | None = None,
 ) -> None:
     """
-    Deliver the events of one answer; the last ones stay in the builder, and `builder.end()` adds the terminal event.
+    Deliver an answer's events. The last events stay in the builder; `builder.end()` adds the terminal event.
 
-    The first are delivered when the backend starts to answer, or after `open_after` seconds (None: no limit). Raises
-    `BackendError` for an error before that, unless the response was `opened` already; later errors become events. The
+    Delivery begins when the backend starts to answer, or after `open_after` seconds (None: no limit). Raises
+    `BackendError` for an error before that, unless the response was already `opened`; later errors become events. The
     `deadline` starts with the first delta; when it passes, the response is incomplete. `finish` ends the response, or
     leaves it open for another round.
     """
@@ -353,9 +352,9 @@ async def respond(
 
 async def _received(query: ModelQuery, answer: DeliveredAnswer, open_after: float | None) -> bool:
     """
-    Receive the answer of a query; return False if it has to be asked again.
+    Receive a query's answer; return False if the query must be repeated.
 
-    That is so if its prompt was too long, or the model refused images, which are described meanwhile.
+    It is repeated if its prompt was too long, or if the model rejected images, which are described meanwhile.
     """
     if query.images:
         await query.images.describe(query.backend.undescribed_images(query.question))
@@ -397,7 +396,7 @@ def _start(builder: EventBuilder) -> None:
 
 
 def abort_response(builder: EventBuilder, error: APIError | None) -> None:
-    """End the response, whatever its state: as failed with that error, or as cancelled without one."""
+    """End the response in any state: failed with this error, or cancelled without an error."""
     _start(builder)
     if error:
         builder.fail(error)
@@ -413,7 +412,7 @@ def ending_of(reader: DeltaReader, failure: BackendError | None) -> str | None:
     """
     Return how an answer ended: a value of `DeltaReader.ended`.
 
-    A connection that breaks after the finish reason does not make the answer incomplete.
+    An answer is complete if its connection breaks after the finish reason.
     """
     return "error" if failure and reader.finish_reason is None else reader.ended
 
@@ -444,11 +443,11 @@ def _record_usage(builder: EventBuilder, query: ModelQuery) -> None:
     response["service_tier"] = query.reader.service_tier or response["service_tier"]
 
 
-# Each is a new exception, because a raised one holds its traceback's frames, and with them the answer.
+# New exceptions each time: a raised exception holds its traceback's frames, and with them the answer.
 
 
 def unreadable() -> BackendError:
-    """Return the error for an answer that cannot be parsed."""
+    """Return the error for an unparsable answer."""
     return BackendError("The backend's answer could not be read.")
 
 
@@ -458,7 +457,7 @@ def broken_off() -> BackendError:
 
 
 def gave_up() -> BackendError:
-    """Return the error for an answer that ends with an error as its finish reason."""
+    """Return the error for an answer with an error as its finish reason."""
     return BackendError("The backend reported an error during its response.", error_type="model_error")
 
 
@@ -467,5 +466,5 @@ def no_summary() -> BackendError:
     return BackendError("The model wrote no summary.", error_type="model_error", code="model_error")
 
 
-# By the values of `DeltaReader.ended`.
+# By `DeltaReader.ended`.
 _FAILURES = {None: broken_off, "error": gave_up, "no_summary": no_summary}

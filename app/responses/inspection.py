@@ -1,4 +1,4 @@
-"""What a caller sees of responses without creating one: counts of tokens, lists, chains, translated requests."""
+"""Read-only views of responses: token counts, lists, chains, translated requests."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ from app.responses.tool_loop.sessions import open_tools
 from app.runtime.threads import run_in_thread_if_large
 from app.tools import Declaration, DeclaringTool, HostedFunction, HostedTool, OutcomeStatus, ToolWithRights
 
-_SCANNED = 5000  # entries of a caller that are grouped into chains: the newest
+_SCANNED = 5000  # a caller's newest entries, grouped into chains
 _SCANNED_AT_ONCE = 1000
 
 HOSTED_LEFT_OUT = "The functions of hosted tools, which are listed when the model is queried, are not shown here."
 
 
-MCP_LISTINGS = 4  # concurrent ones, each of which may start a program
-MAX_SEARCHED = 1000  # entries that are searched for one page
+MCP_LISTINGS = 4  # concurrent listings, each of which can start a program
+MAX_SEARCHED = 1000  # entries searched per page
 _FACET_VALUES = 50
-_SEARCHED_TOGETHER = 100  # of these, between which other requests are served
+_SEARCHED_TOGETHER = 100  # entries searched before other requests are served
 
 
 class ResponseFilter(NamedTuple):
-    """What the listed responses have; None for anything. Names are globs."""
+    """Filters for listed responses; None accepts anything. Names are globs."""
 
     status: str | None = None
     model: str | None = None
     tool: str | None = None  # see `tools_used`
     backend: str | None = None
-    key: str | None = None  # the name of the key that created it
+    key: str | None = None  # name of the key that created it
     delivery: str | None = None
-    text: str | None = None  # in the beginning of the message or of the answer
-    conversation: str | None = None  # its id
+    text: str | None = None  # at the start of the message or answer
+    conversation: str | None = None  # conversation id
     after: int | None = None  # Unix time
     before: int | None = None
-    metadata: tuple[tuple[str, str], ...] = ()  # names and values, all of which must be set
+    metadata: tuple[tuple[str, str], ...] = ()  # required names and values
 
     def accepts(self, entry: JSONMapping) -> bool:
         """Return whether a list entry matches every filter."""
@@ -72,7 +72,7 @@ class ResponseFilter(NamedTuple):
         )
 
 
-# Facets by name, each with a function that returns the values of a list entry.
+# Facets by name; each function returns a list entry's values.
 FACETS: Mapping[str, Callable[[JSONMapping], Iterable[object]]] = {
     "status": lambda entry: (entry.get("status"),),
     "model": lambda entry: (entry.get("model"),),
@@ -88,7 +88,7 @@ def _text_of(entry: JSONMapping) -> str:
 
 
 class Inspection:
-    """Read access to the responses of all callers; each is visible only to its owner."""
+    """Read access to all callers' responses, each visible only to its owner."""
 
     def __init__(self, responses: Responses) -> None:
         self._responses = responses
@@ -99,10 +99,10 @@ class Inspection:
         self, caller: Caller, limit: int, after: str | None = None, matches: ResponseFilter | None = None
     ) -> dict[str, object]:
         """
-        Return a page of a caller's responses, the newest first; raises `InvalidRequest` for an unknown `after`.
+        Return a page of a caller's responses, newest first; raises `InvalidRequest` for an unknown `after`.
 
-        With a filter, at most `MAX_SEARCHED` entries are searched for a page. Then it may have fewer than there are, or
-        none, and `last_id` is the last one that was searched.
+        A filter searches at most `MAX_SEARCHED` entries per page. The page can then be incomplete or empty, and
+        `last_id` is the last entry searched.
         """
         data: list[JSONObject] = []
         last, searched = after, 0
@@ -127,10 +127,10 @@ class Inspection:
 
     async def facets(self, caller: Caller, matches: ResponseFilter | None = None) -> dict[str, object]:
         """
-        Count the values of each of `FACETS` among a caller's newest `MAX_SEARCHED` responses, the most frequent first.
+        Count the values per facet among a caller's newest `MAX_SEARCHED` responses, most frequent first.
 
-        The counts of a facet ignore the filter on this facet itself, so that its other values can be chosen instead.
-        `searched` is the number of responses, and `complete` whether there are no older ones.
+        A facet's counts ignore the filter on the facet itself, so that its other values can be chosen. `searched` is
+        the number of responses; `complete` tells whether older responses exist.
         """
         matches = matches or ResponseFilter()
         changes: dict[str, JSONObject] = {name: {name: None} for name in FACETS}
@@ -162,11 +162,10 @@ class Inspection:
         metadata: tuple[tuple[str, str], ...] = (),
     ) -> dict[str, object]:
         """
-        Return a page of the chains of a caller's newest responses: first the pinned ones, then the last continued.
+        Return a page of the chains of a caller's newest responses: pinned chains, then the most recently continued.
 
-        With `text`, only the chains with a name or a message that contains it, regardless of pins; with `metadata`,
-        only those with a response that has these values. Raises `InvalidRequest` for an unknown `after`, which is the
-        id of a chain's newest response.
+        `text` selects chains with a matching name or message, pinned or not; `metadata` selects chains with a matching
+        response. Raises `InvalidRequest` for an unknown `after`, the id of a chain's newest response.
         """
         chains = await self._chains(caller, metadata)
         wanted = " ".join(text.casefold().split())
@@ -185,7 +184,7 @@ class Inspection:
         return {"object": "antiphon.chain", "id": response_id, "name": label["name"], "pinned": label["pinned"]}
 
     async def _chains(self, caller: Caller, metadata: tuple[tuple[str, str], ...]) -> list[JSONObject]:
-        """Return the chains of a caller's newest responses, each with the beginnings of its messages as `texts`."""
+        """Return the chains of a caller's newest responses, with the beginnings of messages as `texts`."""
         labels = await self._labels.all(caller.owner)
         chains: dict[str | None, JSONObject] = {}
         wanted: set[str | None] = set()
@@ -204,7 +203,7 @@ class Inspection:
                 new = {"object": "antiphon.chain", **newest, **times, **shown}
                 chain = chains.setdefault(chain_key(after), new)
                 chain["created_at"] = min(chain["created_at"], entry["created_at"])
-                chain["title"] = entry["preview"] or chain["title"]  # in the end that of the first message
+                chain["title"] = entry["preview"] or chain["title"]  # finally from the first message
                 chain["responses"] += 1
                 chain["texts"] += f"{entry['preview'].casefold()}\n"
                 if matches.accepts(entry):
@@ -214,7 +213,7 @@ class Inspection:
         return [chain for key, chain in chains.items() if key in wanted]
 
     async def count_tokens(self, request: CreateResponse, caller: Caller) -> tuple[int, bool]:
-        """Return the number of input tokens of a request, and whether the backend has counted them."""
+        """Return a request's input tokens, and whether the backend counted them."""
         responses = self._responses
         request, context = await self._unstored(request, caller)
         questions = responses.questions(request, context, caller, responses.options.model(request, context, caller))
@@ -226,9 +225,9 @@ class Inspection:
 
     async def _unstored(self, request: CreateResponse, caller: Caller) -> tuple[CreateResponse, RequestContext]:
         """
-        Return a request with its prompt, and its conversation; the store need not be writable.
+        Return a request with its prompt and conversation; works with a read-only store.
 
-        Raises what creating the response would raise, also for hosted tools.
+        Raises the errors of creating the response, also for hosted tools.
         """
         responses = self._responses
         request = responses.options.with_prompt(request)
@@ -238,13 +237,14 @@ class Inspection:
 
     async def chain(self, response_id: str, caller: Caller) -> dict[str, object]:
         """
-        Return the responses up to a stored one, oldest first, each with the input items of its own turn, the parameters
-        that its request has set beside those of the resource (`request`), and its times and cost (`measures`). The
-        items of a conversation before these are in `earlier`, and in `forks` the list entries of responses that
-        continue from any of them and are not on this path. Raises `NotFound`.
+        Return the responses up to a stored response, oldest first; raises `NotFound`.
+
+        Each has its own turn's input items, the request's additional parameters (`request`), and its times and cost
+        (`measures`). `earlier` contains preceding conversation items, and `forks` the list entries of responses on
+        other paths from any of these responses.
         """
         stored = self._responses.stored
-        current = await stored.retrieve(response_id, caller)  # also ends the run of a worker that has died
+        current = await stored.retrieve(response_id, caller)  # also ends the run of a dead worker
         turns = await stored.turns(response_id, caller)
         data = [
             {"response": turn.response, "input": turn.input, "request": turn.request, "measures": turn.measures}
@@ -262,9 +262,9 @@ class Inspection:
 
     async def mcp_tools(self, label: str, caller: Caller) -> dict[str, object]:
         """
-        List the tools of an MCP server that the operator has declared, as a response of the caller would.
+        List the tools of an MCP server declared by the operator, like a response of the caller.
 
-        Raises `InvalidRequest` for an unknown one, and `PermissionDenied` for one that the caller's key may not use.
+        Raises `InvalidRequest` for an unknown server, and `PermissionDenied` if the caller's key cannot use it.
         """
         tool = {"type": "mcp", "server_label": label}
         declaration = Declaration(
@@ -289,7 +289,7 @@ class Inspection:
         return {"object": "antiphon.mcp_server", "server_label": label, "tools": tools, "error": listing.error}
 
     async def translation(self, response_id: str, caller: Caller) -> dict[str, object]:
-        """Translate the request of a stored response again, as the backend was sent it; raises `NotFound`."""
+        """Translate a stored response's request again, as for the backend; raises `NotFound`."""
         turn, context = await self._responses.stored_context(response_id, caller)
         translation = await self._translate(request_of(turn), context, caller)
         if turn.warnings is None:
@@ -298,7 +298,7 @@ class Inspection:
         return {**translation, "warnings": [*turn.warnings, *hosted]}
 
     async def preview(self, request: CreateResponse, caller: Caller) -> dict[str, object]:
-        """Return the request that the backend would be sent; raises what creating the response would raise."""
+        """Return the request that the backend would receive; raises the errors of creating the response."""
         request, context = await self._unstored(request, caller)
         return await self._translate(request, context, caller)
 
@@ -313,19 +313,19 @@ class Inspection:
         return {"object": "antiphon.translation", **sent._asdict(), "warnings": list(dict.fromkeys(warnings))}
 
     def _without_hosted_tools(self, request: CreateResponse) -> tuple[CreateResponse, list[str]]:
-        """Return a request without the hosted tools, which only their servers can list, and a warning if it had any."""
+        """Remove hosted tools, which only their servers can list; add a warning if there were any."""
         types = {name for tool in self._responses.tools.values() for name in tool.types}
         own = [tool for tool in request.tools if tool["type"] not in types]
         if len(own) == len(request.tools):
             return request, []
         changes: JSONObject = {"tools": own}
         if request.tool_choice not in ("auto", "none"):
-            changes["tool_choice"] = "auto"  # it might name a tool that was left out
+            changes["tool_choice"] = "auto"  # the original could name a removed tool
         return request.model_copy(update=changes), [HOSTED_LEFT_OUT]
 
 
 class _Listing:
-    """What a session that lists its functions reports: only an error is kept."""
+    """The report of a session that lists functions: records only errors."""
 
     def __init__(self) -> None:
         self.functions: list[HostedFunction] = []
@@ -333,17 +333,16 @@ class _Listing:
         self.id = ""
 
     def event(self, name: str, **fields: object) -> None:
-        """Do nothing: nobody sees events."""
+        """Ignore events."""
 
     def add(self, item_type: str, **fields: object) -> _Listing:
-        """Return the item that is added: of it too only the error is kept."""
         return self
 
     def set_private_data(self, **data: object) -> None:
-        """Do nothing: nothing is stored."""
+        """Ignore private data."""
 
     def close(self, status: OutcomeStatus = "completed", **fields: object) -> None:
-        """Keep the error of a server that cannot be asked."""
+        """Record the error of an unreachable server."""
         if status == "failed":
             self.error = str(fields.get("error") or "The tools could not be listed.")
 
@@ -357,24 +356,24 @@ class _Listing:
         return None
 
     def warn(self, message: str) -> None:
-        """Do nothing: the list shows what there is."""
+        """Ignore warnings: the list shows the available tools."""
 
     async def check_limits(self) -> None:
-        """Do nothing: the request was admitted."""
+        """Return: the request was admitted."""
 
     def charge_request(self, model: str, backend: str, usage: Usage) -> None:
-        """Do nothing: listing tools asks no backend."""
+        """Ignore charges: listing tools sends no backend request."""
 
 
 def _page(data: list[JSONObject], more: bool, last: str | None = None) -> dict[str, object]:
-    """Return a page of a list; `last` is the id to continue from, if it is not that of the last entry."""
+    """Return a list page; `last` is the id to continue from, by default the last entry's."""
     ids = [entry["id"] for entry in data]
     last_id = last or (ids[-1] if ids else None)
     return {"object": "list", "data": data, "first_id": ids[0] if ids else None, "last_id": last_id, "has_more": more}
 
 
 def offered_tools(tools: Mapping[str, HostedTool], caller: Caller) -> list[dict[str, object]]:
-    """Return declarations of the hosted tools that a caller may use, without secrets."""
+    """Return declarations of the caller's permitted hosted tools, without secrets."""
     return [
         dict(declaration)
         for name, tool in tools.items()
@@ -385,13 +384,13 @@ def offered_tools(tools: Mapping[str, HostedTool], caller: Caller) -> list[dict[
 
 
 def offers_file_search(tools: Mapping[str, HostedTool], caller: Caller) -> bool:
-    """Return whether a caller may search in vector stores; a declaration of it has the ids of its own."""
+    """Return whether a caller can use file search; each declaration contains its own vector store ids."""
     types = (("file_search", name) for name, tool in tools.items() if "file_search" in tool.types)
     return any(caller.access.allows_tool(*rights) for rights in types)
 
 
 def offered_prompts(prompts: PromptLibrary) -> list[dict[str, object]]:
-    """Return the prompt templates by id, the versions of each from old to new, without their texts."""
+    """Return the prompt templates by id, with versions from old to new, without texts."""
     return [
         {
             "id": versions[0].id,
@@ -411,5 +410,5 @@ def offered_prompts(prompts: PromptLibrary) -> list[dict[str, object]]:
 
 
 def _rights(name: str, tool: DeclaringTool, declaration: Mapping[str, object]) -> Sequence[str]:
-    """Return the rights that allow a declaration of the tool with that table."""
+    """Return the rights for a declaration of the table's tool."""
     return tool.rights(declaration) if isinstance(tool, ToolWithRights) else (str(declaration["type"]), name)

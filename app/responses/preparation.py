@@ -1,4 +1,4 @@
-"""The preparation of one response: the options of all responses, and what its request makes of them."""
+"""The preparation of a response from the general options and its request."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from app.tools import NAMED_TYPES, Declaration, HostedTool, ToolLimits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationOptions:
-    """How all responses are generated: see the settings of these names."""
+    """Options for all responses: see the settings with these names."""
 
     prompts: PromptLibrary = field(default_factory=PromptLibrary)
     compaction_prompt: str = ""
@@ -49,13 +49,13 @@ class GenerationOptions:
     default_model: str | None = None
     max_input_tokens: int = 0
     max_output_seconds: float = 0
-    history_cache: int = HISTORY_CACHE  # read at the start only
-    max_stored_bytes: int = 0  # read at the start only
+    history_cache: int = HISTORY_CACHE  # read only at the start
+    max_stored_bytes: int = 0  # read only at the start
     tool_limits: ToolLimits = field(default_factory=ToolLimits)
 
     def with_prompt(self, request: CreateResponse) -> CreateResponse:
         """
-        Return a request with the instructions of its prompt template before its own.
+        Put the prompt template's instructions before the request's own.
 
         Raises `NotFound` for an unknown template, and `InvalidRequest` for wrong variables.
         """
@@ -74,9 +74,9 @@ class GenerationOptions:
 
     def model(self, request: CreateResponse, context: RequestContext, caller: Caller) -> str:
         """
-        Return the model of a request.
+        Return the request's model.
 
-        Raises `InvalidRequest` if there is none, and `PermissionDenied` if the caller's key may not use it.
+        Raises `InvalidRequest` without a model, and `PermissionDenied` if the caller's key cannot use it.
         """
         model = request.model or context.model or self.default_model
         if not model:
@@ -86,20 +86,20 @@ class GenerationOptions:
         return model
 
     def check_size(self, body: Mapping[str, object]) -> None:
-        """Raise `InvalidRequest` if the prompt of an encoded request exceeds this server's limit."""
+        """Raise `InvalidRequest` if an encoded request's prompt exceeds this server's limit."""
         if not self.max_input_tokens or (tokens := estimate_prompt(body)) <= self.max_input_tokens:
             return
         message = f"The input has about {tokens} tokens; this server's limit is {self.max_input_tokens}."
         raise InvalidRequest(message, param="input", code="context_length_exceeded")
 
     def deadline(self) -> Deadline | None:
-        """Return the deadline of an answer that is asked for next; None if there is none."""
+        """Return the next answer's deadline, or None."""
         return Deadline(self.max_output_seconds) if self.max_output_seconds else None
 
 
 @frozen
 class Preparation:
-    """One response that is prepared. `layers`: the store, with the memory of the caller's connection, if any."""
+    """A prepared response. `layers`: the store, with the memory of the caller's connection, if any."""
 
     request: CreateResponse
     caller: Caller
@@ -111,13 +111,13 @@ class Preparation:
 
     @property
     def reasoning(self) -> tuple[PartType, ...]:
-        """The parts in which raw reasoning is shown: a summary if the caller requests one, else content."""
+        """The parts that show raw reasoning: a summary if requested, else content."""
         summary = self.request.reasoning and self.request.reasoning.summary
         setting = self.options.reasoning
         return self.caller.dialect.reasoning(setting if setting != "auto" else "summary" if summary else "content")
 
     def builder(self, response: Response | None = None) -> EventBuilder:
-        """Return the builder of the response's events, or of those of a copy."""
+        """Return the builder for the events of the response or a copy."""
         request, caller = self.request, self.caller
 
         def make_id(prefix: str) -> str:
@@ -135,7 +135,7 @@ class Preparation:
         return builder
 
     def reader(self) -> Callable[..., DeltaReader]:
-        """Return the class that reads a single answer, which is a summary if the request is a compaction."""
+        """Return the reader class for a single answer, or for a summary if the request is a compaction."""
         if not self.context.compacts:
             return DeltaReader
         request, caller = self.request, self.caller
@@ -149,11 +149,11 @@ class Preparation:
         self, tools: Mapping[str, HostedTool], review: InputReview | None = None, *, generate: bool
     ) -> LoopOptions | None:
         """
-        Return the options of the tool loop, in which `review` reviews results of tools.
+        Return the tool loop's options; `review` reviews tool results.
 
-        None if the response is a single answer, or none (`generate` is False).
+        None for a response with a single answer, or without an answer (`generate` is False).
 
-        Raises as `declared_tools`, also if nothing is to be generated.
+        Raises as `declared_tools`, also without a generation.
         """
         request, context = self.request, self.context
         declared = declared_tools(tools, request, self.caller, context, self.response["id"])
@@ -186,9 +186,9 @@ class Preparation:
 
     async def decide(self) -> None:
         """
-        Store the denials of the request, so that nothing they are about can be approved later.
+        Store the request's denials, so that the denied calls cannot be approved later.
 
-        Raises `InvalidRequest` for an answer to what was answered otherwise before, and `StoreUnavailable`.
+        Raises `InvalidRequest` for an answer that contradicts an earlier one, and `StoreUnavailable`.
         """
         decisions, approvals = self.context.decisions, self._approvals()
         for call in decisions.approved:
@@ -202,7 +202,7 @@ class Preparation:
         return Approvals(self.layers.store, self.caller.owner)
 
     def _compaction(self) -> CompactionOptions | None:
-        """Return when to compact the conversation within the response; None if the request does not configure it."""
+        """Return the compaction options; None if the request does not configure compaction."""
         if self.context.compacts or not (management := self.request.context_management):
             return None
         threshold = min(entry.compact_threshold or self.options.compact_threshold for entry in management)
@@ -217,9 +217,9 @@ def declared_tools(
     response_id: str = "",
 ) -> list[DeclaredTool]:
     """
-    Return the declarations of a request that hosted tools serve, with sessions that are not open yet.
+    Return the request's hosted tool declarations, with sessions not yet open.
 
-    Raises `InvalidRequest` for an invalid one, and `PermissionDenied` for one that the caller's key may not use.
+    Raises `InvalidRequest` for an invalid declaration, and `PermissionDenied` if the caller's key cannot use it.
     """
     if context.compacts or not request.tools:
         return []

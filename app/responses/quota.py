@@ -1,4 +1,4 @@
-"""Storage quotas: limits on the bytes of an owner's responses and conversations in the store."""
+"""Storage quotas: limits on an owner's bytes for responses and conversations."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from app.observability.lifecycle import Observer, ResponseLifecycle
 from app.stores import Change, MeasuringStore, Store, owner_of
 
 FRESH = 10.0  # seconds until an owner's bytes are measured again
-RETRY_AFTER = 60.0  # seconds; only a deletion or the expiry of a conversation frees space
+RETRY_AFTER = 60.0  # seconds; only a deletion or an expired conversation frees space
 _OWNERS = 10_000  # measurements in memory
 
 
 class StorageFull(TooManyRequests):
-    """A request would store more than its owner's quota."""
+    """A request would exceed its owner's storage quota."""
 
     code = "insufficient_quota"
 
@@ -32,27 +32,27 @@ class StorageFull(TooManyRequests):
         )
 
     def headers(self) -> dict[str, str]:
-        """The headers of the HTTP response; `x-should-retry` stops the automatic retries of OpenAI's clients."""
+        """The HTTP headers; `x-should-retry` stops automatic retries by OpenAI's clients."""
         return {**super().headers(), "x-should-retry": "false"}
 
 
 @dataclass(slots=True, eq=False)
 class _Usage:
-    """One owner's storage usage in bytes, as known to this process."""
+    """One owner's stored bytes, as known to this process."""
 
-    stored: int = 0  # when measured, and by this process since
+    stored: int = 0  # at the last measurement, and by this process since
     reserved: int = 0  # by responses in progress
     measured_at: float = -FRESH
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while measuring
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held during a measurement
 
 
 class StorageQuota:
     """
-    Checks requests against their owner's quota; a limit of 0 means none, and measures nothing.
+    Checks requests against their owner's quota; a limit of 0 disables it, without measurements.
 
-    The store measures an owner's bytes, so that deletions, expiry and other processes count. A measurement is reused
-    for `FRESH` seconds, except to refuse a request. The quota can be exceeded by the output of responses in progress,
-    and by requests that other processes admit meanwhile.
+    The store measures an owner's bytes: deletions, expiry and other processes count. A measurement is reused for
+    `FRESH` seconds, except to reject a request. Output of responses in progress, and requests admitted by other
+    processes meanwhile, can exceed the quota.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class StorageQuota:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`limit` is for keys without their own. A store that cannot be measured is not limited."""
+        """`limit` is for keys without a limit. A store that cannot be measured is not limited."""
         self.limit = limit
         self._store = store
         self._measuring = store if isinstance(store, MeasuringStore) else None
@@ -70,13 +70,13 @@ class StorageQuota:
         self._owners: dict[str, _Usage] = {}
 
     async def apply(self, access: KeyAccess, *changes: Change) -> bool:
-        """Make changes to the store as `Store.apply`; raises `StorageFull`."""
+        """Change the store like `Store.apply`; raises `StorageFull`."""
         size = sum(len(record) for change in changes for record in change.put.values())
         with await self.reserve(access, owner_of(changes[0].bucket), size) or nullcontext():
             return await self._store.apply(*changes)
 
     async def reserve(self, access: KeyAccess, owner: str, size: int) -> Reservation | None:
-        """Check that an owner may store `size` more bytes; None without a limit. Raises `StorageFull`."""
+        """Reserve `size` more bytes for an owner; None without a limit. Raises `StorageFull`."""
         limit = self.limit if access.max_stored_bytes is None else access.max_stored_bytes
         if not limit or not self._measuring:
             return None
@@ -94,7 +94,7 @@ class StorageQuota:
 
 
 class Reservation(Observer):
-    """Reserves a request's bytes within this context, or as an observer while its response is running."""
+    """Reserves a request's bytes within this context, or as an observer while its response runs."""
 
     def __init__(self, usage: _Usage, size: int) -> None:
         self._usage = usage
@@ -109,7 +109,6 @@ class Reservation(Observer):
         self._usage.stored += self._size
 
     def on_start(self, lifecycle: ResponseLifecycle) -> None:
-        """Reserve the bytes."""
         self.__enter__()
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:

@@ -1,8 +1,8 @@
 """
-The run of a response, from the backend request to the terminal event.
+A response's run, from the backend request to the terminal event.
 
-`Run` is the same for JSON (drained), SSE (encoded), WebSocket (framed) and background (written to a log). `RunWorker`
-runs a background response: it appends the events to the log and renews the lease.
+`Run` serves JSON (drained), SSE (encoded), WebSocket (framed) and background (written to a log). `RunWorker` runs a
+background response: it appends the events to the log and renews the lease.
 """
 
 from __future__ import annotations
@@ -43,53 +43,53 @@ content = logging.getLogger("app.content")  # disabled unless the settings enabl
 UNEXPECTED = "The server failed while creating this response."
 
 _WARNINGS_STORED = 50
-# Seconds between two appends of one run: an append costs the store as much as many events, and clients that follow a
-# background run do not notice the delay.
+# Seconds between a run's appends: an append costs the store as much as many events, and background clients do not
+# notice the delay.
 APPEND_PAUSE = 0.05
 _LAST = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
 @frozen
 class Caller:
-    """The caller of a request."""
+    """A request's caller."""
 
-    owner: str = "anonymous"  # of the objects that the caller stores
-    key: str | None = None  # the key itself, for backends that pass it through
+    owner: str = "anonymous"  # owner of the caller's stored objects
+    key: str | None = None  # the key, for backends that receive the caller's key
     dialect: Dialect = DIALECTS["openresponses"]
-    access: KeyAccess = UNRESTRICTED  # what the key may do
+    access: KeyAccess = UNRESTRICTED  # the key's permissions
 
     @property
     def key_names(self) -> frozenset[str]:
-        """What the settings may call the key: the name of its table, if it has one, and `sha256:` with its SHA-256."""
+        """The key's names in the settings: its table's name, if any, and `sha256:` with its SHA-256."""
         names = {self.access.table or self.access.name} if self.access.configured else set()
         return frozenset(names if self.key is None else {*names, hash_of(self.key)})
 
 
 class SaveTurn(Protocol):
-    """Stores a turn and applies the changes that belong to it; `again`: whether it may have been stored before."""
+    """Stores a turn with its additional changes; `again`: whether an earlier attempt may have succeeded."""
 
     async def __call__(self, turn: Turn, addition: Sequence[Change], /, *, again: bool) -> None: ...
 
 
 class LeaseLost(Exception):
-    """The worker has lost its lease or cannot store the run; another process ends it when the lease expires."""
+    """The worker has lost its lease or cannot store the run; another process ends the run when the lease expires."""
 
 
 @frozen
 class Storage:
-    """How a response is stored when it ends, and the data that is stored with it."""
+    """How to store a response at its end, and the data to store with it."""
 
     save: SaveTurn
     addition: Callable[[Turn], Awaitable[list[Change]]]  # returns the changes that add it to its conversation
-    input: list[Item]  # the request's own items, as the API lists them
-    request: JSONObject  # the stored fields of the request: see `recorded_request`
+    input: list[Item]  # the request's own items, in the API's list form
+    request: JSONObject  # the request's stored fields: see `recorded_request`
 
 
 class Run:
     """
     Generates one response: `response` is its current state, and `generate` delivers its events in batches.
 
-    The terminal event is delivered after the response was stored, so a client that receives it can continue from it.
+    The response is stored before the terminal event is delivered, so that clients can continue from it immediately.
     """
 
     def __init__(
@@ -100,28 +100,28 @@ class Run:
         storage: Storage | None,
         lifecycle: ResponseLifecycle,
     ) -> None:
-        """`storage` is None for a response that is not stored anywhere."""
+        """`storage` is None for an unstored response."""
         self.response = generation.builder.response
         self.key = RunKey(f"{caller.owner}:{context.key}", self.response["id"])
         self._builder = generation.builder
         self._context = context
-        self.answering = False  # whether the head of a JSON answer was sent, so that errors have to be in the response
-        self._opened = False  # whether an event was delivered, so that errors have to be events
+        self.answering = False  # whether a JSON answer's head was sent, so that errors must be in the response
+        self._opened = False  # whether an event was delivered, so that errors must be events
         self._ended = False  # whether the terminal event was emitted
         self._may_be_stored = False
         self._generation = generation
         self._lifecycle = lifecycle
         self._storage = storage
-        self._warned: set[str] = set()  # the warnings that an event was emitted for
+        self._warned: set[str] = set()  # warnings already emitted as events
 
     @property
     def warnings(self) -> list[str]:
-        """What was left out or changed, one sentence each."""
+        """Warnings about dropped or changed parts, one sentence each."""
         return [*self._context.warnings, *self._generation.warnings]
 
     @property
     def failure(self) -> APIError | None:
-        """The error with which the response has failed; None if it has not."""
+        """The response's error, or None."""
         return self._builder.failure
 
     @property
@@ -133,7 +133,7 @@ class Run:
         """
         Generate the response and deliver its events.
 
-        Raises errors before the first event, usually `APIError`, unless `answering` is set; all others are events.
+        Raises errors before the first event, usually `APIError`, unless `answering` is set; later errors are events.
         """
         lifecycle, builder, response = self._lifecycle, self._builder, self.response
         logger.debug("response started", extra={"response_id": response["id"], "model": response["model"]})
@@ -157,7 +157,7 @@ class Run:
         delivery.send(builder.pop_events())
 
     def note_events(self, events: EventBatch) -> bool:
-        """Note the first output, and add warnings to the events before it; return whether there was output."""
+        """Record the first output, and add warnings to the events before it; return whether there was output."""
         self._opened = True
         if self.response["output"]:
             self._lifecycle.first = clock()
@@ -177,7 +177,7 @@ class Run:
         """
         Notify the observers of the response's start and end, and log its end. `generate` enters this context itself.
 
-        Entered around `generate` and `stop`, it makes them one lifecycle.
+        Entered around `generate` and `stop`, it makes both a single lifecycle.
         """
         return self._lifecycle.watched(self._usage, self._log_end)
 
@@ -188,17 +188,17 @@ class Run:
 
     async def stop(self, error: APIError | None = None) -> EventBatch:
         """
-        End the response after `generate` was cancelled: as failed with that error, or as cancelled without one.
+        End the response after `generate` was cancelled: failed with this error, or cancelled without an error.
 
-        Returns the events that were not delivered yet. Does nothing if the terminal event was delivered.
+        Returns the undelivered events. Does nothing after the terminal event.
         """
         return EventBatch() if self._ended else await self._stop(error)
 
     async def break_off(self, cause: Exception) -> EventBatch:
         """
-        End the response as failed once `generate` has ended, since an event could not be sent; returns the last ones.
+        End the response as failed after `generate`, because an event could not be sent; return the last events.
 
-        It fails even if that was the terminal event.
+        It fails even if the unsent event was terminal.
         """
         return await self._stop(_failure(cause))
 
@@ -214,7 +214,7 @@ class Run:
         return self._builder.pop_events()
 
     def turn(self) -> Turn:
-        """Return the turn to store, with the response in its current state."""
+        """Return the turn to store, with the response's current state."""
         upstream = {item_id: resolve_upstream(fields) for item_id, fields in self._builder.upstream.items()}
         added, request = (self._storage.input, self._storage.request) if self._storage else ([], {})
         upstream = self._context.decrypted | upstream
@@ -224,10 +224,10 @@ class Run:
 
     async def drain(self) -> Response:
         """
-        Generate the response and return it when it has ended.
+        Generate the response and return it at its end.
 
-        Raises `APIError` if it failed without any output: clients retry on an HTTP status, not on a failed response.
-        It does not once `answering` is set.
+        Raises `APIError` for a failure without output, because clients retry on an HTTP status, not on a failed
+        response. With `answering` set, it never raises.
         """
         await self.generate(NoDelivery())
         failure = self._builder.failure
@@ -246,13 +246,13 @@ class Run:
         return self._builder.pop_events()
 
     def _usage(self) -> Usage:
-        """Return the usage so far: an estimate for an interrupted answer, {} if none had started."""
+        """Return the usage: an estimate for an interrupted answer, {} before the first answer."""
         if self._lifecycle.failure and self._lifecycle.first is None:
-            return {}  # there is no output
+            return {}  # no output
         return self._generation.usage()
 
     def _charge(self) -> None:
-        """Charge the usage, and add the cost to the response if the request includes it."""
+        """Charge the usage, and add the cost to the response if requested."""
         if usage := self._usage():
             self._lifecycle.charge(usage)
         if self._lifecycle.shows_cost:
@@ -260,7 +260,7 @@ class Run:
             cast(JSONObject, self.response)[COST] = None if cost is None else cost / NANO
 
     def _log_end(self) -> None:
-        """Log the end of the response, in the line of its HTTP request or in a line of its own."""
+        """Log the end of the response, in its HTTP request's access log line or a separate line."""
         response, lifecycle = self.response, self._lifecycle
         line = log_context.request_line() if lifecycle.delivery in ("json", "sse") else None
         if lifecycle.failure or (log_context.access if line else logger).isEnabledFor(logging.INFO):
@@ -273,7 +273,7 @@ class Run:
         self._log_content("response content", output=response["output"])
 
     def _log_content(self, event: str, **fields: object) -> None:
-        # By the logger's own level, not the effective one: "`store: false` is not stored anywhere, nor logged."
+        # By the logger's own level, not the effective level: "`store: false` is not stored anywhere, nor logged."
         if content.level == logging.DEBUG and self.response["store"]:
             content.debug(event, extra={"response_id": self.response["id"], **fields})
 
@@ -291,7 +291,7 @@ class Run:
             logger.warning("response not stored", extra={"response_id": self.response["id"], "reason": failure.reason})
             self._builder.fail(failure)
             try:
-                await self._storage.save(self.turn(), [], again=True)  # if it was stored, it has to match the stream
+                await self._storage.save(self.turn(), [], again=True)  # if it was stored, it must match the stream
             except LeaseLost:
                 raise
             except Exception as again:
@@ -299,7 +299,7 @@ class Run:
 
 
 def _failure(error: Exception) -> APIError:
-    """Return the error with which a response ends because of an exception; one that is a bug is logged."""
+    """Return the response's error for an exception; unexpected exceptions are logged."""
     if isinstance(error, APIError):
         return error
     logger.error("unexpected error", exc_info=error)
@@ -307,7 +307,7 @@ def _failure(error: Exception) -> APIError:
 
 
 class _FirstOutput:
-    """Takes the events up to the first output, tells the run of them, and passes them on to a delivery."""
+    """Passes events to a delivery, and reports them to the run until the first output."""
 
     def __init__(self, run: Run, delivery: EventWriter) -> None:
         self._run = run
@@ -331,7 +331,7 @@ class RunWorker:
     Runs one background response in this process.
 
     One task generates the response; another appends its events to the log, with a pause after each append except the
-    last. A slow store leads to larger batches, and slows down the backend only if much text is unwritten.
+    last. A slow store leads to larger batches, and slows the backend down only if much text is unwritten.
     """
 
     def __init__(
@@ -344,9 +344,9 @@ class RunWorker:
         timeout: float,
         announce: Callable[[Response], Awaitable[None]] | None = None,
     ) -> None:
-        """`timeout` is how long to retry store operations, in seconds; `announce` is called before the log ends."""
+        """`timeout` limits retries of store operations, in seconds; `announce` is called before the log ends."""
         self.task: asyncio.Task[None] | None = None
-        self.renewed = asyncio.get_running_loop().time()  # when its stored data was last renewed, in loop time
+        self.renewed = asyncio.get_running_loop().time()  # time of the last renewal of its stored data, in loop time
         self._run = run
         self._store = store
         self._log = log
@@ -358,7 +358,7 @@ class RunWorker:
 
     @property
     def response(self) -> Response:
-        """The response as it is now."""
+        """The response's current state."""
         return self._run.response
 
     async def queue(self) -> Response:
@@ -376,24 +376,24 @@ class RunWorker:
         self.task.add_done_callback(lambda _: ended())
 
     def stop(self, error: APIError | None = None) -> None:
-        """Make the run fail with that error, or cancel it without one, unless it has ended."""
+        """Fail the run with this error, or cancel it without an error, unless it has ended."""
         if not self._stopped.done():
             self._stopped.set_result(error)
 
     def release(self) -> None:
-        """Abandon the run: another process has it, or it was deleted."""
+        """Abandon the run: another process owns it, or it was deleted."""
         if self.task:
             self.task.cancel()
 
     def apply_claim(self, claim: LeaseState) -> None:
-        """Release or stop the run if its lease was lost or it was cancelled."""
+        """Release or stop the run after a lost lease or a cancellation."""
         if claim == "lost":
             self.release()
         elif claim == "cancelled":
             self.stop()
 
     async def _write(self) -> None:
-        """Append events to the log as they are generated."""
+        """Append events to the log while they are generated."""
         making = asyncio.create_task(self._generate())
         making.add_done_callback(lambda _: self._unwritten.close())
         try:
@@ -406,14 +406,14 @@ class RunWorker:
             await making
         except (LeaseLost, StoreUnavailable) as error:
             logger.warning("response abandoned", extra={"response_id": self._run.key.id, "reason": str(error)})
-        except Exception:  # no code awaits this task, so the exception has to be logged here
+        except Exception:  # no code awaits this task, so its exceptions must be logged here
             logger.exception("unexpected error", extra={"response_id": self._run.key.id})
         finally:
             making.cancel()
             await asyncio.wait({making})
 
     async def _write_batch(self) -> None:
-        """Append the events that are not written yet."""
+        """Append the unwritten events."""
         for part in self._unwritten.pop().parts():
             await self._append(segment_of(part))
             await asyncio.sleep(0)  # for other requests: appending to a log in memory does not yield
@@ -459,9 +459,9 @@ class RunWorker:
 
     async def save(self, turn: Turn, addition: Sequence[Change] = (), /, *, again: bool) -> None:
         """
-        Store a turn in place of the earlier record; if that is missing, the response was deleted.
+        Replace the stored turn; without a record, the response was deleted.
 
-        The lease is renewed first, because a worker without a lease must not overwrite what its successor stored.
+        The lease is renewed first: a worker without a lease must not overwrite its successor's data.
         """
 
         bucket, response_id = self._run.key
@@ -480,7 +480,7 @@ class RunWorker:
 
 
 async def persist(attempt: Callable[[], Awaitable[T]], seconds: float) -> T:
-    """Repeat an attempt while the store is unavailable, for up to so many `seconds`; then raise `StoreUnavailable`."""
+    """Retry during a store outage for up to `seconds`, then raise `StoreUnavailable`."""
     give_up = asyncio.get_running_loop().time() + seconds
     pause = 0.05
     while True:

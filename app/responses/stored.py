@@ -1,4 +1,4 @@
-"""Stored responses: retrieve, follow, list the input items, delete, cancel, and store those that end."""
+"""Stored responses: retrieve, follow, list input items, delete, cancel, and store."""
 
 from __future__ import annotations
 
@@ -25,28 +25,27 @@ from app.stores.layered import LayeredStore
 
 
 class StoredResponses:
-    """The stored responses of all callers; each is visible only to its owner. Unknown ids raise `NotFound`."""
+    """All callers' stored responses, each visible only to its owner. Unknown ids raise `NotFound`."""
 
     def __init__(self, store: Store, loader: ContextLoader, background: Background | None) -> None:
-        """Without `background` no response can run in the background."""
+        """Background responses need `background`."""
         self._store = store
         self._loader = loader
         self._background = background
 
     async def launch(self, request: CreateResponse, run: Run) -> Response:
-        """Start the run of a request with `background: true` as a task; returns the queued response."""
+        """Start a `background: true` run as a task; return the queued response."""
         assert self._background
         if _completion_window(request) != "soonest":
-            LOW_PRIORITY.set(True)  # in the context that the task begins with
+            LOW_PRIORITY.set(True)  # in the task's initial context
         return await self._background.launch(run)
 
     async def retrieve(self, response_id: str, caller: Caller) -> Response:
-        """Return a stored response."""
         return (await self._load_shown(response_id, caller)).response
 
     async def follow(self, response_id: str, caller: Caller, after: int = -1) -> EventSubscription:
         """
-        Return the events of a background response after a sequence number, whether it is running or has ended.
+        Return a background response's events after a sequence number, running or ended.
 
         Raises `InvalidRequest` if its events are not stored.
         """
@@ -61,36 +60,36 @@ class StoredResponses:
         return subscription
 
     async def input_items(self, response_id: str, caller: Caller) -> list[Item]:
-        """Return the input items of a stored response, of its own turn, oldest first."""
+        """Return the input items of a stored response's own turn, oldest first."""
         return (await self._load_shown(response_id, caller)).input
 
     async def turns(self, response_id: str, caller: Caller) -> list[Turn]:
-        """Return the turns up to a response, oldest first; raises `NotFound` also if an earlier one is missing."""
+        """Return the turns up to a response, oldest first; raises `NotFound` also for a missing earlier turn."""
         path, _ = await self.path(response_id, caller)
         return [await load_images(self._store, caller.owner, turn) for turn in path]
 
     async def path(self, response_id: str, caller: Caller) -> tuple[list[Turn], RequestContext]:
-        """Return the turns up to a response, without their images, and the conversation of its request."""
+        """Return the turns up to a response, without images, and its request's conversation."""
         return await self._loader.stored(response_id, caller.owner, LayeredStore(None, self._store))
 
     async def delete(self, response_id: str, caller: Caller) -> None:
-        """Delete a stored response; responses that continue from it cannot be continued any more."""
+        """Delete a stored response; later responses cannot be continued any more."""
         bucket = bucket_of(caller.owner, response_id)
         deleted = bucket is not None and await self._store.apply(
             Change(bucket, {}, delete=[response_id], requires=response_id),
             Change(images_bucket(bucket), {}, delete=[response_id]),
         )
         self._loader.cache.remove_with(caller.owner, response_id)
-        if bucket and self._background:  # last: a process that ends the run of a dead worker checks the response first
+        if bucket and self._background:  # last: a process that ends a dead worker's run checks the response first
             await self._background.delete(RunKey(bucket, response_id))
         if not deleted:
             raise _not_found(response_id)
 
     async def cancel(self, response_id: str, caller: Caller) -> Response:
         """
-        Cancel a background response and return it; one that has ended is returned unchanged.
+        Cancel a background response and return it; an ended response is returned unchanged.
 
-        Raises `InvalidRequest` for a response that was not created in the background.
+        Raises `InvalidRequest` for a response not created in the background.
         """
         response = await self.retrieve(response_id, caller)
         if not response["background"]:
@@ -102,7 +101,7 @@ class StoredResponses:
         return await self.retrieve(response_id, caller)
 
     def check_background(self, request: CreateResponse) -> None:
-        """Raise `InvalidRequest` for a request for a response in the background that is not possible."""
+        """Raise `InvalidRequest` for an impossible background request."""
         if request.background and not request.store:
             raise InvalidRequest(
                 "Invalid 'store': must be true or left out with `background: true`.", param="background"
@@ -116,7 +115,7 @@ class StoredResponses:
             raise InvalidRequest(message, param=param)
 
     def storage(self, preparation: Preparation, profile: Profile) -> Storage | None:
-        """Return how a response is stored when it ends, with the profile of its backend; None if it is not stored."""
+        """Return how to store a response at its end, with its backend's profile; None for an unstored response."""
         request, caller, context = preparation.request, preparation.caller, preparation.context
         layers = preparation.layers
         if not request.store and layers.memory is None:
@@ -135,8 +134,8 @@ class StoredResponses:
         """
         Store a turn with its addition to a conversation, or in the memory of its connection.
 
-        It can be continued from when this returns. Deleted objects stay deleted: a turn that may have been stored
-        before (`again`) is only replaced, and a deleted conversation is not added to.
+        Afterwards, other requests can continue from it. Deleted objects stay deleted: if a turn may have been stored
+        before (`again`), it is only replaced, and a deleted conversation is not extended.
         """
         response_id = turn.response["id"]
         bucket = bucket_of(caller.owner, response_id)
