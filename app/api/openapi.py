@@ -94,7 +94,7 @@ STREAMED = {"responses": {"200": {"content": {"text/event-stream": {"schema": {"
 
 
 class Documented(FastAPI):
-    """An application whose OpenAPI document also contains `endpoints`, request body schemas, and `more_paths`."""
+    """Adds `endpoints`, request body schemas and `more_paths` to the application's OpenAPI document."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

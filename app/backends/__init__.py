@@ -52,7 +52,7 @@ BACKENDS = {
     "openai": "app.backends.server.client:ModelServer",
 }
 
-# Whether the request yields its backend slot to all other requests. Set for batches.
+# Whether the request waits for a backend slot after all other requests. Set for batches.
 LOW_PRIORITY: ContextVar[bool] = ContextVar("low_priority", default=False)
 
 PASSTHROUGH = "passthrough"  # a backend's API key in the settings: forward the caller's key

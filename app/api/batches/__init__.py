@@ -63,7 +63,7 @@ class BatchWorker:
         self._announce, self._stopping, self._clock = announce, stopping, clock
         self._name = secrets.token_hex(8)
         self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
-        self._working: str | None = None  # id of the batch whose input or output is in progress
+        self._working: str | None = None  # id of the batch being read or written
         self._wakeup = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         batches.wake = self._wakeup.set

@@ -18,7 +18,7 @@ APIRoute("/", _example)
 
 class LazyRoute(APIRoute):
     """
-    A route whose endpoint FastAPI analyses at its first request, or for the OpenAPI document.
+    A route that FastAPI analyses at its first request, or for the OpenAPI document.
 
     Analysing all routes would take most of the application's start time.
     """

@@ -304,7 +304,7 @@ class WebSocketConnection:
     @contextlib.asynccontextmanager
     async def _heartbeat(self, run: Run, outbox: Outbox) -> AsyncIterator[None]:
         """
-        Send keepalive events during silence, for clients whose idle timer is reset only by events.
+        Send keepalive events during silence, for clients that reset their idle timer only on events.
 
         uvicorn's pings keep the connection itself alive.
         """

@@ -103,7 +103,7 @@ def profiles_by_api(profile: Profile) -> list[Profile]:
     """
     Return the profile once per candidate API, best first.
 
-    With `auto` and a custom path, the API is the one with this path's ending, or else chat.
+    With `auto` and a custom path, this is the API whose own path ends the custom path, or else chat.
     """
     options = profile.transport
     if options.api != "auto":

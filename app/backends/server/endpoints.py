@@ -39,7 +39,7 @@ class Endpoint:
         self._url = None if MODEL in self._path else under(base, self._path, profile)
 
     def url(self, model: object) -> httpx.URL:
-        """Return the URL for a model, whose name may be a path segment; raises `BackendError`."""
+        """Return the URL for a model, possibly with its name as a path segment; raises `BackendError`."""
         return self._url or model_url(self._base, self._path, model, self.profile)
 
     def sent(self, body: JSONObject) -> JSONObject:

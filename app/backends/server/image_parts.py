@@ -147,7 +147,7 @@ def _text(part: JSONMapping, texts: Mapping[str, str]) -> str:
 
 
 def _noted_response(response: JSONObject, texts: Mapping[str, str]) -> JSONObject:
-    """Return a Gemini function response whose output contains notes instead of its images."""
+    """Replace the images in a Gemini function response by notes in its output."""
     images = [part for part in response["parts"] if _is_image(part)]
     others = [part for part in response["parts"] if not _is_image(part)]
     output = "\n".join(filter(None, (response["response"].get("output"), *(_text(part, texts) for part in images))))

@@ -48,7 +48,7 @@ _NOT_OF_CHAT = frozenset(CreateResponse.model_fields) - _SAME
 # Parameters without a Responses counterpart, sent as extra fields.
 _EXTRA = ("stop", "seed", "logit_bias")
 
-# Tool types that the client runs, whose calls Chat Completions cannot express.
+# Client tool types without a form for their calls in Chat Completions.
 _WITHOUT_CALLS = frozenset(
     {"apply_patch", "computer", "computer_use", "computer_use_preview", "local_shell", "namespace", "shell"}
 )

@@ -1,4 +1,4 @@
-"""Normalizes usage, whose fields and sums differ between servers."""
+"""Normalizes usage: fields and sums differ between servers."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def backend_error(
     wait = retry_after(headers, body.decode(errors="replace"))
     parsed = None if page else _parse(body.decode(errors="replace"))
     if isinstance(parsed, list) and len(parsed) == 1 and isinstance(parsed[0], dict) and "error" in parsed[0]:
-        parsed = parsed[0]  # Gemini, whose streams are lists
+        parsed = parsed[0]  # Gemini: its streams are lists
     fields = _read(known(parsed) if known and isinstance(parsed, dict) else parsed)
     error = _error(status, fields, wait, _Private(secret, host), passthrough)
     error.answered = status if status >= 500 else 0

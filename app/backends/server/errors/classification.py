@@ -51,7 +51,7 @@ ERROR_CLASSES = {
 }
 CALLER_KEY = {"key": "own_key", "forbidden": "own_forbidden"}
 
-# Classes whose backend message is hidden: it may contain keys or addresses.
+# Classes with a hidden backend message, which may contain keys or addresses.
 HIDDEN = frozenset({"key", "own_key", "url"})
 
 # Class by status, without a known code or message. Others: `mistake` from 400, `failure` from 500.
