@@ -18,7 +18,7 @@ from app.api.keys.managed_keys import ListedKey, ManagedKeys, etag
 from app.api.keys.requests import CreateKey, RotateKey, UpdateKey
 from app.api.openapi import ERRORS, request_body, response_example
 from app.api.pagination import parse_limit
-from app.api.request_body import read_body
+from app.api.request_body import Body, read_body
 from app.api.routes.lazy_route import LazyRoute
 from app.core.access import KeyAccess
 from app.core.types import JSONObject
@@ -73,6 +73,12 @@ def key_routes(api: APIDependencies, keys: ManagedKeys) -> APIRouter:
             raise PermissionDenied(message, code="insufficient_permissions")
         return access
 
+    async def change(request: Request, model: type[Body]) -> tuple[KeyAccess, Body]:
+        """Return a request's admin key and body. A key whose right ends while the body arrives is rejected, too."""
+        admin(request)
+        body = await read_body(request, model, limits)
+        return admin(request), body
+
     @router.get("/keys", summary="List keys", openapi_extra=response_example(_KEYS))
     async def listed(
         request: Request,
@@ -92,8 +98,8 @@ def key_routes(api: APIDependencies, keys: ManagedKeys) -> APIRouter:
         openapi_extra=request_body(CreateKey) | response_example(_WITH_SECRET),
     )
     async def create(request: Request) -> Response:
-        actor = admin(request)
-        return _with_secret(*await keys.create(actor, await read_body(request, CreateKey, limits)))
+        actor, body = await change(request, CreateKey)
+        return _with_secret(*await keys.create(actor, body))
 
     @router.get("/keys/{key_id}", summary="Retrieve a key", openapi_extra=response_example(_KEY))
     async def retrieve(request: Request, key_id: str) -> Response:
@@ -106,8 +112,7 @@ def key_routes(api: APIDependencies, keys: ManagedKeys) -> APIRouter:
         openapi_extra=request_body(UpdateKey) | response_example(_KEY),
     )
     async def update(request: Request, key_id: str) -> Response:
-        actor = admin(request)
-        body = await read_body(request, UpdateKey, limits)
+        actor, body = await change(request, UpdateKey)
         return _answer(await keys.update(actor, key_id, body, request.headers.get("if-match")))
 
     @router.delete("/keys/{key_id}", summary="Revoke a key", openapi_extra=response_example({**_KEY, "revoked": True}))
@@ -121,8 +126,7 @@ def key_routes(api: APIDependencies, keys: ManagedKeys) -> APIRouter:
         openapi_extra=request_body(RotateKey) | response_example(_WITH_SECRET),
     )
     async def rotate(request: Request, key_id: str) -> Response:
-        actor = admin(request)
-        body = await read_body(request, RotateKey, limits)
+        actor, body = await change(request, RotateKey)
         return _with_secret(*await keys.rotate(actor, key_id, body, request.headers.get("if-match")))
 
     @router.get("/audit", summary="List changes of keys, newest first", openapi_extra=response_example(_CHANGES))

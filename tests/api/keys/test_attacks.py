@@ -144,6 +144,44 @@ async def test_fields_that_the_server_sets_cannot_be_sent(keys: Keys) -> None:
     assert await keys.asked("known") == [401]
 
 
+@pytest.mark.parametrize("action", ["create", "update", "rotate"])
+@pytest.mark.parametrize("end", ["revoke", "demote", "rotate"])
+async def test_admin_right_that_ends_during_the_request_body_is_lost(keys: Keys, end: str, action: str) -> None:
+    """A body that is sent slowly must not outlive the key: it could create another admin key."""
+    root, bob = await keys.create("root", admin=True), await keys.create("bob")
+    path, body = {
+        "create": ("keys", {"name": "mallory", "admin": True}),
+        "update": (f"keys/{bob['id']}", {"admin": True}),
+        "rotate": (f"keys/{bob['id']}/rotate", {"grace_period": 60}),
+    }[action]
+    content, ended = json.dumps(body).encode(), asyncio.Event()
+    begun = asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield content[:5]
+        begun.set()
+        await ended.wait()
+        yield content[5:]
+
+    method = "PATCH" if action == "update" else "POST"
+    attack = asyncio.create_task(keys.call(method, path, key=root["secret"], content=slowly()))
+    await begun.wait()
+    root_path = f"keys/{root['id']}"
+    match end:
+        case "revoke":
+            await keys.call("DELETE", root_path)
+        case "demote":
+            await keys.call("PATCH", root_path, json={"admin": False})
+        case "rotate":
+            await keys.call("POST", f"{root_path}/rotate", json={"grace_period": 0})
+    ended.set()
+    assert (await attack).status_code in (401, 403)
+    assert [key["name"] for key in (await keys.get("keys"))["data"] if key["admin"]] == (
+        ["ops"] if end != "rotate" else ["ops", "root"]
+    )
+    assert "root" not in [change["actor"] for change in (await keys.get("audit"))["data"]]
+
+
 async def test_revocation_races_with_use_and_wins(keys: Keys) -> None:
     made = await keys.create("alice")
     revoking = asyncio.create_task(keys.call("DELETE", f"keys/{made['id']}"))
