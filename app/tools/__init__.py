@@ -115,7 +115,7 @@ class Declaration:
     param_path: str  # JSON path in the request, such as `tools[0]`, for the `param` of errors
     owner: str  # hash of the caller's key; owns all stored objects
     response_id: str
-    chain: str  # key of the conversation's chain: the last part of its ids
+    chain: str  # the conversation's chain key: the last part in its ids
     include: frozenset[str] = frozenset()  # from the request
     # Names for the caller's key in the settings: its table name, if any, and `sha256:` with its SHA-256.
     key_names: frozenset[str] = frozenset()
@@ -124,7 +124,7 @@ class Declaration:
     warnings: Warnings = field(default_factory=Warnings)  # for the response, about ignored parts of the declaration
 
     def require(self, *rights: str) -> None:
-        """Raise `PermissionDenied` unless the caller's key has one of these rights. The error contains the first."""
+        """Raise `PermissionDenied` unless the caller's key includes any listed right. The error contains the first."""
         self.access.check_tool(*rights, param=f"{self.param_path}.type")
 
     def require_model(self, model: str, field: str = "type") -> None:
@@ -346,7 +346,7 @@ class ToolWithRights(Protocol):
     """
 
     def rights(self, declaration: Mapping[str, object]) -> Sequence[str]:
-        """Return the rights for one of the tool's `declarations`. Any of them is sufficient."""
+        """Return the rights for one of the tool's `declarations`. Each is sufficient."""
         ...
 
 

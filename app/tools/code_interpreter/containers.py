@@ -147,7 +147,7 @@ class Containers(ABC):
 
     @abstractmethod
     async def summaries(self, owner: str | None, limit: int) -> Sequence[dict[str, object]]:
-        """Return the newest containers of an owner, or of all owners (None), without their content."""
+        """Return an owner's (None: all owners') newest containers, without their content."""
 
     @abstractmethod
     async def delete(self, owner: str, container_id: str) -> dict[str, object]: ...
@@ -246,7 +246,7 @@ class Containers(ABC):
             yield data
 
     async def files(self, owner: str, container_id: str, page: Page) -> dict[str, object]:
-        """Return a page of a container's files, or of their copies if the container has ended."""
+        """Return a page with a container's files, or with their copies after the container ended."""
         try:
             container = await self.get(owner, container_id)
         except NotFound:

@@ -62,7 +62,7 @@ class KeptFiles:
         return self._attachments.content(file.attachment)
 
     async def delete(self, owner: str, container_id: str, file_id: str | None = None) -> bool:
-        """Delete copies of a file, or of all files in a container; return whether any existed."""
+        """Delete a file's copies, or all copies for a container; return whether any existed."""
         found = await self._attachments.list(owner, container_id)
         ids = [one.id for one in found if file_id in (None, one.name)]
         await self._attachments.remove(ids)

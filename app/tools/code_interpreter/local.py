@@ -181,7 +181,7 @@ class LocalContainers(Containers):
                 return
             if not unused:
                 return
-            # The longest idle container of the owner with the largest share.
+            # The longest idle container, from the owner with the largest share.
             self._delete(min(unused, key=lambda one: (-shares[one.owner], one.last_active_at)))
 
     def _delete(self, container: LocalContainer) -> None:

@@ -78,7 +78,7 @@ class UploadRecords(Protocol):
     """
     Stores multipart uploads. Every method raises `FilesUnavailable` in an outage.
 
-    A method that returns False has made no changes, for example because the upload has ended.
+    Methods return False, without changes, if their condition fails, for example after the upload ended.
     """
 
     async def create(self, upload: MultipartUpload, limit: int | None = None) -> bool:

@@ -26,8 +26,8 @@ from app.tools.mcp.session import MCPSession, tools_of
 from app.tools.mcp.settings import MCPServer, PoolLimits, read_settings
 from app.tools.validation import read_declaration, read_table
 
-_CODE = ("code", "source", "script", "python_code")  # names of code arguments, in order of preference
-_SESSION = ("session_id", "container_id", "session")  # names of session arguments
+_CODE = ("code", "source", "script", "python_code")  # names for the code argument, by preference
+_SESSION = ("session_id", "container_id", "session")  # names for the session argument
 _DESCRIPTION = (
     "Run Python code in a sandbox. Returns the printed output. Variables and files can be lost before the next call."
 )
@@ -120,8 +120,8 @@ class CodeFunction(NamedTuple):
     """The MCP server's tool that runs code."""
 
     name: str
-    code: str  # name of the code argument
-    session: str | None  # name of the session argument
+    code: str  # the code argument's name
+    session: str | None  # the session argument's name
 
 
 def code_function(tools: Sequence[Mapping[str, object]], name: str = "") -> CodeFunction:

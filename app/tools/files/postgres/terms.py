@@ -40,7 +40,7 @@ def stem(term: str) -> str:
 
 
 def hashed(store: str, term: str, frequency: int) -> int:
-    """Hash a stemmed term and its frequency (one of `FREQUENCIES`) in a chunk of a vector store."""
+    """Hash a vector store, a stemmed term, and its frequency in a chunk (from `FREQUENCIES`)."""
     digest = blake2b(f"{store} {frequency} {term}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, signed=True)
 

@@ -79,7 +79,7 @@ class VectorStores:
         return list_page([store.resource(self._clock()) for store in stores], more)
 
     async def summaries(self, owner: str | None, limit: int) -> Sequence[dict[str, object]]:
-        """Return the newest stores of an owner, or of all owners (None), without names and content."""
+        """Return an owner's (None: all owners') newest stores, without names and content."""
         stores, _ = await self._records.stores(owner, Page(limit))
         return [
             {

@@ -111,7 +111,7 @@ class NewStoreFile:
     id: str
     attributes: Attributes | None = None
     strategy: ChunkingStrategy = field(default_factory=ChunkingStrategy)
-    key: str = ""  # name of the key that adds it
+    key: str = ""  # key name, charged for embeddings
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class Job:
     claim: str
     attempt: int  # from 1
     owner: str
-    key: str  # name of the key that added it
+    key: str  # key name, charged for embeddings
     store_id: str
     file_id: str
     filename: str
@@ -205,7 +205,7 @@ class VectorStoreRecords(Protocol):
     async def get(self, owner: str, store_id: str) -> VectorStore | None: ...
 
     async def stores(self, owner: str | None, page: Page) -> tuple[list[VectorStore], bool]:
-        """Return a page of stores of an owner, or of all owners (None), and whether more exist."""
+        """Return a page with an owner's (None: all owners') stores, and whether more exist."""
         ...
 
     async def update(self, owner: str, store_id: str, changes: Mapping[str, object]) -> bool:
