@@ -161,7 +161,7 @@ class ObjectWriter:
 
 
 def read_object_url(url: str) -> SplitResult:
-    """Parse a URL; raises `ValueError`, whose message quotes only option names."""
+    """Parse a URL; raises `ValueError`; the message only quotes option names."""
     try:
         parts = urlsplit(url)
         invalid = parts.username is not None or parts.password is not None or bool(parts.fragment)

@@ -58,7 +58,7 @@ def connect(path: Path, *, busy_timeout: float = BUSY_TIMEOUT, synchronous: str 
 
 @contextmanager
 def transaction(db: apsw.Connection) -> Iterator[apsw.Connection]:
-    """Run a transaction. It acquires the write lock at once, so it cannot fail half-way while waiting for the lock."""
+    """Run a transaction. It acquires the write lock at once, and cannot fail half-way while waiting for the lock."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield db

@@ -140,7 +140,7 @@ class StoredKeys:
         return KeySnapshot([KeyChange.decode(int(name), records[name]) for name in sorted(records)])
 
     async def has_changed(self, revision: int) -> bool:
-        """Return whether there is a change after this revision, by reading a single record."""
+        """Return whether a change follows this revision, by reading a single record."""
         return await self._store.get(_LOG, _name(revision + 1)) is not None
 
     async def add(self, snapshot: KeySnapshot, change: KeyChange) -> bool:

@@ -1,9 +1,9 @@
 """
-A store whose images are in object storage, with a reference in place of each record.
+A store with images in object storage, and references in their records.
 
-The records of images buckets (`images_bucket`) are written to attachments; all other records are not changed. If the
-object storage is unavailable, an image's record is stored as it is. An image ends with its record: deletions are passed
-on at once, and `purge` asks the store about the others, since records also expire.
+Records in images buckets (`images_bucket`) are written to attachments; other records are unchanged. If the object
+storage is unavailable, the store keeps an image's record itself. An image is deleted with its record: deletions are
+forwarded at once, and `purge` finds images with expired records.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from app.stores import Change, MeasuringStore, Store, owner_of
 
 logger = logging.getLogger(__name__)
 
-FIRST_CHECK = 3600  # seconds after an image was written; by then its record is stored, or never
+FIRST_CHECK = 3600  # seconds after writing an image; by then its record is stored, or never
 NEXT_CHECK = 86_400  # seconds
 _IMAGES = ":images"
-_REFERENCE = "antiphon:object"  # the only field of a reference; its value is the id of an attachment
-_SERVER, _ID = "server:objects", "id"  # the lasting record with the id of the store
+_REFERENCE = "antiphon:object"  # the only field in a reference: an attachment id
+_SERVER, _ID = "server:objects", "id"  # the lasting record with the store's id
 _PREFIX = orjson.dumps({_REFERENCE: ""})[:-2]
 
 
 @runtime_checkable
 class ExaminedStore(Protocol):
-    """A store that several processes share, which can tell whether a record exists without renewing its bucket."""
+    """A store shared by several processes; checks for a record without renewing its bucket."""
 
     async def exists(self, bucket: str, name: str) -> bool:
-        """Return whether a record exists. The bucket is not renewed."""
+        """Return whether a record exists, without renewing its bucket."""
         ...
 
     def lasting(self) -> Store:
@@ -43,7 +43,7 @@ class ExaminedStore(Protocol):
 
 
 class StoredImage(Protocol):
-    """The record of an image in object storage."""
+    """An image's record in object storage."""
 
     @property
     def id(self) -> str: ...
@@ -59,23 +59,21 @@ class ImageStorage(Protocol):
     """Images in object storage: see `app.tools.files.contents.attachments`. Methods raise `APIError` in an outage."""
 
     async def add_checked(self, owner: str, place: str, name: str, record: bytes, checker: str, seconds: int) -> str:
-        """Store an image and return its id. The checker checks it after a number of seconds for the first time."""
+        """Store an image and return its id. The checker first checks it after `seconds`."""
         ...
 
     async def read(self, owner: str, place: str, image_id: str) -> bytes | None:
-        """Return an image, or None if the owner has none with this id in this place."""
+        """Return an image; None if the owner has no image with this id and place."""
         ...
 
     async def delete(self, owner: str, place: str, names: Collection[str] | None = None, but: str = "") -> None:
-        """Delete the images of a place, or those with some names, except the id `but`."""
+        """Delete a place's images, or only the named images, except the id `but`."""
         ...
 
-    async def remove(self, ids: Sequence[str]) -> None:
-        """Delete images by id."""
-        ...
+    async def remove(self, ids: Sequence[str]) -> None: ...
 
     async def checked_bytes(self, owner: str) -> int:
-        """Return the total size of an owner's images in bytes."""
+        """Return the total bytes in an owner's images."""
         ...
 
     async def due(self, checker: str) -> Sequence[StoredImage]:
@@ -83,17 +81,17 @@ class ImageStorage(Protocol):
         ...
 
     async def postpone(self, image_id: str, seconds: int) -> None:
-        """Check an image again after a number of seconds."""
+        """Check an image again after `seconds`."""
         ...
 
 
 def with_image_objects(store: Store, storage: ImageStorage | None) -> Store:
-    """Return a store with its images in object storage, unless there is none, or the store is a process's memory."""
+    """Return a store with its images in object storage, if configured and if processes share the store."""
     return ImageObjectStore(store, storage) if storage and isinstance(store, ExaminedStore) else store
 
 
 class ImageObjectStore:
-    """A `Store` whose images are in object storage."""
+    """A `Store` with images in object storage."""
 
     def __init__(self, store: ExaminedStore, storage: ImageStorage) -> None:
         self._store: Any = store
@@ -107,7 +105,7 @@ class ImageObjectStore:
         await self.apply(Change(bucket, {name: record}))
 
     async def add(self, bucket: str, name: str, record: bytes) -> bool:
-        added: bool = await self._store.add(bucket, name, record)  # no image is added in this way
+        added: bool = await self._store.add(bucket, name, record)  # images are never added this way
         return added
 
     async def apply(self, *changes: Change) -> bool:
@@ -153,7 +151,7 @@ class ImageObjectStore:
         return entries
 
     async def purge(self) -> None:
-        """Purge the store, and delete images whose records no longer exist."""
+        """Purge the store, and delete images without a record."""
         await self._store.purge()
         checker = await self._checker()
         with suppress(APIError):
@@ -178,14 +176,14 @@ class ImageObjectStore:
             raise StoreUnavailable from None
 
     async def _checker(self) -> str:
-        """Return the id of this store. It separates the images of several stores in one object storage."""
+        """Return this store's id, which separates its images from other stores' images in the same object storage."""
         if self._id is None:
             await self._lasting.add(_SERVER, _ID, secrets.token_hex(12).encode())
             self._id = (await self._lasting.get(_SERVER, _ID) or b"").decode()
         return self._id
 
     async def _written(self, change: Change, written: dict[tuple[str, str], str]) -> Change:
-        """Write the images of a change to object storage; return the change with references to them."""
+        """Write a change's images to object storage; return the change with references."""
         bucket = change.bucket
         if not bucket.endswith(_IMAGES) or not change.put:
             return change

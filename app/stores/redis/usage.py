@@ -39,7 +39,7 @@ class RedisUsage:
         """A month expires `days` days after its last addition."""
         self._server = server
         self._ttl = days * _DAY
-        self._named: set[str] = set()  # keys whose names are stored
+        self._named: set[str] = set()  # keys with stored names
 
     async def add(self, batch: str, rows: Sequence[UsageRow]) -> None:
         """Add to counts, atomically per key; a batch is added only once."""
