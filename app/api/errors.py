@@ -161,7 +161,7 @@ def _allowed_methods(request: Request) -> list[str]:
     Return the methods accepted by a path.
 
     Starlette's 405 contains only the methods of the first matching route, but a path can match several. A fixed path
-    such as `/responses/compact` also matches `/responses/{response_id}`, so only its documented methods count.
+    such as `/responses/compact` also matches `/responses/{response_id}`, therefore only its documented methods count.
     """
     app, path = request.app, request.url.path
     allowed = []

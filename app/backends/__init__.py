@@ -1,5 +1,5 @@
 """
-Protocols for backends, which generate answers.
+Protocols for answer-generating backends.
 
 A backend encodes a `Question` (`app.core.request.question`) and yields lists of deltas (`app.core.types.deltas`), one
 list per network read. It knows nothing about the Responses API. Backends without streaming return the whole message in
@@ -69,7 +69,7 @@ class Translation(NamedTuple):
 
 
 class RawBody(Protocol):
-    """Body of a request that is forwarded as bytes."""
+    """A forwarded request's body."""
 
     @property
     def length(self) -> int | None:
@@ -104,7 +104,7 @@ class RawRequest:
     headers: Sequence[tuple[bytes, bytes]]  # end-to-end headers for the backend, without credentials
     body: RawBody
     model: str  # the caller's name for it; empty if the request names none
-    caller_key: str | None = None  # for backends that forward it
+    caller_key: str | None = None  # if the backend forwards it
     # Returns a key shared by all requests in a conversation, so that they reach the same replica.
     conversation: Callable[[], str] = str
     retry_allowed: bool = True  # at the same server
@@ -284,7 +284,7 @@ class Backend(Protocol):
     async def aclose(self) -> None: ...
 
     async def count_tokens(self, question: Question) -> int | None:
-        """Return the number of prompt tokens; None if the backend cannot count them."""
+        """Count prompt tokens; None if the backend cannot count them."""
         return None
 
     def undescribed_images(self, question: Question) -> list[str]:
@@ -300,7 +300,7 @@ class Backend(Protocol):
         return False
 
     def translation(self, question: Question) -> Translation:
-        """Return the request that would be sent; raises the same `APIError` as `open`."""
+        """Return the request without sending it; raises the same `APIError` as `open`."""
         encoded = self.encode(question)
         return Translation("default", self.profile(question.model).name, None, encoded.body, [])
 

@@ -36,14 +36,14 @@ logger = logging.getLogger(__name__)
 
 WRITE_INTERVAL = 0.25  # seconds between writes
 RETRY_INTERVAL = 2.0  # seconds before a failed write is retried
-BUDGET_TIMEOUT = 1.0  # seconds that a budget check waits for the store
+BUDGET_TIMEOUT = 1.0  # seconds, store timeout for budget checks
 LAST_WRITE_TIMEOUT = 5.0  # seconds for the last write at shutdown
 DELETION_INTERVAL = 3600.0  # seconds between deletions of old rows
 _MODELS = 200  # per key and process; further models are recorded as `other`, because callers may invent names
 
 
 class BudgetState(NamedTuple):
-    """State of a budget limit."""
+    """A budget limit's state."""
 
     limit: BudgetLimit
     used: int
@@ -369,12 +369,12 @@ class Accounting:
         while self._written < batch and self._writing:
             progress = self._progress
             await progress.wait()
-            if progress is self._progress:  # not replaced, so the write failed
+            if progress is self._progress:  # not replaced: the write failed
                 raise StoreUnavailable
 
 
 def _on_day(spending: Spending, day: str, today: str) -> Spending:
-    """Return a day's spending as of today: zero for periods that ended."""
+    """Return a day's spending as of today: zero for ended periods."""
     if day == today:
         return spending
     if day[:7] != today[:7]:

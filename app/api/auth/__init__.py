@@ -144,7 +144,7 @@ class Auth:
         return Caller(access.owner, key or None, dialect_of(headers, self._dialect), access)
 
     def verify(self, caller: Caller) -> Caller:
-        """Return a caller with current permissions; raises `Unauthorized` if its key was revoked or has expired."""
+        """Return a caller with current permissions; raises `Unauthorized` if its key was revoked or expired."""
         if not self.required:
             return caller
         if caller.access.table:
@@ -188,7 +188,7 @@ class Auth:
 
     def accepted_access(self, name: str, owner: str) -> KeyAccess | None:
         """
-        Return the current access for a usage name; None if the key was removed or has expired.
+        Return the current access for a usage name; None if the key was removed or expired.
 
         `owner` is the owner at the time of acceptance. Raises `StoreUnavailable` for an unknown key until the stored
         keys have been read.
@@ -264,7 +264,7 @@ def handshake_headers(scope: Scope) -> dict[str, str]:
     """
     Return request headers; a key in WebSocket subprotocols becomes `Authorization`.
 
-    Browsers cannot set headers on a WebSocket, so OpenAI accepts the key as a subprotocol.
+    OpenAI accepts the key as a subprotocol, because browsers cannot set headers on a WebSocket.
     """
     headers = header_values(scope)
     keys = [

@@ -33,7 +33,7 @@ class KeySetError(ValueError):
 
 
 class SigningKey(NamedTuple):
-    """A public key. `algorithm` is its intended algorithm; None: any that fits its type."""
+    """A public key. `algorithm` is its intended algorithm; None: any for its type."""
 
     key_id: str | None
     algorithm: str | None

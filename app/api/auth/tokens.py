@@ -26,7 +26,7 @@ _TOKEN = re.compile(r"eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*\.[A-Za-z0-9_-]*")  # `{"
 
 
 def is_token(credential: str) -> bool:
-    """Return whether a bearer token has the form of a JSON Web Token."""
+    """Return whether a bearer token looks like a JSON Web Token."""
     return _TOKEN.fullmatch(credential) is not None
 
 

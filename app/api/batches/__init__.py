@@ -135,7 +135,7 @@ class BatchWorker:
                 await asyncio.sleep(1)
 
     async def _renew(self) -> None:
-        """Renew the leases, and stop requests in batches that were cancelled or expired."""
+        """Renew the leases, and stop requests in cancelled or expired batches."""
         while True:
             await asyncio.sleep(self._lease / 4)
             running = [*self._running]

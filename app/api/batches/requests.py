@@ -24,7 +24,7 @@ from app.tools.files.batches import BatchJob, ClaimedRequest, RequestResult, usa
 logger = logging.getLogger(__name__)
 
 BUSY = 5.0  # seconds before a retry if the backend had no free slot
-_STATUSES = (500, 502, 503, 504)  # statuses that are retried
+_STATUSES = (500, 502, 503, 504)  # retried statuses
 
 
 class RetryLater(Exception):

@@ -28,7 +28,7 @@ Post: TypeAlias = "Callable[[httpx.URL, JSONObject], Awaitable[Any]]"
 
 class TokenCounting(Protocol):
     async def count(self, body: JSONObject, post: Post) -> int | None:
-        """Return the number of prompt tokens in an encoded question; None if the server cannot count them."""
+        """Count prompt tokens in an encoded question; None if the server cannot count them."""
         ...
 
 

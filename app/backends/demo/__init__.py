@@ -81,7 +81,7 @@ class DemoBackend(Backend):
             yield [delta]
 
     async def count_tokens(self, question: Question) -> int:
-        """Return the number of prompt tokens, as later reported in the usage."""
+        """Count prompt tokens, as later reported in the usage."""
         return _prompt_tokens(self.encode(question).body)
 
     async def models(self, caller_key: str | None = None) -> list[JSONObject]:

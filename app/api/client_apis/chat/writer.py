@@ -2,7 +2,7 @@
 Writes Responses events as chat completion chunks, and a finished response as JSON.
 
 Both have the same text: an empty line separates a response's messages (hosted tools cause several), and its reasoning
-parts. Chat Completions has no approvals, so an approval request becomes text.
+parts. An approval request becomes text, because Chat Completions does not support approvals.
 """
 
 from __future__ import annotations

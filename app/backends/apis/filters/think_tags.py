@@ -16,7 +16,7 @@ class _State(Enum):
     UNDECIDED = auto()  # only white space or the start of a tag so far
     INSIDE = auto()  # after an opening tag
     OUTSIDE = auto()  # after a closing tag, or in text without tags
-    REPEATED = auto()  # after reasoning in a separate field, which the text may repeat
+    REPEATED = auto()  # after reasoning in a separate field; the text may repeat it
 
 
 class Splitter:

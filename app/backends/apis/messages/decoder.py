@@ -145,7 +145,7 @@ class MessageReader:
         }
 
     def start(self, event: JSONMapping) -> list[Delta]:
-        """Store metadata and prompt usage, which are reported at the end."""
+        """Store metadata and prompt usage, to report them at the end."""
         self._start = json_object(event.get("message"))
         self._count(json_object(self._start.get("usage")))
         return []

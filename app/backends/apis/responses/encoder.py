@@ -103,7 +103,7 @@ def to_responses(question: Question, profile: Profile) -> EncodedQuestion:
 
 
 def _with_allowed_tools(options: RequestOptions) -> RequestOptions:
-    """Enable `allowed_tools`, which this API supports."""
+    """Enable `allowed_tools`: this API supports it."""
     if options.tool_choice.allowed == "keep":
         return options
     return options.model_copy(update={"tool_choice": options.tool_choice.model_copy(update={"allowed": "keep"})})

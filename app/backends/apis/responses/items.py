@@ -106,7 +106,7 @@ class _Conversation:
         self.stays = stays_native(state, items)
         self.paired = PairedCalls(items)
         self.replay = None if self.options.reasoning_replay == "never" else self.options.reasoning_replay
-        self.turns = [*accumulate(map(is_by_user, items))]  # number of user messages up to each item
+        self.turns = [*accumulate(map(is_by_user, items))]  # user message count up to each item
         self.with_tools = {turn for turn, item in zip(self.turns, items, strict=True) if item["type"] in _OUTPUTS}
 
     def add(self, position: int, item: Item) -> None:
