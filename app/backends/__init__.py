@@ -136,7 +136,7 @@ class RefusedRequest(BackendError):
 
 class RawAnswer(Protocol):
     """
-    The answer to a raw request, whose head and first bytes have been received.
+    The answer to a raw request, after its head and first bytes.
 
     Its methods raise `BackendError` if the connection breaks.
     """
@@ -175,7 +175,7 @@ class RawAnswer(Protocol):
         ...
 
 
-# A raw request to a backend. Entering it raises `RefusedRequest` for a refusal that the caller may read, and
+# A raw request to a backend. Entering it raises `RefusedRequest` for a refusal meant for the caller, and
 # `BackendError` for other failures. Leaving it closes the connection, unless the answer is complete.
 RawExchange: TypeAlias = AbstractAsyncContextManager[RawAnswer]
 

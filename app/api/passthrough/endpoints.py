@@ -1,4 +1,4 @@
-"""The endpoints of backends that are passed through: one row for each."""
+"""Backend endpoints that are passed through, as rows."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 
 class PassedEndpoint(NamedTuple):
-    """An endpoint of backends, below their base URL."""
+    """A backend endpoint below the base URL."""
 
     path: str  # as Starlette writes paths
     # Whether its body is JSON with a prompt: without a model it gets `ANTIPHON_DEFAULT_MODEL`, and output tokens
     # are estimated if the backend does not report them.
     prompts: bool = False
-    free: bool = False  # whether it only counts, so that nothing is charged
+    free: bool = False  # whether it only counts tokens and is not charged
     anthropic: bool = False  # whether it belongs to Anthropic's API
     responses: bool = False  # whether clients also send it `/responses` bodies
     client: str = ""  # its client API's endpoint: requests are translated for other backends

@@ -1,4 +1,4 @@
-"""A forwarded request, whose answer is written to the client as it arrives."""
+"""A forwarded request; its answer is written to the client on arrival."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class PassthroughExchange:
     """
     A forwarded request and its answer.
 
-    `fields` is the JSON body. An error before the first byte of the answer is raised; a later one ends an event stream
-    with an error event, and breaks off any other answer, so that it cannot be mistaken for a complete one.
+    `fields` is the JSON body. An error before the answer's first byte is raised. A later one ends an event stream
+    with an error event, and aborts any other answer: otherwise it would look complete.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class PassthroughExchange:
         """
         Send the request, and write the answer.
 
-        `received` is whether the whole request has been read; otherwise `watch` has to be called when it has.
+        `received`: the whole request has been read; otherwise call `watch` after the last byte.
         """
         task = asyncio.current_task()
         assert task
@@ -91,7 +91,7 @@ class PassthroughExchange:
                 self._watch.stop()
 
     def watch(self) -> None:
-        """Cancel the exchange from now on if the client disconnects."""
+        """Cancel the exchange when the client disconnects."""
         if self._watch is None:
             self._watch = self._new_watch()
 
@@ -109,13 +109,13 @@ class PassthroughExchange:
                         await self._write(answer, scope, send)
                         lifecycle.response["status"] = "failed" if answer.failed() else "completed"
                         if self._watch:
-                            self._watch.stop()  # a client that goes now has all of it
+                            self._watch.stop()  # the client has the whole answer
             except TimeoutError as error:
                 message = "The response took longer than this server allows."
                 raise APIError(message, status=504, code="timeout") from error
 
     def _log_end(self) -> None:
-        """Add the model, the status and the usage to the log line of the request."""
+        """Add model, status and usage to the request's log line."""
         if line := log_context.request_line():
             line.level, line.fields = self._lifecycle.end_of_log(self._lifecycle.usage or None)
 
@@ -162,22 +162,22 @@ class PassthroughExchange:
     async def _end(self, scope: Scope, send: Send, error: APIError) -> None:
         """End a started event stream with an error event."""
         if self._writer and self._streams:
-            self._writer.write(b"\n\n" + error_event(error, scope))  # after what may be part of an event
+            self._writer.write(b"\n\n" + error_event(error, scope))  # an event may be incomplete
             await self._writer.drain()
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _charge(self) -> None:
-        """Charge the usage of a whole answer, before its last bytes are sent."""
+        """Charge a complete answer before its last bytes are sent."""
         self._charged = self._usage(whole=True)
         if self._charged:
             self._lifecycle.charge(self._charged)
 
     def _usage(self, *, whole: bool = False) -> Usage:
         """
-        Return the usage that the answer reports; `whole`: there is no more of it to come.
+        Return the reported usage; `whole`: the answer is complete.
 
-        It is estimated for endpoints with a prompt, and where the client did not wait for the whole answer, or for
-        any: the backend may have done all of the work.
+        It is estimated for endpoints with a prompt, and if the client left early: the backend may have done all the
+        work.
         """
         answer, lifecycle = self._answer, self._lifecycle
         if self._charged or self._endpoint.free:
@@ -188,7 +188,7 @@ class PassthroughExchange:
                 lifecycle.attempts.costs.append(cost)
             return usage_of(reported, {}, [])
         output = answer.estimate() if answer and self._endpoint.prompts else 0
-        if reported is not None:  # perhaps that of the prompt alone
+        if reported is not None:  # possibly the prompt's alone
             return usage_of(reported | {"completion_tokens": max(output, reported["completion_tokens"])}, {}, [])
         left = lifecycle.failure is None and lifecycle.response["status"] != "completed"
         if not (left or output):
@@ -200,7 +200,7 @@ class PassthroughExchange:
 
 
 def chat_prompt(fields: Mapping[str, object]) -> dict[str, list[Any]]:
-    """Return the messages, with Anthropic's `system` as the first, and the tools of a body that is not validated."""
+    """Return an unvalidated body's messages, with Anthropic's `system` first, and tools."""
     messages, system = list_of(fields, "messages"), fields.get("system")
     if system:
         messages = [{"role": "system", "content": system}, *messages]
@@ -209,7 +209,7 @@ def chat_prompt(fields: Mapping[str, object]) -> dict[str, list[Any]]:
 
 
 def list_of(fields: Mapping[str, object], name: str) -> list[Any]:
-    """Return a field of a body that is not validated, if it is a list."""
+    """Return an unvalidated body's field if it is a list, otherwise []."""
     return value if isinstance(value := fields.get(name), list) else []
 
 

@@ -2,9 +2,9 @@
 A form (`multipart/form-data`) to forward: reads its field `model`, and replaces it.
 
 A large form is forwarded while it arrives, as soon as the model has been read. The bytes before that are buffered in
-memory or in a temporary file. A small form is read to its end, so that it can be sent again.
+memory or in a temporary file. A small form is read to its end, to be sent again after a failure.
 
-Parsers disagree about unusual forms, so the backend could read another model than the one checked here. Clients do
+Parsers disagree about unusual forms: the backend could read another model than the checked one. Clients do
 not send such forms: ambiguity is an error.
 """
 
@@ -155,7 +155,7 @@ class ModelField(FormReader):
 
 
 class FormBody:
-    """A form that is being received: the buffered bytes, and the rest, which is read while sending."""
+    """A form in receipt: the buffered bytes, and the rest, read while sending."""
 
     fields: Mapping[str, object] = MappingProxyType({})
 
@@ -182,7 +182,7 @@ class FormBody:
         """
         Read a form up to its model, or to its end if it is small or has no model.
 
-        Raises `InvalidRequest`, and `PermissionDenied` for fields in which the key could name further models.
+        Raises `InvalidRequest`, and `PermissionDenied` for fields that could name further models.
         """
         length = parse_whole_number(request.headers.get("content-length", ""))
         if length is not None and length > limit:

@@ -33,7 +33,7 @@ class JSONBody:
     media_type = b"application/json"  # without a charset: the body was read as UTF-8
 
     def __init__(self, data: bytes, fields: dict[str, object], span: _Span | None = None) -> None:
-        """`span`: of the value of `model`, if the object has one."""
+        """`span`: the position of the `model` value, if any."""
         self._data = data
         self._span = span
         self.length: int | None = len(data)
@@ -45,8 +45,8 @@ class JSONBody:
 
         def parsed(data: bytes) -> JSONBody:
             fields = load_json(data, "body", limits.values)
-            # Backends differ in which of several fields they take, and some ignore case: it must be the one that is
-            # checked and charged here.
+            # Backends differ in which duplicate field they read, and some ignore case. Only an unambiguous model can be
+            # checked and charged.
             variants = [name for name in fields if name == _MODEL or reads_as_model(name)]
             spans = [*_model_spans(data)] if variants == [_MODEL] else []
             if len(variants) > 1 or len(spans) != len(variants):
@@ -76,7 +76,7 @@ class JSONBody:
         else:
             start = end = self._data.index(b"{") + 1
             before, after = b'"model":', b"," if self.fields else b""
-        # Joined at once, so that a large body is copied once.
+        # Joined at once: a large body is copied only once.
         replaced = b"".join((data[:start], before, encoded, after, data[end:]))
         start += len(before)
         return JSONBody(replaced, self.fields, (start, start + len(encoded)))

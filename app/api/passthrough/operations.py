@@ -1,4 +1,4 @@
-"""The endpoints that are passed through, as operations of `/openapi.json`: their fields are the backend's."""
+"""Passed-through endpoints in `/openapi.json`; only backends know their fields."""
 
 from __future__ import annotations
 

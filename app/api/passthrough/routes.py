@@ -38,7 +38,7 @@ _SAFE = re.compile(r"(/[A-Za-z0-9_-]+)+")
 
 
 class FastRoute(Route):
-    """A Starlette route: FastAPI's would match the path twice, and resolve dependencies, of which there are none."""
+    """A Starlette route: FastAPI's would match the path twice, and resolve dependencies."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Match a request; sets `route` in the scope, as FastAPI does."""
@@ -47,7 +47,7 @@ class FastRoute(Route):
 
 
 def passthrough_routes(api: APIDependencies, *prefixes: str, translated_only: bool = False) -> list[FastRoute]:
-    """Return the routes under each prefix; `translated_only`: those of client APIs alone, and nothing is forwarded."""
+    """Return the routes under each prefix; `translated_only`: only client APIs, without forwarding."""
     endpoints = [endpoint for endpoint in ENDPOINTS if client_api(endpoint.client) or not translated_only]
     own = [
         FastRoute(
@@ -135,7 +135,7 @@ class Passthrough:
     async def _answered(
         self, request: Request, body: JSONBody, caller: Caller, admission: Admission
     ) -> StarletteResponse | None:
-        """Return the answer to a request that is not forwarded, None to one that is; raises `APIError`."""
+        """Answer a request that is not forwarded; return None for others. Raises `APIError`."""
         api, client, fields = self._api, self._client, body.fields
         if client is None:
             return None
@@ -155,7 +155,7 @@ class Passthrough:
         return await translated(api, client, request, fields, caller, admission)
 
     def _model(self, request: Request, body: JSONBody | FormBody) -> str:
-        """Return the request's model; raises `InvalidRequest` if it needs one and there is no default."""
+        """Return the request's model, or the default; raises `InvalidRequest` without both, if a model is needed."""
         model: str = request.path_params.get("deployment") or body.model
         if not model and self._endpoint.prompts:
             model = self._api.responses.options.default_model or ""
@@ -169,8 +169,8 @@ class Passthrough:
         """
         Return the request to forward.
 
-        Raises `InvalidRequest` if it needs a model and there is no default, and `PermissionDenied` if a policy service
-        decides: it cannot review these requests.
+        Raises `InvalidRequest` without a model, and `PermissionDenied` with a blocking policy service: it cannot
+        review these requests.
         """
         responses = self._api.responses
         if responses.policy and responses.policy.blocks:

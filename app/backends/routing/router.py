@@ -399,7 +399,7 @@ class FailoverExchange(_Failover[Question, BackendExchange]):
 
 
 class RawFailoverExchange(_Failover[RawRequest, RawAnswer]):
-    """A raw request, and the answer of the first server that sends some."""
+    """A raw request, answered by the first server to send a body."""
 
     async def __aenter__(self) -> RawAnswer:
         await self._begin()

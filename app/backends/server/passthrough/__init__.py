@@ -26,8 +26,8 @@ MESSAGES = "/messages"  # Anthropic's API: this endpoint and those below it
 _BELOW_MESSAGES = f"{MESSAGES}/"
 _SPEAK_CHAT = frozenset({"chat", "auto"})  # values of `transport.api`
 
-_DEFAULTS = frozenset({b"anthropic-version"})  # headers that a profile sends only if the caller does not
-_LISTS = frozenset({b"anthropic-beta"})  # lists that a profile extends
+_DEFAULTS = frozenset({b"anthropic-version"})  # sent by a profile only if the caller does not
+_LISTS = frozenset({b"anthropic-beta"})  # extended by a profile
 _DECODED = (b"content-encoding", b"content-length")
 
 
@@ -50,7 +50,7 @@ def forwards_to(endpoint: str, options: TransportOptions) -> bool:
 
 
 def session_header(profile: Profile, conversation: Callable[[], str]) -> dict[str, str]:
-    """Return the header by which a server's own routers recognize a conversation; {} without one."""
+    """Return the header by which a server's own routers recognize a conversation; or {}."""
     name = profile.request.session_header
     return {name: session_id(key)} if name and (key := conversation()) else {}
 

@@ -1,4 +1,4 @@
-"""The answer to a request that is passed through."""
+"""The answer to a forwarded request."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ForwardedAnswer:
         return True
 
     def usage(self) -> JSONObject | None:
-        """Return the usage that the body has reported so far, with the cost in LiteLLM's header, if any."""
+        """Return the usage reported so far, with the cost in LiteLLM's header, if any."""
         usage = self._usage.usage()
         if usage and "cost" not in usage and not self._streamed:
             cost = cost_in_nanos(self._response.headers.get("x-litellm-response-cost"))

@@ -65,7 +65,7 @@ _ANSWER = frozenset(
 
 def request_headers(headers: Iterable[Header], *, messages: bool, own_account: bool) -> list[Header]:
     """
-    Return the caller's headers that are forwarded, with names in lower case.
+    Return the caller's headers to forward, with names in lower case.
 
     `messages`: the endpoint belongs to Anthropic's API. `own_account`: the credentials are the operator's.
     """
@@ -79,7 +79,7 @@ def request_headers(headers: Iterable[Header], *, messages: bool, own_account: b
 
 
 def answer_headers(headers: Iterable[Header]) -> list[Header]:
-    """Return the backend's headers that are forwarded, with names in lower case."""
+    """Return the backend's headers to forward, with names in lower case."""
     return [(name, value) for name, value in _end_to_end(headers) if name in _ANSWER]
 
 

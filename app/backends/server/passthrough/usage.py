@@ -1,4 +1,4 @@
-"""Reads the usage, errors and size of an answer that is passed through, without parsing its body."""
+"""Reads a forwarded answer's usage, errors and size without parsing its body."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class UsageReader:
         return self._events + b"".join(self._pieces).count(_EVENT) if self._streamed else self._total // 4
 
     def failed(self) -> bool:
-        """Return whether the body is an event stream whose last events contain an error."""
+        """Return whether the last events of a stream contain an error."""
         if not self._streamed:
             return False
         end = b"".join(self._pieces)[-_LONGEST_ERROR:]
@@ -74,7 +74,7 @@ class UsageReader:
 
 
 def _first_with_counts(data: bytes, names: Iterable[re.Match[bytes]]) -> JSONObject:
-    """Return the first of these usages that has counts, as the server sent it; {} if none has."""
+    """Return the first usage with counts, as sent; {} without one."""
     for name in names:
         if data[name.start() - 1 : name.start()] == b"\\":  # quoted JSON
             continue
