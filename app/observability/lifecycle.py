@@ -208,31 +208,42 @@ class ResponseLifecycle:
         """Return the context for the response's generation; it raises the error passed to `stop`."""
         return Stoppable(self)
 
-    @contextmanager
-    def watched(self, usage: Callable[[], Usage], log_end: Callable[[], None] = lambda: None) -> Iterator[None]:
+    def watched(self, usage: Callable[[], Usage], log_end: Callable[[], None] = lambda: None) -> Watched:
         """
-        Notify the observers of the response's start and end, then call `log_end`.
+        Return a context that notifies the observers of the response's start and end, then calls `log_end`.
 
         Nested contexts do nothing.
         """
-        outer = not self.observed
-        if outer:
-            self.observed = True
-            self.began = clock()
-            for observer in self.observers:
-                observer.on_start(self)
-        try:
-            yield
-        except APIError as error:
-            self.failure = error
-            raise
-        finally:
-            if outer:
-                self.ended = clock()
-                self.usage = usage()
-                for observer in self.observers:
-                    observer.on_end(self)
-                log_end()
+        return Watched(self, usage, log_end)
+
+
+class Watched:
+    """The context of a whole response. A generator would be twice as slow."""
+
+    __slots__ = ("_lifecycle", "_log_end", "_outer", "_usage")
+
+    def __init__(self, lifecycle: ResponseLifecycle, usage: Callable[[], Usage], log_end: Callable[[], None]) -> None:
+        self._lifecycle, self._usage, self._log_end = lifecycle, usage, log_end
+        self._outer = False
+
+    def __enter__(self) -> None:
+        lifecycle = self._lifecycle
+        if not lifecycle.observed:
+            self._outer = lifecycle.observed = True
+            lifecycle.began = clock()
+            for observer in lifecycle.observers:
+                observer.on_start(lifecycle)
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        lifecycle = self._lifecycle
+        if isinstance(error, APIError):
+            lifecycle.failure = error
+        if self._outer:
+            lifecycle.ended = clock()
+            lifecycle.usage = self._usage()
+            for observer in lifecycle.observers:
+                observer.on_end(lifecycle)
+            self._log_end()
 
 
 class Stoppable:

@@ -16,6 +16,8 @@ from app.core.stream.answer import ErrorIn
 from app.core.types.deltas import AnswerMetadata, Delta, Finished, SourcesCited, UsageReported
 from app.errors import BackendError
 
+# The fields of a chunk with usage only.
+_USAGE_CHUNK = frozenset({"id", "object", "created", "model", "choices", "usage", "service_tier", "system_fingerprint"})
 _NO_OUTPUT = (AnswerMetadata, UsageReported, SourcesCited)
 
 
@@ -62,4 +64,6 @@ class ChatDecoder(APIDecoder):
         choice = json_object(choices[0]) if choices and isinstance(choices, list) else {}
         if choices and not ("error" in chunk or "error" in choice or "x_groq" in chunk):
             return self._error_in(chunk) if choice.get("finish_reason") == "error" else None
+        if not choices and chunk.keys() <= _USAGE_CHUNK and chunk.get("object") != "error":
+            return None
         return self._error_in(chunk)
