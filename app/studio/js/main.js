@@ -23,19 +23,11 @@ const VIEWS = { talk };
 let loading = null; // the promise of the views other than Talk
 
 function loadViews() {
-  loading ??= import("./views.js").then(
-    ({ makeViews }) => {
-      Object.assign(
-        VIEWS,
-        makeViews(() => talk.options.parameters()),
-      );
-      VIEWS.compare.offer(models);
-    },
-    (error) => {
-      loading = null;
-      throw error;
-    },
-  );
+  loading ??= import("./views.js").then(({ makeViews }) => {
+    const made = makeViews(() => talk.options.parameters());
+    Object.assign(VIEWS, made);
+    made.compare.offer(models);
+  });
   return loading;
 }
 
