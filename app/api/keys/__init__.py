@@ -74,7 +74,7 @@ def key_routes(api: APIDependencies, keys: ManagedKeys) -> APIRouter:
         return access
 
     async def change(request: Request, model: type[Body]) -> tuple[KeyAccess, Body]:
-        """Return a request's admin key and body. A key whose right ends while the body arrives is rejected, too."""
+        """Return a request's admin key and body. The key is checked again after the body, which can arrive slowly."""
         admin(request)
         body = await read_body(request, model, limits)
         return admin(request), body

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -115,3 +116,14 @@ async def test_index_of_a_newer_server_makes_the_store_unavailable(tmp_path: Pat
     with pytest.raises(FilesUnavailable):
         await files.vector_stores.search(store, Query("yeast"), 10)
     await files.aclose()
+
+
+async def test_closing_ends_the_threads_of_the_store(tmp_path: Path) -> None:
+    before = {*threading.enumerate()}
+    store = SQLiteFileStore(tmp_path / "files.db")
+    await store.check()
+    await store.file("ada", "file-missing")
+    started = {*threading.enumerate()} - before
+    assert started  # the writer and a reader
+    await store.aclose()
+    assert not any(thread.is_alive() for thread in started)
