@@ -286,7 +286,7 @@ async def test_key_rotated_at_sighup_reads_what_the_old_one_stored(
                 os.kill(os.getpid(), signal.SIGHUP)
                 while "settings reloaded" not in (log := capsys.readouterr().err):
                     await asyncio.sleep(0.005)
-                assert "changed keys" in log
+                assert "changed=keys" in log
                 assert await sockets.refusal(socket, model="demo") == (401, "invalid_api_key")
             statuses = [
                 (await http.get(f"/v1/responses/{made}", headers=bearer(key))).status_code for key in ("old", "new")

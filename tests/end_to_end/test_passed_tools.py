@@ -109,5 +109,5 @@ async def test_server_by_chat_answers_without_the_tool_and_with_a_warning(upstre
 
 @pytest.mark.parametrize("type_", ["function", "mcp"])
 def test_tools_that_run_elsewhere_cannot_be_passed(type_: str) -> None:
-    with pytest.raises(ValueError, match="are run by the client or by this server"):
+    with pytest.raises(ValueError, match="the client or this server runs these tools"):
         BackendSettings(url="http://localhost/v1", passes=[type_])
