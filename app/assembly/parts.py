@@ -121,7 +121,7 @@ def build_store(settings: Settings) -> Store:
 
 
 def build_images(store: Store, tools: Mapping[str, HostedTool]) -> Store:
-    """Return the store with its images in object storage, if a tool has one."""
+    """Return the store with its images in object storage, if a tool provides object storage."""
     resources = [tool.resources for tool in tools.values() if isinstance(tool, ResourceTool)]
     found = next((found["attachments"] for found in resources if "attachments" in found), None)
     return with_image_objects(store, found if isinstance(found, Attachments) else None)

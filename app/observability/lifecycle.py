@@ -31,7 +31,7 @@ MAX_STEPS = 200  # stored per response; the numbers of rounds and calls have the
 
 @dataclass(slots=True)
 class ResponseLifecycle:
-    """The lifecycle of one response. All times are in seconds by `clock`."""
+    """A response's lifecycle. All times are in seconds by `clock`."""
 
     response: Response  # current state
     delivery: Delivery  # how its events reach the client

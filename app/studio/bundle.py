@@ -154,7 +154,7 @@ def _shortened(source: str) -> str:
 
 
 def style_sheets(page: str) -> list[str]:
-    """Return the paths of the style sheets of a page, in their order."""
+    """Return the paths of a page's style sheets, in order."""
     return _STYLE_SHEET.findall(page)
 
 
