@@ -4,6 +4,7 @@ Measure the prose of docstrings, comments and Markdown, per 1,000 words, and com
     python .ci/prose.py check             # exit 1 if a room is worse than its baseline; part of `make lint`
     python .ci/prose.py update            # lower the baseline to the present rates
     python .ci/prose.py worst app/core    # the sentences to mend first
+    python .ci/prose.py subject FILE      # exit 1 if a commit message's subject is too long or has a banned form
 
 Words such as "of", "that" and "what" often stand where a noun would be clearer. CONTRIBUTING.md has the rule.
 """
@@ -29,6 +30,7 @@ BANNED = re.compile(
     r"|\bwhat (?:is|was|has|it|they)\b|\bthose of\b|\bthat of\b",
     re.IGNORECASE,
 )
+MAX_SUBJECT = 60  # characters
 TOLERANCE = 0.1  # occurrences in 1,000 words
 
 
@@ -113,11 +115,28 @@ def worst(paths: list[Path], number: int = 20) -> list[str]:
     return [text for _, text in sorted(scored, reverse=True)[:number]]
 
 
+def subject_problems(message: str) -> list[str]:
+    """Return the problems of a commit message's first line. Merges, reverts and fixups keep git's own subjects."""
+    subject = message.partition("\n")[0].strip()
+    if subject.startswith(("Merge ", "Revert ", "fixup! ", "squash! ")):
+        return []
+    problems = [f"must not contain {found[0]!r}" for found in BANNED.finditer(subject)]
+    if len(subject) > MAX_SUBJECT:
+        problems.append(f"must have at most {MAX_SUBJECT} characters, not {len(subject)}")
+    if not subject[:1].isupper() or subject.endswith("."):
+        problems.append("must begin with a capital letter, and not end with a period")
+    return [f"Invalid subject {subject!r}: {problem}." for problem in problems]
+
+
 def main(command: str = "check", *arguments: str) -> None:
     if command == "worst":
         given = [ROOT / argument for argument in arguments or ["app"]]
         paths = [path for one in given for path in ([one] if one.is_file() else sorted(one.rglob("*.py")))]
         print("\n".join(worst(paths)))
+        return
+    if command == "subject":
+        if problems := subject_problems(Path(arguments[0]).read_text(encoding="utf-8")):
+            raise SystemExit("\n".join(problems))
         return
     measured = {room: rates(paths) for room, paths in rooms(ROOT).items()}
     baseline = json.loads(BASELINE.read_text(encoding="utf-8")) if BASELINE.exists() else measured
