@@ -37,8 +37,8 @@ class ResponseLifecycle:
     delivery: Delivery  # how its events reach the client
     observers: Sequence[Observer] = ()
     began: float = field(default_factory=clock)
-    first: float | None = None  # time of the first output
-    last: float | None = None  # time of the last output; storage happens afterwards
+    first: float | None = None  # first output time
+    last: float | None = None  # last output time; storage happens afterwards
     ended: float | None = None
     failure: APIError | None = None
     observed: bool = False  # whether observers have been notified of the start
@@ -47,7 +47,7 @@ class ResponseLifecycle:
     cost: int | None = None  # in nanos (`app.core.prices`); None without a price or reported cost
     shows_cost: bool = False  # whether the response contains its cost: see `app.core.request.COST`
     owner: str = ""  # the response's owner
-    key: str = ""  # the name of the caller's key
+    key: str = ""  # the caller's key name
     steps: list[JSONObject] = field(default_factory=list)  # finished rounds and tool calls: see `measures`
     stopped: APIError | None = None  # the reason for an early end
     task: asyncio.Task[object] | None = None  # generates the response; set while it can be stopped
@@ -112,7 +112,7 @@ class ResponseLifecycle:
 
     @property
     def confirmed(self) -> bool:
-        """Whether a backend generated output, which proves that the model's name was not invented by a caller."""
+        """Whether a backend generated output: then the caller did not invent the model's name."""
         return self.first is not None and self.status in ("completed", "incomplete")
 
     @property
@@ -268,7 +268,7 @@ class Stoppable:
 
 @dataclass(slots=True)
 class ToolCallRecord:
-    """One call of a hosted tool."""
+    """One hosted tool call."""
 
     response: Response
     tool: str  # the name of its table in the settings

@@ -71,7 +71,7 @@ def _extra(record: logging.LogRecord) -> dict[str, object]:
 
 
 _to_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
-_QUOTED = re.compile(r'[ "\r\n]|\A\Z')  # matches strings that need quotes
+_QUOTED = re.compile(r'[ "\r\n]|\A\Z')  # strings to quote
 
 
 def _format_value(value: object) -> str:

@@ -315,7 +315,7 @@ class Metrics(Observer):
         return _MeasuredStore(store, self)
 
     def storing(self, operation: str) -> _StoreOperation:
-        """Return a context that measures a store operation."""
+        """Return a context to measure a store operation."""
         return _StoreOperation(self._store, self._store_errors, operation)
 
     def _failed(self, server: tuple[str, str], error: BackendError) -> None:
