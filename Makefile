@@ -41,9 +41,9 @@ define install
 { $(BIN)/uv pip install --quiet --python $(1)/bin/python $(2) || $(PIP) --python $(1)/bin/python install $(2); }
 endef
 # What `make conformance` runs. Other servers are run if they are there: tests/conformance/servers.py.
-# The gateways written in Rust, and a server of agents, have no checks of their own in `make bench`.
-GATEWAYS := smg agentic-api codex-relay vllm-router fastresponses
-CONFORMANCE_PEERS := $(PEERS) $(GATEWAYS) ogx
+# Gateways written in Rust.
+GATEWAYS := smg agentic-api codex-relay
+CONFORMANCE_PEERS := $(PEERS) $(GATEWAYS) vllm-router fastresponses ogx
 # The oldest minor version of Python 3 for a peer, if not 11.
 PEER_PYTHON_ogx := 12
 
@@ -142,7 +142,7 @@ smoke: $(VENV)/test.stamp ## a few seconds of the benchmark, to check its answer
 bench: $(VENV)/test.stamp ## measure CPU, latency and memory, compared with other servers; writes docs/speed.md, its plot, and README's sentence
 	$(BIN)/python -m tests.bench.bench --write $(ARGS)
 
-bench-peers: $(PEERS:%=$(VENV)/peers/%.stamp) ## install the servers that `make bench` compares with, in virtual environments of their own
+bench-peers: $(PEERS:%=$(VENV)/peers/%.stamp) $(GATEWAYS:%=$(VENV)/peers/%.stamp) ## install the servers that `make bench` compares with, in virtual environments of their own
 
 conformance: $(VENV)/test.stamp ## hold Antiphon over all stores, and other servers, against the specification; writes docs/conformance.md and README's table
 	$(BIN)/python -m tests.conformance.run --write $(ARGS)
@@ -188,7 +188,7 @@ lock: $(VENV)/test.stamp ## regenerate docker/requirements.txt, and the locked r
 	for name in $(PYTHON_CLIENTS); do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url \
 		--no-annotate --custom-compile-command 'make lock' --output-file tests/clients/requirements/$$name.txt \
 		tests/clients/requirements/$$name.in || exit 1; done
-	for name in $(PEERS) $(GATEWAYS); do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-annotate \
+	for name in $(filter-out ogx,$(CONFORMANCE_PEERS)); do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-annotate \
 		--custom-compile-command 'make lock' --output-file tests/bench/peers/$$name.txt tests/bench/peers/$$name.in || exit 1; done
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.12 --no-emit-index-url --no-annotate \
 		--custom-compile-command 'make lock' --output-file tests/bench/peers/ogx.txt tests/bench/peers/ogx.in

@@ -91,3 +91,17 @@ def streamed(path: bytes, asked: Fields) -> list[bytes] | None:
     counted = str(_COUNT).encode()
     # As many digits, or the sizes of the chunks were wrong; JSON may have blanks before a number.
     return [*made[:-1], made[-1].replace(counted, str(count).rjust(len(counted)).encode())]
+
+
+@cache
+def _response(model: str) -> bytes:
+    return json.dumps(_responses(model)[-1]["response"]).encode()
+
+
+def response(path: bytes, asked: Fields) -> bytes | None:
+    """Return the JSON answer to a request for a response; None for other paths."""
+    if not path.endswith(b"/responses"):
+        return None
+    count = _received_items(asked)
+    made = _response(asked["model"]).replace(call_id(0).encode(), call_id(count).encode())
+    return made.replace(str(_COUNT).encode(), str(count).encode())

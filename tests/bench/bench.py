@@ -1,7 +1,7 @@
 """
 Measure what Antiphon adds: against the direct call, a proxy that passes bytes on, and peers, all in the same run.
 
-    python -m tests.bench.bench --write            eight minutes; writes docs/speed.md, docs/speed.svg and README.md
+    python -m tests.bench.bench --write            twelve minutes; writes docs/speed.md, docs/speed.svg and README.md
     python -m tests.bench.bench --only antiphon,nginx --scenarios S2,S3 --rounds 2
     python -m tests.bench.bench --only "antiphon,antiphon by responses,antiphon by messages" --scenarios S1,S2,S5
     python -m tests.bench.bench --smoke            a few seconds; fails on wrong answers, and on nothing else
@@ -23,12 +23,16 @@ from typing import TypeVar
 from tests.bench import eventloop, plot, report
 from tests.bench.answers import answer
 from tests.bench.cost import cpu, memory
+from tests.bench.gateways import AGENTIC_API, CODEX_RELAY, SMG
 from tests.bench.load import Reply, begun, hold, volley
 from tests.bench.results import Results, Take
 from tests.bench.scenarios import HELD, SCENARIOS, Scenario, shortened
 from tests.bench.servers import BY_API, SERVERS, UPSTREAM, Server, Target, on_processors, running
 
 Row = TypeVar("Row", Scenario, Server)
+# Two gateways need a Responses server, so Antiphon is measured over the same API, too.
+COMPARED = (*SERVERS, BY_API[0], SMG, AGENTIC_API, CODEX_RELAY)
+ALL = (*COMPARED, *BY_API[1:])
 SMOKE = ("antiphon", "antiphon by responses", "antiphon by messages", "byte proxy")
 
 
@@ -131,10 +135,10 @@ def main() -> int:
     arguments = parser.parse_args()
 
     scenarios = chosen(SCENARIOS, arguments.scenarios)
-    servers = chosen((*SERVERS, *BY_API), arguments.only) if arguments.only else SERVERS
+    servers = chosen(ALL, arguments.only) if arguments.only else COMPARED
     held, rounds = HELD, arguments.rounds or 5
     if arguments.smoke:
-        scenarios, servers = tuple(map(shortened, SCENARIOS)), chosen((*SERVERS, *BY_API), ",".join(SMOKE))
+        scenarios, servers = tuple(map(shortened, SCENARIOS)), chosen(ALL, ",".join(SMOKE))
         held, rounds = shortened(HELD), 1
     for server in servers:
         if not server.installed:

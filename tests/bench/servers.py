@@ -74,7 +74,7 @@ class Target:
         return self.server.name
 
 
-def _peer_version(peer: str) -> tuple[str, ...]:
+def peer_version(peer: str) -> tuple[str, ...]:
     return (f"{PEERS}/{peer}/bin/python", "-c", f"from importlib.metadata import version as v; print(v('{peer}'))")
 
 
@@ -182,7 +182,7 @@ SERVERS = (
             "LITELLM_MODE": "PRODUCTION",
         },
         files={"config.yaml": LITELLM},
-        version=_peer_version("litellm"),
+        version=peer_version("litellm"),
         peer=True,
         share=0.05,
     ),
@@ -196,7 +196,7 @@ SERVERS = (
             "API_ADAPTER_HOST": "127.0.0.1",
             "API_ADAPTER_PORT": "{port}",
         },
-        version=_peer_version("open-responses-server"),
+        version=peer_version("open-responses-server"),
         peer=True,
         share=0.2,
     ),
@@ -209,7 +209,9 @@ BY_API = tuple(
         name=f"antiphon by {api}",
         about=f"this server, which asks its backend by `/{api}`",
         environment={**SERVERS[0].environment, "ANTIPHON_BACKEND_OVERRIDES": f'{{{{"transport.api": "{api}"}}}}'},
-        scenarios=frozenset({"first", "S1", "S2", "S3", "S4", "S4-2", "S4-50", "S5", "S6", "S7", "A-2", "A-50"}),
+        scenarios=frozenset(
+            {"first", "S1", "S2", "S3", "S3/50", "S4", "S4-2", "S4-50", "S5", "S6", "S7", "A-2", "A-50"}
+        ),
     )
     for api in ("responses", "messages")
 )

@@ -6,6 +6,7 @@ import json
 import subprocess
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -45,14 +46,21 @@ async def test_upstream_gets_a_conversation_whole(upstream: Target) -> None:
     assert last.wrong(upstream.server, BY_NAME["S4"]) == "the upstream received 11 messages, not 10"
 
 
+async def test_upstream_answers_requests_for_responses_as_json(upstream: Target) -> None:
+    by_responses = Target(replace(upstream.server, api="responses", path="/v1/responses"), upstream.port, upstream.pid)
+    for name in ("S1", "S5"):
+        replies = await volley(by_responses, BY_NAME[name], 2)
+        assert [reply.wrong(by_responses.server, BY_NAME[name]) for reply in replies] == ["", ""]
+
+
 async def test_wrong_answer_ends_the_run(upstream: Target) -> None:
-    antiphon = Target(ANTIPHON, upstream.port, upstream.pid)  # the upstream has /v1/responses as streams alone
+    antiphon = Target(replace(ANTIPHON, path="/v1/unknown"), upstream.port, upstream.pid)
     with pytest.raises(WrongAnswer, match=r"antiphon, S1: HTTP/1\.1 404 Not Found"):
         await Bench([BY_NAME["S1"]], upstream, [antiphon]).warm_up()
 
 
 async def test_wrong_answer_of_a_peer_leaves_it_out_of_its_scenario(upstream: Target) -> None:
-    bench = Bench([BY_NAME["S1"]], upstream, [Target(PEER, upstream.port, upstream.pid)])
+    bench = Bench([BY_NAME["S1"]], upstream, [Target(replace(PEER, path="/v1/unknown"), upstream.port, upstream.pid)])
     await bench.warm_up()
     await bench.round(0)
     assert bench.results.left_out["S1", PEER.name].startswith("HTTP/1.1 404 Not Found")

@@ -128,6 +128,9 @@ class Upstream(asyncio.Protocol):
                 now = asyncio.get_running_loop().time()
                 self.advance(writes, 0, now, answer(asked["model"]).delay)
                 return
+            if (response := apis.response(path, asked)) is not None:
+                self.transport.write(wire.whole(response))
+                return
             prepared, messages = answer(asked["model"]), len(asked["messages"])
             results = sum(message["role"] == "tool" for message in asked["messages"])
         except (ValueError, KeyError) as error:

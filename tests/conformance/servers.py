@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from tests.bench.gateways import AGENTIC_API, CODEX_RELAY, SMG
 from tests.bench.servers import FOREIGN, LITELLM, PEERS, ROOT, Server
 from tests.conformance.upstream import MODEL
 
@@ -197,34 +198,13 @@ SUBJECTS = (
         model=f"vllm/{MODEL}",
     ),
     Subject(
-        Server(
-            "SMG",
-            "SMG (Rust)",
-            (
-                f"{PEERS}/smg/bin/smg",
-                *("launch", "--host", "127.0.0.1", "--port", "{port}", "--worker-urls", "http://127.0.0.1:{upstream}"),
-                *("--backend", "openai", "--history-backend", "memory", "--prometheus-host", "127.0.0.1"),
-            ),
-            version=_version("smg"),
-            peer=True,
-        ),
+        replace(SMG, about="SMG (Rust)"),
         "`--backend openai --history-backend memory`, in front of Antiphon's `/v1/responses`",
         over_responses=True,
         ready="/responses/resp_none",
     ),
     Subject(
-        Server(
-            "agentic-api",
-            "agentic-api (Rust)",
-            (
-                f"{PEERS}/agentic-api/bin/agentic-server",
-                *("--llm-api-base", "http://127.0.0.1:{upstream}", "--gateway-host", "127.0.0.1"),
-                *("--gateway-port", "{port}", "--skip-llm-ready-check", "--db-url", "sqlite://{here}/agentic.db"),
-            ),
-            environment={"HOME": "{here}"},
-            version=_version("agentic-api"),
-            peer=True,
-        ),
+        replace(AGENTIC_API, about="agentic-api (Rust)"),
         "SQLite, in front of Antiphon's `/v1/responses`",
         over_responses=True,
     ),
@@ -243,16 +223,7 @@ SUBJECTS = (
         over_responses=True,
     ),
     Subject(
-        Server(
-            "codex-relay",
-            "codex-relay (Rust)",
-            (
-                f"{PEERS}/codex-relay/bin/codex-relay",
-                *("--port", "{port}", "--upstream", "http://127.0.0.1:{upstream}/v1", "--api-key", "unused"),
-            ),
-            version=_version("codex-relay"),
-            peer=True,
-        ),
+        replace(CODEX_RELAY, about="codex-relay (Rust)"),
         "its defaults, in front of the Chat Completions server",
     ),
     Subject(
