@@ -15,15 +15,15 @@ import contextlib
 import itertools
 import socket
 from collections.abc import Callable
-from urllib.parse import unquote
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from app.api.errors import error_response
 from app.api.uvicorn.disconnect import CONNECTION_KEY
 from app.api.uvicorn.peer import PEER_KEY
-from app.api.uvicorn.response_writes import ResponseWrites
+from app.api.uvicorn.response_writer import ResponseWriter
 from app.api.uvicorn.shutdown import begin_shutdown
 from app.errors import APIError, InvalidRequest
 
@@ -154,42 +154,15 @@ class HTTPProtocol(HttpToolsProtocol):
             raise Refused
         if self._declined:
             return
-        if self.parser.should_upgrade():
-            super().on_headers_complete()
-        else:
-            self._begin_request()
+        super().on_headers_complete()
+        if self._stopping:
+            self.cycle.keep_alive = False
+        if not self.parser.should_upgrade():
+            self.headers = []  # trailers are collected separately
+            self.scope["state"][CONNECTION_KEY] = self
 
-    def _begin_request(self) -> None:
-        """Start the request, or queue it after a pipelined one, as uvicorn does."""
-        version, url = self.parser.get_http_version(), httptools.parse_url(self.url)
-        path = url.path.decode("ascii")
-        scope = self.scope
-        scope["method"] = self.parser.get_method().decode("ascii")
-        scope["http_version"] = version
-        scope["path"] = unquote(path) if "%" in path else path
-        scope["raw_path"] = url.path
-        scope["query_string"] = url.query or b""
-        before = self.cycle
-        self.cycle = cycle = ResponseWrites(
-            scope=scope,
-            transport=self.transport,
-            flow=self.flow,
-            logger=self.logger,
-            access_logger=self.access_logger,
-            access_log=False,
-            default_headers=self.server_state.default_headers,
-            message_event=asyncio.Event(),
-            expect_100_continue=self.expect_100_continue,
-            keep_alive=version != "1.0" and self.parser.should_keep_alive() and not self._stopping,
-            on_response=self.on_response_complete,
-        )
-        self.headers = []  # trailers are collected separately
-        scope["state"][CONNECTION_KEY] = self
-        if before is None or before.response_complete:
-            self._start_asgi_task(cycle, self.app)
-        else:
-            self.flow.pause_reading()
-            self.pipeline.appendleft((cycle, self.app))
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        super()._start_asgi_task(cycle, lambda scope, receive, send: app(scope, receive, ResponseWriter(cycle).send))
 
     def on_body(self, body: bytes) -> None:
         self._head_bytes = 0

@@ -18,7 +18,7 @@ from uvicorn.protocols.websockets import websockets_sansio_impl
 from uvicorn.supervisors.multiprocess import Multiprocess
 
 from app.api.uvicorn.http import HTTPProtocol
-from app.api.uvicorn.response_writes import ResponseWrites
+from app.api.uvicorn.response_writer import ResponseWriter
 from app.api.uvicorn.websocket import WebSocketProtocol
 from app.cli.serve import _Server, _Workers
 
@@ -26,17 +26,11 @@ from app.cli.serve import _Server, _Workers
 # that it overrides, which uvicorn has to call.
 USED = {
     HTTPProtocol: {
-        *("app", "app_state", "client", "cycle", "flow", "headers", "logger", "loop", "parser", "scope"),
-        *("access_logger", "expect_100_continue", "pipeline", "server_state", "timeout_keep_alive"),
-        *("timeout_keep_alive_handler", "timeout_keep_alive_task", "transport", "url"),
+        *("app_state", "client", "cycle", "flow", "headers", "logger", "loop", "parser", "scope"),
+        *("timeout_keep_alive", "timeout_keep_alive_handler", "timeout_keep_alive_task", "transport", "url"),
         *("_should_upgrade", "_start_asgi_task", "_unset_keepalive_if_required"),
         *("handle_websocket_upgrade", "connection_made", "connection_lost", "data_received", "on_message_begin"),
         *("on_headers_complete", "on_body", "on_message_complete", "on_response_complete", "shutdown"),
-    },
-    ResponseWrites: {
-        *("chunked_encoding", "default_headers", "disconnected", "expected_content_length", "flow", "keep_alive"),
-        *("message_event", "on_response", "response_complete", "response_started", "scope", "send", "transport"),
-        "waiting_for_100_continue",
     },
     WebSocketProtocol: {
         *("app_state", "close_sent", "close_timer", "conn", "frames", "handshake_complete", "logger"),
@@ -47,7 +41,12 @@ USED = {
     _Server: {"shutdown"},
     _Workers: {"processes", "signal_queue", "sockets", "handle_hup", "handle_signals", "terminate_all"},
 }
-CYCLE = {"disconnected", "more_body", "response_complete"}  # of `HTTPProtocol.cycle`, a request and its answer
+CYCLE = {"disconnected", "keep_alive", "more_body", "response_complete"}  # of `HTTPProtocol.cycle`, a request
+WRITTEN = {  # of `ResponseWriter`'s request
+    *("chunked_encoding", "default_headers", "disconnected", "expected_content_length", "flow", "keep_alive"),
+    *("message_event", "on_response", "response_complete", "response_started", "scope", "transport"),
+    "waiting_for_100_continue",
+}
 
 
 def used_by(ours: type) -> set[str]:
@@ -91,6 +90,16 @@ def test_request_and_answer_of_uvicorn_have_the_fields_that_are_used() -> None:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute) and node.value.attr == "cycle"
     }
     assert cycles == CYCLE <= has(httptools_impl.RequestResponseCycle)
+
+
+def test_request_of_uvicorn_has_the_fields_that_the_response_writer_uses() -> None:
+    tree = ast.parse(textwrap.dedent(inspect.getsource(ResponseWriter)))
+    used = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("cycle", "self._cycle")
+    }
+    assert used == WRITTEN <= has(httptools_impl.RequestResponseCycle)
 
 
 def test_frame_parser_of_websockets_awaits_each_frame_by_the_method_that_is_overridden() -> None:

@@ -110,3 +110,18 @@ async def test_application_that_fails_after_the_head_ends_the_connection(caplog:
     received = await answer(App(start(LENGTH_2), ValueError("The body is lost.")))
     assert b"Hi" not in received
     assert not [record for record in caplog.records if record.name == "asyncio" and record.levelno >= logging.ERROR]
+
+
+async def test_scope_has_the_root_path_of_the_server() -> None:
+    scopes: list[Any] = []
+
+    class Recording(App):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            scopes.append(scope)
+            await super().__call__(scope, receive, send)
+
+    async with serving(Recording(start(LENGTH_2), body(b"Hi")), http=HTTP, root_path="/prefix") as url:
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
+            assert (await http.get(f"{url}/models")).text == "Hi"
+    requests = [scope for scope in scopes if scope["type"] == "http"]
+    assert [(scope["path"], scope["root_path"]) for scope in requests] == [("/prefix/models", "/prefix")]
