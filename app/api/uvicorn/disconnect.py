@@ -53,7 +53,7 @@ class MessageWriter:
         """Send the data; after a cancellation, the next call sends it."""
         if data := self._unsent:
             await self._send({"type": "http.response.body", "body": data, "more_body": True})
-            self._unsent = b""
+            self._unsent = self._unsent[len(data) :]
 
 
 class DisconnectWatch:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.api.uvicorn.disconnect import CONNECTION_KEY, DisconnectWatch
+from app.api.uvicorn.disconnect import CONNECTION_KEY, DisconnectWatch, MessageWriter
 
 
 class Connection:
@@ -78,3 +78,18 @@ async def test_disconnect_watch_of_a_connection_that_tells_its_loss_takes_no_tas
     watch = DisconnectWatch(client.scope, client.receive, lambda: None)
     assert asyncio.all_tasks() == before
     watch.stop()
+
+
+async def test_message_writer_keeps_data_that_is_written_during_a_drain() -> None:
+    sent: list[bytes] = []
+
+    async def send(message: Any) -> None:
+        if not sent:
+            assert not writer.write(b"b")
+        sent.append(message["body"])
+
+    writer = MessageWriter(send)
+    assert not writer.write(b"a")
+    await writer.drain()
+    await writer.drain()
+    assert sent == [b"a", b"b"]
