@@ -66,8 +66,10 @@ class ImageStorage(Protocol):
         """Return an image; None if the owner has no image with this id and place."""
         ...
 
-    async def delete(self, owner: str, place: str, names: Collection[str] | None = None, but: str = "") -> None:
-        """Delete a place's images, or only the named images, except the id `but`."""
+    async def delete(
+        self, owner: str, place: str, names: Collection[str] | None = None, keep: Collection[str] = ()
+    ) -> bool:
+        """Delete a place's images, or only the named images, except the ids in `keep`; return whether any existed."""
         ...
 
     async def remove(self, ids: Sequence[str]) -> None: ...
@@ -109,17 +111,14 @@ class ImageObjectStore:
         return added
 
     async def apply(self, *changes: Change) -> bool:
-        written: dict[tuple[str, str], str] = {}  # ids by bucket and name
+        written: list[str] = []  # image ids
         stored = [await self._written(change, written) for change in changes]
         if not await self._store.apply(*stored):
             with suppress(APIError):
-                await self._storage.remove([*written.values()])
+                await self._storage.remove(written)
             return False
         for change in changes:
-            if change.bucket.endswith(_IMAGES):
-                for name in change.put:
-                    await self._delete(change.bucket, [name], written.get((change.bucket, name), ""))
-                await self._delete(change.bucket, change.delete)
+            await self._delete(change.bucket, {*change.put, *change.delete}, written)
         return True
 
     async def get(self, bucket: str, name: str) -> bytes | None:
@@ -182,8 +181,8 @@ class ImageObjectStore:
             self._id = (await self._lasting.get(_SERVER, _ID) or b"").decode()
         return self._id
 
-    async def _written(self, change: Change, written: dict[tuple[str, str], str]) -> Change:
-        """Write a change's images to object storage; return the change with references."""
+    async def _written(self, change: Change, written: list[str]) -> Change:
+        """Write a change's images to object storage, with their ids in `written`; return the change with references."""
         bucket = change.bucket
         if not bucket.endswith(_IMAGES) or not change.put:
             return change
@@ -197,7 +196,7 @@ class ImageObjectStore:
                 logger.warning("image stored with its response", extra={"reason": "object storage unavailable"})
                 put[name] = record
             else:
-                written[bucket, name] = image_id
+                written.append(image_id)
                 put[name] = orjson.dumps({_REFERENCE: image_id})
         return change._replace(put=put)
 
@@ -210,7 +209,7 @@ class ImageObjectStore:
         except APIError:
             raise StoreUnavailable from None
 
-    async def _delete(self, bucket: str, names: Collection[str] | None = None, but: str = "") -> None:
+    async def _delete(self, bucket: str, names: Collection[str] | None = None, keep: Collection[str] = ()) -> None:
         if bucket.endswith(_IMAGES) and (names is None or names):
             with suppress(APIError):  # a check deletes them later
-                await self._storage.delete(owner_of(bucket), bucket, names, but)
+                await self._storage.delete(owner_of(bucket), bucket, names, keep)

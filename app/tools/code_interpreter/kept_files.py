@@ -42,7 +42,7 @@ class KeptFiles:
         copy = new._replace(expires_at=new.created_at + self._lifetime)
         try:
             if added := await self._attachments.add(copy, pieces, self._limit):
-                await self._attachments.delete(owner, file.container_id, [file.id], added.id)
+                await self._attachments.delete(owner, file.container_id, [file.id], [added.id])
             else:
                 logger.warning("container file not kept", extra={"reason": "the key's storage limit is reached"})
         except NotFound:
@@ -63,10 +63,7 @@ class KeptFiles:
 
     async def delete(self, owner: str, container_id: str, file_id: str | None = None) -> bool:
         """Delete a file's copies, or all copies for a container; return whether any existed."""
-        found = await self._attachments.list(owner, container_id)
-        ids = [one.id for one in found if file_id in (None, one.name)]
-        await self._attachments.remove(ids)
-        return bool(ids)
+        return await self._attachments.delete(owner, container_id, None if file_id is None else [file_id])
 
 
 def _kept_file(attachment: Attachment) -> KeptFile:

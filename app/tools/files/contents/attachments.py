@@ -149,10 +149,18 @@ class Attachments:
         attachment = await self.get(owner, place, attachment_id)
         return b"".join([piece async for piece in self.content(attachment)]) if attachment else None
 
-    async def delete(self, owner: str, place: str, names: Collection[str] | None = None, but: str = "") -> None:
-        """Delete a place's attachments, or only the given names, except the id `but`."""
-        found = [one for one in await self.list(owner, place) if one.id != but]
-        await self.remove([one.id for one in found if names is None or one.name in names])
+    async def delete(
+        self, owner: str, place: str, names: Collection[str] | None = None, keep: Collection[str] = ()
+    ) -> bool:
+        """
+        Delete a place's attachments, or only the given names, except the ids in `keep`.
+
+        Returns whether any existed.
+        """
+        found = [one for one in await self.list(owner, place) if one.id not in keep]
+        ids = [one.id for one in found if names is None or one.name in names]
+        await self.remove(ids)
+        return bool(ids)
 
     async def remove(self, ids: Sequence[str]) -> None:
         if ids:
