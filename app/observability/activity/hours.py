@@ -18,7 +18,7 @@ SLOT = 300  # seconds counted together
 OTHER = "other"
 _MAX_KEYS, _MODELS_OF_KEY = 200, 20  # per hour; further names, which callers can invent, become `other`
 _MAX_COUNTS = 2000  # per hour; further names become `other`
-_MAX_OWNERS, _REFUSALS_OF_OWNER = 50, 20  # keep one caller's refusals from evicting those of others
+_MAX_OWNERS, _REFUSALS_OF_OWNER = 50, 20  # prevent a caller from evicting other callers' refusals
 
 
 class Refusal(NamedTuple):

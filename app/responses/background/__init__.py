@@ -46,7 +46,7 @@ STOP_TIMEOUT = 10.0  # seconds that a stopped run may take to end
 
 
 class Background:
-    """The background runs of this process, and access to those of other processes."""
+    """This process's background runs, and access to other processes' runs."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class Background:
             await asyncio.wait(tasks, timeout=seconds)
 
     async def _renew_periodically(self) -> None:
-        """Renew the leases of this process's runs, and stop those that were cancelled."""
+        """Renew the leases of this process's runs, and stop cancelled runs."""
         while self._workers:
             await asyncio.sleep(min(1, self._lease / 4, self._ttl / 4))
             with _logging_errors():

@@ -38,7 +38,7 @@ class ContextLoader:
 
     async def context(self, request: CreateResponse, owner: str, layers: LayeredStore) -> RequestContext:
         """
-        Return the conversation of a request, whose earlier turns are in `layers`.
+        Return a request's conversation, with earlier turns from `layers`.
 
         Raises `InvalidRequest` and its subclasses with the name of the field, and `StoreUnavailable` if the store is
         needed and unavailable.

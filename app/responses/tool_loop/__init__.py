@@ -374,7 +374,7 @@ class ToolLoop:
 
 
 class _WithoutSummary:
-    """Delivers the events of a response in place of those of a summary, which are not sent."""
+    """Delivers the response's events, and drops the summary's."""
 
     def __init__(self, loop: ToolLoop) -> None:
         self._loop = loop

@@ -55,7 +55,7 @@ class HostedCalls:
         deadline: Deadline | None,
         lifecycle: ResponseLifecycle,
     ) -> None:
-        """`warnings` are those of the response, to which sessions add."""
+        """`warnings` is the response's list; sessions append to it."""
         self.started = 0  # the number of calls that were started
         self.repeats = False  # whether the model has made the same call `SAME_CALLS` times
         self.usage: Counts = {}  # what the calls have used, for the `tool_usage` of the response

@@ -26,7 +26,7 @@ class HostedItems:
     """The items of one response that hosted tools add and change, and their notes."""
 
     def __init__(self, builder: EventBuilder, options: LoopOptions, warnings: Warnings) -> None:
-        """`warnings` are those of the response, to which `warn` adds."""
+        """`warnings` is the response's list; `warn` appends to it."""
         self.changed = asyncio.Event()  # set when there are events to deliver
         self._builder = builder
         self._options = options

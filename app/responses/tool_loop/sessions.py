@@ -140,7 +140,7 @@ class ToolSessions:
                 report.warn(f"The tool {tool.type!r} could not be opened and was not offered.")
 
     async def review(self, review: InputReview, report: Report) -> None:
-        """Drop the functions of MCP servers whose tools are refused; those of other tools have no text of others."""
+        """Drop refused MCP servers' functions. Other tools' functions contain no untrusted text."""
         labels = [*dict.fromkeys(entry.function.namespace for entry in self.functions if entry.function.namespace)]
         listed = {label: [entry for entry in self.functions if entry.function.namespace == label] for label in labels}
         refusals = await asyncio.gather(
