@@ -120,7 +120,7 @@ class PassthroughExchange:
             line.level, line.fields = self._lifecycle.end_of_log(self._lifecycle.usage or None)
 
     async def _write(self, answer: RawAnswer, scope: Scope, send: Send) -> None:
-        """Write the answer; its head together with the first bytes of the body."""
+        """Write the answer, starting with its head and the first body bytes together."""
         headers, piece = [*answer.headers], answer.first
         fields = dict(headers)
         if self._endpoint.anthropic and b"request-id" not in fields and (request_id := log_context.request_id()):

@@ -59,7 +59,7 @@ class JSONBody:
 
     @property
     def model(self) -> str:
-        """The model of the request; empty if it has none."""
+        """The requested model; empty if missing."""
         model = self.fields.get("model")
         if model is None:
             return ""

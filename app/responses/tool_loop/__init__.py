@@ -307,7 +307,7 @@ class ToolLoop:
         query: ModelQuery,
         failure: BackendError | None,
     ) -> None:
-        """End the round; the response ends with it unless the model has made hosted calls."""
+        """End the round; the response ends with it unless the model made hosted calls."""
         ended = ending_of(query.reader, failure)
         query.reader.end(cut=ended != "completed")
         builder.close_item()
@@ -329,7 +329,7 @@ class ToolLoop:
                 self._calls.items.note(item["id"], round=self._round)
 
     def _waits_for_client(self) -> bool:
-        """Return whether the round has a call that the client has to answer."""
+        """Return whether the client must answer a call in the round."""
         hosted = {call.item["id"] for call in self.builder.running}
         output = self.builder.response["output"][self._first_item :]
         return any(waits_for_client(item) for item in output if item["id"] not in hosted)

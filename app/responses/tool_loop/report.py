@@ -122,7 +122,7 @@ class SessionReport:
 
 
 class AddedItem:
-    """An item that a session has added."""
+    """An item added by a session."""
 
     def __init__(self, items: HostedItems, item: OpenCall) -> None:
         self.id: str = item.item["id"]
