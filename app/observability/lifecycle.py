@@ -37,8 +37,8 @@ class ResponseLifecycle:
     delivery: Delivery  # how its events reach the client
     observers: Sequence[Observer] = ()
     began: float = field(default_factory=clock)
-    first: float | None = None  # first output time
-    last: float | None = None  # last output time; storage happens afterwards
+    first: float | None = None  # when the first output arrived
+    last: float | None = None  # when the last output arrived; storage happens afterwards
     ended: float | None = None
     failure: APIError | None = None
     observed: bool = False  # whether observers have been notified of the start
@@ -62,7 +62,7 @@ class ResponseLifecycle:
 
     @property
     def backend(self) -> str:
-        """The last backend that answered, or ""."""
+        """The last backend with a response, or ""."""
         return self.attempts.answered_by[-1] if self.attempts.answered_by else ""
 
     def end_of_log(self, usage: Usage | None) -> tuple[int, JSONObject]:
@@ -218,7 +218,7 @@ class ResponseLifecycle:
 
 
 class Watched:
-    """The context of a whole response. A generator would be twice as slow."""
+    """A whole response's context. A generator would be twice as slow."""
 
     __slots__ = ("_lifecycle", "_log_end", "_outer", "_usage")
 
@@ -247,7 +247,7 @@ class Watched:
 
 
 class Stoppable:
-    """The context of a response's generation. A generator would cost each request three times as much."""
+    """A response's generation context. A generator would cost each request three times as much."""
 
     __slots__ = ("_lifecycle",)
 

@@ -49,7 +49,7 @@ from app.stores.usage import UsageRow
 # The environment variable for the client library's directory, read when the library is imported.
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
-ERROR_LABELS = 50  # maximum number of error codes used as labels
+ERROR_LABELS = 50  # maximum error codes used as labels
 TOOL_MODELS = 50  # likewise, for image and embedding models
 
 # Buckets in seconds. The first three extend OpenTelemetry's conventions for generative AI.
@@ -59,7 +59,7 @@ WHOLE = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.4
 STORE = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
 
-_UNFLUSHED = 1000  # times that are added to a histogram together
+_UNFLUSHED = 1000  # observations added to a histogram together
 
 
 class Count:
@@ -230,7 +230,7 @@ class Metrics(Observer):
             self._count_tokens(lifecycle.usage, model)
 
     def tool_request(self, model: str, usage: Usage) -> None:
-        """Count the tokens of a completed backend request from a hosted tool."""
+        """Count tokens of a hosted tool's completed backend request."""
         self._count_tokens(usage, self._tool_models(model))
 
     def _count_tokens(self, usage: Usage, model: str) -> None:
@@ -254,7 +254,7 @@ class Metrics(Observer):
         self._requests(method, route, str(status)).inc()
 
     def queued(self, backend: str, change: int) -> None:
-        """Change the number of requests queued for a backend."""
+        """Change a backend's number of queued requests."""
         self._queue(backend).inc(change)
 
     def health(self, backend: str, replica: str, up: bool | None) -> None:
@@ -315,7 +315,7 @@ class Metrics(Observer):
         return _MeasuredStore(store, self)
 
     def storing(self, operation: str) -> _StoreOperation:
-        """Return a context to measure a store operation."""
+        """Return a context measuring a store operation."""
         return _StoreOperation(self._store, self._store_errors, operation)
 
     def _failed(self, server: tuple[str, str], error: BackendError) -> None:
@@ -328,7 +328,7 @@ _REMOVED = math.inf
 
 
 class _AllProcesses(MultiProcessCollector):
-    """The metrics of all processes, without removed servers."""
+    """All processes' metrics, without removed servers."""
 
     def collect(self) -> Iterator[Metric]:
         for metric in super().collect():  # type: ignore[no-untyped-call]
