@@ -1,4 +1,4 @@
-"""Stored responses: retrieve, follow, list input items, delete, cancel, and store."""
+"""Retrieve, follow, delete, cancel and store responses, and list their input items."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ class StoredResponses:
         return await self._loader.stored(response_id, caller.owner, LayeredStore(None, self._store))
 
     async def delete(self, response_id: str, caller: Caller) -> None:
-        """Delete a stored response; later responses cannot be continued any more."""
+        """Delete a stored response; its later responses can no longer be continued."""
         bucket = bucket_of(caller.owner, response_id)
         deleted = bucket is not None and await self._store.apply(
             Change(bucket, {}, delete=[response_id], requires=response_id),
             Change(images_bucket(bucket), {}, delete=[response_id]),
         )
         self._loader.cache.remove_with(caller.owner, response_id)
-        if bucket and self._background:  # last: a process that ends a dead worker's run checks the response first
+        if bucket and self._background:  # last, because cleanup after a dead worker checks for the response first
             await self._background.delete(RunKey(bucket, response_id))
         if not deleted:
             raise _not_found(response_id)
@@ -101,10 +101,10 @@ class StoredResponses:
         return await self.retrieve(response_id, caller)
 
     def check_background(self, request: CreateResponse) -> None:
-        """Raise `InvalidRequest` for an impossible background request."""
+        """Raise `InvalidRequest` for an unsupported background request."""
         if request.background and not request.store:
             raise InvalidRequest(
-                "Invalid 'store': must be true or left out with `background: true`.", param="background"
+                "Invalid 'store': must be true or omitted with `background: true`.", param="background"
             )
         if request.background and self._background is None:
             raise InvalidRequest("This server does not support background responses.", param="background")
@@ -115,7 +115,7 @@ class StoredResponses:
             raise InvalidRequest(message, param=param)
 
     def storage(self, preparation: Preparation, profile: Profile) -> Storage | None:
-        """Return how to store a response at its end, with its backend's profile; None for an unstored response."""
+        """Return the storage for a response from a backend with this profile; None if the response is not stored."""
         request, caller, context = preparation.request, preparation.caller, preparation.context
         layers = preparation.layers
         if not request.store and layers.memory is None:
@@ -132,10 +132,10 @@ class StoredResponses:
         self, caller: Caller, layers: LayeredStore, turn: Turn, addition: Sequence[Change], *, again: bool
     ) -> None:
         """
-        Store a turn with its addition to a conversation, or in the memory of its connection.
+        Store a turn and its addition to a conversation, or keep the turn in its connection's memory.
 
-        Afterwards, other requests can continue from it. Deleted objects stay deleted: if a turn may have been stored
-        before (`again`), it is only replaced, and a deleted conversation is not extended.
+        Afterwards, other requests can continue from the turn. Deleted objects stay deleted: a turn that may already be
+        stored (`again`) is only replaced, and a deleted conversation is not extended.
         """
         response_id = turn.response["id"]
         bucket = bucket_of(caller.owner, response_id)
@@ -161,7 +161,7 @@ class StoredResponses:
         turn = await read_records([record], Turn.of, record)
         if turn.response["status"] in TERMINAL or self._background is None:
             return turn
-        # It should be running; otherwise it has just ended, or its worker has died.
+        # Not terminal: the response is running, has just ended, or its worker has died.
         if not await self._background.ended(RunKey(bucket, response_id)):
             return turn
         record = await self._store.get(bucket, response_id)

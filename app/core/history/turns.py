@@ -26,8 +26,8 @@ from app.errors import InvalidRequest
 
 class Turn(NamedTuple):
     response: Response
-    input: list[Item]  # this turn's only
-    upstream: dict[str, Upstream]  # backend fields, by item id
+    input: list[Item]  # without earlier turns
+    upstream: dict[str, Upstream]  # backend fields by item id
     request: Mapping[str, object] | None = None  # see `recorded_request`; None in older records
     warnings: Sequence[str] | None = None  # about omitted or changed request parameters
     images: Mapping[str, str] | None = None  # for items with separately stored images: see `history.images`
@@ -37,7 +37,7 @@ class Turn(NamedTuple):
         """
         Return the turn's record.
 
-        A reasoning item usually has the same text as its backend fields. Such text is stored once, in the item.
+        A reasoning item and its backend fields usually contain the same text, which is stored once, in the item.
         """
         turn = self._asdict()
         texts = _reasoning(self.response) if self.upstream else ()
@@ -112,7 +112,7 @@ def _listed_steps(measures: Mapping[str, object]) -> list[JSONObject]:
 
 
 def tools_used(output: Sequence[Item]) -> list[str]:
-    """Return the first called tools: function names, MCP server labels, hosted tool types."""
+    """Return the first tools called, as function names, MCP server labels or hosted tool types."""
     tools: dict[str, None] = {}
     for item in output:
         kind = str(item.get("type"))
@@ -130,8 +130,8 @@ def answer_preview(output: Sequence[Item]) -> str:
 
 def preview(items: Sequence[Item]) -> str:
     """
-    Return the start of the last user message in a turn's input, otherwise of the last call output, otherwise the last
-    approval decision.
+    Return the start of the input's last user message, or else of its last call output, or else its last approval
+    decision.
     """
     texts = (text for item in reversed(items) if item.get("role") == "user" for text in _texts(item.get("content")))
     outputs = (text for item in reversed(items) for text in _texts(item.get("output")))
@@ -182,7 +182,7 @@ def recorded_request(request: CreateResponse, extra_names: Collection[str]) -> d
     """
     Return the request parameters to store in addition to input and response, for translating the request again.
 
-    `extra_names` are the backend's parameters outside the Responses API. Others are not stored.
+    `extra_names` are the backend's parameters outside the Responses API. Other parameters are not stored.
     """
     fields = request.model_dump(exclude_unset=True, include=_RECORDED, by_alias=True, serialize_as_any=True)
     return fields | {name: value for name, value in (request.model_extra or {}).items() if name in extra_names}
@@ -206,8 +206,8 @@ def path(records: Mapping[str, bytes], response_id: str, known: Container[str] =
     """
     Return the turns from the first to `response_id`, or None if any is missing.
 
-    A turn that continues a `known` response is returned as the first. There is no partial history, because the model
-    would answer as if the missing turn had never happened.
+    The path stops before a `known` response. Partial history is not returned, because the model would answer as if the
+    missing turn had never happened.
     """
     turns: list[Turn] = []
     next_id: str | None = response_id
@@ -224,7 +224,7 @@ def find_item(records: Iterable[bytes], item_id: str) -> tuple[Item, Turn] | Non
     """
     Return an item in a chain by its id, with its turn.
 
-    If a client repeated the item, returns the original from the output.
+    If a client sent the item again as input, returns the original output item.
     """
     mark = item_id.encode()
     sent: tuple[Item, Turn] | None = None
@@ -243,7 +243,7 @@ def check_outputs(history: Sequence[Item], new: Sequence[Item]) -> None:
     """
     Raise `InvalidRequest` for a new output without a call in the conversation.
 
-    This applies to stored conversations; clients with their own history may have truncated the call. An output with a
+    Call this only for stored conversations: a client with its own history may have truncated the call. An output with a
     tool name instead of a call id intentionally has no call.
     """
     outputs = [
@@ -269,7 +269,7 @@ _TEXT_OF = {"assistant": "output_text"}
 def input_item(item: Item, key: str) -> Item:
     """Return an input item as listed by the API: with an id, a status, and content as a list of parts."""
     type_ = item["type"]
-    listed = item.copy()  # uses less memory than a new dict with these fields
+    listed = item.copy()  # uses less memory than a new dict
     listed["id"] = item.get("id") or new_id(id_prefix(type_), key)
     if type_ == "message":
         listed["content"] = parts_of(item.get("content"), item["role"])

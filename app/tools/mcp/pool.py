@@ -1,8 +1,8 @@
 """
 Open sessions with declared MCP servers, reused by the same owner's later responses.
 
-Before reuse, a ping checks the session; a lost session is replaced. No call is sent twice. Idle and old sessions are
-closed. Servers at callers' URLs get a new session per response.
+Before reuse, the session is checked with a ping, and replaced if lost. Calls are never sent twice. Idle and expired
+sessions are closed. Servers at callers' URLs get a new session per response.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _CONNECTION = "app.tools.mcp.connection"
 
-_CLOSE_SECONDS = 10  # seconds to close all connections at shutdown
-_LIST_SECONDS = 300.0  # TTL of a cached tool list
+_CLOSE_SECONDS = 10  # for closing all connections at shutdown
+_LIST_SECONDS = 300.0  # tool list cache TTL
 _MAX_CACHED_LIST = 1024 * 1024  # characters of JSON
 
 _Key: TypeAlias = tuple[str, str, frozenset[tuple[str, str]]]  # server, owner, headers
@@ -35,7 +35,7 @@ _Listed: TypeAlias = tuple[list[dict[str, object]], bool]
 async def open_connection(address: ServerAddress, *, stderr: bool = False) -> ServerConnection:
     """Open a session with a server; raises `MCPFailure`. The first call imports the SDK."""
     if _CONNECTION not in sys.modules:
-        await asyncio.to_thread(importlib.import_module, _CONNECTION)  # needs over a second
+        await asyncio.to_thread(importlib.import_module, _CONNECTION)  # takes over a second
     from app.tools.mcp.connection import ServerConnection
 
     connection = ServerConnection(address, stderr=stderr)
@@ -96,7 +96,7 @@ class SessionPool:
         self._closed = False
 
     async def acquire(self, address: ServerAddress, owner: str) -> PooledConnection:
-        """Return an open connection, to be returned with `release`; raises `MCPFailure`."""
+        """Acquire an open connection, to be passed to `release`; raises `MCPFailure`."""
         if not address.name or self._closed or self._limits.idle <= 0:
             return PooledConnection(await open_connection(address), None, 0.0)
         key = (address.name, "" if address.shared else owner, frozenset(address.headers.items()))
@@ -121,7 +121,7 @@ class SessionPool:
         return pooled
 
     def _stop_waiting(self, key: _Key, opening: _Opening) -> None:
-        """Stop waiting for a connection. It is not opened if no response waits."""
+        """Stop waiting for a connection, and cancel opening it if no other response waits."""
         task = opening.task
         if not task.done():
             opening.waiting -= 1
@@ -171,7 +171,7 @@ class SessionPool:
         return pooled
 
     def release(self, pooled: PooledConnection) -> None:
-        """Return a connection: keep it open for later responses, or start closing it."""
+        """Release a connection: keep it open for later responses, or start closing it."""
         pooled.users -= 1
         if pooled.users:
             return
@@ -197,7 +197,7 @@ class SessionPool:
             task.add_done_callback(self._closing.discard)
 
     async def aclose(self) -> None:
-        """Close all connections, waiting up to a timeout. Later connections are not kept open."""
+        """Close all connections, waiting up to a timeout. Connections acquired later are not pooled."""
         self._closed = True
         while self._reusable:
             self._close(self._reusable.popitem()[1])
