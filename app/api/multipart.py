@@ -92,7 +92,7 @@ class FormReader:
         names = [name for value in dispositions for name in _NAMES.findall(_QUOTED.sub(b"", value))]
         _, options = parse_options_header(dispositions[0] if dispositions else b"")
         if names != [b""] or b"\\" in options.get(b"name", b"\\"):
-            raise FormParserError("a part without a name, or with several")
+            raise FormParserError("each part must have exactly one name")
         filename = options.get(b"filename")
         part = FormPart(_text(options[b"name"]), None if filename is None else _text(filename), self._headers)
         self.on_part(part, self._headers_at + len(b"\r\n\r\n"))
@@ -145,4 +145,4 @@ async def form_parts(request: Request) -> AsyncIterator[tuple[FormPart, bytes]]:
     except ClientDisconnect as error:
         raise InvalidRequest("The client disconnected before its request was complete.", status=499) from error
     if not reader.ended:
-        raise InvalidRequest("The body ends in the middle of the form.", code="invalid_body")
+        raise InvalidRequest("The form is incomplete.", code="invalid_body")

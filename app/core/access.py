@@ -91,7 +91,7 @@ class KeyAccess:
             raise self._unchecked(name)
 
     def _unchecked(self, field: str) -> PermissionDenied:
-        message = f"The key '{self.name}' is limited to certain models, and '{field}' cannot be checked. Leave it out."
+        message = f"The key '{self.name}' is limited to certain models, and '{field}' cannot be checked. Omit it."
         return PermissionDenied(message, param=field, code="model_not_allowed")
 
     def allows_tool(self, *names: str) -> bool:

@@ -214,9 +214,8 @@ def _decrypted(
         return cipher.decrypt(kind, owner, encrypted, budget)
     except ContentTooLargeError:
         raise InvalidRequest(
-            f"Invalid '{param}': up to here, the encrypted content of this input is more than "
-            f"{MAX_CONTENT // 1024**2} MiB when it is decompressed. Leave out the oldest of these items, or compact "
-            "the conversation.",
+            f"Invalid '{param}': the encrypted content up to this item exceeds {MAX_CONTENT // 1024**2} MiB when "
+            "decompressed. Omit the oldest encrypted items, or compact the conversation.",
             param=param,
             code="encrypted_content_too_large",
         ) from None
@@ -234,7 +233,7 @@ class _InvalidContent(InvalidRequest):
     code = "invalid_encrypted_content"
 
     def __init__(self, param: str) -> None:
-        super().__init__(f"Invalid '{param}': must be unchanged, and created for this caller.", param=param)
+        super().__init__(f"Invalid '{param}': must be unmodified, and created for this caller.", param=param)
 
 
 def _with_id(item: Item, key: str) -> Item:

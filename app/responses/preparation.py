@@ -89,7 +89,7 @@ class GenerationOptions:
         """Raise `InvalidRequest` if an encoded request's prompt exceeds this server's limit."""
         if not self.max_input_tokens or (tokens := estimate_prompt(body)) <= self.max_input_tokens:
             return
-        message = f"The input has about {tokens} tokens; this server's limit is {self.max_input_tokens}."
+        message = f"The input has about {tokens} tokens, which exceeds the limit of {self.max_input_tokens}."
         raise InvalidRequest(message, param="input", code="context_length_exceeded")
 
     def deadline(self) -> Deadline | None:
@@ -158,7 +158,7 @@ class Preparation:
         request, context = self.request, self.context
         declared = declared_tools(tools, request, self.caller, context, self.response["id"])
         if context.decisions.approved and not (declared and generate):
-            message = "Invalid 'tools': must again contain the tools whose calls are approved."
+            message = "Invalid 'tools': must contain the tools of all approved calls."
             raise InvalidRequest(message, param="tools")
         if not generate:
             return None

@@ -439,11 +439,11 @@ async def test_url_with_three_slashes_is_relative_and_with_four_absolute(
 @pytest.mark.parametrize(
     ("url", "complaint"),
     [
-        ("sqlite://", "write sqlite:///relative.db (three slashes)"),
-        ("sqlite:///", "write sqlite:///relative.db (three slashes)"),
-        ("sqlite://antiphon.db", "write sqlite:///relative.db (three slashes)"),
-        ("sqlite:////var/lib/", "write sqlite:///relative.db (three slashes)"),
-        ("sqlite:///:memory:", "write memory://"),
+        ("sqlite://", "must be sqlite:///relative.db (three slashes)"),
+        ("sqlite:///", "must be sqlite:///relative.db (three slashes)"),
+        ("sqlite://antiphon.db", "must be sqlite:///relative.db (three slashes)"),
+        ("sqlite:////var/lib/", "must be sqlite:///relative.db (three slashes)"),
+        ("sqlite:///:memory:", "use memory://"),
         ("sqlite:///a.db?timeout=1", "unknown option 'timeout'. Known options: busy_timeout, synchronous."),
         ("sqlite:///a.db?busy_timeout=-1", "'busy_timeout' is malformed: expected a positive number of seconds"),
         ("sqlite:///a.db?busy_timeout=soon", "'busy_timeout' is malformed"),

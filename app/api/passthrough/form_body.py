@@ -282,8 +282,8 @@ async def _received(request: Request, field: ModelField, limit: int) -> AsyncGen
     except ClientDisconnect as error:
         raise InvalidRequest("The client disconnected before its request was complete.", status=499) from error
     if not field.ended:
-        raise InvalidRequest("The body ends in the middle of the form.", code="invalid_body")
+        raise InvalidRequest("The form is incomplete.", code="invalid_body")
 
 
 def _ambiguous(reason: str) -> InvalidRequest:
-    return InvalidRequest(f"The form could be read in several ways: {reason}.", code="invalid_body")
+    return InvalidRequest(f"The form is ambiguous: {reason}.", code="invalid_body")

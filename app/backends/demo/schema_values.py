@@ -106,7 +106,7 @@ class Values:
     def _spend(self, values: int) -> None:
         self._left -= values
         if self._left < 0:
-            raise ValueError("it asks for too many values, or for too long ones")
+            raise ValueError("it requires too many or too long values")
 
     def _object(self, schema: JSONObject, depth: int) -> dict[str, object]:
         properties = schema.get("properties") or {}

@@ -126,7 +126,7 @@ class TurnLookup:
         """
         sent = (str(item.get("id")) for item in items if item["type"] == APPROVAL_REQUEST)
         if len({bucket_of(self.owner, item_id) for item_id in (*sent, *_answered(items))}) > MAX_CHAINS:
-            message = f"Invalid 'input': must have approval requests of at most {MAX_CHAINS} conversations."
+            message = f"Invalid 'input': must contain approval requests from at most {MAX_CHAINS} conversations."
             raise InvalidRequest(message, param="input")
         known = past.items_by_id()
         return [await self._stored_request(item, known, upstream) or item for item in items]

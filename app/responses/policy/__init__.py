@@ -178,7 +178,7 @@ def parsed_decision(answer: bytes) -> Decision:
     if action == "refuse":
         return Decision(action, message[:MAX_REASON] if isinstance(message, str) and message.strip() else REFUSED)
     if not (isinstance(items, list) and all(map(_is_item, items))):
-        raise ValueError("an answer that replaces must have 'items', a list of objects with a 'type'")
+        raise ValueError("with the action 'replace', 'items' must be a list of objects with a 'type'")
     return Decision(action, items=items)
 
 

@@ -287,9 +287,9 @@ def read_address(url: str) -> RedisAddress:
         query=parts.query,
     )
     if address.cluster and address.database:
-        raise ValueError("A Redis cluster has no databases: leave the number out of the store URL.")
+        raise ValueError("Invalid store URL: a Redis cluster has no databases. Omit the database number.")
     if len(hosts) > 1 and not address.cluster:
-        raise ValueError("Only the store URL of a cluster, redis+cluster://, can name several hosts.")
+        raise ValueError("Invalid store URL: only a cluster URL, redis+cluster://, can name several hosts.")
     return address
 
 

@@ -171,10 +171,10 @@ class SQLiteStore:
         path = unquote(parts.path)[1:]
         if parts.netloc or not path or path.endswith("/"):
             raise ValueError(
-                "A SQLite store must have a file: write sqlite:///relative.db (three slashes) or sqlite:////absolute.db."
+                "Invalid store URL: must be sqlite:///relative.db (three slashes) or sqlite:////absolute.db (four)."
             )
         if path == ":memory:":
-            raise ValueError("A SQLite store must have a file: for a store in memory write memory://")
+            raise ValueError("Invalid store URL: must contain a file. For a store in memory, use memory://")
         options = read_options(parts.query, {"busy_timeout": seconds, "synchronous": _SYNCHRONOUS})
         return cls(path, ttl=ttl, clock=clock, **options)
 

@@ -281,5 +281,5 @@ def _validated(adapter: TypeAdapter[T], declaration: Declaration, field: str, de
     try:
         return adapter.validate_python(value)
     except ValidationError:
-        message = f"Invalid '{field}': must have a form described in the documentation of MCP tools."
+        message = f"Invalid '{field}': must match the documented MCP tool format."
         raise InvalidRequest(message, param=f"{declaration.param_path}.{field}") from None
