@@ -273,7 +273,7 @@ async def test_session_without_an_idle_time_is_closed_with_its_response(program:
 
 
 async def test_session_that_is_too_old_is_replaced(program: Program) -> None:
-    async with tools(program.server(), session_age=0.001) as tool:
+    async with tools(program.server(), session_age=1e-9) as tool:
         await respond(tool)
         await respond(tool)
         await until(lambda: not runs(program.pids("start")[0]))
