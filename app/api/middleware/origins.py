@@ -27,7 +27,7 @@ def check_site(headers: Mapping[str, str]) -> None:
     """
     if headers.get("sec-fetch-site") == "cross-site" and "origin" not in headers:
         raise InvalidRequest(
-            "Web pages from other origins must not send this request.", code="origin_not_allowed", status=403
+            "Web pages from other sites must not send this request.", code="origin_not_allowed", status=403
         )
 
 
