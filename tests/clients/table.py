@@ -17,7 +17,7 @@ from tests.clients.clients import CLIENTS, FRAMEWORKS, Client
 from tests.clients.program import HERE
 
 PAGE = HERE.parent.parent / "docs" / "clients.md"
-HEADS = ("text", "calls of functions", "schema", "reasoning", "failures", "continues by", "tested by")
+HEADS = ("text", "function calls", "schema", "reasoning", "failures", "continues with", "tested by")
 HEAD = f"| client | tested versions | {' | '.join(HEADS)} |"
 START, END = "<!-- clients -->\n", "<!-- /clients -->\n"
 

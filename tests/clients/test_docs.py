@@ -91,7 +91,7 @@ PRINTED = {
     "Structured output": r"name='Paris.*' country='.+' population=\d+",
     "Images": r".+",
     "Conversations": r"\['message', 'message', 'message', 'message'\]",
-    "Background, with resuming": r".*Count to three.*",
+    "Background responses": r".*Count to three.*",
     "Compaction": "completed",
 }
 
