@@ -16,14 +16,11 @@ import binascii
 import logging
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import orjson
 import zstandard
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from app.core.bounded_json import dumps
 from app.core.history.compaction import CONTENT_MARK
@@ -34,6 +31,9 @@ from app.core.stream.reasoning_encryption import PROVIDER_FIELDS, PROVIDER_FIELD
 from app.core.types import JSONMapping, JSONObject
 from app.core.types.request import Item
 from app.errors import InvalidRequest, Warnings
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 logger = logging.getLogger(__name__)
 
@@ -83,8 +83,12 @@ class ContentCipher:
 
     def __init__(self, secret_keys: Sequence[str] = ()) -> None:
         self._warn = not secret_keys  # at the first encryption with a random key
-        pairs = [_derived(secret) for secret in secret_keys or [secrets.token_urlsafe(32)]]
-        self._first, self._ciphers = pairs[0][0], dict(pairs)
+        self._secrets = secret_keys or [secrets.token_urlsafe(32)]
+
+    @cached_property
+    def _ciphers(self) -> dict[bytes, AESGCM]:
+        """The ciphers by key id, the first key first. `cryptography` is imported here: it needs 8 MB."""
+        return dict(map(_derived, self._secrets))
 
     def encrypt(self, kind: ContentKind, owner: str, content: JSONMapping) -> str:
         """Encrypt JSON content for `owner`."""
@@ -95,8 +99,9 @@ class ContentCipher:
             )
         nonce = secrets.token_bytes(_NONCE)
         packed = zstandard.ZstdCompressor(write_checksum=False).compress(dumps(content))
-        ciphertext = self._ciphers[self._first].encrypt(nonce, packed, _associated_data(kind, owner))
-        return CONTENT_MARK + _encoded(self._first + nonce + ciphertext)
+        key_id, cipher = next(iter(self._ciphers.items()))
+        ciphertext = cipher.encrypt(nonce, packed, _associated_data(kind, owner))
+        return CONTENT_MARK + _encoded(key_id + nonce + ciphertext)
 
     def decrypt(self, kind: ContentKind, owner: str, encrypted: str, budget: ContentBudget | None = None) -> JSONObject:
         """
@@ -114,6 +119,8 @@ class ContentCipher:
         nonce, ciphertext = data[_ID : _ID + _NONCE], data[_ID + _NONCE :]
         if len(ciphertext) < _TAG:
             raise TamperedError
+        from cryptography.exceptions import InvalidTag
+
         try:
             packed = cipher.decrypt(nonce, ciphertext, _associated_data(kind, owner))
         except InvalidTag:
@@ -126,6 +133,10 @@ class ContentCipher:
 
 def _derived(secret: str) -> tuple[bytes, AESGCM]:
     """Derive a secret key's id and cipher."""
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
     info = b"antiphon encrypted_content 1"
     derived = HKDF(algorithm=SHA256(), length=_KEY + _ID, salt=None, info=info).derive(secret.encode())
     return derived[_KEY:], AESGCM(derived[:_KEY])

@@ -136,6 +136,7 @@ def test_serve_imports_nothing_before_it_is_used(tmp_path: Path) -> None:
         imported = {line.rpartition("|")[2].strip() for line in log_of(tmp_path).splitlines() if "import time:" in line}
     needless = {"httpx", "httpcore", "rich", "redis", "sqlite3", "asyncpg", "apsw", "pypdf", "mcp", "opentelemetry.sdk"}
     needless |= {
+        "cryptography",
         "app.settings.example",
         "app.tools.guard",
         "app.tools.mcp",
