@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from statistics import median
 from typing import TypeVar
 
-from tests.bench import eventloop, plot, report
+from tests.bench import eventloop, instructions, plot, report
 from tests.bench.answers import answer
 from tests.bench.cost import cpu, memory
 from tests.bench.gateways import AGENTIC_API, CODEX_RELAY, SMG
@@ -153,6 +153,8 @@ def main() -> int:
                 measured = [stack.enter_context(running(server, log, direct.port)) for server in servers]
             with on_processors(first=False):
                 results = eventloop.run(measure(Bench(scenarios, direct, measured), held, rounds))
+            if not arguments.smoke:
+                results.instructions = instructions.count(scenarios, servers, direct.port, log)
         except WrongAnswer as wrong:
             print(f"A wrong answer. {wrong}")
             return 1

@@ -30,6 +30,7 @@ def figures(results: Results, scenarios: Sequence[Scenario], servers: Sequence[S
             ratio_table(results, scenarios, servers),
             "Time and memory:",
             time_table(results, servers),
+            instruction_table(results, scenarios, servers),
             "\n".join(_left_out(results)),
         )
         if part
@@ -80,6 +81,24 @@ def time_table(results: Results, servers: Sequence[Server]) -> str:
     ):
         rows.append([about, unit, *(shown(values.get(name), scale) for name in names)])
     return table(["", "", *names], rows)
+
+
+def instruction_table(results: Results, scenarios: Sequence[Scenario], servers: Sequence[Server]) -> str:
+    """Return the table of instructions, with its introduction; "" without counts."""
+    counts = results.instructions
+    names = [server.name for server in servers if any(name == server.name for _, name in counts)]
+    rows = [
+        [
+            scenario.name,
+            scenario.about,
+            scenario.per,
+            *(shown(counts.get((scenario.name, name)), 1e-3) for name in names),
+        ]
+        for scenario in scenarios
+        if any(found == scenario.name for found, _ in counts)
+    ]
+    introduction = "Thousands of instructions, counted by callgrind, one request at a time:"
+    return f"{introduction}\n\n{table(['', '', 'per', *names], rows)}" if rows else ""
 
 
 def write(results: Results, scenarios: Sequence[Scenario], servers: Sequence[Server], rounds: int) -> None:

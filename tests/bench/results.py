@@ -25,6 +25,7 @@ class Results:
     resting: dict[str, float] = field(default_factory=dict)
     held: dict[str, float] = field(default_factory=dict)
     left_out: dict[tuple[str, str], str] = field(default_factory=dict)
+    instructions: dict[tuple[str, str], float] = field(default_factory=dict)  # per delta or request
 
     def of(self, scenario: Scenario, server: str) -> list[Take]:
         """Return the takes of a server, or none where it took no part."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.bench import check, plot, report
+from tests.bench import check, instructions, plot, report
 from tests.bench.answers import answer
 from tests.bench.bench import Bench, WrongAnswer
 from tests.bench.load import ask, turns_of, volley
@@ -132,3 +132,17 @@ def test_sentence_of_the_readme_has_the_least_and_the_most_of_a_peer() -> None:
     told = report.sentence(results, [BY_NAME["S1"], BY_NAME["S2"]], SERVERS)
     assert "litellm 2.00 to 9.00" in told
     assert "open-responses-server" not in told  # it was not measured
+
+
+def test_instructions_are_read_from_callgrinds_output() -> None:
+    assert instructions.total("version: 1\nevents: Ir\nfn=(1) main\n0 17\n\ntotals: 1234567\n") == 1234567
+    with pytest.raises(ValueError, match="totals"):
+        instructions.total("events: Ir\n")
+
+
+def test_table_of_instructions_has_the_counted_servers_only() -> None:
+    results = Results(instructions={("S1", "antiphon"): 1_996_400.0, ("S1", "translator"): 160_000.0})
+    head, _, row = report.instruction_table(results, list(BY_NAME.values()), SERVERS).splitlines()[2:]
+    assert [cell.strip() for cell in head.split("|")[3:-1]] == ["per", "antiphon", "translator"]
+    assert [cell.strip() for cell in row.split("|")[3:-1]] == ["request", "1,996", "160"]
+    assert report.instruction_table(Results(), list(BY_NAME.values()), SERVERS) == ""
