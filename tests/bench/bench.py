@@ -1,7 +1,7 @@
 """
 Measure what Antiphon adds: against the direct call, a proxy that passes bytes on, and peers, all in the same run.
 
-    python -m tests.bench.bench --write            twelve minutes; writes docs/speed.md, docs/speed.svg and README.md
+    python -m tests.bench.bench --write            25 minutes; writes docs/speed.md, docs/speed.svg and README.md
     python -m tests.bench.bench --only antiphon,nginx --scenarios S2,S3 --rounds 2
     python -m tests.bench.bench --only "antiphon,antiphon by responses,antiphon by messages" --scenarios S1,S2,S5
     python -m tests.bench.bench --smoke            a few seconds; fails on wrong answers, and on nothing else
