@@ -1,9 +1,4 @@
-"""
-Model server APIs: each encodes questions and decodes answers.
-
-Each API is a row in `APIS`, selected by the profile's `transport.api`. `app.backends.server` does everything else:
-connections, credentials, retries, rejections, adaptation.
-"""
+"""Model server APIs: each row in `APIS` encodes questions and decodes answers."""
 
 from __future__ import annotations
 
@@ -16,7 +11,7 @@ from app.core.profile import Profile
 from app.core.types import JSONObject
 from app.loading.importing import import_object
 
-if TYPE_CHECKING:  # the settings import this module and must load fast
+if TYPE_CHECKING:  # the settings import this module, which must load fast
     import httpx
 
     from app.core.request.question import EncodedQuestion, Question
@@ -28,13 +23,11 @@ Post: TypeAlias = "Callable[[httpx.URL, JSONObject], Awaitable[Any]]"
 
 class TokenCounting(Protocol):
     async def count(self, body: JSONObject, post: Post) -> int | None:
-        """Count prompt tokens in an encoded question; None if the server cannot count them."""
+        """Return an encoded question's prompt tokens; None if the server cannot count them."""
         ...
 
 
 class NoTokenCounting:
-    """For servers that cannot count tokens; the caller then estimates."""
-
     def __init__(self, base: httpx.URL, profile: Profile) -> None: ...
 
     async def count(self, body: JSONObject, post: Post) -> int | None:
@@ -46,28 +39,27 @@ def _same(value: object) -> Any:
 
 
 class Codec(NamedTuple):
-    # Returns the request for servers with a profile; raises `InvalidRequest` if it cannot be expressed.
+    # Encodes a question; raises `InvalidRequest` if the API cannot express it.
     encode: Callable[[Question, Profile], EncodedQuestion]
-    # Returns the decoder for the answer to a request; `ErrorIn` finds errors in events.
+    # Returns an answer's decoder; `ErrorIn` finds errors in events.
     decoder: Callable[[EncodedQuestion, Profile, ErrorIn], AnswerDecoder]
-    # Request field to Responses API field, including nested fields. Other fields have the same name.
+    # Request field to Responses API field, including nested fields; equal names are omitted.
     caller_fields: Mapping[str, str] = MappingProxyType({})
-    # Returns the tokenizer for the server at this base URL.
+    # For the server at this base URL.
     tokenizer: Callable[[httpx.URL, Profile], TokenCounting] = NoTokenCounting
-    # Converts an error body or event to a form known to `app.backends.server.errors`, for example OpenAI's `{"error":
-    # {"message": ...}}`.
+    # Converts an error to a form known to `app.backends.server.errors`, for example OpenAI's `{"error": {"message":
+    # ...}}`.
     known_error: Callable[[JSONObject], JSONObject] = _same
-    # Sent with each request, unless the profile sets them.
+    # Sent unless the profile sets them.
     headers: Mapping[str, str] = MappingProxyType({})
-    # The server's model list, below the base URL.
+    # The model list, below the base URL.
     models_path: str = "/models"
     # Returns a list entry with the model name as `id`; None for models without chat.
     listed_model: Callable[[JSONObject], JSONObject | None] = _same
 
 
 class API(NamedTuple):
-    # Below the base URL, with an optional query; `transport.path` overrides it. With `{model}`, the path contains the
-    # model name instead of the body.
+    # Below the base URL, with an optional query; `transport.path` overrides it. With `{model}`, the body has no model.
     path: str
     # Import path to the `Codec`.
     implementation: str
@@ -89,12 +81,12 @@ APIS = {
     "gemini": API("/models/{model}:streamGenerateContent?alt=sse", "app.backends.apis.gemini:GEMINI_CODEC"),
 }
 
-# APIs for the option `auto`, in order; the next is used if the server does not have the previous.
+# For the option `auto`, in order.
 AUTOMATIC = ("responses", "chat")
 
 
 def check_api(profile: Profile) -> None:
-    """Raise `ValueError` unless the profile's `transport.api` is an API or `auto`."""
+    """Raise `ValueError` for an unknown `transport.api`."""
     if profile.transport.api not in {*APIS, "auto"}:
         raise ValueError(f"transport.api: must be {', '.join(map(repr, APIS))} or 'auto'")
 
@@ -103,7 +95,7 @@ def profiles_by_api(profile: Profile) -> list[Profile]:
     """
     Return the profile once per candidate API, best first.
 
-    With `auto` and a custom path, this is the API whose own path ends the custom path, or else chat.
+    With `auto`, a custom path determines the API: by its end, or else chat.
     """
     options = profile.transport
     if options.api != "auto":
@@ -116,12 +108,12 @@ def profiles_by_api(profile: Profile) -> list[Profile]:
 
 def encode(question: Question, profile: Profile) -> EncodedQuestion:
     """
-    Encode a question for servers with this profile; raises `InvalidRequest` if it cannot be expressed.
+    Encode a question, or return `question.encoded` if its profile is the same.
 
-    Uses `question.encoded` if it was encoded for this profile.
+    Raises `InvalidRequest` if the API cannot express it.
     """
     if question.descriptions is not None and profile.request.content.images != "pass":
-        profile = _with_images(profile)  # the server's client replaces them with descriptions
+        profile = _with_images(profile)  # the client replaces images with descriptions
     encoded = question.encoded
     if encoded and (encoded.profile is profile or encoded.profile == profile):
         return encoded

@@ -1,5 +1,3 @@
-"""Convert annotations and logprobs to Responses API form."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -7,16 +5,12 @@ from collections.abc import Iterator
 from app.core.json_values import json_objects
 from app.core.types import JSONObject
 
-# Responses API annotations that cite files read or written by a server's tool.
+# For files that a server's tool read or wrote.
 _NATIVE = frozenset({"file_citation", "container_file_citation", "file_path"})
 
 
 def flat_annotations(annotations: object) -> Iterator[JSONObject]:
-    """
-    Yield a message's URL citations in Responses API form.
-
-    Chat Completions nests them: `{"type": "url_citation", "url_citation": {"url": ...}}`.
-    """
+    """Yield URL citations in Responses API form; Chat Completions nests them in `url_citation`."""
     for annotation in annotations if isinstance(annotations, list) else ():
         if not isinstance(annotation, dict):
             continue
@@ -36,7 +30,7 @@ def flat_annotations(annotations: object) -> Iterator[JSONObject]:
 
 
 def flat_logprobs(tokens: object) -> list[JSONObject]:
-    """Return logprobs in standard form; some servers omit the bytes, send null, or add other fields."""
+    """Return logprobs in standard form; some servers omit the bytes, send null, or add fields."""
     return [
         {**_logprob(token), "top_logprobs": [_logprob(top) for top in json_objects(token.get("top_logprobs"))]}
         for token in json_objects(tokens)

@@ -1,5 +1,3 @@
-"""Shared by all APIs' decoders: body format, errors, filters, end of the answer."""
-
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
@@ -16,7 +14,7 @@ from app.errors import BackendError
 
 
 class APIDecoder(ABC):
-    """Decodes answer bytes into deltas, until the end or an error; implements `AnswerDecoder`."""
+    """Decodes answer bytes into deltas for any API; implements `AnswerDecoder`."""
 
     def __init__(
         self,
@@ -25,7 +23,7 @@ class APIDecoder(ABC):
         filters: Sequence[Filter] = (),
         repeats: PatternMatcher | None = None,
     ) -> None:
-        """`repeats` is shared with `body`. It decodes single-event reads without parsing the whole event."""
+        """`repeats` is shared with `body`; it decodes single-event reads without parsing the whole event."""
         self.ending = False
         self.done = False
         self.finished = False
@@ -37,15 +35,13 @@ class APIDecoder(ABC):
         self._error_in = error_in
         self._filters = filters
         self._repeats = repeats
-        self._begun = False  # whether any event was received
+        self._begun = False
 
     @property
     def continuation(self) -> JSONObject | None:
-        """None. Subclasses override this for servers that pause."""
         return None
 
     def resume(self) -> None:
-        """Prepare for the response to `continuation`."""
         self.ending = self.done = False
 
     def decode(self, data: bytes) -> list[Delta]:
@@ -70,7 +66,7 @@ class APIDecoder(ABC):
         return deltas if self.done or self.failure else [*deltas, *self.cut()]
 
     def cut(self) -> list[Delta]:
-        """Flush the filters after the connection broke. An incomplete event is lost."""
+        """Flush the filters after the connection broke."""
         return self._filtered([], ended=True)
 
     def _deltas(self, events: list[ServerEvent]) -> list[Delta]:
@@ -95,4 +91,4 @@ class APIDecoder(ABC):
 
     @abstractmethod
     def _read(self, events: list[ServerEvent]) -> list[Delta]:
-        """Return the events' deltas, up to an error or the answer's end."""
+        """Return deltas up to an error or the answer's end."""

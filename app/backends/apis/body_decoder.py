@@ -1,9 +1,4 @@
-"""
-Detects the response body format from its first byte, regardless of headers: event stream, JSON, or HTML.
-
-Shared by all APIs; each API has a function for complete JSON answers. Each format has a decoder with `decode(data)` and
-`end()`, like `EventDecoder`.
-"""
+"""Detect a response body's format from its first byte, regardless of headers: event stream, JSON, or HTML."""
 
 from __future__ import annotations
 
@@ -21,12 +16,12 @@ from app.core.sse.repeats import PatternMatcher, RawEvent, ServerEvent
 from app.core.types import JSONObject
 from app.errors import BackendError
 
-# Converts an answer's JSON values to stream chunks or events; raises `BackendError`.
+# Converts a complete answer's JSON values to stream events; raises `BackendError`.
 AsEvents: TypeAlias = Callable[[list[JSONObject]], list[RawEvent]]
 
 
 class ChunkDecoding(Protocol):
-    """Decodes body bytes into chunks; raises `BackendError`."""
+    """Decodes bytes into chunks; raises `BackendError`."""
 
     def decode(self, data: bytes) -> list[ServerEvent]: ...
 
@@ -34,17 +29,14 @@ class ChunkDecoding(Protocol):
 
 
 class BodyDecoder:
-    """Decodes a body after detecting its format from the first character."""
-
     def __init__(self, as_events: AsEvents, repeats: PatternMatcher | None = None, *, named: bool = False) -> None:
-        """`as_events` converts a complete JSON answer to stream events; for the other arguments see `EventDecoder`."""
+        """For `repeats` and `named` see `EventDecoder`."""
         self._head = b""
         self._stream = partial(EventDecoder, repeats, named=named)
         self._as_events = as_events
         self._decoder: ChunkDecoding | None = None
 
     def decode(self, data: bytes) -> list[ServerEvent]:
-        """Return the complete chunks; raises `BackendError` for HTML."""
         if self._decoder is None:
             data = self._detect(data)
         return self._decoder.decode(data) if self._decoder else []
@@ -63,16 +55,12 @@ class BodyDecoder:
 
 
 class _JSON:
-    """
-    A complete JSON answer to a streaming request.
-
-    Some servers append `data: [DONE]`, and some send chunks as consecutive JSON values.
-    """
+    """A JSON answer to a streaming request. Some servers append `data: [DONE]`, some send several values."""
 
     def __init__(self, as_events: AsEvents) -> None:
         self._as_events = as_events
         self._pieces: list[bytes] = []
-        self._size = 0  # in bytes
+        self._size = 0  # bytes
 
     def decode(self, data: bytes) -> list[ServerEvent]:
         self._pieces.append(data)
@@ -91,7 +79,7 @@ class _JSON:
 
 
 class _WebPage:
-    """HTML with status 200. Usually the base URL points to a web site instead of its API."""
+    """HTML with status 200: usually the base URL points to a web site."""
 
     def decode(self, data: bytes) -> list[ServerEvent]:
         raise BackendError("The backend answered with a web page. Check its base URL, including a path such as /v1.")

@@ -1,5 +1,3 @@
-"""Counts prompt tokens with a server endpoint that accepts request fields."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -13,14 +11,13 @@ from app.errors import BackendError
 if TYPE_CHECKING:
     import httpx
 
-# Error codes for a missing endpoint.
 ABSENT = frozenset({ERROR_CLASSES["url"].code, ERROR_CLASSES["missing"].code})
 
 
 class EndpointTokenizer:
-    """Counts prompt tokens at a URL, until the server reports that it does not exist."""
+    """Counts prompt tokens at a URL, until the server reports a missing endpoint."""
 
-    total = "input_tokens"  # the answer's field with the count
+    total = "input_tokens"  # count field
 
     def __init__(self, url: httpx.URL, fields: Sequence[str]) -> None:
         """`fields` are the request fields that determine the prompt."""
@@ -40,7 +37,6 @@ class EndpointTokenizer:
         return count if isinstance(count, int) else None
 
     def url(self, body: JSONMapping) -> httpx.URL:
-        """Return the endpoint for a request; raises `BackendError`."""
         return self._url
 
     def prompt(self, body: JSONMapping) -> JSONObject:

@@ -1,8 +1,5 @@
 """
-The built-in demo backend: no model, no network, deterministic answers.
-
-It speaks Chat Completions like a real server, for testing without a model: text, reasoning, tool calls with valid
-arguments, structured output, images, errors, usage, log probabilities, limits.
+The built-in demo backend: no model, no network, deterministic answers in Chat Completions.
 
     Show me some Markdown.    Draw a picture.    Think: what is an antiphon?    Count to 100.
     Fail with a 429.          Fail in the middle.
@@ -44,9 +41,9 @@ _THINK = re.compile(r"^think\b", re.IGNORECASE)
 _SHOWCASE = dict.fromkeys((showcase.MARKDOWN, showcase.PICTURE, showcase.BREAKS), showcase.PIECE_PAUSE)
 _NAME = re.compile(r"\bmy name is ([A-Z][\w-]*)", re.IGNORECASE)
 
-# Images in tool results stay in tool messages; in a user message they would become the next prompt.
+# As user messages, images in tool results would become the next prompt.
 _PROFILE = Profile(name="demo", request=RequestOptions(content=ContentOptions(tool_images="inline")))
-_LONG = 100_000  # characters read from a message, and at most repeated in the answer
+_LONG = 100_000  # characters read from a message, and at most repeated
 
 
 class DemoBackend(Backend):
@@ -54,10 +51,9 @@ class DemoBackend(Backend):
 
     def __init__(self, delay: float = 0.0) -> None:
         self._delay = delay
-        _ = APIS[_PROFILE.transport.api].codec  # imported now, so that the first request is not delayed
+        _ = APIS[_PROFILE.transport.api].codec  # for a fast first request
 
     def profile(self, model: str) -> Profile:
-        """Return a profile that accepts all content everywhere."""
         return _PROFILE
 
     def encode(self, question: Question) -> EncodedQuestion:
@@ -81,15 +77,13 @@ class DemoBackend(Backend):
             yield [delta]
 
     async def count_tokens(self, question: Question) -> int:
-        """Count prompt tokens, as later reported in the usage."""
         return _prompt_tokens(self.encode(question).body)
 
     async def models(self, caller_key: str | None = None) -> list[JSONObject]:
         """Return the only model; requests may name any other."""
         return [{"id": "demo", "object": "model", "created": 0, "owned_by": "antiphon"}]
 
-    async def check(self) -> None:
-        """The demo is always available."""
+    async def check(self) -> None: ...
 
     async def aclose(self) -> None: ...
 
@@ -153,8 +147,6 @@ def _value(schema: Any, prompt: str, name: str) -> Any:
 
 
 class _Turn:
-    """The conversation parts that determine the answer."""
-
     def __init__(self, body: JSONObject) -> None:
         messages = body.get("messages") or []
         self._users = [message for message in messages if message.get("role") == "user"]
@@ -164,9 +156,7 @@ class _Turn:
         self.prompt = _text(self._users[-1])[:_LONG] if self._users else ""
 
     def tool(self) -> JSONObject | None:
-        """
-        Return the function to call, at most once per turn: the required function, or the best match for the prompt.
-        """
+        """Return the required function, or the best match for the prompt; at most once per turn."""
         choice = self._body.get("tool_choice") or "auto"
         tools = [tool["function"] for tool in self._body.get("tools") or () if tool.get("type") == "function"]
         if isinstance(choice, dict):
@@ -229,7 +219,7 @@ _REPLIES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], str]], ...
 
 
 class _Budget:
-    """Counts tokens (words) up to a limit."""
+    """Counts tokens (words)."""
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
@@ -268,7 +258,7 @@ def _prompt_tokens(body: JSONObject) -> int:
 
 
 def _words(text: str) -> int:
-    """Count the words in a text; extrapolated from the start of a long text."""
+    """Count words; extrapolated from the start of a long text."""
     words = len(text[:_LONG].split())
     return words * len(text) // _LONG if len(text) > _LONG else words
 

@@ -1,8 +1,7 @@
 """
-Generates a valid value for a JSON schema, if possible related to the prompt.
+Generate a valid value for a JSON schema, if possible related to the prompt.
 
-For a question about the weather in Paris: `{"location": "Paris"}`. The same schema and prompt always give the same
-value.
+For a question about the weather in Paris: `{"location": "Paris"}`. The results are deterministic.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from collections.abc import Iterator
 from app.core.types import JSONObject
 
 _MAX_OPTIONAL_DEPTH = 6  # depth below which only required values are generated
-_MAX_DEPTH = 50  # depth beyond which the schema counts as infinitely recursive
-_MAX_VALUES = 10_000  # values, or hundreds of characters, per schema
+_MAX_DEPTH = 50  # a deeper schema counts as infinitely recursive
+_MAX_VALUES = 10_000  # values, or hundreds of characters
 
 FORMATS = {
     "date": "2024-01-15",
@@ -31,7 +30,7 @@ FORMATS = {
     "url": "https://example.com/",
     "uuid": "123e4567-e89b-12d3-a456-426614174000",
 }
-# Strings to try for a pattern.
+# Tried for a pattern.
 _CANDIDATES = (
     "a",
     "A",
@@ -61,8 +60,6 @@ _PROMPT_FIELD = re.compile(r"quer(?:y|ies)|question|text|prompt|message|input|co
 
 
 class Values:
-    """Generates a schema's values, with words and numbers from `prompt`."""
-
     def __init__(self, schema: dict[str, object], prompt: str) -> None:
         self._root = schema
         self._left = _MAX_VALUES
@@ -143,7 +140,7 @@ class Values:
             return FORMATS[schema["format"]]
         text = self._words_for(name)
         if pattern := schema.get("pattern"):
-            # The prompt is not tried: some patterns run for very long on a long text.
+            # Not the prompt: some patterns run for very long on long texts.
             text = next((candidate for candidate in _CANDIDATES if _matches(pattern, candidate)), text)
         elif nth:
             text = f"{text} {nth + 1}"
@@ -152,7 +149,7 @@ class Values:
         return text[: schema.get("maxLength", len(text))]
 
     def _words_for(self, name: str) -> str:
-        """Return text for a field with this name: the prompt, a sum or a name in it, or a usual value."""
+        """Return the prompt, a sum or a name in it, or a usual value for the field."""
         if name == "code":
             return self._code()
         if _PROMPT_FIELD.search(name):
@@ -205,7 +202,7 @@ class Values:
 
 
 def value_for(schema: dict[str, object], prompt: str) -> object:
-    """Return a valid value for a JSON schema; raises `ValueError` if the schema is invalid or too large."""
+    """Return a valid value; raises `ValueError` for an invalid or too large schema."""
     try:
         return Values(schema, prompt).fill(schema)
     except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError) as error:

@@ -1,5 +1,3 @@
-"""Demo answers for API features: Markdown, an image, errors on request."""
-
 from __future__ import annotations
 
 import re
@@ -7,7 +5,7 @@ import re
 from app.backends.server.errors.classification import failure
 from app.errors import BackendError
 
-PIECE_PAUSE = 0.012  # seconds between deltas, so that streaming is visible
+PIECE_PAUSE = 0.012  # seconds between deltas, to make streaming visible
 
 MARKDOWN = """\
 An **antiphon** is sung as *call and response*. Here is how an answer comes to you:
@@ -60,7 +58,7 @@ _KINDS = {
 
 
 def requested_failure(prompt: str) -> BackendError | None:
-    """Return the error requested by a prompt such as "Fail with a 429.", or None."""
+    """Return the error requested by a prompt like "Fail with a 429", or None."""
     if (match := _FAIL.search(prompt)) is None:
         return None
     how = match["how"].lower()
@@ -68,7 +66,6 @@ def requested_failure(prompt: str) -> BackendError | None:
 
 
 def fails_midway(prompt: str) -> bool:
-    """Return whether a prompt requests an error after part of the answer, as "Fail in the middle." does."""
     match = _FAIL.search(prompt)
     return match is not None and "middle" in match["how"].lower()
 

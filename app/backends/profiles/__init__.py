@@ -1,5 +1,3 @@
-"""The built-in backend profiles, from `profiles.toml`."""
-
 from __future__ import annotations
 
 import tomllib
@@ -12,7 +10,7 @@ INHERITS = "inherits"
 
 
 def load_profile(name: str) -> Profile:
-    """Return a built-in profile, for example `vllm` or `default`; raises `ValueError` for unknown names."""
+    """Return a built-in profile, for example `vllm`; raises `ValueError` for unknown names."""
     if name not in profile_names():
         raise ValueError(f"profile {name!r} not found; available: {', '.join(profile_names())}")
     return _load(name)

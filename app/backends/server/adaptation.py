@@ -1,14 +1,13 @@
 """
-Adapts requests to servers that reject unknown fields: fields named in an error are removed and remembered.
+Remember request fields that a server rejects, and omit them.
 
     adapted = FieldAdaptation(profile.request, CALLER_FIELDS).adapt(body)
-    adapted.body                 # the request to send, without fields that this server is known to reject
-    adapted.drop_fields(error)   # after an error: True if `body` has changed and can be sent again
-    adapted.accepted()           # after success: `adapt` temporarily omits the same fields
+    adapted.body                 # without fields that this server rejected before
+    adapted.drop_fields(error)   # True if `body` changed and can be sent again
+    adapted.accepted()           # the server accepted `body`: remember the dropped fields
 
-Only fields that do not affect the answer, or were not set by the caller, are removed; for other fields the caller gets
-the error. Schema keywords (`schema_keywords`), images (`image_parts`) and later system messages (`system_messages`) are
-treated like fields. A misread error is harmless, because nothing is remembered until the server accepts the request.
+Only fields that do not affect the answer, or were not set by the caller, are dropped. A misread error is harmless,
+because nothing is remembered until the server accepts the request.
 """
 
 from __future__ import annotations
@@ -57,10 +56,10 @@ REMEMBERED = 3600.0  # seconds; the server may be upgraded meanwhile
 _MODELS, _FIELDS = 1000, 50  # remembered models, and fields per model
 _ROUNDS = 6  # errors per request, for servers that report one field at a time
 
-# Optional for the server: missing usage is estimated, responses are stored here, and stop sequences are applied here.
+# Optional: this server estimates missing usage, stores responses and applies stop sequences.
 _SERVER_SET_FIELDS = frozenset({"stream_options", "store", "include", "stop", "stop_sequences"})
 
-# Set by callers without effect on the answer. (This server also prevents parallel calls.)
+# No effect on the answer; this server also prevents parallel calls.
 _HARMLESS = frozenset(
     {
         "metadata",
@@ -69,23 +68,18 @@ _HARMLESS = frozenset(
         "safety_identifier",
         "service_tier",
         "user",
-        "verbosity",  # a preference, omitted by most profiles
+        "verbosity",  # a preference
     }
 )
 
 # Harmless with this default value.
 _NEUTRAL = {"frequency_penalty": 0, "presence_penalty": 0, "tool_choice": "auto"}
 
-# Two names for the same limit.
 _OTHER_NAME = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 
 
 class FieldAdaptation:
-    """
-    The fields rejected by a server, by model.
-
-    `options` are its profile's. `caller_fields` maps fields to the caller's request. `clock` returns seconds.
-    """
+    """A server's rejected fields, by model; `caller_fields` maps its fields to the caller's."""
 
     def __init__(
         self,
@@ -102,7 +96,6 @@ class FieldAdaptation:
         self._models: dict[str, dict[str, float]] = {}  # by model: each omitted field with its expiry time
 
     def caller_field(self, field: str) -> str:
-        """Return the caller's field for a server field, or the closest."""
         names = self._caller_fields
         return names.get(field) or names.get(re.split(r"[.\[]", field, maxsplit=1)[0], field)
 
@@ -112,20 +105,14 @@ class FieldAdaptation:
         descriptions: Mapping[str, str] | None = None,
         preferences: frozenset[str] = frozenset(),
     ) -> AdaptedRequest:
-        """
-        Return the request without fields known to be rejected.
-
-        `descriptions` come from `Question`, `preferences` from `CreateResponse`. Raises `ImagesUndescribed` if a
-        description is missing.
-        """
+        """Omit fields known to be rejected; raises `ImagesUndescribed` if a description is missing."""
         return AdaptedRequest(self, body, self._rejected(str(body.get("model"))), descriptions, preferences)
 
     def undescribed_images(self, body: JSONMapping, descriptions: Mapping[str, str]) -> list[str]:
-        """Return URLs of images without a description, if the model does not accept images."""
+        """Return the image URLs to describe; none if the model accepts images."""
         return undescribed(body, descriptions) if self.refuses_images(str(body.get("model"))) else []
 
     def refuses_images(self, model: str) -> bool:
-        """Return whether a model is known not to accept images, from the profile or an earlier error."""
         return REFUSED_IMAGE in self._rejected(model)
 
     def _rejected(self, model: str) -> dict[str, float]:
@@ -136,7 +123,7 @@ class FieldAdaptation:
         return rejected if self.content.images == "pass" else {**rejected, REFUSED_IMAGE: math.inf}
 
     def may_lack(self, body: JSONMapping, field: str, preferences: frozenset[str] = frozenset()) -> bool:
-        """Return whether a field can be omitted or renamed without changing the request, or is only a preference."""
+        """Return whether the request keeps its meaning if a field is omitted or renamed."""
         if field == REFUSED_IMAGE and self.content.images != "pass":
             return True
         if not self._adapts or field in self._fixed:
@@ -162,11 +149,7 @@ class FieldAdaptation:
 
 
 class AdaptedRequest:
-    """
-    A request as sent.
-
-    `body` is the request without rejected fields; `warnings` has a sentence for each removed field that the caller set.
-    """
+    """`body` is sent; `warnings` has a sentence for each dropped field that the caller set."""
 
     def __init__(
         self,
@@ -181,15 +164,15 @@ class AdaptedRequest:
         self._original = body
         self._rejected = rejected
         self._descriptions = descriptions
-        self._named: list[str] = []  # fields named in errors for this request
+        self._named: list[str] = []  # from errors
         self._rounds = 0
         self.body, self.warnings = self._reduced() if rejected else (body, [])
 
     def drop_fields(self, error: BackendError) -> bool:
         """
-        Remove the fields named in an error; return False if it names none, or one that must stay.
+        Drop the fields named in an error; return False if it names none, or one that must stay.
 
-        Raises `ImagesUndescribed` if images were rejected and need descriptions.
+        Raises `ImagesUndescribed`.
         """
         fields = _refused(error, self.body)
         if not fields or self._rounds == _ROUNDS or not all(map(self._may_drop, fields)):
@@ -200,7 +183,7 @@ class AdaptedRequest:
         return True
 
     def explain(self, error: BackendError) -> BackendError:
-        """Set an error's `param` to the caller's name for the rejected field, if any; return the error."""
+        """Set an error's `param` to the caller's field; return the error."""
         if kept := kept_keyword(error, self.body):
             error.param, sentence = kept
             error.message = f"{error.message} {sentence}"
@@ -212,7 +195,6 @@ class AdaptedRequest:
         return error
 
     def accepted(self) -> None:
-        """Remember the removed fields after the server accepted the request."""
         if learned := [field for field in self._named if field != READABLE]:  # concerns only these items
             self._adaptation.learn(str(self._original.get("model")), learned)
 
@@ -263,7 +245,6 @@ _CHANGED = {
 
 
 def _refused(error: BackendError, body: JSONMapping) -> list[str]:
-    """Return the rejected fields, schema keywords, images or system messages in an error."""
     if refuses_images(error, body):
         return [REFUSED_IMAGE]
     if refuses_later_system(error, body):

@@ -1,4 +1,4 @@
-"""A server's candidate APIs, and which of them it supports."""
+"""The APIs that a server may support."""
 
 from __future__ import annotations
 
@@ -18,15 +18,12 @@ from app.errors import BackendError
 
 logger = logging.getLogger(__name__)
 
-MODEL = "{model}"  # in `transport.path`: the backend's model name
-_ABSENT = frozenset({404, 405, 501})  # statuses from servers without this API
+MODEL = "{model}"  # in `transport.path`
+_ABSENT = frozenset({404, 405, 501})  # statuses for a missing API
 
 
 class Endpoint:
-    """A server's API: its URL, encoding, and rejected fields."""
-
     def __init__(self, base: httpx.URL, profile: Profile) -> None:
-        """`profile` names the API."""
         options = profile.transport
         self.profile = profile
         self.api = APIS[options.api]
@@ -39,21 +36,19 @@ class Endpoint:
         self._url = None if MODEL in self._path else under(base, self._path, profile)
 
     def url(self, model: object) -> httpx.URL:
-        """Return the URL for a model, possibly with its name as a path segment; raises `BackendError`."""
+        """Return the URL for a model; raises `BackendError` for an invalid name."""
         return self._url or model_url(self._base, self._path, model, self.profile)
 
     def sent(self, body: JSONObject) -> JSONObject:
-        """Return the body to send, without the model if only the URL contains it."""
         if self._model_in_body:
             return body
         return {name: value for name, value in body.items() if name != "model"}
 
 
 class Endpoints:
-    """A server's endpoints, best first; missing endpoints are skipped temporarily."""
+    """A server's endpoints, best first; missing ones are skipped temporarily."""
 
     def __init__(self, base: httpx.URL, profile: Profile, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` returns seconds."""
         self._all = [Endpoint(base, each) for each in profiles_by_api(profile)]
         self._clock = clock
         self._first = 0
@@ -64,7 +59,6 @@ class Endpoints:
         return {name: value for endpoint in self._all for name, value in endpoint.codec.headers.items()}
 
     def candidates(self) -> Sequence[Endpoint]:
-        """Return the endpoints to try in order."""
         if not self._first:
             return self._all
         if self._clock() >= self._until:
@@ -76,11 +70,10 @@ class Endpoints:
         return self.candidates()[0] if self._first else self._all[0]
 
     def lacks(self, endpoint: Endpoint, status: int, error: BackendError) -> bool:
-        """Return whether an error means that the server lacks this endpoint but may have the next."""
+        """Return whether the server lacks this endpoint but may have the next."""
         return status in _ABSENT and error.code != ERROR_CLASSES["model"].code and endpoint is not self._all[-1]
 
     def answered(self, endpoint: Endpoint) -> None:
-        """Record the answering endpoint; missing endpoints before it are skipped temporarily."""
         if endpoint is not self.current:
             self._first, self._until = self._all.index(endpoint), self._clock() + REMEMBERED
             missing = ", ".join(each.api.path for each in self._all[: self._first])
@@ -97,7 +90,7 @@ def model_url(base: httpx.URL, path: str, model: object, profile: Profile) -> ht
 
 
 def under(base: httpx.URL, path: str, profile: Profile) -> httpx.URL:
-    """Return the URL for a path below the base URL, with the path's and the profile's query."""
+    """Return a URL below the base URL, with the path's and the profile's query."""
     path, _, query = path.partition("?")
     url = base.copy_with(path=f"{base.path.rstrip('/')}/{path.lstrip('/')}")
     parameters = dict(parse_qsl(query)) | profile.transport.query

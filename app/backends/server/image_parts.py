@@ -1,4 +1,4 @@
-"""Detects models that do not accept images, and replaces images by notes or descriptions."""
+"""Replace images by notes or descriptions for models that do not accept images."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from app.core.request.content import NOTE, NOTE_WARNING, string_or_parts
 from app.core.types import JSONMapping, JSONObject
 from app.errors import BackendError
 
-REFUSED_IMAGE = "messages[].image"  # all images in a request, as a field name
+REFUSED_IMAGE = "messages[].image"  # all images in a request
 IMAGE_WARNING = NOTE_WARNING.format("input_image")
 
 _NOTE = NOTE.format("input_image")
 _TYPES = frozenset({"image_url", "image", "input_image"})  # in chat, Messages and Responses
-# Request lists with possible images, and their text type; Gemini parts have no type.
+# Lists that can contain images, and their text type; Gemini parts have no type.
 _TEXT_TYPES = {"messages": "text", "input": "input_text", "contents": None}
 _KEPT = ("cache_control", "prompt_cache_breakpoint")
 
-# Matches only statements about images in general. Other continuations concern a format, size or position: a model that
-# accepts other images would lose them, and the misreading would go unnoticed.
+# Errors about a format, size or position must not match: the model would lose images that it accepts.
 _IMAGES = r"(?:any |the )?(?:images?|vision|multimodal)(?: content| inputs?| modality| blocks?| parts?)*(?: that you)?"
 _END = r"(?= (?:by|for|in|with|on) (?:this|the )[\w ]{0,12}model| for model| provided|\s*(?:[.,;:!)]|- |$))"
 _REFUSED = re.compile(
@@ -47,7 +46,6 @@ _REFUSED = re.compile(
 
 
 def refuses_images(error: BackendError, body: JSONMapping) -> bool:
-    """Return whether an error concerns the images in a request."""
     asked = error.status in (400, 404) or error.answered == 500  # 404: OpenRouter; 500: llama.cpp and Ollama
     return asked and bool(_REFUSED.search(error.message)) and holds_images(body)
 
@@ -57,13 +55,11 @@ def holds_images(body: JSONMapping) -> bool:
 
 
 def undescribed(body: JSONMapping, descriptions: Mapping[str, str]) -> list[str]:
-    """Return the distinct URLs of images without a description."""
     urls = (url for name in _TEXT_TYPES for message in _list(body.get(name)) for url in _urls(message))
     return [url for url in dict.fromkeys(urls) if url not in descriptions]
 
 
 def with_notes(body: JSONObject, options: ContentOptions, descriptions: Mapping[str, str] | None = None) -> JSONObject:
-    """Replace each image by its description, or by a note."""
     texts = descriptions or {}
     changed = {
         name: [_noted(message, text_type, options, texts) for message in body[name]]
@@ -89,7 +85,6 @@ def _is_image(part: JSONMapping) -> bool:
 
 
 def _inner(part: JSONMapping) -> Iterator[object]:
-    """Yield a message's or part's values that may be or contain images."""
     for name in _CONTENT:
         yield from _list(part.get(name))
     yield part.get(_RESPONSE)
@@ -109,7 +104,6 @@ def _urls(part: object) -> Iterator[str]:
 
 
 def _url(part: JSONMapping) -> str:
-    """Return an image's URL, common to all APIs, so that descriptions apply to all."""
     if inline := part.get("inlineData"):
         return f"data:{inline.get('mimeType')};base64,{inline.get('data')}"
     if file := part.get("fileData"):
@@ -124,7 +118,6 @@ def _url(part: JSONMapping) -> str:
 
 
 def _noted(part: Any, text_type: str | None, options: ContentOptions, texts: Mapping[str, str]) -> Any:
-    """Return a message or part with notes instead of images; unchanged without images."""
     if not _has_image(part):
         return part
     if _is_image(part):
@@ -147,7 +140,6 @@ def _text(part: JSONMapping, texts: Mapping[str, str]) -> str:
 
 
 def _noted_response(response: JSONObject, texts: Mapping[str, str]) -> JSONObject:
-    """Replace the images in a Gemini function response by notes in its output."""
     images = [part for part in response["parts"] if _is_image(part)]
     others = [part for part in response["parts"] if not _is_image(part)]
     output = "\n".join(filter(None, (response["response"].get("output"), *(_text(part, texts) for part in images))))

@@ -1,5 +1,5 @@
 """
-Expiring backend keys, read from a file or from a command's output and renewed.
+Expiring backend keys, read from a file or from a command's output.
 
     source = KeySource(partial(key_from_command, ["gcloud", "auth", "print-access-token"]), lifetime=180)
     key = await source.current()
@@ -21,19 +21,17 @@ from app.errors import BackendError
 
 logger = logging.getLogger(__name__)
 
-_COMMAND_TIMEOUT = 30.0  # command timeout
+_COMMAND_TIMEOUT = 30.0  # seconds
 _RETRY_INTERVAL = 10.0  # seconds between attempts to renew a key
-_MAX_KEY_LENGTH = 16_384  # characters in a key
+_MAX_KEY_LENGTH = 16_384  # characters
 
 
 class KeySource:
-    """A backend's key. Concurrent requests wait for a single read."""
-
     def __init__(
         self, read: Callable[[], Awaitable[str]], lifetime: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`read` returns the key or raises `BackendError`; `lifetime` and `clock` are in seconds."""
-        self.key: str | None = None  # the last key read
+        """`read` returns the key or raises `BackendError`; `lifetime` is in seconds."""
+        self.key: str | None = None
         self._read = read
         self._lifetime = lifetime
         self._clock = clock
@@ -41,7 +39,7 @@ class KeySource:
         self._lock = asyncio.Lock()
 
     async def current(self) -> str:
-        """Return the key, renewed after its lifetime; raises `BackendError` if no key can be read."""
+        """Return the key, read again after its lifetime; raises `BackendError`."""
         if self.key is None or self._clock() >= self._until:
             async with self._lock:
                 if self.key is None or self._clock() >= self._until:
@@ -57,7 +55,6 @@ class KeySource:
         return self.key != refused
 
     async def _read_again(self) -> None:
-        """Read the key. If reading fails, keep the last key, because the server may still accept it."""
         try:
             self.key = _checked(await self._read())
             self._until = self._clock() + self._lifetime
@@ -82,7 +79,6 @@ def _unreadable(reason: str) -> BackendError:
 
 
 async def key_from_file(path: Path) -> str:
-    """Return a file's text; raises `BackendError`."""
     try:
         return await asyncio.to_thread(_text_of, path)
     except (OSError, UnicodeDecodeError) as error:
@@ -115,7 +111,6 @@ async def key_from_command(command: Sequence[str], seconds: float = _COMMAND_TIM
 
 
 def key_source(file: Path | None, command: Sequence[str], lifetime: float) -> KeySource | None:
-    """Return the key source for a file or a command, or None."""
     if file:
         return KeySource(partial(key_from_file, file), lifetime)
     return KeySource(partial(key_from_command, command), lifetime) if command else None

@@ -1,5 +1,3 @@
-"""Finds model servers on this machine by their default ports."""
-
 from __future__ import annotations
 
 import asyncio
@@ -10,20 +8,18 @@ if TYPE_CHECKING:
 
 PORTS = {"Ollama": 11434, "vLLM": 8000, "llama.cpp": 8080, "LM Studio": 1234}
 _OWNERS = {"vllm": "vLLM", "llamacpp": "llama.cpp", "sglang": "SGLang"}  # `owned_by` of models, by server
-_TIMEOUT = 0.7  # seconds; a running local server answers at once
+_TIMEOUT = 0.7  # seconds
 _MAX_MODELS = 20
 
 
 class LocalServer(NamedTuple):
-    """A model server and its first model ids."""
-
     name: str
     url: str
     models: list[str]
 
 
 async def find_local_servers(own_port: int, ports: dict[str, int] | None = None) -> list[LocalServer]:
-    """Return servers that list models at known default ports, except this server."""
+    """List the model servers at default ports on this machine, except this server."""
     import httpx  # slow import, only on first use
 
     candidates = [(name, port) for name, port in (ports or PORTS).items() if port != own_port]

@@ -1,5 +1,3 @@
-"""Retries of a failed request at the same server: conditions, number, delay."""
-
 from __future__ import annotations
 
 import asyncio
@@ -17,7 +15,7 @@ _BACKOFF, _BACKOFF_LIMIT = 0.5, 8.0  # seconds
 
 
 class BackendRefusal(Exception):
-    """The backend did not accept a request: the caller's `error`, and the HTTP status (0 without a response)."""
+    """A rejected request: the caller's `error`, and the HTTP status (0 without a response)."""
 
     def __init__(self, error: BackendError, *, status: int = 0) -> None:
         super().__init__(error.message)
@@ -26,17 +24,16 @@ class BackendRefusal(Exception):
 
 
 class Retries:
-    """Counts a request's retries after any failure: status, event or connection."""
+    """A request's retries at one server."""
 
     def __init__(self, server: str, limit: int, attempts: Attempts) -> None:
-        """`server` is the name for the log; `attempts` records each retry."""
         self._server = server
         self._limit = limit
         self._attempt = 0
         self._attempts = attempts
 
     async def wait(self, error: BackendError, cause: BaseException | None = None) -> bool:
-        """Back off and return True, or return False if the request must not be sent again."""
+        """Back off and return True; return False if the request must not be sent again."""
         seconds = self._delay(error) if error.retryable and self._attempt < self._limit else None
         if seconds is None:
             return False

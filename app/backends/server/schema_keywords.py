@@ -1,9 +1,8 @@
 """
-Finds schema keywords that a server rejects in tool parameters, and removes them.
+Find schema keywords that a server rejects in tool parameters, and remove them.
 
 Only keywords that narrow or annotate a value are removed, because the client validates the arguments anyway. They stay
-in strict tools and in text formats, where the caller relies on the server for enforcement. A rejected schema form with
-an equivalent form is rewritten, even in strict tools.
+in strict tools and text formats, which the server enforces.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ _REMOVABLE = (
 )
 _ANY = "|".join(map(re.escape, _REMOVABLE))
 
-# Words in schema errors, and keywords in them: quoted, at the end of a path, or after the word "keyword".
+# Keywords in schema errors: quoted, at the end of a path, or after the word "keyword".
 _ABOUT_SCHEMAS = re.compile(r"schema|grammar|keyword|parameters|function_declarations", re.IGNORECASE)
 _NAMED = re.compile(
     rf"""(?:(?<!properties[./\[])(?<!text\.)(?<=['"`./])|(?<=keyword ))({_ANY})(?=['"`:\s]|[.,](?:\s|$)|$)"""
 )
 
-# Keywords for errors that name none. A row's keywords are removed together, then the next row is tried.
+# Keywords for errors that name none; the rows are tried in order.
 _GRAMMAR = r"failed to parse grammar|failed to (?:compile|convert)[^.]{0,40} grammar|JSON schema conversion failed"
 _UNNAMED = (
     (r"Pattern must (?:start|end)|pattern syntax|Unbalanced \w+|in curly brackets", ("pattern",)),  # llama.cpp
@@ -53,7 +52,6 @@ _UNNAMED = (
 
 
 def refused_keywords(error: BackendError, body: JSONMapping) -> list[str]:
-    """Return the keywords to remove from tool parameters, with the prefix `PARAMETERS`."""
     if _REFUSED_FORM.search(error.message) and error.status == 400:
         return [f"{PARAMETERS}{_FORM}"] if _rewritten(body) != body else []
     schemas = [*_schemas(body)] if (groups := [*_groups(error)]) else []
@@ -67,7 +65,7 @@ def refused_keywords(error: BackendError, body: JSONMapping) -> list[str]:
 
 
 def kept_keyword(error: BackendError, body: JSONMapping) -> tuple[str, str] | None:
-    """Return the caller's field with a rejected keyword that must stay, and a sentence about it; None otherwise."""
+    """Return the caller's field with a rejected keyword that must stay, and a sentence about it."""
     schemas = [*_schemas(body)] if (groups := [*_groups(error)]) else []
     for group in groups:
         if kept := _kept(group, schemas):
@@ -80,7 +78,7 @@ def kept_keyword(error: BackendError, body: JSONMapping) -> tuple[str, str] | No
 
 
 def without_keywords(body: JSONObject, keywords: Sequence[str]) -> tuple[JSONObject, list[str]]:
-    """Remove keywords from non-strict tools' parameters; return the request and the removed keywords."""
+    """Remove keywords from non-strict tools; return the request and the removed keywords."""
     if _FORM in keywords:
         body = _rewritten(body)
     lenient = [schema.value for schema in _schemas(body) if schema.lenient] if keywords else []
@@ -91,12 +89,10 @@ def without_keywords(body: JSONObject, keywords: Sequence[str]) -> tuple[JSONObj
 
 
 def _rewritten(body: JSONMapping) -> JSONObject:
-    """Rewrite tool schemas to equivalent schemas in Moonshot's form."""
     return {**body, "tools": [_changed(tool, mfjs) for tool in body["tools"]]} if body.get("tools") else {**body}
 
 
 def _changed(tool: JSONObject, change: Callable[[object], object]) -> JSONObject:
-    """Return a tool with changed function schemas."""
     function = tool.get("function", tool)
     if tool.get("type", "function") != "function":
         return tool
@@ -138,7 +134,6 @@ def _schemas(body: JSONMapping) -> Iterator[_Schema]:
 
 
 def _groups(error: BackendError) -> Iterator[tuple[str, ...]]:
-    """Yield keywords that an error may refer to, most probable first."""
     if error.status != 400 and error.answered != 500:
         return
     if _ABOUT_SCHEMAS.search(error.message) and (named := _NAMED.findall(error.message)):

@@ -1,8 +1,7 @@
 """
-Detects chat templates that accept only one system message, at the start, and moves the others.
+Chat templates that accept a system message only at the start: Qwen since 3.5, and others.
 
-Templates since Qwen 3.5 and several others reject a second system message. Agents such as Claude Code send system
-messages within the conversation.
+Agents such as Claude Code send system messages within the conversation.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ _REFUSED = re.compile(
 
 
 def refuses_later_system(error: BackendError, body: JSONMapping) -> bool:
-    """Return whether an error concerns the position or number of system messages in a chat request."""
     asked = error.status in (400, 422) or error.answered == 500  # 500: llama.cpp and Ollama
     return asked and bool(_REFUSED.search(error.message)) and has_later_system(body)
 
@@ -37,11 +35,7 @@ def has_later_system(body: JSONMapping) -> bool:
 
 
 def with_system_first(body: JSONObject) -> JSONObject:
-    """
-    Return a chat request with a single system message, at the start.
-
-    System messages at the start are merged; later ones become notes in the user's turn, in place.
-    """
+    """Merge system messages at the start; later ones become notes in the user's turn."""
     messages = _messages(body)
     lead = list(takewhile(_is_system, messages))
     rest = [

@@ -1,5 +1,3 @@
-"""The Chat Completions API; `app.core.request` encodes its requests."""
-
 from __future__ import annotations
 
 from app.backends.apis import Codec

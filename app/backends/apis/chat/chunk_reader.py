@@ -1,9 +1,4 @@
-"""
-Reads Chat Completions chunks into deltas.
-
-Servers put reasoning, usage, sources and calls in different fields, and spell indexes and finish reasons differently.
-Profile options cover differences that cannot be detected.
-"""
+"""Read Chat Completions chunks into deltas. Profile options cover differences that cannot be detected."""
 
 from __future__ import annotations
 
@@ -36,7 +31,7 @@ from app.core.types.deltas import (
     UsageReported,
 )
 
-# Raw reasoning fields: DeepSeek, llama.cpp and SGLang; vLLM, Ollama and OpenRouter; Copilot.
+# DeepSeek, llama.cpp and SGLang; vLLM, Ollama and OpenRouter; Copilot.
 REASONING_FIELDS = (REASONING_CONTENT, "reasoning", "reasoning_text")
 
 _FINISH_REASONS = {
@@ -72,7 +67,7 @@ _FINISH_REASONS = {
 _NO_REASON = "null"  # KoboldCpp sends it in every chunk
 
 _FIRST = (0, None, "0")  # spellings of index 0
-# Delta fields other than the text and the profile's reasoning fields.
+# Delta fields other than text and reasoning.
 _BESIDE_TEXT = frozenset({*FRAGMENTS, "reasoning_opaque", "refusal", "annotations", "tool_calls", "function_call"})
 _UNUSUAL_FIELDS = frozenset({"error", "x_groq", "citations", "search_results"})  # in a chunk
 
@@ -81,13 +76,13 @@ class ChunkReader:
     def __init__(self, options: ResponseOptions) -> None:
         self._options = options
         self._beside_text = _BESIDE_TEXT.union(options.reasoning_fields)
-        self.finished = False  # whether any chunk had a finish reason
+        self.finished = False
         self._usage: JSONObject | None = None
-        self._has_output = False  # whether a delta had more than the role
-        self._has_call = False  # whether `tool_calls` had a call
-        self._legacy_call = False  # calls are in `function_call`
+        self._has_output = False  # not only a role
+        self._has_call = False  # in `tool_calls`
+        self._legacy_call = False  # in `function_call`
         self._cited: set[str] = set()
-        self._metadata: tuple[object, ...] | None = None  # id, model and service tier, as last reported
+        self._metadata: tuple[object, ...] | None = None  # id, model, service tier
 
     def read(self, chunk: RawEvent) -> list[Delta]:
         deltas: list[Delta] = []
@@ -107,8 +102,6 @@ class ChunkReader:
         if ("citations" in chunk or "search_results" in chunk) and (sources := [*self._sources(chunk)]):
             deltas.append(SourcesCited(sources))
         return deltas
-
-    # Repeated chunks.
 
     def find_text(self, chunk: RawEvent) -> tuple[str, ReadTexts] | None:
         """Return the text field and its reader if the chunk contains nothing else; see `PatternMatcher`."""
@@ -134,14 +127,12 @@ class ChunkReader:
             return field, partial(ReasoningDelta, field=_sent_back(field))
         return (field, TextDelta) if field == "content" else None
 
-    # Chunk fields.
-
     def _choices(self, chunk: RawEvent) -> list[JSONObject]:
         """
         Return the choices to read.
 
-        TGI counts tokens in the index, Copilot splits an answer over two choices, and other gateways may send several
-        unrequested choices.
+        TGI counts tokens in the index, Copilot splits an answer over two choices, other gateways may send extra
+        choices.
         """
         choices, which = chunk.get("choices"), self._options.choice_index
         if not choices or not isinstance(choices, list):
@@ -155,7 +146,7 @@ class ChunkReader:
 
     def _count(self, chunk: RawEvent, choices: list[JSONObject]) -> JSONObject | None:
         """
-        Return the usage so far, with the last value for each count; None if the chunk has none.
+        Return the usage so far, with the last value of each count; None if the chunk has none.
 
         Gateways to Claude send input counts first and output counts last, with zeros for the other; some end with a
         chunk of zeros. Groq reports usage in `x_groq`, Moonshot in the choice.
@@ -172,7 +163,7 @@ class ChunkReader:
         return normal_usage(self._usage) if self._usage else None
 
     def _sources(self, chunk: RawEvent) -> Iterator[CitedSource]:
-        """Yield new sources: Perplexity lists all sources in every chunk, xAI in the last."""
+        """Yield new sources: Perplexity lists all in every chunk, xAI in the last."""
         for source in _cited(chunk.get("citations"), chunk.get("search_results")):
             if source["url"] not in self._cited:
                 self._cited.add(source["url"])
@@ -181,7 +172,7 @@ class ChunkReader:
     def _delta_of(self, choice: JSONObject) -> JSONObject:
         delta = choice.get("delta")
         if not delta and not self._has_output and "message" in choice:
-            delta = choice.get("message")  # the whole message; MiniMax repeats it at the end of a stream
+            delta = choice.get("message")  # MiniMax repeats the message at the end of a stream
         if not delta or not isinstance(delta, dict) or not (delta.get("content") or _has_fields(delta)):
             return {}
         self._has_output = True
@@ -221,7 +212,7 @@ class ChunkReader:
         yield from self._calls(delta)
 
     def _reasoning(self, delta: JSONObject) -> Iterator[Delta]:
-        """Yield a delta's reasoning; gateways repeat it under several names."""
+        """Yield a delta's reasoning once; gateways repeat it under several names."""
         fields = ((name, delta.get(name)) for name in self._options.reasoning_fields)
         field, text = next(((name, text) for name, text in fields if text and isinstance(text, str)), ("", ""))
         if text:
@@ -233,7 +224,7 @@ class ChunkReader:
                     yield ReasoningDelta(texts)
                     texts = []
                 yield ReasoningDelta(texts, name, fragments, joiner)
-        if opaque := delta.get("reasoning_opaque"):  # Copilot's encrypted copy of the reasoning
+        if opaque := delta.get("reasoning_opaque"):  # Copilot's encrypted copy
             yield ProviderFields({"reasoning_opaque": opaque})
 
     def _calls(self, delta: JSONObject) -> Iterable[ToolCallDelta]:
@@ -248,18 +239,17 @@ class ChunkReader:
 
 
 def _stop_sequence(choice: JSONMapping) -> str | None:
-    """Return the stop sequence that ended the text. vLLM and SGLang report it, or a token id."""
+    """vLLM and SGLang report the stop sequence, or a token id."""
     named = choice.get("stop_reason", choice.get("matched_stop"))
     return named if isinstance(named, str) else None
 
 
 def _sent_back(field: str) -> str:
-    """Return the field for sending reasoning received in `field` back to the server."""
     return field if field in REASONING_FIELDS else REASONING_CONTENT
 
 
 def _has_fields(delta: JSONObject) -> bool:
-    """Return whether a delta has more than the role. `_content` also yields text for 0 and for an empty object."""
+    """Return whether a delta has more than the role; `_content` also yields 0 and empty objects."""
     has_any = any(value for name, value in delta.items() if name != "role")
     return has_any or type(delta.get("content")) in (int, float, dict)
 
@@ -268,7 +258,7 @@ _PARTS = frozenset({"text", "output_text", "thinking", "reasoning", "reference",
 
 
 def _content(content: object, choice: JSONObject) -> Iterator[Delta]:
-    """Yield deltas from non-string content: Mistral and Databricks send reasoning as parts."""
+    """Mistral and Databricks send reasoning as parts."""
     if content is None or isinstance(content, bool):
         return
     if isinstance(content, int | float) or (isinstance(content, dict) and str(content.get("type")) not in _PARTS):
@@ -297,7 +287,7 @@ def _part_text(part: object) -> tuple[str, str]:
 
 
 def _are_arguments(calls: object) -> bool:
-    """Return whether a delta's `tool_calls` contains only a fragment of a call's arguments."""
+    """Return whether `tool_calls` has only a fragment of arguments."""
     if type(calls) is not list or len(calls) != 1 or type(call := calls[0]) is not dict:
         return False
     if call.get("id") or "extra_content" in call or type(call.get("index", 0)) is not int:
@@ -313,14 +303,14 @@ def _call(fragment: JSONObject) -> ToolCallDelta:
     if not isinstance(function, dict):
         function = fragment  # Workers AI puts name and arguments at the top level
     arguments = _arguments(function.get("arguments"))
-    # Gemini's signature for the reasoning before the call.
+    # Gemini's signature for reasoning before the call.
     extra = {"extra_content": fragment["extra_content"]} if fragment.get("extra_content") else None
     call_id, name = _text(fragment.get("id")), _text(function.get("name"))
     return ToolCallDelta(_index(fragment.get("index")), call_id, name, [arguments] if arguments else [], extra)
 
 
 def _index(value: object) -> int | None:
-    """Return an index; some servers send a string or a float."""
+    """Some servers send a string or a float."""
     if isinstance(value, int):
         return value
     if isinstance(value, str):
@@ -340,9 +330,9 @@ def _arguments(value: object) -> str:
 
 def _cited(citations: object, results: object) -> Iterator[CitedSource]:
     """
-    Yield the sources listed with an answer: URLs, or objects with a `url`.
+    Yield the listed sources: URLs, or objects with a `url`.
 
-    `results` are Perplexity's `search_results`, which contain titles and replace `citations`.
+    `results` are Perplexity's `search_results`, which add titles.
     """
     by_url = {result["url"]: result for result in json_objects(results) if isinstance(result.get("url"), str)}
     for entry in citations if isinstance(citations, list) and citations else by_url.values():
@@ -361,7 +351,7 @@ def _logprobs(choice: JSONObject) -> list[JSONObject] | None:
 
 
 def _listed(logprobs: dict[str, object]) -> list[JSONObject]:
-    """Return logprobs from parallel lists: Together uses this legacy completions form."""
+    """Together lists logprobs in the form of legacy completions."""
     tokens, values, tops = (logprobs.get(name) for name in ("tokens", "token_logprobs", "top_logprobs"))
     if not (isinstance(tokens, list) and isinstance(values, list)):
         return []

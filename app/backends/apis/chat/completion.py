@@ -1,5 +1,3 @@
-"""Complete Chat Completions answers to streaming requests."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -13,7 +11,7 @@ from app.errors import BackendError
 
 
 def completion_chunks(values: list[JSONObject]) -> list[RawEvent]:
-    """Return a completion as a chunk with the message as `delta`, then `END`; raises `BackendError`."""
+    """Convert a completion to a chunk and `END`; raises `BackendError`."""
     chunks = [_as_chunk(value) for value in values]
     if not any(chunk.get("choices") for chunk in chunks):
         raise next(filter(None, map(error_in_chunk, chunks)), None) or BackendError(NO_ANSWER)

@@ -1,5 +1,3 @@
-"""Decodes Chat Completions bodies into deltas: see `AnswerDecoder`."""
-
 from __future__ import annotations
 
 from app.backends.apis.api_decoder import APIDecoder
@@ -16,7 +14,7 @@ from app.core.stream.answer import ErrorIn
 from app.core.types.deltas import AnswerMetadata, Delta, Finished, SourcesCited, UsageReported
 from app.errors import BackendError
 
-# The fields of a chunk with usage only.
+# A chunk with usage only.
 _USAGE_CHUNK = frozenset({"id", "object", "created", "model", "choices", "usage", "service_tier", "system_fingerprint"})
 _NO_OUTPUT = (AnswerMetadata, UsageReported, SourcesCited)
 
@@ -50,7 +48,7 @@ class ChatDecoder(APIDecoder):
         return deltas
 
     def _note(self, deltas: list[Delta]) -> None:
-        """Record whether a chunk has a finish reason, or output after a finish reason."""
+        """Record a finish reason, and output after it."""
         finished = False
         for delta in deltas:
             if isinstance(delta, Finished):

@@ -1,8 +1,4 @@
-"""
-Counts prompt tokens with vLLM's and llama.cpp's endpoints.
-
-The first request determines the working method for all later requests.
-"""
+"""Prompt tokens from vLLM's and llama.cpp's endpoints; the first working method is used from then on."""
 
 from __future__ import annotations
 
@@ -20,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class CountingMethod(NamedTuple):
-    path: str  # from the server's root, above `/v1`
+    path: str  # above `/v1`
     build: Callable[[JSONMapping], JSONObject]
-    read: Callable[[object], object]  # from the response
-    then: CountingMethod | None = None  # the next request, built from the value read
+    read: Callable[[object], object]
+    then: CountingMethod | None = None  # a second request, built from the value read
 
 
 def _prompt(body: JSONMapping) -> JSONObject:
@@ -51,7 +47,7 @@ _TEMPLATED = CountingMethod(
 )
 _TOKENIZED = CountingMethod("tokenize", lambda body: {**_prompt(body), "add_generation_prompt": True}, _field("count"))
 
-# By profile. Unknown servers are tried with all; servers with other profiles do not count tokens.
+# By profile; other profiles' servers do not count tokens.
 COUNTING_METHODS = {
     "vllm": (_TOKENIZED,),
     "llama.cpp": (_COUNTED, _TEMPLATED),  # older versions have only the second

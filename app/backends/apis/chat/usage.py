@@ -1,5 +1,3 @@
-"""Normalizes usage: fields and sums differ between servers."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -7,7 +5,7 @@ from collections.abc import Mapping
 from app.core.types import JSONMapping, JSONObject
 from app.core.usage import chunk_usage, cost_in_nanos, is_token_count, reported_count, token_count, token_counts
 
-_PLAIN = {"prompt_tokens", "completion_tokens", "total_tokens"}  # the only fields from vLLM and llama.cpp
+_PLAIN = {"prompt_tokens", "completion_tokens", "total_tokens"}  # all that vLLM and llama.cpp send
 _COUNTS = ("prompt_tokens", "input_tokens", "completion_tokens", "output_tokens")
 _CACHED = ("prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens")  # outside the details
 _WRITTEN = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")  # in the details
@@ -15,10 +13,9 @@ _WRITTEN = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input
 
 def normal_usage(usage: JSONMapping) -> JSONObject | None:
     """
-    Return usage in OpenAI's form; None if the server reported no counts.
+    Return usage in OpenAI's form; None without counts.
 
-    `prompt_tokens` includes all input, with cached tokens; `completion_tokens` includes all output, with reasoning
-    tokens.
+    `prompt_tokens` includes cached tokens; `completion_tokens` includes reasoning tokens.
     """
     counts = token_counts(usage)
     if (
@@ -32,13 +29,13 @@ def normal_usage(usage: JSONMapping) -> JSONObject | None:
     completion_tokens = token_count(counts.get("completion_tokens"), counts.get("output_tokens"))
     prompt = _details(usage, "prompt_tokens_details", "input_tokens_details")
     completion = _details(usage, "completion_tokens_details", "output_tokens_details")
-    # DeepSeek, Moonshot and gateways to Claude report cached tokens outside the details; SGLang reasoning tokens.
+    # Outside the details: DeepSeek, Moonshot and gateways to Claude (cached tokens), SGLang (reasoning tokens).
     cached = token_count(prompt.get("cached_tokens"), *map(counts.get, _CACHED))
     written = token_count(*map(prompt.get, _WRITTEN), counts.get("cache_creation_input_tokens"))
     reasoning = reported_count(completion.get("reasoning_tokens"), counts.get("reasoning_tokens"))
     total = counts.get("total_tokens", 0)
     missing = total - prompt_tokens - completion_tokens
-    # OpenAI counts reasoning as output. xAI and Gemini do not, and Gemini does not report it. Claude does not count
+    # OpenAI counts reasoning as output; xAI and Gemini do not, and Gemini does not report it. Claude does not count
     # cached tokens as input. If both explain the missing tokens, the field names decide.
     if missing > 0 and missing in (cached, cached + written) and (missing != reasoning or _names_claude(counts)):
         prompt_tokens += missing
@@ -56,7 +53,7 @@ _TICKS = 10**10  # per dollar, at xAI
 
 
 def reported_cost(usage: JSONMapping) -> int | None:
-    """Return the server's reported cost in nano-dollars; None if it reports none."""
+    """Return the reported cost in nano-dollars, or None."""
     cost = usage.get("cost")  # OpenRouter, LiteLLM, Vercel's gateway and others
     if isinstance(cost, Mapping):
         cost = cost.get("total_cost")  # Perplexity

@@ -1,8 +1,4 @@
-"""
-Delta filters, enabled by profile options.
-
-Filters work for every API and may hold text back.
-"""
+"""Delta filters, enabled by profile options. Filters may hold text back."""
 
 from __future__ import annotations
 
@@ -32,7 +28,6 @@ class Filter:
         return [changed for delta in deltas for changed in self._change(delta)]
 
     def end(self) -> list[Delta]:
-        """Flush held deltas at the answer's end."""
         return []
 
     def _change(self, delta: Delta) -> list[Delta]:
@@ -40,18 +35,18 @@ class Filter:
 
 
 def filters(profile: Profile, request: JSONMapping) -> list[Filter]:
-    """Return the filters for an answer, in order of application; `request` is the request body."""
+    """Return the filters for an answer, in order; `request` is the request body."""
     options = profile.response
     return [build(options, request) for needed, build in _FILTERS if needed(options)]
 
 
 class CumulativeDeltaFilter(Filter):
-    """`cumulative`: removes the earlier text from fields that repeat it in every delta."""
+    """`cumulative`: removes earlier text from fields that repeat it in every delta."""
 
     def __init__(self, fields: list[str]) -> None:
         self._fields = set(fields)
         self._seen: dict[object, str] = {}
-        self._calls: dict[object, str] = {}  # call id at each index
+        self._calls: dict[object, str] = {}  # call id by index
 
     def _change(self, delta: Delta) -> list[Delta]:
         if isinstance(delta, TextDelta) and "content" in self._fields:
@@ -136,7 +131,7 @@ class TextToolCallFilter(Filter):
         return [*map(_delta, self._parser.end())]
 
     def _change(self, delta: Delta) -> list[Delta]:
-        if isinstance(delta, ToolCallDelta):  # the server has a parser for calls
+        if isinstance(delta, ToolCallDelta):  # the server parses calls itself
             return [*self.end(), delta]
         if not isinstance(delta, TextDelta):
             return [delta]
@@ -148,7 +143,7 @@ class TextToolCallFilter(Filter):
 
 
 def _declared(tools: object) -> Iterator[tuple[str, JSONMapping]]:
-    """Yield each function's name and parameters in a request; operators may add tools in any form."""
+    """Yield each function's name and parameters; operators can add tools in any form."""
     for tool in json_list(tools):
         function = tool.get("function", tool) if isinstance(tool, Mapping) else None
         if isinstance(function, Mapping) and isinstance(name := function.get("name"), str):
@@ -165,11 +160,11 @@ def _delta(piece: Piece) -> Delta:
 
 
 class BlankTextFilter(Filter):
-    """`whitespace_only_content: drop`: drops white space between reasoning and calls, which would become a message."""
+    """`whitespace_only_content: drop`: drops blank text between reasoning and calls, which would become a message."""
 
     def __init__(self) -> None:
-        self._open = False  # whether a message with text is open
-        self._held = ""  # white space that text may follow
+        self._open = False
+        self._held = ""  # white space, if text follows
 
     def _change(self, delta: Delta) -> list[Delta]:
         if isinstance(delta, ReasoningDelta | ToolCallDelta):

@@ -1,8 +1,7 @@
 """
-Parses tool calls in a model's text, between the delimiters of its chat template.
+Parse tool calls in a model's text, for servers without a parser for its chat template.
 
-For servers without a parser for this model. Text between delimiters becomes calls only if all of it can be parsed and
-it names a declared function; everything else stays text.
+Text between delimiters becomes calls only if all of it can be parsed and it names a declared function.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ Schema: TypeAlias = JSONMapping
 
 
 class TextToolCall(NamedTuple):
-    """A call as written by the model, sometimes with an id."""
-
     name: str
     arguments: str | dict[str, str]  # JSON, or text by argument name, to be converted by the schema
     id: str | None = None
@@ -36,19 +33,15 @@ Piece: TypeAlias = str | TextReasoning | TextToolCall
 
 
 class TextToolCallParser:
-    """
-    Parses the calls in a text, fed piece by piece.
-
-    `functions` contains the request's parameter schemas by function name.
-    """
+    """`functions` contains the request's parameter schemas by name."""
 
     def __init__(self, functions: Mapping[str, Schema]) -> None:
         self._functions = functions
-        self._held = ""  # end of the text, possibly the start of a delimiter
-        self._delimiter: _Delimiter | None = None  # the open delimiter
-        self._body: list[str] = []  # text after the open delimiter
-        self._blanks = ""  # white space before the delimiter, dropped with it
-        self._after_call = False  # whether only white space followed the last call
+        self._held = ""  # possibly the start of a delimiter
+        self._delimiter: _Delimiter | None = None
+        self._body: list[str] = []
+        self._blanks = ""  # dropped with the delimiter
+        self._after_call = False  # only white space followed the last call
 
     def feed(self, text: str) -> list[Piece]:
         """Return the pieces that are final after this text."""
@@ -59,11 +52,10 @@ class TextToolCallParser:
         return pieces
 
     def end(self) -> list[Piece]:
-        """Return the held text at the end."""
         pieces: list[Piece] = []
         held, self._held = self._held, ""
         if self._delimiter:
-            self._take(self._delimiter, held, "", pieces)  # servers stop at the last delimiter and may omit it
+            self._take(self._delimiter, held, "", pieces)  # servers may omit the last delimiter
         elif held and not (self._after_call and held.isspace()):
             pieces.append(held)
         return pieces
@@ -98,7 +90,7 @@ class TextToolCallParser:
         return ""
 
     def _take(self, delimiter: _Delimiter, last: str, close: str, pieces: list[Piece]) -> None:
-        """Append the call between delimiters. If parsing fails, append the text including delimiters."""
+        """Append the call, or the text with its delimiters if parsing fails."""
         body = "".join([*self._body, last])
         self._delimiter, self._body = None, []
         parsed = [self._validated(piece) for piece in delimiter.read(body)]
@@ -110,7 +102,7 @@ class TextToolCallParser:
             self._after_call = False
 
     def _validated(self, piece: Piece) -> Piece | None:
-        """Return a call with JSON arguments; None if the function is unknown or the arguments are invalid."""
+        """Return a call with JSON arguments; None if its function is unknown or its arguments are invalid."""
         if not isinstance(piece, TextToolCall):
             return piece
         if piece.name not in self._functions:
@@ -147,11 +139,11 @@ def _value(text: str, schema: object) -> object:
         return text
 
 
-# Parsers for the text between delimiters. They yield nothing if they cannot parse it.
+# The parsers yield nothing if the text is invalid.
 
 
 def _json(body: str) -> Iterator[Piece]:
-    """Hermes, Qwen, Llama, Phi: `{"name": "f", "arguments": {...}}`, one or several, or a list of them."""
+    """Hermes, Qwen, Llama, Phi: `{"name": "f", "arguments": {...}}`, one or several, or a list."""
     values, at, decoder = list[Any](), 0, json.JSONDecoder()
     body = body.strip()
     try:
@@ -191,12 +183,12 @@ _ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>
 
 
 def _tool_call(body: str) -> Iterator[Piece]:
-    """`<tool_call>` is followed by a different format for each model."""
+    """The format after `<tool_call>` depends on the model."""
     if body.lstrip()[:1] in ("{", "["):
         yield from _json(body)
     elif body.lstrip().startswith("<function="):
         yield from _function(body)
-    elif match := _GLM.fullmatch(body):  # function name, then keys and values
+    elif match := _GLM.fullmatch(body):  # name, then keys and values
         arguments = [*_following(_ARGUMENT, match[2] or "")]
         if arguments or not match[2]:
             yield TextToolCall(match[1], {argument[1].strip(): argument[2] for argument in arguments})
@@ -206,7 +198,7 @@ _MISTRAL = re.compile(r"\s*([\w.-]+)(?:\[CALL_ID\](\w+))?(?:\[ARGS\])?\s*(?=\{)"
 
 
 def _mistral(body: str) -> Iterator[Piece]:
-    """A list of objects; newer models write `f[ARGS]{...}`, each call after its own delimiter."""
+    """A list of objects; newer models write `f[ARGS]{...}`, each after its own delimiter."""
     for call in body.split("[TOOL_CALLS]"):
         if match := _MISTRAL.match(call):
             yield TextToolCall(match[1], call[match.end() :].strip(), match[2])
@@ -250,11 +242,11 @@ def _xtml(body: str) -> Iterator[Piece]:
 
 
 _DSML = "\uff5cDSML\uff5c"
-_MINIMAX = "]<]minimax[>["  # M3 writes it before each tag
+_MINIMAX = "]<]minimax[>["  # before each tag of M3
 
 
 def _special(name: str) -> str:
-    return f"<\uff5c{name.replace(' ', chr(0x2581))}\uff5c>"  # with characters that users do not type
+    return f"<\uff5c{name.replace(' ', chr(0x2581))}\uff5c>"  # characters that users do not type
 
 
 _DEEPSEEK = re.compile(
@@ -277,13 +269,13 @@ _ELEMENT = re.compile(r"\s*<([\w.-]+)>()(.*?)</\1>\s*", re.DOTALL)
 
 
 def _invoke(body: str) -> Iterator[Piece]:
-    """MiniMax and, with a special token in tags, DeepSeek from V3.2 on: `<invoke name="f">` and parameters."""
+    """MiniMax, and DeepSeek since V3.2 with a special token in tags: `<invoke name="f">` and parameters."""
     for match in _following(_INVOKE, body.replace(_DSML, "").replace(_MINIMAX, "")):
         inner = match[2].strip()
         parameters = [*_following(_NAMED, inner)] or [*_following(_ELEMENT, inner)]
         if inner and not parameters:
             continue
-        if parameters and all(each[2] for each in parameters):  # the call states which arguments are strings
+        if parameters and all(each[2] for each in parameters):  # strings are marked
             arguments = {each[1]: each[3] if each[2] == "true" else _value(each[3], None) for each in parameters}
             yield TextToolCall(match[1], json.dumps(arguments, ensure_ascii=False))
         else:
@@ -311,7 +303,7 @@ _RECIPIENT = re.compile(r"[^<]*\bto=functions\.([\w-]+)")
 
 
 def _commentary(body: str) -> Iterator[Piece]:
-    """gpt-oss: ` to=functions.f <|constrain|>json<|message|>{...}`. Without a recipient, text for the user."""
+    """gpt-oss: ` to=functions.f <|constrain|>json<|message|>{...}`; text for the user without a recipient."""
     head, _, content = body.partition("<|message|>")
     content, _, _ = content.partition("<|end|>")
     match = _RECIPIENT.match(head)
@@ -323,7 +315,7 @@ def _thought(body: str) -> Iterator[Piece]:
 
 
 def _following(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-    """Yield consecutive matches that cover the whole text; nothing if other text remains."""
+    """Yield consecutive matches that cover the whole text, or nothing."""
     matches, at = list[re.Match[str]](), 0
     while at < len(text):
         if not (match := pattern.match(text, at)):
@@ -364,7 +356,7 @@ _DELIMITERS = {
         ("<|channel|>commentary", "<|call|>", _commentary),
     )
 }
-# Message delimiters from gpt-oss and Kimi K3, dropped.
+# gpt-oss and Kimi K3.
 _DROPPED = (
     *("<|start|>assistant", "<|channel|>final<|message|>", "<|return|>"),
     *("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|end_of_msg|>"),

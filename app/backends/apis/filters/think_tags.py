@@ -1,9 +1,3 @@
-"""
-Separates reasoning between tags, for example `<think>` and `</think>`, from a text that arrives in pieces.
-
-Only tags at the start count; later tags are part of the text.
-"""
-
 from __future__ import annotations
 
 from enum import Enum, auto
@@ -13,23 +7,23 @@ Parts: TypeAlias = tuple[str, str]  # reasoning, and the text after it
 
 
 class _State(Enum):
-    UNDECIDED = auto()  # only white space or the start of a tag so far
-    INSIDE = auto()  # after an opening tag
-    OUTSIDE = auto()  # after a closing tag, or in text without tags
-    REPEATED = auto()  # after reasoning in a separate field; the text may repeat it
+    UNDECIDED = auto()  # only white space or the start of a tag
+    INSIDE = auto()
+    OUTSIDE = auto()  # after a closing tag, or without tags
+    REPEATED = auto()  # after reasoning in a separate field, which the text may repeat
 
 
 class Splitter:
     """
-    Splits a text, fed piece by piece.
+    Separates reasoning between tags, for example `<think>`, at the start of a text fed in pieces.
 
-    With `implicit`, the opening tag is in the prompt, so the text starts with reasoning. If the server also sends
-    reasoning in a separate field (`structured`), tags stay in the text unless they only repeat this field.
+    With `implicit`, the opening tag is in the prompt. If the server also sends reasoning in a separate field
+    (`structured`), tags stay in the text unless they only repeat this field.
     """
 
     def __init__(self, opening: str, closing: str, implicit: bool) -> None:
         self._open, self._close, self._implicit = opening, closing, implicit
-        self._held = ""  # end of the text, possibly the start of a tag
+        self._held = ""  # possibly the start of a tag
         self._structured: list[str] = []
         self._state = _State.UNDECIDED
 
@@ -44,7 +38,6 @@ class Splitter:
             self._state = _State.REPEATED
 
     def flush(self) -> Parts:
-        """Return the held text at the end, as reasoning or text."""
         held, self._held = self._held, ""
         inside = self._state is _State.INSIDE or (self._implicit and self._state is _State.UNDECIDED)
         self._state = _State.INSIDE if inside else _State.OUTSIDE
@@ -104,5 +97,5 @@ _STEPS = {
 
 
 def overlap(text: str, tag: str) -> int:
-    """Return how many characters at the end of `text` may start `tag`."""
+    """Return the number of characters at the end of `text` that may start `tag`."""
     return next((length for length in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:length])), 0)

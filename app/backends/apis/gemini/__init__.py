@@ -1,4 +1,4 @@
-"""Google's Gemini API (`generateContent`), for AI Studio and Vertex AI."""
+"""Google's `generateContent` API, for AI Studio and Vertex AI."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ GEMINI_CODEC = Codec(
     GEMINI_CALLER_FIELDS,
     gemini_tokenizer,
     known_error=error_with_field,
-    models_path="/models?pageSize=1000",  # 50 otherwise
+    models_path="/models?pageSize=1000",  # default 50
     listed_model=listed_model,
 )

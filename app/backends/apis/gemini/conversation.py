@@ -1,8 +1,8 @@
 """
 Translate a conversation's items into Gemini's contents.
 
-Signatures (`thoughtSignature`) are sent back unchanged to their own server, on the same part. User and model contents
-alternate. Function responses directly follow the content with their calls, in a separate content.
+Signatures (`thoughtSignature`) are sent back to their own server, on the same part. User and model contents alternate;
+function responses are a separate content, directly after their calls.
 """
 
 from __future__ import annotations
@@ -32,12 +32,9 @@ _ROLES = {"user": "user", _RESULTS: "user", "assistant": "model"}
 
 
 class GeminiConversation(ConversationReader):
-    """Reads items one by one and keeps the model's order within a turn."""
-
     part_form = GEMINI_PARTS
 
     def accepts_later_system(self) -> bool:
-        """Return False: the API has a single system instruction, before all contents."""
         return False
 
     def message(self, position: int, item: Item) -> None:
@@ -49,7 +46,6 @@ class GeminiConversation(ConversationReader):
         self.current().content += [own_part(part) for part in parts]
 
     def reasoning(self, position: int, item: Item) -> None:
-        """Add signed thoughts. The server does not need unsigned ones."""
         fields = self.upstream.get(item.get("id") or "") or {}
         if own := self.own_fields(item):
             self.current().content += [own_part(part) for part in json_objects(own.get(SIGNED_PARTS))]
@@ -60,7 +56,7 @@ class GeminiConversation(ConversationReader):
         return bound_fields(self.upstream.get(item.get("id") or ""), self.profile)
 
     def assistant(self, turn: AssistantTurn) -> list[Message]:
-        """Return the turn's content and, after calls, the content with their function responses."""
+        """Return the turn's content, then its function responses."""
         policy = self.options.reasoning_replay or "always"
         back = is_sent_back(policy, turn.number, last=self.turn, with_tools=self.with_tools)
         written = [part["part"] for part in turn.content]
@@ -86,7 +82,7 @@ class GeminiConversation(ConversationReader):
         return part
 
     def _results(self, calls: Sequence[int]) -> list[ChatPart]:
-        """Return the function responses, then media that a function response cannot contain."""
+        """Return function responses, then media that they cannot contain."""
         responses: list[ChatPart] = []
         others: list[ChatPart] = []
         for call in calls:
@@ -107,7 +103,7 @@ class GeminiConversation(ConversationReader):
         return [*responses, *others]
 
     def _split(self, output: int | None, parts: list[ChatPart]) -> tuple[list[ChatPart], list[ChatPart]]:
-        """Split an output's parts: inside the function response, and after all function responses."""
+        """Split an output: inside the function response, and after all function responses."""
         position = output or 0
         options = self.hosted_content if self.items[position].get(HOSTED) else self.content
         match options.tool_images:
@@ -122,12 +118,12 @@ class GeminiConversation(ConversationReader):
 
 
 def _id_of(own: Mapping[str, object]) -> JSONObject:
-    """Return the call's id field. Only the server that assigned an id accepts it."""
+    """Only the server that assigned an id accepts it."""
     return {"id": call_id} if (call_id := own.get(CALL_ID)) else {}
 
 
 def _with_signed(text: str, signed: Sequence[JSONObject]) -> list[JSONObject]:
-    """Split a text at its signed parts. If the text changed, an empty part after it carries the signature."""
+    """Split a text at its signed parts; if the text changed, an empty part carries the signature."""
     parts: list[JSONObject] = []
     for part in reversed(signed):
         before, found, after = text.rpartition(words) if (words := json_text(part.get("text"))) else (text, " ", "")
@@ -143,14 +139,14 @@ def _text(text: str) -> list[JSONObject]:
 
 
 def _unsigned(part: JSONObject) -> JSONObject | None:
-    """Remove a part's signature; None for thoughts and for parts with only a signature."""
+    """Remove a part's signature; None for thoughts and parts with only a signature."""
     if part.get("thought") or not part.get("text", " "):
         return None
     return {name: value for name, value in part.items() if name != THOUGHT_SIGNATURE}
 
 
 def system_and_contents(messages: Iterable[Message]) -> tuple[list[JSONObject], list[JSONObject]]:
-    """Return the system instruction's parts, and contents that begin and end with the user's."""
+    """Return the system instruction, and contents that begin and end with the user's."""
     system: list[JSONObject] = []
     runs: list[tuple[str, list[JSONObject]]] = []
     for message in messages:

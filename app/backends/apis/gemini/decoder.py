@@ -1,9 +1,4 @@
-"""
-Decodes a Gemini response body into deltas: see `AnswerDecoder`.
-
-Each event is a `GenerateContentResponse` with new parts. The last event has a `finishReason`; there is no end marker.
-Parts with unknown types are dropped with a warning.
-"""
+"""Decode Gemini response bodies. The last event has a `finishReason`; there is no end marker."""
 
 from __future__ import annotations
 
@@ -40,7 +35,7 @@ from app.core.types.deltas import (
 from app.core.usage import chunk_usage, is_token_count, reported_count, token_count
 from app.errors import label
 
-# All other reasons are errors, for example MALFORMED_FUNCTION_CALL.
+# Others are errors, for example MALFORMED_FUNCTION_CALL.
 _FINISH_REASONS = {
     "STOP": FinishReason.STOP,
     **dict.fromkeys(("MAX_TOKENS", "CONTINUATION"), FinishReason.LENGTH),
@@ -88,10 +83,10 @@ class ResponseReader:
         self._profile = profile
         self._calls = 0
         self._items = 0
-        self._code: JSONObject | None = None  # code without a result yet
-        self._written = ""  # kind of the last part: text, thought or ""
+        self._code: JSONObject | None = None  # without a result yet
+        self._written = ""  # last part: text, thought or ""
         self._texts: list[str] = []
-        self._signed: list[JSONObject] = []  # the open item's signed parts
+        self._signed: list[JSONObject] = []  # in the open item
         self._usage: JSONMapping = {}
         self._grounding: JSONMapping = {}
         self._citations: list[JSONObject] = []
@@ -126,7 +121,7 @@ class ResponseReader:
         return []
 
     def _begin(self, written: str) -> bool:
-        """Record the kind of the next part; return whether a new item starts with it."""
+        """Record the next part's kind; return whether a new item begins."""
         begins = self._written != written
         if begins:
             self._written, self._signed = written, []
@@ -154,7 +149,6 @@ class ResponseReader:
         return [*deltas, ProviderFields(bound(self._profile))] if begins and deltas else deltas
 
     def _sign(self, part: JSONObject) -> Delta:
-        """Add a signed part to the open item's provider fields."""
         self._signed.append(part)
         fields = bound(self._profile, **{SIGNED_PARTS: [*self._signed]})
         return ProviderFields(fields, "message" if self._written == "text" else "reasoning")
@@ -170,7 +164,6 @@ class ResponseReader:
         return [ToolCallDelta(index, call_id or None, name, [arguments], extra)]
 
     def _image(self, blob: JSONObject, part: JSONObject) -> list[Delta]:
-        """Return an image as an `image_generation_call`, the only item type with an image."""
         kind, _, form = json_text(blob.get("mimeType")).partition("/")
         if kind != "image":
             self._warn(f"Content of unknown type {label(kind)} from the backend was ignored.")
@@ -185,7 +178,6 @@ class ResponseReader:
         return [NativeItem(number, started), NativeItem(number, item, done=True)]
 
     def _executable(self, code: JSONObject, part: JSONObject) -> list[Delta]:
-        """Hold code until its result arrives."""
         ended = self._end_code("incomplete", None)
         self._code = {"type": "code_interpreter_call", "code": json_text(code.get("code")), "container_id": "gemini"}
         return ended
@@ -203,7 +195,6 @@ class ResponseReader:
         )
 
     def _finish(self, reason: str, finish: FinishReason, response: JSONMapping) -> list[Delta]:
-        """Return citations, metadata, usage and the finish reason."""
         first, self.finished = not self.finished, True
         deltas = self._end_code("incomplete", None)
         if first:
@@ -216,7 +207,7 @@ class ResponseReader:
         return [*deltas, Finished(finish)]
 
     def _cited(self) -> list[Delta]:
-        """Return sources: as annotations with positions if the message is still open."""
+        """Return sources, as annotations with positions if the message is still open."""
         if self._written == "text" and (found := citations("".join(self._texts), self._grounding, self._citations)):
             return [AnnotationsAdded(found)]
         sources = grounding_sources(self._grounding)
@@ -249,7 +240,7 @@ def _ending(candidate: JSONMapping, feedback: JSONMapping) -> tuple[str, FinishR
 
 
 def response_usage(usage: JSONMapping) -> JSONObject | None:
-    """Return OpenAI's form of the usage: thoughts are output, tool results are input. None without counts."""
+    """Return usage in OpenAI's form: thoughts are output, tool results are input. None without counts."""
     if not any(is_token_count(usage.get(name)) for name in ("promptTokenCount", "candidatesTokenCount")):
         return None
     thoughts = reported_count(usage.get("thoughtsTokenCount")) or 0

@@ -1,11 +1,4 @@
-"""
-Translate a question into a Gemini request.
-
-    encoded = to_gemini(Question(request, request.items(), "gemini-3-pro"), profile)
-    encoded.body   # {"model": "gemini-3-pro", "contents": [...], "generationConfig": {...}, ...}
-
-Only the URL has the model. https://ai.google.dev/api/generate-content
-"""
+"""Translate a question into a Gemini request: https://ai.google.dev/api/generate-content"""
 
 from __future__ import annotations
 
@@ -57,7 +50,7 @@ def to_gemini(question: Question, profile: Profile) -> EncodedQuestion:
 
 
 def _options(options: RequestOptions, model: str) -> RequestOptions:
-    """Return the profile's options, with fixed values where API or model allow only one."""
+    """Fix options for which the API or model allows only one value."""
     content, choice = options.content, options.tool_choice
     earlier = takes_budget(model, options)
     # Gemini 3 and later accept media within function responses, and require signatures.
@@ -75,7 +68,7 @@ def _response_format(state: TranslationState, *, by_prompt: bool) -> tuple[JSONO
     """
     Return the response format fields, and an instruction for the model.
 
-    `by_prompt`: use only the instruction, since models before Gemini 3 reject a format together with functions.
+    `by_prompt`: only the instruction, since models before Gemini 3 reject a format together with functions.
     """
     if by_prompt:
         formats = state.options.response_format.model_copy(update={"json_schema": "prompt", "json_object": "drop"})
@@ -89,7 +82,7 @@ def _response_format(state: TranslationState, *, by_prompt: bool) -> tuple[JSONO
     return fields, instruction
 
 
-# Names in `generationConfig`; other parameters have their own name in camel case.
+# Others have their own name in camel case.
 _NAMES = {
     "max_output_tokens": "maxOutputTokens",
     "stop": "stopSequences",
@@ -98,11 +91,10 @@ _NAMES = {
 }
 _SAMPLING = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "max_output_tokens")
 _UNSENT = frozenset({"logit_bias"})
-_STOPS = 5  # stop sequences per request; this server applies the others
+_STOPS = 5  # per request; this server applies the others
 
 
 def _sampling(state: TranslationState) -> JSONObject:
-    """Return the caller's parameters, limited by the profile under the caller's names."""
     request, options = state.request, state.options
     warn_dropped_fields(state)
     extra = request.model_extra or {}
@@ -161,7 +153,7 @@ def _declaration(function: JSONMapping) -> JSONObject:
 
 
 def _calling_config(value: object) -> JSONObject | None:
-    """Return the `functionCallingConfig` for a Chat Completions `tool_choice`; None to send none."""
+    """Convert a Chat Completions `tool_choice`; None to send none."""
     if isinstance(value, dict) and value["type"] == "allowed_tools":
         allowed = value["allowed_tools"]
         names = [tool["function"]["name"] for tool in allowed["tools"]]
@@ -173,7 +165,7 @@ def _calling_config(value: object) -> JSONObject | None:
     return {"mode": mode} if mode else None
 
 
-# The caller's field for each Gemini field and everything inside it.
+# Gemini field to request field, including nested fields.
 GEMINI_CALLER_FIELDS = {
     "contents": "input",
     "systemInstruction": "instructions",

@@ -1,5 +1,3 @@
-"""Google's errors: `{"error": {"code": 400, "message": "...", "status": "INVALID_ARGUMENT", "details": [...]}}`."""
-
 from __future__ import annotations
 
 from app.core.json_values import json_object, json_objects
@@ -7,7 +5,7 @@ from app.core.types import JSONObject
 
 
 def error_with_field(document: JSONObject) -> JSONObject:
-    """Copy the invalid field's name from the details to `param`."""
+    """Copy the invalid field's name from `error.details` to `param`."""
     error = json_object(document.get("error"))
     for detail in json_objects(error.get("details")):
         for violation in json_objects(detail.get("fieldViolations")):

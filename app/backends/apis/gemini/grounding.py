@@ -13,16 +13,11 @@ _WEB = ("https://", "http://")
 
 
 def citations(text: str, grounding: JSONMapping, cited: Iterable[JSONMapping]) -> list[JSONObject]:
-    """
-    Return annotations for a message text.
-
-    `grounding` is the candidate's `groundingMetadata`, `cited` the list in its `citationMetadata`.
-    """
+    """Return a text's annotations from the candidate's `groundingMetadata` and `citationMetadata` list."""
     return [*flat_annotations([*_supports(text, grounding), *_quotations(text, cited)])]
 
 
 def grounding_sources(grounding: JSONMapping) -> list[CitedSource]:
-    """Return the web pages cited for the whole answer."""
     pages = filter(None, map(_page, json_objects(grounding.get("groundingChunks"))))
     return [CitedSource(url=page["url"], title=page["title"]) for page in pages]
 
@@ -44,7 +39,6 @@ def _quotations(text: str, cited: Iterable[JSONMapping]) -> Iterator[JSONObject]
 
 
 def _page(chunk: object) -> JSONObject | None:
-    """Return a chunk's URL and title; None without a web address."""
     fields = json_object(chunk)
     for kind in ("web", "retrievedContext", "maps"):
         page = json_object(fields.get(kind))

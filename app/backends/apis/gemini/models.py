@@ -1,5 +1,3 @@
-"""Model names and the server's model list."""
-
 from __future__ import annotations
 
 from app.core.json_values import json_list, json_text
@@ -10,12 +8,12 @@ _PREFIX = "models/"
 
 
 def model_name(model: str) -> str:
-    """Return a model's name in URLs: `gemini-2.5-flash` for the resource `models/gemini-2.5-flash`."""
+    """Return `gemini-2.5-flash` for the resource `models/gemini-2.5-flash`."""
     return model.removeprefix(_PREFIX)
 
 
 def listed_model(entry: JSONObject) -> JSONObject | None:
-    """Return a list entry with the model's name as `id`; None for embedding models and others without text."""
+    """Return a list entry with the model's name as `id`; None for models that do not generate text."""
     methods = json_list(entry.get("supportedGenerationMethods"))
     if methods and _GENERATES not in methods:
         return None

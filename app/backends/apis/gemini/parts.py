@@ -1,9 +1,4 @@
-"""
-Translate item parts into Gemini parts.
-
-The conversation reader handles `{"type": "text", "text": ...}` (as in Chat Completions) and
-`{"type": "part", "part": ...}`, which contains a Gemini part. `sent_part` converts both to Gemini parts.
-"""
+"""Translate item parts into Gemini parts, wrapped in `{"type": "part", "part": ...}` except text."""
 
 from __future__ import annotations
 
@@ -19,12 +14,11 @@ from app.core.types.request import Part
 
 _DATA_URL = re.compile(r"data:([\w.+/-]*)[^,]*;base64,", re.IGNORECASE)
 _MEDIA = ("image/", "audio/", "video/", "application/pdf")
-# Media types allowed inside a function response; other media follow it.
+# Allowed inside a function response; other media follow it.
 IN_RESPONSES = ("image/", "application/pdf")
 
 
 def own_part(part: JSONObject) -> JSONObject:
-    """Wrap a Gemini part for the conversation reader."""
     return {"type": "part", "part": part}
 
 

@@ -1,8 +1,7 @@
 """
-Translate `reasoning` into `thinkingConfig`.
+Translate `reasoning` into `thinkingConfig`: a level since Gemini 3, before that a token budget.
 
-Gemini 3 and later accept a level, earlier models (`request.thinking_budget`) a token budget. Thought summaries must be
-requested. https://ai.google.dev/gemini-api/docs/thinking
+https://ai.google.dev/gemini-api/docs/thinking
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from app.core.profile import RequestOptions
 from app.core.request.question import TranslationState
 from app.core.types import JSONObject
 
-# Google's documented budgets for these efforts. Every model accepts the largest.
+# Google's documented budgets; every model accepts the largest.
 _BUDGETS = {"none": 0, "minimal": 1024, "low": 1024, "medium": 8192, "high": 24576, "xhigh": 24576, "max": 24576}
 _LEVELS = {"none": "MINIMAL", "xhigh": "HIGH", "max": "HIGH"}  # others have the same names
 # Pro models always think.
@@ -26,7 +25,6 @@ def takes_budget(model: str, options: RequestOptions) -> bool:
 
 
 def thinking_config(state: TranslationState, model: str) -> JSONObject:
-    """Return the `thinkingConfig`, {} for the model's default."""
     reasoning, options = state.request.reasoning, state.options
     if reasoning is None:
         return {}

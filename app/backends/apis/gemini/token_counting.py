@@ -1,5 +1,3 @@
-"""Counts prompt tokens with the model's `countTokens` method."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -24,7 +22,7 @@ def gemini_tokenizer(base: httpx.URL, profile: Profile) -> TokenCounting:
 
 
 class GeminiTokenizer(EndpointTokenizer):
-    """Counts prompt tokens at one server; the model is in the URL."""
+    """Counts prompt tokens with the model's `countTokens` method."""
 
     total = "totalTokens"
 
@@ -40,5 +38,5 @@ class GeminiTokenizer(EndpointTokenizer):
         prompt = super().prompt(body)
         if not self._path.startswith("/models/"):
             return prompt
-        # AI Studio ignores other fields outside the wrapper.
+        # AI Studio ignores fields outside the wrapper.
         return {"generateContentRequest": {"model": f"models/{body.get('model')}", **prompt}}

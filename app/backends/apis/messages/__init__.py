@@ -1,5 +1,3 @@
-"""Anthropic's Messages API."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

@@ -1,5 +1,3 @@
-"""Translate item parts into Messages content blocks."""
-
 from __future__ import annotations
 
 import re

@@ -1,8 +1,8 @@
 """
 Translate a conversation's items into Messages messages.
 
-Model output keeps its order, because thinking blocks are signed and the server rejects changed or moved blocks. User
-and assistant messages alternate; a single user message with all tool results directly follows their calls.
+Model output keeps its order, because the server rejects changed or moved thinking blocks. User and assistant messages
+alternate; a single user message with all tool results directly follows their calls.
 """
 
 from __future__ import annotations
@@ -22,16 +22,13 @@ from app.core.stream.tool_calls import ORIGINAL_ID, ORIGINAL_ID_V1
 from app.core.types import JSONObject
 from app.core.types.request import Item
 
-THINKING = "thinking"  # bound field of a reasoning item: the signed block
+THINKING = "thinking"  # bound field in a reasoning item: the signed block
 
 
 class MessagesConversation(ConversationReader):
-    """Reads items one by one and keeps the model's order within a turn."""
-
     part_form = PARTS
 
     def accepts_later_system(self) -> bool:
-        """Return False: the API has a single system prompt, before all messages."""
         return False
 
     def text(self, text: str) -> None:
@@ -40,7 +37,7 @@ class MessagesConversation(ConversationReader):
             self.current().content.append({"type": "text", "text": text})
 
     def reasoning(self, position: int, item: Item) -> None:
-        """Add a reasoning item's signed block. The server accepts no other reasoning."""
+        """Add a signed block. The server accepts no other reasoning."""
         fields = self.upstream.get(item.get("id") or "") or {}
         block = bound_fields(fields, self.profile).get(THINKING)
         if isinstance(block, dict):
@@ -49,7 +46,7 @@ class MessagesConversation(ConversationReader):
             self.warnings.add(UNSIGNED)
 
     def assistant(self, turn: AssistantTurn) -> list[Message]:
-        """Return the turn's message and, after calls, the message with their results."""
+        """Return the turn's message, then the message with tool results."""
         policy = self.options.reasoning_replay
         back = is_sent_back(policy, turn.number, last=self.turn, with_tools=self.with_tools)
         content = [block for block in turn.content if back or block["type"] not in THINKING_BLOCKS]
@@ -78,7 +75,7 @@ class MessagesConversation(ConversationReader):
             yield {"type": "tool_result", "tool_use_id": call_id, **({"content": content} if content else {})}
 
     def _within_limits(self, output: int, content: list[JSONObject]) -> list[JSONObject]:
-        """Return tool output, without images and documents if the server accepts only text from tools."""
+        """Drop or refuse images and documents if the server accepts only text from tools."""
         options = self.hosted_content if self.items[output].get(HOSTED) else self.content
         if options.tool_images == "error":
             return self.refuse(output, content)[0]
@@ -86,7 +83,7 @@ class MessagesConversation(ConversationReader):
 
 
 class CachedConversation(MessagesConversation):
-    """The same, with the caller's prompt cache breakpoints."""
+    """Keeps the caller's prompt cache breakpoints."""
 
     part_form = CACHED_PARTS
 
@@ -103,8 +100,8 @@ def system_and_messages(messages: Iterable[Message]) -> tuple[list[JSONObject], 
     """
     Return the system prompt's blocks, and the messages in an order that the server accepts.
 
-    The first and last messages are the user's: newer models reject a final assistant message. Messages are not empty,
-    and assistant messages do not end with a thought.
+    The first and last messages are the user's, since newer models reject a final assistant message. Assistant messages
+    do not end with a thought.
     """
     system: list[JSONObject] = []
     conversation: list[Message] = []

@@ -1,9 +1,4 @@
-"""
-Decodes Messages bodies into deltas: see `AnswerDecoder`.
-
-A message is a list of content blocks. Each block starts, grows by deltas, and stops. Unknown block and event types are
-dropped with a warning.
-"""
+"""Decode Messages bodies: content blocks that start, grow by deltas, and stop."""
 
 from __future__ import annotations
 
@@ -44,7 +39,7 @@ from app.core.types.deltas import (
 from app.core.usage import chunk_usage, is_token_count, reported_count, token_count
 from app.errors import label
 
-# Other stop reasons mean a complete message.
+# Others mean a complete message.
 _FINISH_REASONS = {
     "max_tokens": FinishReason.LENGTH,
     "model_context_window_exceeded": FinishReason.LENGTH,
@@ -56,7 +51,7 @@ _DETAILS = "output_tokens_details"
 _COUNTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
 _REFUSED = "The model refused to answer."
 _TIERS = {"standard": "default", "priority": "priority"}
-_TEXTS = {"text": "text", "thinking": "thinking", "tool_use": "partial_json"}  # text field by block type
+_TEXTS = {"text": "text", "thinking": "thinking", "tool_use": "partial_json"}  # by block type
 _DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 
 
@@ -71,7 +66,7 @@ class MessagesDecoder(APIDecoder):
 
     @property
     def continuation(self) -> JSONObject | None:
-        """The request that continues a paused message: the same request plus the message so far."""
+        """The same request plus the message so far, if the server paused."""
         if not (self.done and self._message.paused):
             return None
         messages = [*self._request_body["messages"], {"role": "assistant", "content": self._message.content}]
@@ -105,17 +100,17 @@ class MessagesDecoder(APIDecoder):
 
 class MessageReader:
     def __init__(self, profile: Profile) -> None:
-        self.begun = False  # whether the message has started
+        self.begun = False
         self.warnings: list[str] = []
         self.finished = False
-        self.paused = False  # whether the server wants another request with the content so far
-        self.content: list[JSONObject] = []  # complete blocks, as sent back to the server
+        self.paused = False  # whether the server waits for another request with the content so far
+        self.content: list[JSONObject] = []  # complete blocks, as sent back
         self._profile = profile
         self._pauses = 0
         self._before: JSONMapping = {}  # usage before the last pause
         self._usage: JSONObject = {}
-        self._start: JSONMapping = {}  # the message in the first event
-        self._blocks: dict[int, JSONObject] = {}  # open blocks by index
+        self._start: JSONMapping = {}  # in the first event
+        self._blocks: dict[int, JSONObject] = {}  # open, by index
         self._calls = 0
         self._length = 0  # characters in complete text blocks since the last other block
 
@@ -133,7 +128,7 @@ class MessageReader:
         self._before, self._usage = self._total(), {}
 
     def _total(self) -> JSONObject:
-        """Return the usage so far: each count before the last pause plus the count after it."""
+        """Add the usage before and after the last pause."""
         names = {*self._before, *self._usage}
         counts = {name: token_count(self._before.get(name)) + token_count(self._usage.get(name)) for name in names}
         reported = [_thinking_tokens(usage) for usage in (self._before, self._usage)]
@@ -145,7 +140,6 @@ class MessageReader:
         }
 
     def start(self, event: JSONMapping) -> list[Delta]:
-        """Store metadata and prompt usage, to report them at the end."""
         self._start = json_object(event.get("message"))
         self._count(json_object(self._start.get("usage")))
         return []
@@ -195,7 +189,7 @@ class MessageReader:
         return []
 
     def find_text(self, event: RawEvent) -> tuple[str, ReadTexts] | None:
-        """Return a delta's text field and its reader; see `PatternMatcher`."""
+        """Return a delta's text field and reader; see `PatternMatcher`."""
         delta, index = json_object(event.get("delta")), _index(event)
         name = _DELTAS.get(str(delta.get("type")))
         if event.get("type") != "content_block_delta" or name is None or not json_text(delta.get(name)):
@@ -209,7 +203,7 @@ class MessageReader:
         return self._written(block, name, texts) if self._blocks.get(index) is block else None
 
     def _written(self, block: JSONObject, name: str, texts: list[str]) -> Delta | None:
-        """Add texts to a block and return them as a delta; None if this block type cannot contain them."""
+        """Add texts to a block; None if its type cannot contain them."""
         match block.get("type"), name:
             case "text", "text":
                 block["pieces"] += texts
@@ -225,7 +219,7 @@ class MessageReader:
         return None
 
     def stop_block(self, event: JSONMapping) -> list[Delta]:
-        """End a block; return its signature, its annotations, or the arguments of a call without deltas."""
+        """Return a block's signature, its annotations, or the arguments of a call without deltas."""
         block = self._blocks.pop(_index(event), None)
         if block is None:
             return []
@@ -247,11 +241,7 @@ class MessageReader:
         return []
 
     def _signed(self, name: str, block: JSONMapping) -> list[Delta]:
-        """
-        Return a block for sending back to this server, which rejects unsigned blocks.
-
-        Local servers sign with an empty string.
-        """
+        """Return a signed block; the server rejects unsigned ones. Local servers sign with an empty string."""
         if not (block.get("signed") or json_text(block.get(name))):
             return []
         return [ProviderFields(bound(self._profile, **{THINKING: self.content[-1]}))]
@@ -295,7 +285,7 @@ _READ: dict[str, Callable[[MessageReader, JSONMapping], list[Delta]]] = {
 
 
 def _as_events(values: list[JSONObject]) -> list[RawEvent]:
-    """Convert complete messages to stream events; other values stay unchanged."""
+    """Convert complete messages to stream events."""
     return [event for value in values for event in _events_of(value)]
 
 
@@ -314,7 +304,7 @@ def _events_of(message: JSONObject) -> list[JSONObject]:
 
 
 def _complete(block: JSONMapping) -> JSONObject:
-    """Return a block as sent back to the server, with its deltas added."""
+    """Return a block as sent back to the server."""
     written = "".join(block["pieces"])
     kept = {name: value for name, value in block.items() if name not in _OWN}
     match block.get("type"):
@@ -328,7 +318,7 @@ def _complete(block: JSONMapping) -> JSONObject:
     return kept
 
 
-_OWN = frozenset({"pieces", "start", "call", "cited", "signed"})  # fields in open blocks that are not the server's
+_OWN = frozenset({"pieces", "start", "call", "cited", "signed"})  # not the server's
 
 
 def message_usage(usage: JSONMapping) -> JSONObject | None:

@@ -1,10 +1,3 @@
-"""
-Translate a question into a Messages request.
-
-    encoded = to_messages_request(Question(request, request.items(), "claude-opus-5"), profile)
-    encoded.body   # {"model": "claude-opus-5", "max_tokens": 32000, "messages": [...], "stream": True, ...}
-"""
-
 from __future__ import annotations
 
 from app.backends.apis.messages.conversation import CachedConversation, MessagesConversation, system_and_messages
@@ -72,7 +65,7 @@ def _options(options: RequestOptions) -> RequestOptions:
 
 
 def _system(state: TranslationState) -> tuple[list[JSONObject], JSONObject | None]:
-    """Return the system prompt's first block from the instructions, and the output format."""
+    """Return the instructions as the first system block, and the output format."""
     form, instruction = response_format(state)
     text_format: JSONObject | None = None
     if form and form["type"] == "json_schema" and state.request.text.format.type == "json_schema":
@@ -87,7 +80,7 @@ def _system(state: TranslationState) -> tuple[list[JSONObject], JSONObject | Non
     return ([{"type": "text", "text": lead}] if lead and not lead.isspace() else []), text_format
 
 
-# Parameters with the same meaning in both APIs, and client parameters outside the Responses API.
+# Same meaning in both APIs; client parameters outside the Responses API.
 _SAMPLING = ("temperature", "top_p")
 _UNSENT = ("presence_penalty", "frequency_penalty", "top_logprobs", "seed", "logit_bias")
 _TIERS = {"auto": "auto", "default": "standard_only"}
@@ -104,7 +97,7 @@ def _parameters(state: TranslationState, kept: frozenset[str]) -> dict[str, obje
     if fields["temperature"] is not None and fields["top_p"] is not None:
         state.warnings.add("This backend supports either temperature or top_p; top_p was ignored.")
         del fields["top_p"]
-    # The server rejects white space alone. This server applies all stop sequences, including these.
+    # The server rejects blank stop sequences. This server applies all, including these.
     if stop := [sequence for sequence in stop_sequences(extra) if not sequence.isspace()]:
         fields["stop_sequences"] = stop
     fields |= {name: extra.get(name) for name in options.extra_params}

@@ -1,9 +1,3 @@
-"""
-Reduce schemas for tools and structured output to keywords that Claude's servers enforce.
-
-Other constraints move into descriptions, for the model to read.
-"""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -20,11 +14,11 @@ _CHOICES = {"anyOf": "anyOf", "oneOf": "anyOf", "allOf": "allOf"}
 _ENFORCED = ("$ref", "type", "enum", "const", "title", "default", "required")
 _OMITTED = frozenset(
     {"$schema", "$id", "additionalProperties", "description", "examples", "strict"}
-)  # omitted from descriptions
+)  # also from descriptions
 
 
 def enforceable(schema: JSONMapping) -> JSONObject:
-    """Return the enforced part of a schema; descriptions contain the other keywords."""
+    """Return the keywords that Claude's servers enforce; descriptions contain the others."""
     result: JSONObject = {name: schema[name] for name in _ENFORCED if name in schema}
     for name in _TABLES:
         if isinstance(table := schema.get(name), Mapping):

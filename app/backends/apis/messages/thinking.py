@@ -1,8 +1,7 @@
 """
-Translate `reasoning` into Claude's `thinking`.
+Translate `reasoning` into Claude's `thinking`: an effort, or for older models a token budget.
 
-Newer models decide how much to think and accept an effort; older models accept a token budget within `max_tokens`. No
-model thinks when a call is forced.
+No model thinks when a call is forced.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from app.core.request.question import TranslationState
 from app.core.request.roles import Message
 from app.core.types import JSONMapping, JSONObject
 
-_EFFORTS = {"minimal": "low"}  # others have the same names in both APIs
+_EFFORTS = {"minimal": "low"}  # others have the same names
 _BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 24576, "max": 32768}
-_MIN_BUDGET = 1024  # minimum budget in tokens
-_ANSWER_RESERVE = 1024  # tokens reserved for the answer, if `max_tokens` allows it
+_MIN_BUDGET = 1024  # tokens
+_ANSWER_RESERVE = 1024  # tokens for the answer, if `max_tokens` allows it
 
-# Parameters rejected during thinking.
+# Rejected during thinking.
 _SAMPLING = ("temperature", "top_p", "top_k")
 
 
 def add_thinking(state: TranslationState, body: JSONObject) -> None:
-    """Add thinking and effort as requested; remove incompatible parameters."""
+    """Add thinking and effort; remove incompatible parameters."""
     reasoning, options = state.request.reasoning, state.options
     asked = reasoning.effort if reasoning else None
     if asked is None and not (reasoning and reasoning.summary):
@@ -43,7 +42,7 @@ def add_thinking(state: TranslationState, body: JSONObject) -> None:
         return
     if not by_budget and effort:
         body["output_config"] = {**body.get("output_config", {}), "effort": effort}
-    if "thinking" in body:  # set by the caller
+    if "thinking" in body:  # by the caller
         return
     if (body.get("tool_choice") or {}).get("type") in ("any", "tool"):
         state.warnings.add("This backend's models do not reason when a tool call is forced.")
@@ -56,7 +55,7 @@ def add_thinking(state: TranslationState, body: JSONObject) -> None:
 
 
 def _budget(state: TranslationState, effort: str, body: JSONMapping) -> JSONObject | None:
-    """Return thinking with a token budget; None if `max_tokens` is too small or the turn began without thinking."""
+    """Return a token budget; None if `max_tokens` is too small or the turn began without thinking."""
     room = body["max_tokens"] - 1
     if room < _MIN_BUDGET:
         state.warnings.add(f"Reasoning requires 'max_output_tokens' above {_MIN_BUDGET}; reasoning.effort was ignored.")
@@ -72,10 +71,10 @@ def _budget(state: TranslationState, effort: str, body: JSONMapping) -> JSONObje
 
 def _began_without_thinking(messages: Sequence[Message]) -> bool:
     """
-    Return whether the last message has tool results, in a turn whose first message has no thinking block.
+    Return whether tool results end a turn whose first message has no thinking block.
 
-    A user message with results and text, for example a compaction summary, may begin or continue a turn. Servers
-    differ, so both turns are checked.
+    Servers differ on whether a user message with results and text, for example a compaction summary, begins a turn.
+    Therefore both turns are checked.
     """
     first: Any = None
 

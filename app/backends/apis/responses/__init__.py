@@ -1,5 +1,3 @@
-"""The Responses API of model servers, without storage there."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

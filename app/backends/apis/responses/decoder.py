@@ -1,9 +1,8 @@
 """
-Decodes Responses API bodies into deltas: see `AnswerDecoder`.
+Decode Responses API bodies from any implementation.
 
-Other implementations omit events, number items differently, and end without a terminal event. Therefore items are found
-by id, or else by index, and text without deltas is read from the item or the final response. Ids, indexes and sequence
-numbers are not forwarded.
+Some omit events, number items differently, or end without a terminal event. Therefore items are found by id or else by
+index, and text without deltas is read from the item or the final response.
 """
 
 from __future__ import annotations
@@ -49,22 +48,20 @@ from app.errors import label
 
 _Event = JSONObject
 
-# Other reasons for incomplete responses mean truncation.
+# Others mean truncation.
 _FINISH_REASONS = {"content_filter": FinishReason.CONTENT_FILTER}
 
 
 @dataclass(slots=True)
 class _Output:
-    """An item in progress."""
-
     type: str
     number: int  # among calls and native items
-    written: bool = False  # whether it had a delta
-    parts: int = 0  # number of parts so far
-    named: bool = False  # whether the call's name is known
-    opened: bool = False  # whether a custom tool's input has begun
+    written: bool = False  # had a delta
+    parts: int = 0
+    named: bool = False  # the call's name is known
+    opened: bool = False  # a custom tool's input has begun
     done: bool = False
-    native: bool = False  # whether the item belongs to a tool in the server
+    native: bool = False  # for a tool in the server
     item: _Event = field(default_factory=dict)
 
 
@@ -78,8 +75,8 @@ class ResponsesDecoder(APIDecoder):
         self._last: _Output | None = None
         self._last_piece: tuple[_Output, list[str]] | None = None  # the last delta's item and texts
         self._calls = 0
-        self._complete = 0  # number of done items
-        # Function names in the request, by namespace and name.
+        self._complete = 0  # done items
+        # Function names by namespace and name.
         self._names = {
             (binding.fields.get("namespace"), binding.fields.get("name")): name
             for name, binding in encoded.bindings.items()
@@ -136,8 +133,6 @@ class ResponsesDecoder(APIDecoder):
             return [ToolCallDelta(output.number, arguments=texts)]
         return [TextDelta(texts) if kind is TextDelta else ReasoningDelta(texts)]
 
-    # Items.
-
     def _output(self, event: _Event, type_: str) -> _Output:
         """Return the event's item; begin it if the server never added it."""
         item_id, index = event.get("item_id"), event.get("output_index")
@@ -159,13 +154,12 @@ class ResponsesDecoder(APIDecoder):
         return output
 
     def _item_of(self, event: _Event) -> _Output | None:
-        """Return the event's item, by id or else by index."""
         item_id, index = event.get("item_id"), event.get("output_index")
         output = self._by_id.get(item_id) if isinstance(item_id, str) else None
         return self._by_index.get(index) if output is None and isinstance(index, int) else output
 
     def _native_item_of(self, event: _Event) -> _Output | None:
-        """Return the event's native item if it is in progress, or None."""
+        """Return the event's native item if it is in progress."""
         output = self._item_of(event)
         return output if output and output.native and not output.done else None
 
@@ -197,7 +191,7 @@ class ResponsesDecoder(APIDecoder):
         return []
 
     def _call(self, output: _Output, arguments: str) -> list[Delta]:
-        """Return a call's delta, with id and name unless they were already sent."""
+        """Return a call's delta; only the first has id and name."""
         call_id: object = None
         name = output.item.get("name")
         if not output.named and isinstance(name, str) and name:
@@ -257,17 +251,15 @@ class ResponsesDecoder(APIDecoder):
         return NativeItem(output.number, output.item, done=True, provider_fields=upstream)
 
     def _replayed(self, item: _Event) -> list[Delta]:
-        """Return a reasoning item for sending back to the server, if the server can read it."""
+        """Return a reasoning item for sending back, if the server can read it."""
         if not item.get("encrypted_content") and not item.get("content"):
             return []  # without content, the server would look up the id
         kept = {name: value for name, value in item.items() if name != "status" and value is not None}
         kept.setdefault("summary", [])
         return [ProviderFields(bound(self._profile, **{NATIVE: kept}))]
 
-    # Parts.
-
     def part_added(self, event: _Event) -> list[Delta]:
-        """Begin a part; an item's first part begins with the item."""
+        """The first part begins with its item."""
         output = self._item_of(event)
         if output is None:
             return []
@@ -290,10 +282,8 @@ class ResponsesDecoder(APIDecoder):
         delta = self._delta(event, "custom_tool_call")
         return self._call(self._output(event, "custom_tool_call"), _escaped(delta)) if delta else []
 
-    # The response.
-
     def ended(self, event: _Event) -> list[Delta]:
-        """Read the final response: status, usage, and items if they had no events."""
+        """Read the final response: status, usage, and items without events."""
         response = json_object(event.get("response"))
         deltas: list[Delta] = []
         unknown = not self._complete  # otherwise items may be repeated with other ids and indexes
@@ -318,14 +308,14 @@ class ResponsesDecoder(APIDecoder):
         return deltas
 
     def done_as(self, event: _Event) -> list[Delta]:
-        """Read `response.done`, some gateways' only terminal event, as the event for the response's status."""
+        """Read `response.done`, some gateways' only terminal event, by the response's status."""
         response = json_object(event.get("response"))
         status = response.get("status")
         known = status if status in ("completed", "incomplete", "cancelled") else "failed"
         return self.ended({"response": {**response, "status": known}})
 
     def error(self, event: _Event) -> list[Delta]:
-        """Read an error event with nested or top-level fields."""
+        """The fields are nested or at the top level."""
         nested = event.get("error")
         fields = nested if nested else {name: event.get(name) for name in ("code", "message", "param")}
         self.failure = self._error_in({"error": fields}) or failure("failure")
@@ -336,7 +326,7 @@ class ResponsesDecoder(APIDecoder):
             self.warnings.append(warning)
 
 
-# Text events: item type, delta type.
+# Item type, delta type.
 _PIECES: dict[str, tuple[str, type[TextDelta | ReasoningDelta | ToolCallDelta]]] = {
     "response.output_text.delta": ("message", TextDelta),
     "response.reasoning_text.delta": ("reasoning", ReasoningDelta),
@@ -363,7 +353,7 @@ _EVENTS: dict[str, _Read] = {
     "error": ResponsesDecoder.error,
 }
 
-# Events without information, or with repeated information.
+# Without information, or with repeated information.
 _REPEATED = frozenset(
     {
         "keepalive",
@@ -383,10 +373,10 @@ _REPEATED = frozenset(
     }
 )
 
-# Call item types, with their argument field.
+# Argument fields of calls.
 _ARGUMENTS = {"function_call": "arguments", "custom_tool_call": "input"}
 
-# A custom tool's input is text. Its deltas contain a function argument, as in all other APIs.
+# A custom tool's input is text; its deltas contain a function argument, as in all other APIs.
 _OPENING, _CLOSING = f'{{"{INPUT}":"', '"}'
 
 
@@ -395,7 +385,6 @@ def _escaped(text: str) -> str:
 
 
 def _as_events(values: list[JSONObject]) -> list[RawEvent]:
-    """Convert a complete response to stream events."""
     response = next((value for value in values if isinstance(value.get("output"), list)), None)
     if response is None:
         return [*values]  # errors or unknown values
@@ -403,7 +392,6 @@ def _as_events(values: list[JSONObject]) -> list[RawEvent]:
 
 
 def _message_parts(item: _Event) -> list[Delta]:
-    """Return the deltas for a message without text deltas."""
     deltas: list[Delta] = []
     for number, part in enumerate(json_objects(item.get("content"))):
         deltas += [PartStarted()] if number else []

@@ -1,8 +1,4 @@
-"""
-Encode a question for Responses API servers: the whole conversation as items, not stored by the server.
-
-References to state in another server (`previous_response_id`, `conversation`) are never sent.
-"""
+"""Encode a question for Responses API servers: the whole conversation as items, not stored there."""
 
 from __future__ import annotations
 
@@ -23,7 +19,6 @@ from app.errors import InvalidRequest, label
 ENCRYPTED = "reasoning.encrypted_content"
 _LOGPROBS = "message.output_text.logprobs"
 
-# `include` values for native items.
 _NATIVE_INCLUDES = frozenset(
     {
         "web_search_call.action.sources",
@@ -34,7 +29,7 @@ _NATIVE_INCLUDES = frozenset(
     }
 )
 
-# Fields in this API that Chat Completions lacks.
+# Fields that Chat Completions lacks.
 _KEPT = frozenset(
     {
         "detail",
@@ -48,9 +43,9 @@ _KEPT = frozenset(
     }
 )
 
-_MIN_TOKENS = 16  # minimum `max_output_tokens`; other client APIs accept less
+_MIN_TOKENS = 16  # for `max_output_tokens`; other client APIs accept less
 
-# Parameters sent unchanged if the caller set them.
+# Sent unchanged if the caller set them.
 _SAME = (
     "temperature",
     "top_p",
@@ -103,14 +98,12 @@ def to_responses(question: Question, profile: Profile) -> EncodedQuestion:
 
 
 def _with_allowed_tools(options: RequestOptions) -> RequestOptions:
-    """Enable `allowed_tools`: this API supports it."""
     if options.tool_choice.allowed == "keep":
         return options
     return options.model_copy(update={"tool_choice": options.tool_choice.model_copy(update={"allowed": "keep"})})
 
 
 def _parameters(state: TranslationState) -> dict[str, object]:
-    """Return the caller's parameters with the same name, and the profile's extra parameters."""
     request, options = state.request, state.options
     _name_unsent(state)
     extra = request.model_extra or {}
@@ -127,7 +120,6 @@ def _parameters(state: TranslationState) -> dict[str, object]:
 
 
 def _name_unsent(state: TranslationState) -> None:
-    """Warn about request fields that the API lacks."""
     warn_dropped_fields(state, _KEPT)
     for name in EXTRA:
         if name in APPLIED:
@@ -185,5 +177,5 @@ def _include(state: TranslationState, *, native: bool) -> list[str]:
     return [*dict.fromkeys(asked())]
 
 
-# Only the whole field is reported to the caller, because positions in the input differ.
+# Positions in the input differ from the caller's.
 RESPONSES_CALLER_FIELDS = {"input": "input", "tools": "tools"}

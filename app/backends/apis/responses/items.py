@@ -1,5 +1,3 @@
-"""Encode conversation items for Responses API servers."""
-
 from __future__ import annotations
 
 import re
@@ -32,7 +30,7 @@ from app.errors import InvalidRequest, label
 _SILENT = frozenset(row.type for row in ITEM_TYPES.values() if row.silent)
 _OUTPUTS = {"function_call": "function_call_output", "custom_tool_call": "custom_tool_call_output"}
 
-# Provider field, bound to its server: the item as received.
+# Bound field: the item as received.
 NATIVE = "item"
 
 
@@ -67,8 +65,8 @@ def input_items(
     """
     Return the items to send, oldest first.
 
-    `items` is the conversation; all calls are function calls, except native calls. `input_indexes` contains each item's
-    index in the request's own input, negative for earlier turns. Raises `InvalidRequest` for unsupported content.
+    All calls in `items` are function calls, except native calls. `input_indexes` contains indexes in the request's own
+    input, negative for earlier turns. Raises `InvalidRequest` for unsupported content.
     """
     conversation = _Conversation(state, tools, items, input_indexes)
     warn_bound_elsewhere(items, state.upstream, state.profile, state.warnings)
@@ -78,7 +76,7 @@ def input_items(
 
 
 def _without_loose_reasoning(sent: Sequence[JSONObject]) -> list[JSONObject]:
-    """Drop reasoning without subsequent model output, for example after an interrupted answer: servers reject it."""
+    """Drop reasoning without subsequent model output: servers reject it after an interrupted answer."""
     kept: list[JSONObject] = []
     follows = False
     for item in reversed(sent):
@@ -102,7 +100,7 @@ class _Conversation:
         self.input_indexes = input_indexes
         self.sent: list[JSONObject] = []
         self.ids = CallIds()
-        self.call_ids: dict[int, str] = {}  # sent call ids, by the call's position
+        self.call_ids: dict[int, str] = {}  # by the call's position
         self.stays = stays_native(state, items)
         self.paired = PairedCalls(items)
         self.replay = None if self.options.reasoning_replay == "never" else self.options.reasoning_replay
@@ -119,7 +117,7 @@ class _Conversation:
             self.warnings.add(f"Items of unknown type {label(type_)} were ignored.")
 
     def native(self, item: Item) -> JSONObject | None:
-        """Return a native item, with the server's own id if known."""
+        """Return a native item with the server's own id, if known."""
         if not self.stays(item):
             return None
         upstream = self.state.upstream.get(str(item.get("id")), {})
@@ -137,7 +135,7 @@ class _Conversation:
         self.sent.append({"type": "message", "role": role, "content": parts})
 
     def answer(self, position: int, item: Item) -> None:
-        """Add a model message. It needs an id, but nothing refers to it."""
+        """Add a model message with a new id: it is required, but nothing refers to it."""
         parts: list[JSONObject] = []
         content = item.get("content")
         for part in [{"type": "output_text", "text": content}] if isinstance(content, str) else content or ():
@@ -251,7 +249,7 @@ def _file(made: ChatPart, part: Part) -> JSONObject:
     return {"type": "input_file", **made["file"], **detail}
 
 
-# By Chat Completions part type, after validation in this form.
+# By Chat Completions part type.
 _PARTS: dict[str, Callable[[ChatPart, Part], JSONObject]] = {
     "text": lambda made, part: _text(made["text"]),
     "image_url": _image,

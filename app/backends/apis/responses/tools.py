@@ -1,5 +1,3 @@
-"""Encode tools and `tool_choice` for Responses API servers."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +28,6 @@ def native_tools(
 
 
 def declared(functions: Mapping[str, Function], options: RequestOptions) -> list[JSONObject]:
-    """Return function declarations, grouped by namespace."""
     tools: list[JSONObject] = []
     namespaces: dict[str, JSONObject] = {}
     for name, function in functions.items():
@@ -58,7 +55,7 @@ def _declared(name: str, function: Function, options: RequestOptions) -> JSONObj
     strict = {} if options.strict == "drop" else {"strict": fields.get("strict")}
     about = {"description": fields["description"]} if "description" in fields else {}
     if about and function.source and is_in_namespace(function, options):
-        about = {"description": function.source.tool.get("description") or ""}  # without the namespace's description
+        about = {"description": function.source.tool.get("description") or ""}
     return {"type": "function", "name": name, **about, "parameters": fields["parameters"], **strict}
 
 
@@ -79,7 +76,7 @@ def native_name(name: str, function: Function | None, options: RequestOptions) -
 
 
 def tool_choice(state: TranslationState, tools: ToolSet, native: Sequence[Named]) -> tuple[Choice, object]:
-    """Return the declared functions and the `tool_choice` to send, or None."""
+    """Return the declared functions and the `tool_choice` to send."""
     request = state.request
     sent: Any = request.tool_choice if "tool_choice" in request.model_fields_set else None
     types = {tool["type"] for tool in native}
@@ -112,7 +109,7 @@ def _allowed_tools(
 
 
 def _native(value: object, tools: ToolSet, options: RequestOptions) -> object:
-    """Convert a Chat Completions `tool_choice` to Responses API form."""
+    """Convert a Chat Completions `tool_choice`."""
     if value == "any":
         return "required"
     if not isinstance(value, dict):

@@ -1,9 +1,4 @@
-"""
-Translates backend errors into API errors.
-
-The tables list where servers' error formats contain message, code and parameter; `classification` interprets them. Web
-pages and API keys are not forwarded.
-"""
+"""Translate backend errors into API errors; web pages and API keys are not forwarded."""
 
 from __future__ import annotations
 
@@ -20,9 +15,9 @@ from app.core.sse.repeats import RawEvent
 from app.core.types import JSONObject
 from app.errors import BackendError
 
-_MAX_MESSAGE_LENGTH = 2000  # characters in a message: some servers quote the whole request
+_MAX_MESSAGE_LENGTH = 2000  # characters; some servers quote the whole request
 
-# The fields are in the object, or nested under one of these names.
+# Objects with the fields, if nested.
 _WRAPPERS = ("error", "errors", "detail", "base_resp", "message", "fault", "issues")
 _FIELDS = {
     "message": (
@@ -69,9 +64,9 @@ def backend_error(
     """
     Return the error for a response with a status other than 2xx.
 
-    `headers` have lower-case names. `known` converts the JSON to a known form. `secret` is the key sent, which is
-    removed from messages; `passthrough`: it was the caller's key. Codes and parameters that contain the key or the
-    backend's `host` are omitted.
+    `headers` have lower-case names. `known` converts the JSON to a known form. `secret` is the key sent (with
+    `passthrough`, the caller's), which is redacted in messages. Codes and parameters with it or with `host` are
+    omitted.
     """
     page = "html" in headers.get("content-type", "")
     wait = retry_after(headers, body.decode(errors="replace"))
@@ -110,7 +105,6 @@ class _Private(NamedTuple):
     host: str
 
     def allows(self, name: str) -> bool:
-        """Return whether an error code or field path can be shown."""
         if not _NAME.fullmatch(name) or redact(name) != name or (self.secret and self.secret in name):
             return False
         return name != self.host and ("." not in self.host or self.host not in name)
@@ -126,7 +120,7 @@ def _error(status: int, fields: JSONObject, wait: float | None, private: _Privat
     if passthrough:
         kind = CALLER_KEY.get(kind, kind)
     row = ERROR_CLASSES[kind]
-    # A code that repeats the HTTP status is useless; others are the vendor's own.
+    # A code that repeats the HTTP status is useless.
     specific = kind in ("mistake", "missing", "failure", "model_error") and re.fullmatch(
         r"(?![45]\d\d$)[\w.-]{1,64}", code
     )
@@ -145,7 +139,7 @@ def _error(status: int, fields: JSONObject, wait: float | None, private: _Privat
 
 
 def _read(value: object) -> JSONObject:
-    """Return an error's fields: `message`, `code`, `type`, `param` and `http` (status)."""
+    """Return `message`, `code`, `type`, `param` and `http` (status), as far as known."""
     if isinstance(value, str):
         nested = _parse(value) if value.startswith("{") else None  # another server's error as the message
         fields = _read(nested) if isinstance(nested, dict) else {}
@@ -235,13 +229,13 @@ def _choice_errors(chunk: RawEvent) -> Iterator[Any]:
             yield choice["error"]
 
 
-# A server traceback with file paths (from FastAPI, in llama-cpp-python errors).
+# File paths in FastAPI's tracebacks.
 _TRACE = re.compile(r'\n[ \t]*(?:Traceback \(most recent call last\):|File "[^"\n]+", line \d+).*', re.DOTALL)
 
 
 def scrubbed(text: str, secret: str | None = None) -> str:
-    """Return a text with limited length, without the secret, strings like API keys, and tracebacks."""
-    if len(text) > 2 * _MAX_MESSAGE_LENGTH:  # before applying the patterns; a truncated word may be part of a key
+    """Truncate a text; redact the secret, strings like API keys, and tracebacks."""
+    if len(text) > 2 * _MAX_MESSAGE_LENGTH:  # for fast patterns; a truncated word may be part of a key
         text = text[: 2 * _MAX_MESSAGE_LENGTH]
         text = text.rpartition(" ")[0] or text
     if secret:

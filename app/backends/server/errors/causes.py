@@ -1,5 +1,3 @@
-"""Reasons for connection failures: short for callers, detailed for operators."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -13,7 +11,7 @@ from app.runtime.connect_errors import causes, why_unreachable
 
 
 def unreachable(error: httpx.TransportError) -> BackendError:
-    """Return the retryable error for a request that could not be sent or was not answered."""
+    """Return the retryable error for a request without an answer."""
     unanswered = _unreachable(error)
     unanswered.retryable = True
     return unanswered
@@ -30,7 +28,6 @@ def _unreachable(error: httpx.TransportError) -> BackendError:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Add the operating system's message to backend errors that leave the context."""
     try:
         yield
     except BackendError as error:
@@ -39,7 +36,7 @@ def explained() -> Iterator[None]:
 
 
 def explain(error: BackendError, cause: BaseException | None) -> None:
-    """Add the operating system's message as a note, for operators. It never quotes the request."""
+    """Add the operating system's message as a note, for operators; it never quotes the request."""
     messages = [str(each) for each in causes(cause) if isinstance(each, OSError | httpx.TransportError) and str(each)]
     if messages and messages[-1] not in getattr(error, "__notes__", ()):
         error.add_note(messages[-1])

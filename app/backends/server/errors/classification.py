@@ -1,8 +1,4 @@
-"""
-Classifies backend errors by status, code and message, and maps each class to an API error.
-
-Every pattern matches a real server's message.
-"""
+"""Classify backend errors by status, code and message. Every pattern matches a real server's message."""
 
 from __future__ import annotations
 
@@ -14,12 +10,10 @@ from app.errors import BackendError
 
 
 class ErrorClass(NamedTuple):
-    """API error for a class of backend errors."""
-
     status: int
     type: str
     code: str
-    message: str  # used without a displayable backend message
+    message: str  # if the backend's message is not shown
 
 
 ERROR_CLASSES = {
@@ -51,10 +45,10 @@ ERROR_CLASSES = {
 }
 CALLER_KEY = {"key": "own_key", "forbidden": "own_forbidden"}
 
-# Classes with a hidden backend message, which may contain keys or addresses.
+# Classes with a hidden backend message, which can contain keys or addresses.
 HIDDEN = frozenset({"key", "own_key", "url"})
 
-# Class by status, without a known code or message. Others: `mistake` from 400, `failure` from 500.
+# Other statuses: `mistake` from 400, `failure` from 500.
 STATUSES = {
     **dict.fromkeys((*range(300, 400), 405), "url"),
     **dict.fromkeys((401, 407), "key"),
@@ -66,7 +60,7 @@ STATUSES = {
     **dict.fromkeys((498, 503, 529), "overloaded"),  # 498: Groq's flex tier is full
 }
 
-# Codes and types that determine the class, reduced to letters and digits. The numbers are z.ai's and MiniMax's.
+# Codes and types, reduced to letters and digits. The numbers are z.ai's and MiniMax's.
 CODES = {
     code: kind
     for kind, codes in {
@@ -90,7 +84,7 @@ def failure(kind: str, message: str = "") -> BackendError:
 
 
 class Rule(NamedTuple):
-    """A message pattern, and the statuses for which it determines the class; 0: an error in a 200 response."""
+    """Status 0 stands for an error in a 200 response."""
 
     kind: str
     statuses: Container[int]
@@ -181,7 +175,6 @@ RULES = (
         r"must be (a|an|one|string|less|greater|at|in|non)\b|cannot be (empty|null)",
         r"unexpected keyword argument|extra (inputs|fields) (are )?not permitted|unknown (field|parameter)",  # LiteLLM
     ),
-    # In a stream, only the message indicates the status.
     _rule("rate", _STREAM, r"rate[ _-]?limit", r"too[ _]?many[ _]?requests", r"resource_exhausted|throttl"),
     _rule("timeout", _STREAM, r"timed? ?out|timeout"),
     _rule("mistake", _STREAM, r"invalid_?request|bad_?request|invalid_?argument|validation"),
@@ -192,7 +185,7 @@ _NOTHING_BUT_MISSING = re.compile(r"\W+|404|page|not_found\w*|not|found")
 
 
 def classify(status: int, code: str = "", error_type: str = "", message: str = "") -> str:
-    """Return an error's class, a key in `ERROR_CLASSES`; the status is 0 for an error in a 200 response."""
+    """Return an error's class, a key in `ERROR_CLASSES`; status 0: an error in a 200 response."""
     if status != 413:  # Groq's 413 has a rate limit's code, but a retry would also fail
         for name in (code, error_type):
             if kind := CODES.get(re.sub(r"[^a-z0-9]", "", name.lower())):

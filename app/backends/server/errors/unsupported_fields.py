@@ -1,8 +1,7 @@
 """
-Finds request fields that a server's error reports as unknown.
+Find request fields that a server's error reports as unknown.
 
-Fields are top-level body fields, or nested fields in a form common to all messages or tools:
-`messages[].reasoning_content`.
+Nested fields have a form common to all messages or tools: `messages[].reasoning_content`.
 """
 
 from __future__ import annotations
@@ -15,21 +14,17 @@ from app.core.types import JSONMapping, JSONObject
 from app.errors import BackendError
 
 MESSAGE, CALL, ITEM, STRICT = "messages[].", "messages[].tool_calls[].", "input[].", "tools[].strict"
-DECLARATIONS = "functionDeclarations"  # function declarations in a Gemini tool
+DECLARATIONS = "functionDeclarations"  # in a Gemini tool
 _OF_MESSAGES = frozenset(
     {"role", "content", "tool_calls", "tool_call_id"}
-)  # all others are extensions, for example reasoning
+)  # others are extensions, for example reasoning
 _OF_CALLS = frozenset({"id", "type", "function"})
-_EXTRA_OF_ITEMS = frozenset({"phase", "status", "namespace"})  # fields without effect on an item's meaning
+_EXTRA_OF_ITEMS = frozenset({"phase", "status", "namespace"})  # without effect on the item's meaning
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 
 def unknown_fields(error: BackendError, body: JSONMapping) -> list[str]:
-    """
-    Return the request fields that an error reports as unknown, in message order.
-
-    Names that do not occur in the body are ignored, because they may be words in the prompt.
-    """
+    """Return the fields in message order. Names outside the body are ignored: they may be words in the prompt."""
     if error.status != 400:
         return []
     text = f"{error.code}: {error.message}"
@@ -38,7 +33,7 @@ def unknown_fields(error: BackendError, body: JSONMapping) -> list[str]:
     return [*dict.fromkeys(field for field in fields if field and holds(body, field))]
 
 
-# Request changes demanded by an error, under special names.
+# Changes demanded by an error, under special names.
 REASONING_OFF = "reasoning_effort with tools"  # sent as `none`; Chat Completions only
 READABLE = "input[].encrypted_content"  # removes items with content that the server cannot read
 
@@ -57,18 +52,17 @@ def _paths(error: BackendError) -> Iterator[list[str]]:
             yield from (place + _words(name) for name in keys)
 
 
-# Parameters with values set by this server: OpenAI rejects `include` for non-reasoning models, reporting only `param`.
+# Set by this server: OpenAI rejects `include` for non-reasoning models, reporting only `param`.
 _VALUES = frozenset({"include"})
 
 
 def _words(path: str) -> list[str]:
-    """Return the names in a path, outermost first: `body.messages[1].topK` has `messages` and `top_k`."""
+    """Return a path's names, outermost first: `messages` and `top_k` for `body.messages[1].topK`."""
     names = [re.sub(r"(?<=[a-z])([A-Z])", r"_\1", name).lower() for name in re.findall(r"[A-Za-z_]\w*", path)]
     return names[1:] if names[:1] == ["body"] else names
 
 
 def _field(words: list[str], body: JSONMapping) -> str:
-    """Return the request field at a path, or ""."""
     if not words:
         return ""
     first, *rest = words
@@ -79,7 +73,7 @@ def _field(words: list[str], body: JSONMapping) -> str:
         return field if rest[-1] in _EXTRA_OF_ITEMS else "input"
     if first == "tools" and rest and rest[-1] == "strict" and "parameters" not in rest:
         first = STRICT
-    elif first not in body and not rest:  # some servers do not report the path
+    elif first not in body and not rest:  # some servers omit the path
         inside = (f"{MESSAGE}{first}", f"{CALL}{first}", STRICT if first == "strict" else first)
         first = next((field for field in inside if holds(body, field)), first)
     return first
@@ -114,22 +108,22 @@ def holds(body: JSONMapping, field: str) -> bool:
 
 
 def functions(body: JSONMapping) -> list[JSONObject]:
-    """Return the functions in a request's tools; chat nests them in objects, Gemini in lists."""
+    """Chat nests functions in objects, Gemini in lists."""
     tools = [tool for tool in _objects(body, "tools") if tool.get("type", "function") == "function"]
     return [function for tool in tools for function in (_objects(tool, DECLARATIONS) or [tool.get("function", tool)])]
 
 
 def _objects(body: JSONMapping, name: str) -> list[JSONObject]:
-    """Return the objects in a request's list; unknown APIs may have another value there."""
+    """Return a list's objects; unknown APIs can send other values."""
     value = body.get(name)
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 _NAME = re.compile(r"[A-Za-z_$][\w.$\[\]]*")
-_KEY = re.compile(r"""(?<=['"])[A-Za-z_]\w*(?=['"]:)""")  # a key in an object
+_KEY = re.compile(r"""(?<=['"])[A-Za-z_]\w*(?=['"]:)""")
 
 
-# Abbreviations for the patterns below; an abbreviation contained in another comes after it.
+# Abbreviations in the patterns below. An abbreviation contained in another comes after it.
 _SHORT = {
     "NOUN": r"(?:parameter|argument|field|property|propertie|key|name|input|option)s?(?:\(s\))?",
     "QUOTEDS": r"QUOTED(?:(?:, ?| and |, and )QUOTED)*",
@@ -143,13 +137,13 @@ _SHORT = {
 
 @cache
 def _pattern(words: str) -> re.Pattern[str]:
-    """Expand abbreviations and compile a pattern. Compiled at the first error, because all patterns take 10 ms."""
+    """Expand abbreviations. Compiled at the first error, because all patterns take 10 ms."""
     for short, long in _SHORT.items():
         words = words.replace(short, long)
     return re.compile(words, re.IGNORECASE)
 
 
-# Servers' reports about unknown fields: `names`, optionally in a `place`, or a field's whole `path`.
+# Reports about unknown fields: `names`, optionally in a `place`, or a field's whole `path`.
 _ERROR_PATTERNS = (
     # OpenAI, Azure, Dynamo, Gemini, Databricks, Cohere, transformers, serde, zod, Python arguments
     (

@@ -1,8 +1,4 @@
-"""
-Requests to other endpoints of a server, passed through as bytes: URLs, headers and refusals.
-
-The answer's body is not parsed. Only its end is buffered, since servers report the usage there.
-"""
+"""Requests to other endpoints, passed through as bytes. Only the answer's end is buffered, for its usage."""
 
 from __future__ import annotations
 
@@ -22,26 +18,21 @@ from app.core.redaction import redact
 from app.errors import BackendError
 
 CHAT = "/chat/completions"
-MESSAGES = "/messages"  # Anthropic's API: this endpoint and those below it
+MESSAGES = "/messages"  # Anthropic's API
 _BELOW_MESSAGES = f"{MESSAGES}/"
 _SPEAK_CHAT = frozenset({"chat", "auto"})  # values of `transport.api`
 
-_DEFAULTS = frozenset({b"anthropic-version"})  # sent by a profile only if the caller does not
+_DEFAULTS = frozenset({b"anthropic-version"})  # sent only if the caller does not
 _LISTS = frozenset({b"anthropic-beta"})  # extended by a profile
 _DECODED = (b"content-encoding", b"content-length")
 
 
 def is_of_messages(endpoint: str) -> bool:
-    """Return whether an endpoint belongs to Anthropic's API."""
     return endpoint == MESSAGES or endpoint.startswith(_BELOW_MESSAGES)
 
 
 def forwards_to(endpoint: str, options: TransportOptions) -> bool:
-    """
-    Return whether requests to an endpoint are passed through to a server with these options.
-
-    Requests to client APIs are translated if the server does not support the API, or as `passthrough` says.
-    """
+    """Return whether requests to an endpoint are passed through instead of translated."""
     if endpoint != CHAT and not is_of_messages(endpoint):
         return True
     if options.passthrough != "auto":
@@ -50,14 +41,12 @@ def forwards_to(endpoint: str, options: TransportOptions) -> bool:
 
 
 def session_header(profile: Profile, conversation: Callable[[], str]) -> dict[str, str]:
-    """Return the header by which a server's own routers recognize a conversation; or {}."""
+    """Return the header by which a server's routers recognize a conversation, if any."""
     name = profile.request.session_header
     return {name: session_id(key)} if name and (key := conversation()) else {}
 
 
 class Forwarding:
-    """Builds the HTTP requests to one server, and classifies its refusals."""
-
     def __init__(self, base: httpx.URL, profile: Profile) -> None:
         options = profile.transport
         self._base = base
@@ -66,7 +55,7 @@ class Forwarding:
         self._own = _encoded(options.headers)
         self._own_of_messages = _encoded({**APIS["messages"].codec.headers, **options.headers})
         self._replaced = {name.lower() for name in self._own} - _DEFAULTS - _LISTS
-        self._endpoint_url = lru_cache(64)(self._url_without_query)  # it takes longer than all the rest
+        self._endpoint_url = lru_cache(64)(self._url_without_query)  # the slowest step
         self._extensions = {
             "timeout": {
                 "connect": options.connect_timeout,
@@ -78,9 +67,9 @@ class Forwarding:
 
     def request(self, request: RawRequest, credentials: dict[str, str], *, own_account: bool) -> httpx.Request:
         """
-        Return the request to send; raises `BackendError` if the endpoint needs a model and there is none.
+        Return the request to send; raises `BackendError` if the endpoint requires a model and none is named.
 
-        `own_account`: the credentials are this server's, so the caller's organization is not sent with them.
+        `own_account`: the credentials are this server's, so the caller's organization is not sent.
         """
         model = self._profile.request.model_map.get(request.model, request.model)
         body = request.body if model == request.model else request.body.with_model(model)
@@ -98,7 +87,7 @@ class Forwarding:
             headers=[
                 (b"Host", self._base.netloc),
                 (b"Content-Type", body.media_type),
-                (b"Accept-Encoding", b"identity"),  # the usage could not be read in a compressed body
+                (b"Accept-Encoding", b"identity"),  # the usage must be readable
                 *passed_on,
                 (b"Transfer-Encoding", b"chunked") if body.length is None else (b"Content-Length", b"%d" % body.length),
                 *(field for field in options.items() if field[0].lower() not in given),
@@ -109,12 +98,10 @@ class Forwarding:
         )
 
     def _with_own(self, name: bytes, value: bytes) -> tuple[bytes, bytes]:
-        """Return a caller's header with the profile's additions."""
         own = next((own for given, own in self._own.items() if given.lower() == name), b"") if name in _LISTS else b""
         return name, value + b"," + own if own else value
 
     def _url(self, request: RawRequest, model: str) -> httpx.URL:
-        """Return the endpoint's URL with the caller's query and the profile's."""
         url = self._endpoint_url(request.endpoint, model if MODEL in self._path else "")
         if not request.query:
             return url
@@ -122,7 +109,6 @@ class Forwarding:
         return given.copy_merge_params(url.params) if url.params else given
 
     def _url_without_query(self, endpoint: str, model: str) -> httpx.URL:
-        """Return an endpoint's URL: the chat URL with another end."""
         path = self._path
         if endpoint != CHAT:
             path = (path.removesuffix(CHAT) if path.endswith(CHAT) else "") + endpoint
@@ -133,11 +119,7 @@ class Forwarding:
     def refusal(
         self, request: RawRequest, response: httpx.Response, body: bytes, error: BackendError, secret: str | None
     ) -> BackendError:
-        """
-        Return the error to raise for a refusal; `error` is its classification.
-
-        A refusal is passed on unchanged if it concerns the request and contains no secret.
-        """
+        """Return the error to raise. A refusal is forwarded unchanged if it concerns the request and has no secret."""
         status = response.status_code
         if error.code == "backend_url":
             message = f"The backend has no {request.endpoint}, or not for this model."

@@ -1,5 +1,3 @@
-"""The answer to a forwarded request."""
-
 from __future__ import annotations
 
 import json
@@ -24,7 +22,7 @@ _FIRST_ERROR = re.compile(
 
 
 class ForwardedAnswer:
-    """The answer of a server (`RawAnswer`); `begin` must be called first."""
+    """A server's answer (`RawAnswer`); `begin` must be called first."""
 
     def __init__(self, response: httpx.Response, profile: Profile) -> None:
         self.status = response.status_code
@@ -39,7 +37,7 @@ class ForwardedAnswer:
         self.estimate, self.failed = self._usage.estimate, self._usage.failed
 
     async def begin(self) -> JSONObject | None:
-        """Wait for the first bytes of the body; return the first event of a stream if it may be an error."""
+        """Wait for the body's first bytes; return a stream's first event if it may be an error."""
         try:
             with _read_failures():
                 self.first = await self._reads.__anext__()
@@ -56,7 +54,6 @@ class ForwardedAnswer:
         return event if isinstance(event, dict) else None
 
     async def deliver(self, take: Callable[[bytes], bool]) -> bool:
-        """Pass each further read of the body on: see `RawAnswer`."""
         usage = self._usage
 
         def noted(data: bytes) -> bool:
@@ -71,7 +68,7 @@ class ForwardedAnswer:
         return True
 
     def usage(self) -> JSONObject | None:
-        """Return the usage reported so far, with the cost in LiteLLM's header, if any."""
+        """Return the usage reported so far, with the cost in LiteLLM's header."""
         usage = self._usage.usage()
         if usage and "cost" not in usage and not self._streamed:
             cost = cost_in_nanos(self._response.headers.get("x-litellm-response-cost"))
@@ -79,14 +76,12 @@ class ForwardedAnswer:
         return usage
 
     async def aclose(self) -> None:
-        """Close the connection, unless the body is complete."""
         await self._reads.aclose()
         await self._response.aclose()
 
 
 @contextmanager
 def _read_failures() -> Iterator[None]:
-    """Raise `BackendError` if a body cannot be read to its end."""
     try:
         yield
     except (TimeoutError, httpx.ReadTimeout) as error:

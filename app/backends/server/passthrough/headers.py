@@ -1,9 +1,8 @@
 """
-The headers of passed-through requests and answers, by allow-list.
+Allow-lists for headers of forwarded requests and answers.
 
-All other headers are dropped. In requests, these include credentials, cookies, client addresses, and gateway headers
-that select a method, URL, model or account. In answers, they include cookies, rate limits, redirects, and headers with
-an effect in browsers (`link`, `refresh`, `clear-site-data`, ...).
+Dropped from requests, among others: credentials, cookies, client addresses, and gateway headers that select a URL,
+model or account. From answers: cookies, rate limits, redirects, and headers with an effect in browsers.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _REQUEST = frozenset(
 _REQUEST_PREFIXES = (b"x-stainless-",)
 _MESSAGES_REQUEST = _REQUEST | {b"x-app"}
 _MESSAGES_REQUEST_PREFIXES = (*_REQUEST_PREFIXES, b"anthropic-", b"x-claude-")
-# These select an account. They are forwarded only with the caller's own credentials.
+# These select an account; forwarded only with the caller's own credentials.
 _ACCOUNT = frozenset(
     {b"anthropic-organization-id", b"anthropic-workspace-id", b"openai-organization", b"openai-project"}
 )
@@ -79,12 +78,11 @@ def request_headers(headers: Iterable[Header], *, messages: bool, own_account: b
 
 
 def answer_headers(headers: Iterable[Header]) -> list[Header]:
-    """Return the backend's headers to forward, with names in lower case."""
     return [(name, value) for name, value in _end_to_end(headers) if name in _ANSWER]
 
 
 def _end_to_end(headers: Iterable[Header]) -> list[Header]:
-    """Return headers without those that `Connection` lists (RFC 9110, 7.6.1), with names in lower case."""
+    """Remove headers that `Connection` lists (RFC 9110, 7.6.1); names become lower case."""
     lowered = [(name.lower(), value) for name, value in headers]
     listed = {item.strip().lower() for name, value in lowered if name == b"connection" for item in value.split(b",")}
     return [(name, value) for name, value in lowered if name not in listed]

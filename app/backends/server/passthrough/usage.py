@@ -1,4 +1,4 @@
-"""Reads a forwarded answer's usage, errors and size without parsing its body."""
+"""Read a forwarded answer's usage and errors without parsing its body."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from app.backends.apis.chat.usage import has_counts, normal_usage
 from app.core.types import JSONObject
 from app.core.usage import is_token_count
 
-_TAIL = 64 * 1024  # bytes at the end of a body in which the usage is searched
-_HEAD = 4 * 1024  # and at its start
+_TAIL = 64 * 1024  # bytes at the body's end
+_HEAD = 4 * 1024  # bytes at its start
 _LONGEST_USAGE = 8 * 1024  # bytes
 _LONGEST_ERROR = 8 * 1024
-# At the start of a line, where no text in JSON can be.
+# At the start of a line, which JSON text cannot contain.
 _ERROR = re.compile(rb'^(?:event: ?error\r?$|data: ?\{\s*"error"\s*:\s*[{"])', re.MULTILINE)
 _EVENT = b"data:"
 _USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
@@ -23,18 +23,15 @@ _DECODER = json.JSONDecoder()
 
 
 class UsageReader:
-    """Buffers the end of a body, JSON or an event stream, and its start, and reads the usage and errors from them."""
-
     def __init__(self, *, streamed: bool) -> None:
         self._pieces: deque[bytes] = deque()
-        self._size = 0  # of the pieces
+        self._size = 0  # bytes
         self._total = 0
         self._head = b""
         self._streamed = streamed
-        self._events = 0  # of a stream, in discarded pieces
+        self._events = 0  # in discarded pieces
 
     def feed(self, piece: bytes) -> None:
-        """Add the next bytes of the body."""
         size = len(piece)
         if len(self._head) < _HEAD:
             self._head += piece[: _HEAD - len(self._head)]
@@ -48,11 +45,11 @@ class UsageReader:
                 self._events += dropped.count(_EVENT)
 
     def usage(self) -> JSONObject | None:
-        """Return the last usage in the form of Chat Completions; None if there is none."""
+        """Return the last usage in Chat Completions form."""
         tail = b"".join(self._pieces)[-_TAIL:]
         usage = _first_with_counts(tail, reversed([*_USAGE.finditer(tail)]))
         if self._streamed or not usage:
-            # Anthropic's streams report the prompt's usage first and the output's last.
+            # Anthropic's streams report input usage first and output usage last.
             first = _first_with_counts(self._head, _USAGE.finditer(self._head))
             usage = {**first, **{name: count for name, count in usage.items() if count is not None}}
         total = usage.get("total_tokens")
@@ -61,20 +58,19 @@ class UsageReader:
         return normal_usage({"prompt_tokens": total, "total_tokens": total})  # rerank servers report nothing else
 
     def estimate(self) -> int:
-        """Estimate the tokens of the body: one per event, or per four bytes of JSON."""
+        """Estimate the body's tokens: one per event, or per four bytes of JSON."""
         return self._events + b"".join(self._pieces).count(_EVENT) if self._streamed else self._total // 4
 
     def failed(self) -> bool:
-        """Return whether the last events of a stream contain an error."""
+        """Return whether a stream's last events contain an error."""
         if not self._streamed:
             return False
         end = b"".join(self._pieces)[-_LONGEST_ERROR:]
-        # Not `in`, which first tries whether its operand is a number, and takes longer.
+        # `in` first tests whether its operand is a number: slower.
         return end.rfind(b"error") >= 0 and _ERROR.search(end) is not None
 
 
 def _first_with_counts(data: bytes, names: Iterable[re.Match[bytes]]) -> JSONObject:
-    """Return the first usage with counts, as sent; {} without one."""
     for name in names:
         if data[name.start() - 1 : name.start()] == b"\\":  # quoted JSON
             continue
