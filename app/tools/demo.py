@@ -2,7 +2,6 @@
 A built-in tool for demonstrations and tests: needs no network, and uses every feature of hosted tools.
 
 With `[tools.demo]` in the settings, a request declares it as an MCP server: `{"type": "mcp", "server_label": "demo"}`.
-Its calls produce items with all hosted item types.
 """
 
 from __future__ import annotations
@@ -70,12 +69,11 @@ def _schema(**properties: str) -> dict[str, object]:
 
 class DemoSession:
     def __init__(self, settings: DemoSettings, allowed: Sequence[object] | None = None) -> None:
-        """`allowed` are names of the demo server's callable functions; None allows all."""
         self._settings = settings
         self._allowed = allowed
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
-        """Return the functions. Like an MCP server's, they are listed once per conversation in an item."""
+        """List the functions once per conversation, like an MCP server's."""
         functions = [
             self._labelled(*entry) for entry in _LABELLED if self._allowed is None or entry[0] in self._allowed
         ]

@@ -13,7 +13,7 @@ def endpoint_options(host: ToolHost, name: str, field: str, endpoint: str) -> Tr
     """
     Return a backend's transport options; raises `ValueError` if tools cannot use the backend.
 
-    `field` is the key in the tool's table that names the backend; `endpoint` names the endpoint in errors.
+    `field`, the key in the tool's table, and `endpoint` appear in errors.
     """
     backend = host.backends.get(name)
     if backend is None:
@@ -27,7 +27,6 @@ def endpoint_options(host: ToolHost, name: str, field: str, endpoint: str) -> Tr
 
 
 def endpoint_client(options: TransportOptions, *, timeout: httpx.Timeout | float, max_bytes: int) -> httpx.AsyncClient:
-    """Return a client for paths below a backend's base URL. Responses above `max_bytes` are errors."""
     headers = {**options.headers}
     if options.api_key:
         headers[options.auth_header] = f"{options.auth_scheme} {options.api_key}".strip()

@@ -4,12 +4,10 @@ Outbound requests to hosts chosen by a caller or a model, guarded against server
     patterns = [URLPattern.parse("https://*.example.com/*")]
     url = checked_url("https://mcp.example.com/mcp", allowed=patterns)
     async with httpx.AsyncClient(transport=GuardedTransport("public"), trust_env=False) as client: ...
-
     page = await fetch("https://example.com/")     # follows redirects and checks each hop
 
-A URL must be plainly spelled, and its host allowed. Each connection resolves the name once, checks all addresses, and
-connects to a checked address, so DNS rebinding has no effect (TLS still verifies the name). Environment proxies are
-ignored. Responses are limited in time, and in size after decompression.
+Each connection resolves the name once, checks all addresses, and connects to a checked address, so DNS rebinding has no
+effect (TLS still verifies the name). Environment proxies are ignored.
 
 `Reach` is the set of allowed addresses: "public" (globally routable), "private" (also private networks, but no
 link-local addresses or metadata services), "any" (for hosts configured by the operator).
@@ -54,11 +52,9 @@ class OutboundRefused(Exception):
     """A refused request, or a response above the limits. The message is safe to show to a caller."""
 
 
-# Addresses.
-
 _GLOBAL_UNICAST = ip_network("2000::/3")
 _NAT64 = ip_network("64:ff9b::/96")
-# Local NAT64 prefixes, in which the position of the IPv4 address is not fixed (RFC 8215, RFC 6052).
+# Local NAT64 prefixes, with a variable IPv4 position (RFC 8215, RFC 6052).
 _LOCAL_NAT64 = ip_network("64:ff9b:1::/48")
 _COMPATIBLE = ip_network("::/96")
 # Some Python versions report these ranges as global: IETF protocols, 6to4 relays, IPv6 documentation.
@@ -80,10 +76,7 @@ _METADATA = frozenset(
 
 
 def is_allowed(address: Address, reach: Reach) -> bool:
-    """
-    Return whether connections to an address are allowed. An embedded IPv4 address is checked in place of its IPv6
-    address.
-    """
+    """Check an address, or its embedded IPv4 address."""
     if reach == "any":
         return True
     if (embedded := _embedded(address)) is not None:
@@ -107,7 +100,7 @@ def _embedded(address: Address) -> IPv4Address | None:
 
 
 def _local_embedded(address: Address) -> Iterator[IPv4Address]:
-    """Yield the IPv4 addresses possibly embedded in a `_LOCAL_NAT64` address: after 48, 56, 64 or 96 bits."""
+    """Yield the possible IPv4 addresses: after 48, 56, 64 or 96 bits."""
     data = address.packed
     for start in (6, 7, 8):
         yield IPv4Address((data[start:8] + data[9:])[:4])  # the byte after the first 64 bits is skipped
@@ -125,13 +118,8 @@ def _is_public(address: Address) -> bool:
 
 
 def _is_unused(address: Address) -> bool:
-    """
-    Return whether `ipaddress` reports an address as private although private networks do not use it: 240/4, Teredo.
-    """
+    """Detect unused ranges that `ipaddress` reports as private: 240/4, Teredo."""
     return address.teredo is not None if isinstance(address, IPv6Address) else address.is_reserved
-
-
-# URLs.
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +165,10 @@ _NUMBER = re.compile(r"\d+|0x[\da-f]*", re.IGNORECASE)
 
 def checked_url(url: str, *, allowed: Sequence[URLPattern] | None = None, reach: Reach = "public") -> httpx.URL:
     """
-    Check a URL's spelling and return it parsed. The host's addresses are checked on connecting.
+    Parse a URL and check its spelling; connecting checks the host's addresses.
 
     With `allowed`, a pattern must match; otherwise, any https URL with the standard port is allowed. Raises
-    `OutboundRefused` for all others: other schemes, user info, unusual address spellings.
+    `OutboundRefused`.
     """
     if len(url) > _MAX_URL or _FORBIDDEN.search(url):
         raise OutboundRefused(
@@ -210,7 +198,7 @@ def urls_equivalent(url: str, known: str | None) -> bool:
     """
     Return whether a server may treat a URL as the `known` URL, regardless of spelling.
 
-    If the known URL has a query, the query must be equal; otherwise queries are ignored.
+    The query must be equal if the known URL has a query.
     """
     try:
         parsed, other = httpx.URL(url), httpx.URL(known or "")
@@ -244,9 +232,6 @@ def _check_host(host: str, reach: Reach) -> None:
         raise OutboundRefused("The address in the URL is not allowed.")
 
 
-# Connections.
-
-
 async def resolve(host: str, port: int) -> Sequence[str]:
     infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=SOCK_STREAM)
     return list(dict.fromkeys(str(info[4][0]) for info in infos))
@@ -254,7 +239,7 @@ async def resolve(host: str, port: int) -> Sequence[str]:
 
 class GuardedNetwork(httpcore.AsyncNetworkBackend):
     """
-    A network backend for `httpcore` (or `httpcore2`, passed as `library`) that only connects to checked addresses.
+    Network backend for `httpcore` (or `httpcore2`, passed as `library`) that only connects to checked addresses.
 
     A host is refused if any of its addresses is not allowed.
     """
@@ -317,17 +302,14 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
 
 @cache
 def tls() -> ssl.SSLContext:
-    """Return the TLS context, with `SSL_CERT_FILE`'s certificate authorities if set."""
+    """Return the TLS context, which respects `SSL_CERT_FILE`."""
     return httpx.create_ssl_context()
-
-
-# Responses.
 
 
 def bounded(
     body: AsyncIterable[bytes], encoding: str, max_bytes: int, error: Callable[[str], Exception] = OutboundRefused
 ) -> AsyncIterator[bytes]:
-    """Decompress a body in pieces; raises `error` if it is longer than `max_bytes`."""
+    """Decompress a body in pieces; raises `error` beyond `max_bytes`."""
     if encoding in ("", "identity"):
         return _limited(body, max_bytes, error)
     if encoding in ("gzip", "x-gzip", "deflate"):
@@ -364,8 +346,6 @@ async def _inflated(body: AsyncIterable[bytes], error: Callable[[str], Exception
 
 
 class GuardedTransport(httpx.AsyncBaseTransport):
-    """An `httpx` transport that only connects to checked addresses, and limits responses."""
-
     def __init__(self, reach: Reach, *, max_bytes: int = MAX_RESPONSE_BYTES, resolver: Resolver = resolve) -> None:
         self._max_bytes = max_bytes
         self._http = httpx.AsyncHTTPTransport(verify=tls(), trust_env=False)
@@ -373,7 +353,6 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         self._http._pool = httpcore.AsyncConnectionPool(ssl_context=tls(), network_backend=network)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request. The response body is decompressed."""
         request.headers["accept-encoding"] = "identity"  # a compressed body's size is not known in advance
         response = await self._http.handle_async_request(request)
         return httpx.Response(
@@ -388,7 +367,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
 
 
 def plain_headers(headers: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return response headers that match the decompressed body, with a safe charset."""
+    """Return headers for the decompressed body, with a safe charset."""
     plain = [(name, value) for name, value in headers if name.lower() not in ("content-encoding", "content-length")]
     return [(name, _plain_media_type(value) if name.lower() == "content-type" else value) for name, value in plain]
 
@@ -401,7 +380,7 @@ def _plain_media_type(value: str) -> str:
 
 
 class BoundedBody:
-    """A response body from `httpx` or `httpx2`: decompressed, and limited in size."""
+    """Decompressed, limited response body from `httpx` or `httpx2`."""
 
     _too_large: type[Exception] = OutboundRefused
 

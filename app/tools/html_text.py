@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-# Elements without displayed text, and block elements.
 _INVISIBLE = frozenset({"script", "style", "noscript", "template", "svg", "head"})
 _BLOCKS = frozenset(
     {"address", "article", "aside", "blockquote", "br", "dd", "div", "dl", "dt", "fieldset", "figcaption"}
@@ -18,7 +17,7 @@ def html_title_and_text(page: str | bytes) -> tuple[str, str]:
     """
     Return a page's title and visible text, both empty for an empty document.
 
-    Bytes that are not UTF-8 are decoded with the charset declared in the page, else as Latin-1.
+    Non-UTF-8 bytes are decoded with the declared charset, else as Latin-1.
     """
     from lxml import etree, html  # an extra
 
@@ -26,7 +25,7 @@ def html_title_and_text(page: str | bytes) -> tuple[str, str]:
     parser = html.HTMLParser(encoding="utf-8" if _is_utf8(data) else None, huge_tree=False)
     try:
         tree = html.document_fromstring(data, parser=parser)
-    except etree.ParserError:  # an empty document
+    except etree.ParserError:
         return "", ""
     return " ".join((tree.findtext(".//title") or "").split()), "".join(_visible_text(tree))
 
@@ -40,7 +39,7 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def _visible_text(tree: object) -> Iterator[str]:
-    """Yield an element's visible text. Iterative, since nesting may exceed the recursion limit."""
+    """Yield visible text. Iterative, since nesting may exceed the recursion limit."""
     stack: list[Any] = [tree]
     while stack:
         node = stack.pop()
@@ -61,7 +60,6 @@ def _visible_text(tree: object) -> Iterator[str]:
 
 
 def _spaced(text: str) -> str:
-    """Collapse whitespace to single spaces, like browsers."""
     inner = " ".join(text.split())
     if not inner:
         return " " if text else ""

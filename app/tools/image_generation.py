@@ -5,8 +5,7 @@ The hosted tool `image_generation`, using a backend's images API.
     backend = "default"            # its /images/generations and /images/edits
     model = "gpt-image-1"
 
-The model is offered the function `image_generation` with a prompt. If the conversation contains images (sent by the
-caller or generated), the model may edit the latest ones.
+The model may edit the conversation's latest images, sent by the caller or generated.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ from app.tools.endpoint import endpoint_client, endpoint_options
 from app.tools.guard import OutboundRefused
 from app.tools.validation import read_declaration, read_table
 
-MAX_IMAGE_ANSWER_BYTES = 200_000_000  # per images API response: base64, including partial images
-MAX_EDITED_IMAGES = 4  # the latest images in the conversation
+MAX_IMAGE_ANSWER_BYTES = 200_000_000  # including partial images, in base64
+MAX_EDITED_IMAGES = 4
 
 _DATA_URL = re.compile(r"data:(image/[a-z0-9.+-]+);base64,", re.IGNORECASE)
 
@@ -57,7 +56,7 @@ class ImageSettings(BaseModel):
     """Time limit per image, in seconds."""
 
     def choose_model(self, declared: str | None) -> str | None:
-        """Return the declared model if allowed, else the configured model; None means the backend's default."""
+        """Return the declared model if allowed, else the configured model, else None: the backend's default."""
         if declared and any(fnmatchcase(declared, pattern) for pattern in self.models):
             return declared
         return self.model
@@ -85,12 +84,12 @@ class ImageDeclaration(BaseModel):
     size: str | None = None
 
     def options(self) -> dict[str, object]:
-        """Return the fields sent to the backend unchanged."""
+        """Fields sent unchanged."""
         return self.model_dump(exclude_none=True, exclude={"action", "input_image_mask", "model", "partial_images"})
 
 
 class ImageFailed(Exception):
-    """Image generation failed. The message is safe for the model and the caller."""
+    """Its message is safe for the model and the caller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +127,7 @@ class ImageGenerationTool:
         return nullcontext(ImageSession(self._settings, self._api, declared, mask))
 
     async def check(self) -> Mapping[str, str | None]:
-        """Report nothing: a real check would generate an image, and cost money."""
+        """Report nothing, since a check would cost an image."""
         return {}
 
     async def aclose(self) -> None:
@@ -146,7 +145,6 @@ class ImageSession:
         self._model = settings.choose_model(declared.model)
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
-        """Return the function. It supports edits if the conversation contains images."""
         properties: dict[str, object] = {"prompt": {"type": "string", "description": _PROMPT}}
         action = self._declared.action or "auto"
         edits = action != "generate" and next(_images_of(items, report), None) is not None
@@ -204,7 +202,7 @@ class ImageSession:
         )
 
     async def _images_to_edit(self, call: ToolCall, report: Report) -> list[InputImage]:
-        """Return the images to edit, oldest first; [] to generate a new image."""
+        """Return the images to edit, oldest first."""
         declared = self._declared.action or "auto"
         action = call.arguments.get("action") if declared == "auto" else declared
         if action != "edit":
@@ -230,7 +228,7 @@ class ImageSession:
             )
 
 
-# Statuses with which servers reject unknown fields, such as `stream`.
+# Statuses for unknown fields, such as `stream`.
 _REFUSED_FIELDS = (400, 404, 422, 501)
 
 _PROMPT = "Detailed description of the image, or of the changes to it."
@@ -243,12 +241,8 @@ def _without_none(fields: Mapping[str, object]) -> dict[str, object]:
 
 
 def _images_of(items: Sequence[Item], report: Report) -> Iterator[InputImage | Item]:
-    """
-    Yield the conversation's images, generated or sent by the caller, latest first.
-
-    If an image must be loaded from the store, its item is yielded instead.
-    """
-    stored: set[str] = set()  # ids already yielded: a client may have resent an item
+    """Yield generated and sent images, latest first; the item of an image in the store."""
+    stored: set[str] = set()  # a client may have resent an item
     for item in reversed(items):
         if item.get("type") == "image_generation_call":
             if image := _made_image(item, item.get("result")):
@@ -283,7 +277,6 @@ def _decoded(form: str, data: object) -> InputImage | None:
 
 
 def _result_of(answer: Mapping[str, object]) -> str:
-    """Return a response's image in base64; raises `ImageFailed`."""
     data = answer.get("data")
     entries: Iterable[object] = data if isinstance(data, list) else (answer,)
     for entry in entries:
@@ -304,11 +297,7 @@ class ImagesAPI:
     async def images(
         self, options: Mapping[str, object], images: Sequence[InputImage], mask: InputImage | None, partial: int
     ) -> AsyncIterator[JSONObject]:
-        """
-        Generate or edit an image. Yields partial images if the backend streams them, and finally the response.
-
-        Raises `ImageFailed`.
-        """
+        """Generate or edit an image. Yields partial images, then the response. Raises `ImageFailed`."""
         fields = _without_none(options)
         if str(fields.get("model") or "").startswith(("dall-e", "sd", "flux")):
             fields["response_format"] = "b64_json"  # other models always return base64, and reject the field
@@ -354,7 +343,6 @@ def _as_form(value: object) -> str:
 
 
 async def _events(response: httpx.Response) -> AsyncIterator[dict[str, object]]:
-    """Yield a response's events, or its single JSON object; raises `ImageFailed`."""
     if response.status_code != 200:
         raise ImageFailed(_refusal(response.status_code, await response.aread()))
     if not response.headers.get("content-type", "").startswith("text/event-stream"):
@@ -379,7 +367,7 @@ def _object(data: bytes | str) -> dict[str, object]:
 
 
 def _refusal(status: int, body: bytes) -> str:
-    """Return the error for a refused request: the backend's message for an invalid prompt (400), else the status."""
+    """Return the backend's message for an invalid prompt (400), else the status."""
     try:
         message = _message(orjson.loads(body))
     except ValueError:

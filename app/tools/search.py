@@ -1,8 +1,7 @@
 """
 The hosted tool `tool_search` for deferred tools: `{"type": "tool_search"}`.
 
-A model with many tools is first offered only the search, then the tools it finds: the client's functions and hosted
-tools' functions.
+The model is first offered only the search, then the tools it finds: the client's and hosted functions.
 """
 
 from __future__ import annotations
@@ -18,14 +17,12 @@ from app.core.types import JSONObject
 from app.core.types.request import Item
 from app.tools import Declaration, DeferredTool, HostedFunction, Outcome, Report, ToolCall
 
-_DEFAULT_LIMIT = 5  # if the model sends no limit
+_DEFAULT_LIMIT = 5
 _MAX_LIMIT = 20
 
 
 class ToolSearch:
-    """
-    The hosted tool `tool_search`. Always available, and without rights, since it only reads the request's declarations.
-    """
+    """Always available, without rights, since it only reads the request's declarations."""
 
     types = ("tool_search",)
 
@@ -33,7 +30,6 @@ class ToolSearch:
         return ()
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSearchSession] | None:
-        """Return a session, or None if the client runs the search."""
         return None if declaration.tool.get("execution") == "client" else nullcontext(ToolSearchSession())
 
     async def check(self) -> Mapping[str, str | None]:
@@ -44,7 +40,7 @@ class ToolSearch:
 
 class ToolSearchSession:
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
-        """Return the search function. The loop only offers it if deferred tools exist."""
+        """The loop only offers the function if deferred tools exist."""
         return [HostedFunction("tool_search", "tool_search_call", **TOOL_SEARCH, fields={"execution": "server"})]
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
@@ -59,7 +55,6 @@ class ToolSearchSession:
 
 
 def _declarations(tools: Sequence[DeferredTool]) -> list[JSONObject]:
-    """Return tool declarations, grouped by namespace."""
     declarations: list[JSONObject] = []
     namespaces: dict[str, JSONObject] = {}
     for tool in tools:

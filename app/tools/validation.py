@@ -1,5 +1,3 @@
-"""Validates tools' settings tables and request declarations."""
-
 from __future__ import annotations
 
 import re
@@ -25,7 +23,7 @@ def read_table(model: type[M], table: Mapping[str, object]) -> M:
 
 def read_declaration(model: type[M], declaration: Mapping[str, object], param_path: str, warnings: Warnings) -> M:
     """
-    Validate a declaration or a part; raises `InvalidRequest` for the first invalid field.
+    Validate a declaration; raises `InvalidRequest` for the first invalid field.
 
     `param_path` is its JSON path in the request, such as `tools[0]`. Unknown fields are reported in `warnings`.
     """
@@ -44,11 +42,10 @@ def read_declaration(model: type[M], declaration: Mapping[str, object], param_pa
         raise InvalidRequest(f"Invalid '{field}': {message}.", param=field, code="invalid_value") from None
 
 
-_DIRECT = ("allowed_callers", ["direct"])  # the only supported value
+_DIRECT = ("allowed_callers", ["direct"])
 
 
 def _undeclared(read: BaseModel, declaration: Mapping[str, object], param_path: str) -> Iterator[str]:
-    """Yield the paths of fields ignored by a model."""
     for name, value in declaration.items():
         if name not in type(read).model_fields:
             if name != "type" and value not in (None, [], {}) and (name, value) != _DIRECT:
@@ -76,7 +73,6 @@ def _table_problem(model: type[BaseModel], detail: Mapping[str, Any]) -> str:
 
 
 def known_keys(model: type[BaseModel], path: Sequence[object]) -> set[str]:
-    """Return the known keys at a path in a model's table."""
     models = [model]
     for step in path:
         fields = [inner.model_fields[str(step)] for inner in models if str(step) in inner.model_fields]
