@@ -28,13 +28,11 @@ if TYPE_CHECKING:
     from app.tools.code_interpreter.kept_files import KeptFiles
 
 _DATA = "/mnt/data"
-_PIECE = 512 * 1024  # bytes per file read or write
+_PIECE = 512 * 1024
 MAX_CONTAINER_NAME = 256  # limits a container name in characters, and a file name in bytes
 
 
 class ContainerFailed(APIError):
-    """A container could not be started, or ended while in use."""
-
     status = 503
     code = "container_failed"
 
@@ -106,14 +104,12 @@ class NewContainer(TypedDict, total=False):
 
 
 class SandboxChannel(Protocol):
-    """Channel to a container's sandbox while in use."""
-
     async def request(self, op: str, *, within: float = STOP_GRACE, **fields: object) -> JSONObject: ...
 
 
 class Containers(ABC):
     """
-    All callers' containers, each visible only to its owner, and their file operations.
+    All callers' containers and their file operations.
 
     Unknown ids raise `NotFound`, and unknown cursors `UnknownCursor`.
     """
@@ -136,7 +132,7 @@ class Containers(ABC):
         self, owner: str, chain: str, earlier: Sequence[str], **options: Unpack[NewContainer]
     ) -> Container:
         """
-        Return a conversation's container, or create it with `options`. Raises the errors of `create`.
+        Return a conversation's container, or create it with `options`.
 
         `earlier` lists the container ids in the conversation's earlier calls, latest first. If the existing container
         has other `skills`, it is suspended, and restarts with the new ones.
@@ -180,7 +176,6 @@ class Containers(ABC):
             raise
 
     async def read(self, sandbox: SandboxChannel, path: str, offset: int = 0, size: int = _PIECE) -> bytes:
-        """Return up to `size` bytes from a file at `offset`."""
         answer = await sandbox.request("read", path=path, offset=offset, size=size)
         data = answer.get("data")
         if not isinstance(data, str):
@@ -212,10 +207,7 @@ class Containers(ABC):
                 raise
         return {"id": container_id, "object": "container.deleted", "deleted": True}
 
-    # Files.
-
     async def add_file(self, container: Container, filename: str, pieces: AsyncIterator[bytes]) -> dict[str, object]:
-        """Write a file from content pieces; raises `InvalidRequest`."""
         path = path_for(filename)
         async with self.use(container) as sandbox:
             await self._write(sandbox, path, pieces)
@@ -277,7 +269,6 @@ class Containers(ABC):
         raise NotFound(f"File with id '{file_id}' not found in container '{container.id}'.", param="file_id")
 
     async def content(self, container: Container, file: ContainerFile) -> AsyncIterator[bytes]:
-        """Yield a file's content in pieces, reading each piece on demand."""
         offset = 0
         while offset < file.bytes:
             async with self.use(container) as sandbox:

@@ -21,16 +21,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class KeptFile(ContainerFile):
-    """A container file in object storage."""
-
     attachment: Attachment
 
 
 class KeptFiles:
-    """All owners' copies of container files. Methods raise `FilesUnavailable` in an outage."""
+    """Methods raise `FilesUnavailable` in an outage."""
 
     def __init__(self, attachments: Attachments, days: int, max_owner_bytes: int | None) -> None:
-        """Copies expire after `days`. `max_owner_bytes` limits an owner's files and copies together."""
+        """`max_owner_bytes` limits an owner's files and copies together."""
         self._attachments = attachments
         self._lifetime = days * 86_400
         self._limit = max_owner_bytes

@@ -1,7 +1,7 @@
 """
 Containers whose sandboxes are child processes, and end with this process.
 
-A limited number runs at once (`slots.py`). Suspended containers retain only their files (`saved_files.py`).
+Suspended containers retain only their files.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _ANONYMOUS = KeyAccess().owner  # owner of all containers on a server without ke
 
 @dataclass(slots=True)
 class LocalContainer(Container):
-    mounts: Sequence[File] = ()  # uploaded files to copy into a new sandbox
+    mounts: Sequence[File] = ()  # to copy into a new sandbox
     chain: str | None = None  # the conversation for which it was created
     sandbox: Sandbox | None = None
     slot: ContainerSlot | None = None
@@ -80,8 +80,6 @@ class LocalContainers(Containers):
         if owner == _ANONYMOUS:
             return self.settings.max_containers
         return self.settings.max_key_containers or max(1, self.settings.max_containers * 3 // 4)
-
-    # Containers.
 
     async def create(self, owner: str, **options: Unpack[NewContainer]) -> LocalContainer:
         memory_limit = options.get("memory_limit") or "1g"
@@ -201,8 +199,6 @@ class LocalContainers(Containers):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # Sandboxes.
-
     @asynccontextmanager
     async def use(self, container: Container) -> AsyncIterator[SandboxChannel]:
         assert isinstance(container, LocalContainer)
@@ -228,8 +224,6 @@ class LocalContainers(Containers):
                 self._slots.mark_idle(container.slot, container.last_active_at)
 
     async def _running_sandbox(self, container: LocalContainer) -> Sandbox:
-        """Return a container's sandbox, starting it if necessary."""
-
         def evict() -> None:
             self._begin(self._suspend(container))
 
@@ -261,7 +255,6 @@ class LocalContainers(Containers):
         return sandbox
 
     async def _restore_files(self, container: LocalContainer, sandbox: Sandbox) -> None:
-        """Write a container's saved or mounted files into its new sandbox."""
         if container.saved:
             try:
                 await container.saved.restore(sandbox)
@@ -301,7 +294,6 @@ class LocalContainers(Containers):
             self._enforce_limits()
 
     async def _end(self, container: LocalContainer) -> None:
-        """End a container's sandbox, and release its slot."""
         sandbox, container.sandbox = container.sandbox, None
         if sandbox:
             await sandbox.aclose()

@@ -25,7 +25,7 @@ class SavedFiles:
 
     @classmethod
     async def save(cls, sandbox: Sandbox, max_bytes: int) -> SavedFiles:
-        """Save a sandbox's files, at most `max_bytes` packed; raises `SandboxEnded` and `OSError`."""
+        """Save at most `max_bytes` packed bytes; raises `SandboxEnded` and `OSError`."""
         saved = cls(await asyncio.to_thread(tempfile.TemporaryFile, prefix="antiphon-container-"))
         try:
             while data := await _packed(sandbox, first=not saved.size):

@@ -43,7 +43,7 @@ from app.tools.files import Page
 logger = logging.getLogger(__name__)
 
 HOST_TIMEOUT = 10.0  # seconds to wait for a starting host
-_RETRY_INTERVAL = 0.05  # seconds between connection attempts
+_RETRY_INTERVAL = 0.05
 _MAX_LINE = 2 * MAX_ANSWER  # bytes
 
 
@@ -51,7 +51,7 @@ class SharedContainers(Containers):
     def __init__(
         self, bubblewrap: Bubblewrap, settings: CodeSettings, directory: Path, skills: SkillFolder | None = None
     ) -> None:
-        """`directory` contains the lock file and the socket. Only the workers' user may write to it."""
+        """Only the workers' user may write to `directory`, which contains the lock file and the socket."""
         super().__init__(settings, skills)
         self._bubblewrap = bubblewrap
         self._lock_path, self._socket_path = directory / "containers.lock", directory / "containers.socket"
@@ -59,8 +59,6 @@ class SharedContainers(Containers):
         self._local: LocalContainers | None = None
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
-
-    # Finding the host.
 
     async def _host(self) -> LocalContainers | None:
         """Return the local containers if this process is the host, or becomes it."""
@@ -83,7 +81,7 @@ class SharedContainers(Containers):
         return True
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | LocalContainers:
-        """Return a connection to the host, or the containers if this process is the host; raises `ContainerFailed`."""
+        """Return a connection to the host, or the host's own containers; raises `ContainerFailed`."""
         try:
             async with asyncio.timeout(HOST_TIMEOUT):
                 while True:
@@ -96,7 +94,7 @@ class SharedContainers(Containers):
             raise ContainerFailed from None
 
     async def _do(self, operation: str, **fields: object) -> Any:
-        """Run an operation here or on the host; raises the operation's errors, and `ContainerFailed`."""
+        """Run an operation here or on the host; raises its errors, and `ContainerFailed`."""
         host = await self._connect()
         if isinstance(host, LocalContainers):
             return await _run(host, operation, fields)
@@ -107,8 +105,6 @@ class SharedContainers(Containers):
             raise ContainerFailed from None
         finally:
             await channel.close()
-
-    # Operations.
 
     async def create(self, owner: str, **options: Unpack[NewContainer]) -> Container:
         return _container(await self._do("create", owner=owner, **_sendable(options)))
@@ -172,8 +168,6 @@ class SharedContainers(Containers):
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-
-    # Serving the other workers, as the host.
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = asyncio.create_task(self._serve(reader, writer))
@@ -247,7 +241,6 @@ class _RemoteSandbox:
         return answer["result"]
 
     async def close(self) -> None:
-        """Close the connection, which releases the container."""
         await _close(self._writer)
 
 
@@ -294,7 +287,6 @@ def _plain(result: object) -> object:
 
 
 def _container(result: Any) -> Container:
-    """Return the host's container, or a copy if the host is another process."""
     if isinstance(result, Container):
         return result
     return Container(**{**result, "skills": [Skill(*skill) for skill in result["skills"]]})

@@ -1,8 +1,8 @@
 """
 Skills: folders with instructions in `SKILL.md`, mounted read-only in containers at `/mnt/skills`.
 
-The model receives names and descriptions, and reads further files on demand. A request contains a skill as a ZIP
-archive (`inline`), or references a skill in the operator's folder (`skill_reference`).
+A request contains a skill as a ZIP archive (`inline`), or references a skill in the operator's folder
+(`skill_reference`). The model receives names and descriptions, and reads further files on demand.
 """
 
 from __future__ import annotations
@@ -95,9 +95,7 @@ class SkillFolder:
     """The operator's skills, and inline skills, which are unpacked into a directory on this server."""
 
     def __init__(self, operators: Path | None = None, directory: Path | None = None) -> None:
-        """
-        `operators` contains a folder per skill. `directory` is shared by all workers; None if there is a single worker.
-        """
+        """`operators` contains a folder per skill. `directory` is shared by all workers; None with a single worker."""
         self._operators = operators
         self._directory = directory
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
@@ -209,7 +207,7 @@ def read_heading(text: str) -> tuple[str, str]:
 
 def read_archive(data: bytes) -> dict[str, bytes]:
     """
-    Return a skill's files in a ZIP archive, by path; raises `InvalidRequest`.
+    Return a skill's files by path; raises `InvalidRequest`.
 
     `SKILL.md` is in the archive's root, or in its only top-level folder.
     """
@@ -267,7 +265,7 @@ def read_skill_files(skills: Sequence[Skill]) -> dict[str, bytes]:
     """
     Return skill files by container path, for a new sandbox.
 
-    In the operator's folders, links and files beyond the limits are skipped. A deleted skill has no files.
+    Skips links and files beyond the limits. A deleted skill has no files.
     """
     files: dict[str, bytes] = {}
     for skill in skills:
@@ -292,7 +290,6 @@ def read_skill_files(skills: Sequence[Skill]) -> dict[str, bytes]:
 
 
 def describe_skills(skills: Sequence[Skill]) -> str:
-    """Describe a container's skills to the model; "" without skills."""
     if not skills:
         return ""
     return "\n".join([f" {_ABOUT}", *(f"- {one.name}: {one.description} ({MOUNT}/{one.folder})" for one in skills)])

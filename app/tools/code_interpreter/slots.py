@@ -18,10 +18,8 @@ from app.errors import TooManyRequests
 
 @dataclass(eq=False, slots=True)
 class ContainerSlot:
-    """A container's permit to run, until released."""
-
     owner: str
-    evict: Callable[[], None]  # called on eviction: starts suspending the container, which ends with `release`
+    evict: Callable[[], None]  # starts suspending the container, which ends with `release`
     idle_since: float | None = None  # None while in use or being evicted
 
 
@@ -59,7 +57,6 @@ class ContainerSlots:
         return waiter.slot
 
     def release(self, slot: ContainerSlot) -> None:
-        """Release a slot to the next waiter."""
         self._held.discard(slot)
         for waiter in self._waiters:
             if waiter.evicting is slot:
@@ -67,11 +64,10 @@ class ContainerSlots:
         self._serve()
 
     def mark_busy(self, slot: ContainerSlot) -> None:
-        """Mark a slot as in use, which prevents its eviction."""
+        """Prevent the slot's eviction."""
         slot.idle_since = None
 
     def mark_idle(self, slot: ContainerSlot, now: float) -> None:
-        """Mark a slot as idle, so that it can be evicted."""
         slot.idle_since = now
         self._serve()
 
@@ -87,7 +83,7 @@ class ContainerSlots:
                 candidate.evict()
 
     def _in_order(self) -> list[_Waiter]:
-        """Return waiters in order: owners with the fewest slots first, then by arrival."""
+        """Sort waiters: owners with the fewest slots first, then by arrival."""
         held = self._counts()
         waiting = [waiter for waiter in self._waiters if not waiter.granted.done()]  # some may be cancelled
         return sorted(waiting, key=lambda waiter: held[waiter.slot.owner])
@@ -100,7 +96,6 @@ class ContainerSlots:
         return Counter(slot.owner for slot in self._held)
 
     def _eviction_candidate(self, owner: str) -> ContainerSlot | None:
-        """Return the idle slot to evict for an owner's new container, or None."""
         held = self._counts()
         full = held[owner] >= self._limit_of(owner)
 

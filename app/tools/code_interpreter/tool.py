@@ -129,8 +129,6 @@ class ContainerReference(BaseModel):
 
 
 class CodeInterpreter:
-    """Serves `code_interpreter`, and `shell` if it runs in a container."""
-
     types = ("code_interpreter", "shell")
 
     def __init__(self, containers: Containers) -> None:
@@ -179,7 +177,7 @@ class CodeInterpreter:
         return cls(LocalContainers(bubblewrap, settings, SkillFolder(operators)))
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession] | None:
-        """Return the session for a declaration, or None if the client runs the shell. Raises `InvalidRequest`."""
+        """Return the session, or None if the client runs the shell. Raises `InvalidRequest`."""
         tool = declaration.tool
         shell = tool["type"] == "shell"
         field = "environment" if shell else "container"
@@ -208,8 +206,6 @@ class CodeInterpreter:
 
 
 class _Session(ABC):
-    """Shared by both tools: the response's container, and the files created in it."""
-
     def __init__(
         self,
         containers: Containers,
@@ -404,7 +400,6 @@ def _earlier_containers(items: Sequence[Item]) -> list[str]:
 
 
 def _images(answer: Mapping[str, object]) -> list[str]:
-    """Return the figures in a sandbox's answer as data URLs."""
     images = answer.get("images")
     if not isinstance(images, list):
         return []

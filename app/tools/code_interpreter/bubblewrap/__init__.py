@@ -67,7 +67,7 @@ class SandboxUnavailable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """A sandbox's resource limits; sizes in bytes."""
+    """Sizes are in bytes."""
 
     memory: int
     disk: int
@@ -164,7 +164,6 @@ class Bubblewrap:
         return sandbox
 
     def _new_group(self, limits: SandboxLimits) -> Group | None:
-        """Create a control group; None if this process cannot."""
         if self._groups is None:
             return None
         group = self._groups.make()
@@ -214,7 +213,7 @@ class Bubblewrap:
         command += ["--size", str(max(limits.disk // 2, 1)), "--tmpfs", "/tmp"]
         command += ["--size", str(limits.disk), "--tmpfs", "/mnt/data"]
         for path, fd in files.items():
-            # Skills are written as files into the root, which becomes read-only, since many mounts are slow.
+            # Skills are files in the root, which becomes read-only, since many mounts are slow.
             how = "--file" if path.startswith(f"{MOUNT}/") else "--ro-bind-data"
             command += ["--seccomp", str(fd)] if path == "seccomp" else ["--perms", "0444", how, str(fd), path]
         return [*command, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/mnt/data", "--"]
@@ -226,7 +225,6 @@ def _write(fd: int, data: bytes) -> None:
 
 
 def _launch(group: Group | None, files: dict[str, int], **options: object) -> list[str]:
-    """Return the command for `launch.py`, which drops root privileges."""
     options["files"] = [*files.values()]
     if group:
         options["group"] = str(group.directory)
@@ -236,7 +234,5 @@ def _launch(group: Group | None, files: dict[str, int], **options: object) -> li
 
 
 def _process_options(files: dict[str, int]) -> dict[str, Any]:
-    """
-    Return options for the bwrap process. The environment is empty, since /proc/1/environ exposes it to the sandbox.
-    """
+    """The environment is empty, since /proc/1/environ exposes it to the sandbox."""
     return {"env": {}, "pass_fds": [*files.values()], "cwd": "/"}

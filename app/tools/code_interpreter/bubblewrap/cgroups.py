@@ -5,8 +5,8 @@ The kernel then freezes all processes in a container between calls, and limits t
 kernel buffers.
 
 Creating groups works as root, and in a systemd service with `Delegate=yes`. In most containers, the cgroup file system
-is read-only. Memory and process limits also need their controllers. A group can only delegate controllers if it
-contains no processes, so a delegated group's processes are moved into its child group `server`.
+is read-only. A group can only delegate controllers if it contains no processes, so a delegated group's processes are
+moved into its child group `server`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 _PREFIX = "antiphon-"
 _CONTROLLERS = ("memory", "pids")
 _REMOVE_ATTEMPTS, _REMOVE_INTERVAL = 250, 0.02  # count, and interval in seconds
-_MARGIN = 64 * 1024 * 1024  # bytes for bubblewrap and supervisor processes, and kernel structures
+_MARGIN = 64 * 1024 * 1024  # bytes for bubblewrap, the supervisor, and kernel structures
 
 
 class Group:
@@ -28,7 +28,7 @@ class Group:
         self.directory = directory
 
     def limit(self, memory: int, processes: int) -> None:
-        """Set the limits whose controllers are available; `memory` is in bytes and includes files."""
+        """Set the available limits; `memory` is in bytes and includes files."""
         for name, value in (
             ("memory.max", memory + _MARGIN),
             ("memory.swap.max", 0),
@@ -46,14 +46,13 @@ class Group:
         self._write("cgroup.kill", "1")
 
     def memory_kills(self) -> int:
-        """Return how many processes the kernel has killed for exceeding the memory limit."""
+        """Count the processes killed for exceeding the memory limit."""
         with contextlib.suppress(OSError, ValueError):
             events = dict(line.split() for line in (self.directory / "memory.events").read_text().splitlines())
             return int(events["oom_kill"])
         return 0
 
     def remove(self) -> None:
-        """Remove the group once its killed processes have ended."""
         for _ in range(_REMOVE_ATTEMPTS):
             with contextlib.suppress(OSError):
                 self.directory.rmdir()
@@ -76,7 +75,7 @@ class Groups:
         return Group(directory)
 
     def remove_stale(self) -> None:
-        """Remove groups left behind by killed servers."""
+        """Remove the groups of killed servers."""
         for directory in self._directory.glob(f"{_PREFIX}*-*"):
             pid = directory.name.removeprefix(_PREFIX).partition("-")[0]
             if not Path(f"/proc/{pid}").exists():
@@ -85,7 +84,7 @@ class Groups:
 
 
 def find_groups() -> Groups | None:
-    """Return where this process can create groups, with controllers if possible, or None."""
+    """Find the parent group for sandboxes; None if this process cannot create groups."""
     own = _own_directory()
     if own is None:
         return None
@@ -117,7 +116,6 @@ def _own_directory(mounts: Path = Path("/proc/self/mountinfo"), own: Path = Path
 
 
 def _delegated(directory: Path) -> bool:
-    """Whether systemd has delegated a group to its service."""
     for name in ("user.delegate", "trusted.delegate"):
         with contextlib.suppress(OSError):
             if os.getxattr(directory, name) == b"1":
@@ -126,7 +124,6 @@ def _delegated(directory: Path) -> bool:
 
 
 def _delegate_controllers(base: Path, own: Path) -> None:
-    """Enable the controllers in `base`, if available and delegated to this service."""
     present = (base / "cgroup.controllers").read_text().split()
     wanted = [name for name in _CONTROLLERS if name in present]
     enabled = (base / "cgroup.subtree_control").read_text().split()

@@ -1,8 +1,8 @@
 """
 Starts bubblewrap: `python launch.py OPTIONS COMMAND...`, with options as a JSON object.
 
-A separate program, instead of code between the server's `fork` and `exec`: limits apply before a sandbox's first
-process starts, regardless of the server's threads and event loop.
+In a separate program, limits apply before a sandbox's first process starts, regardless of the server's threads and
+event loop.
 """
 
 from __future__ import annotations

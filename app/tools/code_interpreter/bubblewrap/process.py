@@ -18,7 +18,7 @@ from app.tools.code_interpreter.bubblewrap.watch import MonitoredSandbox, Sandbo
 
 STOP_GRACE = 5.0  # seconds for the supervisor to answer after a timeout or stop
 MAX_ANSWER = 32 * 1024 * 1024  # bytes per supervisor answer
-_CALLS = ("python", "shell")  # requests that run code
+_CALLS = ("python", "shell")
 
 
 class SandboxEnded(Exception):
@@ -26,12 +26,12 @@ class SandboxEnded(Exception):
 
 
 class Sandbox:
-    """A running sandbox. Callers must send one request at a time."""
+    """Callers must send one request at a time."""
 
     def __init__(
         self, process: asyncio.subprocess.Process, memory: int, files: int, monitor: SandboxMonitor, group: Group | None
     ) -> None:
-        """`memory` (bytes) and `files` are the limits checked by the monitor."""
+        """`memory` (bytes) and `files` are the monitor's limits."""
         self._process, self._memory, self._files, self._monitor, self._group = process, memory, files, monitor, group
         self._monitored: MonitoredSandbox | None = None
 
@@ -53,8 +53,8 @@ class Sandbox:
         """
         Send a request and return the answer; raises `SandboxEnded`.
 
-        Kills the sandbox if a call exceeds `within` plus `STOP_GRACE` seconds, or does not stop when cancelled. For
-        calls, `exceeded` in the answer is the limit for which code was killed: `memory`, `files` or `sockets`.
+        Kills the sandbox if a call exceeds `within` plus `STOP_GRACE` seconds, or does not stop when cancelled. If code
+        was killed, `exceeded` in the answer is the limit: `memory`, `files` or `sockets`.
         """
         assert self._monitored
         memory_kills = self._group.memory_kills() if self._group else 0
@@ -77,7 +77,6 @@ class Sandbox:
             await asyncio.wait({answer}, timeout=within + STOP_GRACE)
             return answer.result() if answer.done() else await self._stop(answer)
         except asyncio.CancelledError:
-            # If the call can be stopped, the sandbox retains its state and files.
             try:
                 with contextlib.suppress(SandboxEnded):
                     await asyncio.shield(asyncio.ensure_future(self._stop(answer)))
@@ -136,7 +135,6 @@ class Sandbox:
         kill((*descendants(self._process.pid), self._process.pid))
 
     async def aclose(self) -> None:
-        """Kill the sandbox, and wait until its processes have ended."""
         self.kill()
         await self._process.wait()
         assert self._process.stdin and self._process.stdout

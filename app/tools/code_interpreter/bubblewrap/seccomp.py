@@ -5,8 +5,8 @@ Seccomp filters: the system calls allowed in a sandbox.
 that trace processes, create memory outside the memory limit, or share limits with the host. Other calls fail with
 EPERM, or with ENOSYS if newer than Linux 5.16.
 
-The rules restrict some allowed calls by argument. SIGCONT would resume processes stopped (SIGSTOP) between calls. The
-network namespace isolates Unix and IP sockets, but not other families, such as vsock (to the hypervisor).
+The rules restrict some calls by argument. SIGCONT would resume processes stopped (SIGSTOP) between calls. The network
+namespace isolates Unix and IP sockets, but not other families, such as vsock (to the hypervisor).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _If(NamedTuple):
 
 
 class _Rule(NamedTuple):
-    """Calls that fail with an error, always or if all conditions hold."""
+    """Calls that fail with an error if all conditions hold."""
 
     calls: Sequence[str]
     error: int
@@ -85,13 +85,13 @@ _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH val
 
 _LOAD, _AND, _EQUAL, _ABOVE, _FROM, _RETURN = 0x20, 0x54, 0x15, 0x25, 0x35, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
-_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in `struct seccomp_data`
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # in `struct seccomp_data`
 
 _Instruction = tuple[int, int, int, int]  # operation, jumps if true and if false, operand
 
 
 def seccomp_filter(machine: str | None = None) -> bytes:
-    """Return the BPF program for all processes in a sandbox; raises `ValueError` for an unknown architecture."""
+    """Return the BPF program for all processes; raises `ValueError` for an unknown architecture."""
     return _program(_RULES, machine or platform.machine(), allow_list=True)
 
 
@@ -130,7 +130,6 @@ def _program(rules: Sequence[_Rule], machine: str, *, allow_list: bool) -> bytes
 
 
 def _numbers(column: int) -> dict[str, int]:
-    """Return system call numbers by name for an architecture (a table column)."""
     lines = _TABLE.read_text(encoding="ascii").splitlines()
     rows = [line.split("\t") for line in lines if not line.startswith("#")]
     return {name: int(number) for name, *both in rows if (number := both[column])}
@@ -158,7 +157,7 @@ def _conditions(rule: _Rule) -> list[_Instruction]:
         ]
         count = len(condition.values)
         for index, value in enumerate(condition.values):
-            left = count - index - 1  # remaining comparisons
+            left = count - index - 1
             if condition.unless:
                 steps.append((_EQUAL, left + fail, 0, value))
             else:

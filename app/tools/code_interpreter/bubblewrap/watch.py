@@ -1,8 +1,8 @@
 """
 Monitors sandboxes in a thread: a container's total memory, and that its code runs only during calls.
 
-The sandbox's own limits (rlimits, file system sizes, seccomp) apply per process or folder. The total is measured here,
-from outside, where code cannot interfere.
+The sandbox's own limits (rlimits, file system sizes, seccomp) apply per process or folder. The total is measured from
+outside, where code cannot interfere.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ logger = logging.getLogger(__name__)
 BUSY_INTERVAL = 0.1  # seconds between checks during a call
 IDLE_INTERVAL = 1.0  # seconds between checks otherwise
 FILE_BYTES = 1536  # kernel memory per file or folder, in addition to its content
-MAX_SOCKETS = 512  # open in a sandbox; the kernel may hold several hundred kilobytes for each
+MAX_SOCKETS = 512  # the kernel may hold several hundred kilobytes for each
 MAX_KILLS = 3  # consecutive kills before the sandbox is ended
-FOLDERS = ("tmp", "mnt/data", "dev/shm")  # file systems writable by code
+FOLDERS = ("tmp", "mnt/data", "dev/shm")  # writable by code
 
 
 @dataclass(eq=False, slots=True)
@@ -34,10 +34,10 @@ class MonitoredSandbox:
     root: int  # ancestor of all other processes
     supervisor: int  # child of `root`; runs no code
     calls: int = 0  # calls started so far
-    busy: bool = False  # a call is running
-    ended: bool = False  # no longer monitored
+    busy: bool = False
+    ended: bool = False
     exceeded: str = ""  # limit for which the latest call's code was killed: memory, files, sockets
-    last_files: int = 0  # files at the previous check
+    last_files: int = 0  # at the previous check
     kills: int = 0  # consecutive checks with a kill
     due: float = 0.0  # monotonic time of the next check
 
@@ -100,7 +100,7 @@ class SandboxMonitor:
 
 
 def poll(sandbox: MonitoredSandbox) -> None:
-    """Check a sandbox, and kill its code if it exceeds a limit or runs between calls."""
+    """Kill a sandbox's code if it exceeds a limit or runs between calls."""
     calls, idle = sandbox.calls, not sandbox.busy
     pids = code_processes(sandbox)
     exceeded = exceeded_limit(sandbox, pids)
@@ -124,7 +124,7 @@ def code_processes(sandbox: MonitoredSandbox) -> Sequence[int]:
 
 
 def exceeded_limit(sandbox: MonitoredSandbox, pids: Sequence[int]) -> str:
-    """Return the limit exceeded by a sandbox, or ""."""
+    """Return the exceeded limit, or ""."""
     if sum(map(resident_bytes, pids)) > sandbox.memory:
         return "memory"
     with contextlib.suppress(OSError, ValueError):  # the sandbox has ended
@@ -139,7 +139,7 @@ def exceeded_limit(sandbox: MonitoredSandbox, pids: Sequence[int]) -> str:
 
 
 def count_files(pid: int) -> int:
-    """Return the number of files and folders in a sandbox, given any of its processes; raises `OSError`."""
+    """Count files and folders, given any process in a sandbox; raises `OSError`."""
     counts = [os.statvfs(f"/proc/{pid}/root/{folder}") for folder in FOLDERS]
     return sum(count.f_files - count.f_ffree for count in counts)
 
@@ -169,7 +169,7 @@ def descendants(pid: int) -> Sequence[int]:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return a process's anonymous and shared resident memory in bytes; 0 if it has ended."""
+    """Return a process's anonymous and shared resident memory; 0 if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -179,7 +179,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def is_running(pid: int) -> bool:
-    """Whether any thread in a process runs: is not stopped, ended, or in uninterruptible sleep."""
+    """Whether any thread runs: is not stopped, ended, or in uninterruptible sleep."""
     with contextlib.suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError):

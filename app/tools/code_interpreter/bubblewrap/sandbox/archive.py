@@ -14,12 +14,12 @@ import stat
 from collections.abc import Iterator
 from typing import Any
 
-_PIECE = 512 * 1024  # bytes per read
+_PIECE = 512 * 1024
 
 
 def pack(root: str) -> Iterator[bytes]:
     """Yield a folder's stream. Nothing may write to the folder concurrently. Unreadable files are skipped."""
-    links: dict[int, str] = {}  # first path by inode, for files with several names
+    links: dict[int, str] = {}  # first path by inode, for hard links
     folders = [""]
     while folders:
         folder = folders.pop()
@@ -62,7 +62,7 @@ def _extents(fd: int, size: int) -> list[tuple[int, int]]:
     """Return start and end of each data extent, excluding holes."""
     extents: list[tuple[int, int]] = []
     end = 0
-    with contextlib.suppress(OSError):  # no more data
+    with contextlib.suppress(OSError):
         while end < size:
             start = os.lseek(fd, end, os.SEEK_DATA)
             end = min(os.lseek(fd, start, os.SEEK_HOLE), size)
@@ -76,15 +76,13 @@ def _head(header: dict[str, Any]) -> bytes:
 
 
 class Unpacker:
-    """Unpacks a stream into a folder as it arrives."""
-
     def __init__(self, root: str) -> None:
         self._root = root
         self._data = bytearray()
         self._finish: list[tuple[str, dict[str, Any]]] = []  # folders, whose modes and times are set last
         self._file: int | None = None
         self._header: dict[str, Any] = {}
-        self._extents: list[list[int]] = []  # remaining extents of the current file
+        self._extents: list[list[int]] = []  # remaining in the current file
 
     def feed(self, data: bytes) -> None:
         self._data += data

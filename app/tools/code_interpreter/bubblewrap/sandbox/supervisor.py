@@ -1,13 +1,11 @@
 """
 PID 1 in a sandbox. Reads requests, one JSON object per line, and answers each with a line.
 
-The supervisor starts the worker and shell commands, limits their time and output, and reads and writes files. It stops
-all other processes (SIGSTOP) between calls, so that a sandbox uses CPU only during a call. A seccomp filter denies
-these processes all means to resume each other.
+Between calls, the supervisor stops all other processes (SIGSTOP), so that a sandbox uses CPU only during a call. A
+seccomp filter denies these processes all means to resume each other.
 
 Code in the sandbox runs as the same user. It cannot open the supervisor's memory and files, since the supervisor is not
-dumpable, and the kernel discards its signals to PID 1. As PID 1, the supervisor reaps orphans, and all other processes
-end with it. The server does not trust it nevertheless.
+dumpable, and the kernel discards its signals to PID 1. The server does not trust the supervisor nevertheless.
 """
 
 from __future__ import annotations
@@ -82,7 +80,7 @@ class _Reaper:
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
 
     def reap(self, *started: subprocess.Popen[bytes]) -> None:
-        """Reap all ended processes; those in `started` retain their exit codes."""
+        """Reap ended processes; those in `started` retain their exit codes."""
         with contextlib.suppress(BlockingIOError):
             os.read(self.fd, _PIECE)
         with contextlib.suppress(ChildProcessError):
@@ -95,8 +93,6 @@ class _Reaper:
 
 
 class _Worker:
-    """The Python process that runs code and holds its state."""
-
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         read, write = os.pipe()
@@ -160,15 +156,13 @@ class _Supervisor:
             data = data[os.write(self._answers, data) :]
 
     def _stop_requested(self) -> bool:
-        """Read a request that arrives during another; True for `stop` and at the end of the stream."""
+        """Read a request during another; True for `stop` and at the end of the stream."""
         line = self._line()
         return line is None or json.loads(line).get("op") == "stop"
 
     def do_stop(self, request: dict[str, object]) -> dict[str, object]:
         """Answer a stop that arrives when no call is running."""
         return {"idle": True}
-
-    # Code.
 
     def _reap(self, *started: subprocess.Popen[bytes]) -> None:
         self._reaper.reap(*started, *([self._worker.process] if self._worker else []))
@@ -193,7 +187,7 @@ class _Supervisor:
             if self._reaper.fd in ready:
                 self._reap()
             if worker.output in ready and not output.read():
-                waited.remove(worker.output)  # the code has closed it
+                waited.remove(worker.output)  # closed by the code
             if channel in ready:
                 data = worker.channel.recv(_PIECE)
                 reply += data
@@ -216,7 +210,7 @@ class _Supervisor:
             answer["images"] = json.loads(reply).get("images", [])
         else:
             self._drop_worker()
-            self._lost = ""  # `ended` already tells the caller
+            self._lost = ""
         return answer
 
     def _kill(self) -> int | None:
@@ -283,8 +277,6 @@ class _Supervisor:
         process.stderr.close()
         return answer
 
-    # Files.
-
     def do_files(self, request: dict[str, object]) -> dict[str, object]:
         """List regular files. Symbolic links are neither listed nor followed."""
         files: list[dict[str, object]] = []
@@ -350,7 +342,7 @@ class _Supervisor:
         return {}
 
     def do_resumed(self, request: dict[str, Any]) -> dict[str, object]:
-        """Record the state lost since the container's previous sandbox, for the next call's answer."""
+        """Record the state lost since the previous sandbox, for the next call's answer."""
         self._lost = request["lost"]
         return {}
 
@@ -360,8 +352,8 @@ class _Supervisor:
 
 
 def signal_all(number: int) -> None:
-    """Send a signal to all other processes in the sandbox, including new forks."""
-    with contextlib.suppress(ProcessLookupError):  # no other processes
+    """Send a signal to all other processes, including new forks."""
+    with contextlib.suppress(ProcessLookupError):
         os.kill(-1, number)
 
 
@@ -371,7 +363,7 @@ def freeze() -> bool:
 
     A single signal is not enough. While a process's first thread is in `vfork`, its other threads do not receive it.
     And a process that ends can resume stopped ones (SIGCONT to an orphaned process group, or when a terminal closes).
-    So each thread is signalled until two consecutive checks find no running thread. Then none can resume another.
+    So each thread is signalled until two consecutive checks find no running thread.
     """
     deadline, still = time.monotonic() + _FREEZE_SECONDS, 0
     while still < 2:
@@ -388,12 +380,12 @@ def freeze() -> bool:
 
 
 def _running_threads() -> list[tuple[int, int]]:
-    """Return (process id, thread id) for all running threads, except this process's."""
+    """Return (process id, thread id) for all other running threads."""
     threads: list[tuple[int, int]] = []
     for pid in os.listdir("/proc"):
         if not pid.isdigit() or int(pid) == os.getpid():
             continue
-        with contextlib.suppress(OSError):  # the process has ended
+        with contextlib.suppress(OSError):
             for thread in os.listdir(f"/proc/{pid}/task"):
                 with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/stat") as file:
                     fields = file.read().rpartition(")")[2].split()
@@ -411,7 +403,7 @@ class _Instructions(ctypes.Structure):
 
 
 def confine() -> None:
-    """Deny this process, before it runs code, all means to resume stopped processes."""
+    """Deny this process all means to resume stopped processes. Called before it runs code."""
     with open(_CODE_FILTER, "rb") as file:
         program = file.read()
     instructions = _Instructions(len(program) // 8, program)
@@ -420,7 +412,6 @@ def confine() -> None:
 
 
 def _set_limits(options: dict[str, Any]) -> None:
-    """Set hard limits on this process and its children."""
     limits = {
         resource.RLIMIT_AS: options["memory"],
         resource.RLIMIT_FSIZE: options["disk"],

@@ -39,8 +39,6 @@ images: list[str] = []
 
 
 class FigureBackend(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Provides the matplotlib backend as a module."""
-
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
@@ -69,8 +67,6 @@ def collect_figures() -> None:
 
 
 class Cells:
-    """A conversation's cells, one per call, in a shared namespace."""
-
     def __init__(self) -> None:
         self._module = types.ModuleType("__main__")
         self._count = 0
