@@ -3,9 +3,6 @@ MCP servers as tools: `{"type": "mcp", "server_label": "lab", ...}`.
 
 The operator declares a server in the table `[tools.mcp.servers.lab]`; callers select it by label or `connector_id`.
 Alternatively, a caller sends a `server_url` that matches a pattern in the operator's `allow_urls`.
-
-This module selects the server and the calls that need approval. `session` uses a server during a response, `pool` keeps
-connections open between responses, `connection` runs the SDK's client, and `http` sends its requests.
 """
 
 from __future__ import annotations
@@ -104,7 +101,7 @@ class MCPTool:
 
     def _chosen(self, declaration: Declaration, label: str) -> tuple[str, MCPServer] | None:
         """
-        Return the declared server that a declaration selects, with its name; None to call the caller's URL.
+        Return a declaration's declared server, with its name; None to call the caller's URL.
 
         The caller's right to use the server is checked only here.
         """
@@ -158,7 +155,7 @@ class MCPTool:
         return [f"servers.{name}: {problem}" for name, server in servers if (problem := server.program_problem())]
 
     async def check(self) -> Mapping[str, str | None]:
-        """Connect to every declared server and list its tools; return each server's error, or None."""
+        """Connect to every declared server and list its tools."""
         servers = self._settings.servers.items()
         errors = await asyncio.gather(*(self._check(name, server) for name, server in servers))
         return dict(zip(self._settings.servers, errors, strict=True))
@@ -196,9 +193,7 @@ class MCPTool:
 
 
 def _rights(server: str) -> tuple[str, str]:
-    """
-    Return the rights for a declared server, or for `CALLERS_URLS`: specific to the server, and for all MCP servers.
-    """
+    """Return the rights for a declared server, or for `CALLERS_URLS`."""
     return f"mcp:{server}", "mcp"
 
 
@@ -220,7 +215,7 @@ def server_address(name: str, server: MCPServer) -> ServerAddress:
 
 
 def _with_token(name: str, headers: Mapping[str, str], declaration: Declaration) -> Mapping[str, str]:
-    """Add the caller's token for a declared server. Other headers can only be set by the operator."""
+    """Add the caller's token. Other headers can only be set by the operator."""
     if declaration.secrets.get("headers"):
         message = f"The headers of the MCP server '{name}' are set by its operator. Send only `authorization`."
         raise InvalidRequest(message, param=f"{declaration.param_path}.headers")
@@ -254,7 +249,6 @@ def _authorization(declaration: Declaration) -> dict[str, str]:
 
 
 def _headers_of(declaration: Declaration) -> dict[str, str]:
-    """Return a caller's headers for its own server; raises `InvalidRequest`."""
     declared, field = declaration.secrets.get("headers") or {}, f"{declaration.param_path}.headers"
     if not isinstance(declared, Mapping):
         raise InvalidRequest("Invalid 'headers': must be an object of strings.", param=field)

@@ -26,8 +26,8 @@ from app.tools.mcp.session import MCPSession, tools_of
 from app.tools.mcp.settings import MCPServer, PoolLimits, read_settings
 from app.tools.validation import read_declaration, read_table
 
-_CODE = ("code", "source", "script", "python_code")  # names for the code argument, by preference
-_SESSION = ("session_id", "container_id", "session")  # names for the session argument
+_CODE = ("code", "source", "script", "python_code")  # argument names, by preference
+_SESSION = ("session_id", "container_id", "session")
 _DESCRIPTION = (
     "Run Python code in a sandbox. Returns the printed output. Variables and files can be lost before the next call."
 )
@@ -47,8 +47,6 @@ def _provider(name: str) -> str:
 
 
 class MCPCodeSettings(BaseModel):
-    """`code_interpreter` run by an MCP server."""
-
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     provider: Annotated[str, AfterValidator(_provider)]
@@ -93,7 +91,7 @@ class MCPCodeInterpreter:
         return cls(settings, servers[name], host.max_result_chars, mcp.pool_limits)
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[MCPSession] | None:
-        """Return the session for a declaration, or None if the caller may not use the server."""
+        """Return the session, or None if the caller may not use the server."""
         if not self._server.serves(declaration.key_names):
             return None
         param_path, container = f"{declaration.param_path}.container", declaration.tool.get("container")
@@ -117,11 +115,9 @@ class MCPCodeInterpreter:
 
 
 class CodeFunction(NamedTuple):
-    """The MCP server's tool that runs code."""
-
     name: str
-    code: str  # the code argument's name
-    session: str | None  # the session argument's name
+    code: str  # argument name
+    session: str | None  # argument name
 
 
 def code_function(tools: Sequence[Mapping[str, object]], name: str = "") -> CodeFunction:
@@ -139,7 +135,7 @@ def code_function(tools: Sequence[Mapping[str, object]], name: str = "") -> Code
 
 
 class MCPCodeSession(MCPSession):
-    """`code_interpreter` during a response. The server is not contacted before the model runs code."""
+    """Contacts the server only if the model runs code."""
 
     def __init__(
         self,
@@ -159,7 +155,7 @@ class MCPCodeSession(MCPSession):
         self._code_function: CodeFunction | None = None
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
-        """Return the function that runs code. A conversation continues in its latest call's container."""
+        """Return the function. A conversation continues in its latest call's container."""
         calls = (item for item in reversed(items) if item.get("type") == "code_interpreter_call")
         earlier = (container_id for item in calls if isinstance(container_id := item.get("container_id"), str))
         self._container = self._container or next(earlier, None) or f"cntr_{self._digest(self._chain, 48)}"
@@ -192,7 +188,7 @@ class MCPCodeSession(MCPSession):
 
 
 def _outcome(result: Outcome) -> Outcome:
-    """Convert an MCP outcome for a `code_interpreter_call`: logs and images."""
+    """Convert to a `code_interpreter_call`'s logs and images."""
     parts = result.output if isinstance(result.output, list) else [{"type": "input_text", "text": result.output}]
     logs = "".join(str(part["text"]) for part in parts if part["type"] == "input_text")
     outputs: list[dict[str, object]] = [{"type": "logs", "logs": logs}] if logs else []

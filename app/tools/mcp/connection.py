@@ -3,8 +3,7 @@ An MCP session in its own task.
 
 The SDK's client opens anyio cancel scopes, which must be exited in the task that entered them, but a response may be
 closed in any task. So only the `ServerConnection` task enters and exits the client. It reads requests from a queue and
-runs each in a child task. A caller awaits a future. If the caller is cancelled, the request is cancelled too, and the
-server is notified.
+runs each in a child task. If a caller is cancelled, its request is cancelled too, and the server is notified.
 """
 
 from __future__ import annotations
@@ -44,12 +43,12 @@ from app.tools.mcp.server import CONNECTION_CLOSED, REQUEST_TIMEOUT, MCPFailure,
 MAX_PAGES = 50  # per tool list
 MAX_LIST_BYTES = 8 * 1024 * 1024  # memory per tool list, which is stored with the turn
 MAX_MESSAGE = 2000  # characters in a server's error message
-_CLOSE_SECONDS = 5  # seconds to close a session
-_CHECK_SECONDS = 5  # seconds until a ping must be answered
+_CLOSE_SECONDS = 5
+_CHECK_SECONDS = 5  # for a ping
 _WITHOUT_SESSIONS = "2026-07-28"  # first protocol version without HTTP sessions and pings
 _OTHER_TRANSPORT = frozenset({400, 404, 405, 406, 415})  # statuses of SSE servers for streamable HTTP requests
 
-# The SDK logs URLs, session ids and messages, so its logs are disabled. Callers get failures as `MCPFailure`.
+# The SDK logs URLs, session ids and messages, so its logs are disabled.
 for _name in ("mcp", "httpx2", "httpcore2"):
     logging.getLogger(_name).setLevel(logging.CRITICAL + 1)
 # The SDK's own logger has this generic name; other packages' records under this name are still logged.
@@ -57,7 +56,7 @@ logging.getLogger("client").addFilter(lambda record: f"{os.sep}mcp{os.sep}client
 
 messages.parse_leniently()
 
-# Prefixes of the SDK's own error messages for closed connections. Their code is also used by servers for their errors.
+# Prefixes of the SDK's own error messages for closed connections. Servers also use their code.
 _LOST = ("Connection closed", "SSE stream ")
 
 
@@ -69,7 +68,7 @@ class _Request:
 
 
 class ServerConnection:
-    """A session with an MCP server. Every method raises `MCPFailure` if the server fails."""
+    """Every method raises `MCPFailure` if the server fails."""
 
     def __init__(self, address: ServerAddress, *, stderr: bool = False) -> None:
         """With `stderr`, a server program inherits this process's standard error; otherwise it is discarded."""
@@ -117,7 +116,7 @@ class ServerConnection:
                 raise
 
     def close(self) -> asyncio.Task[None] | None:
-        """Close the session. Returns the task, which ends within a few seconds, or None if never opened."""
+        """Return the closing task, which ends within a few seconds, or None if never opened."""
         if self._task and not self._task.done():
             self._requests.put_nowait(None)
             self._scope.deadline = min(self._scope.deadline, anyio.current_time() + _CLOSE_SECONDS)
@@ -298,7 +297,7 @@ _UNREADABLE = "The MCP server sent an invalid response."
 
 
 def failure_of(error: BaseException, status: int | None = None) -> MCPFailure:
-    """Translate an SDK exception, with the refused request's HTTP status if any."""
+    """Translate an SDK exception; `status` is the refused request's HTTP status."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, MCPFailure):

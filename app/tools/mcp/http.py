@@ -18,13 +18,11 @@ from app.tools.guard import BoundedBody, GuardedNetwork, OutboundRefused, plain_
 from app.tools.mcp.server import ServerAddress
 
 MAX_RESULT_BYTES = 32 * 1024 * 1024  # per document, or per event in a stream
-_MAX_STREAM_BYTES = 8 * MAX_RESULT_BYTES  # per event stream
+_MAX_STREAM_BYTES = 8 * MAX_RESULT_BYTES
 
 
 @dataclass
 class CallStatus:
-    """The outcome of a call's HTTP requests."""
-
     status: int | None = None  # last response with a status of 300 or above
     on_refusal: Callable[[], None] | None = None  # called if a POST receives such a response
 
@@ -47,8 +45,6 @@ def http_client(address: ServerAddress, *, seconds: float) -> httpx2.AsyncClient
 
 
 class _GuardedTransport(httpx2.AsyncBaseTransport):
-    """Sends requests to a single origin, at checked addresses, and limits response sizes."""
-
     def __init__(self, address: ServerAddress) -> None:
         url = httpx2.URL(address.url)
         self._origin = (url.scheme, url.host, url.port)
@@ -58,7 +54,6 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         self._http._pool = httpcore2.AsyncConnectionPool(ssl_context=tls(), network_backend=network)  # type: ignore[arg-type]
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request, and record a status of 300 or above in the current `CallStatus`."""
         if (request.url.scheme, request.url.host, request.url.port) != self._origin:
             raise OutboundRefused("The MCP server refers to another origin, which is not allowed.")
         self._check(str(request.url))  # the SDK follows redirects to the same origin

@@ -16,7 +16,7 @@ from mcp.client import streamable_http
 from pydantic import ValidationError
 
 MAX_LEVELS = 150  # in a message; pydantic parses about 200
-MAX_REPAIRED_BYTES = 4 * 1024 * 1024  # bytes; the search for deep nesting blocks the event loop
+MAX_REPAIRED_BYTES = 4 * 1024 * 1024  # the search for deep nesting blocks the event loop
 
 # A string, or a bracket outside a string.
 _TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)
@@ -84,7 +84,6 @@ def conforming_tool(tool: object) -> dict[str, object]:
 
 
 def _conforming_schema(schema: object) -> dict[str, object]:
-    """Return the schema for a tool's arguments, which is always an object schema."""
     conforming = {**schema, "type": "object"} if isinstance(schema, dict) else {"type": "object"}
     properties, required = conforming.get("properties"), conforming.get("required")
     if not isinstance(properties, dict) or not all(isinstance(one, dict | bool) for one in properties.values()):

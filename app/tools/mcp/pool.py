@@ -1,8 +1,8 @@
 """
 Open sessions with declared MCP servers, reused by the same owner's later responses.
 
-Before reuse, the session is checked with a ping, and replaced if lost. Calls are never sent twice. Idle and expired
-sessions are closed. Servers at callers' URLs get a new session per response.
+Before reuse, the session is checked with a ping, and replaced if lost. Calls are never sent twice. Servers at callers'
+URLs get a new session per response.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _CONNECTION = "app.tools.mcp.connection"
 
-_CLOSE_SECONDS = 10  # for closing all connections at shutdown
+_CLOSE_SECONDS = 10  # for all connections at shutdown
 _LIST_SECONDS = 300.0  # tool list cache TTL
 _MAX_CACHED_LIST = 1024 * 1024  # characters of JSON
 
@@ -45,8 +45,6 @@ async def open_connection(address: ServerAddress, *, stderr: bool = False) -> Se
 
 @dataclass(eq=False, slots=True)
 class PooledConnection:
-    """An open connection with a reference count and a cached tool list."""
-
     connection: ServerConnection
     key: _Key | None  # None if never reused
     expires: float  # event loop time
@@ -76,7 +74,7 @@ class PooledConnection:
 
 
 class _Opening:
-    """A connection being opened or checked, and the number of waiting responses."""
+    """A connection being opened or checked, shared by responses."""
 
     __slots__ = ("task", "waiting")
     task: asyncio.Task[PooledConnection]
@@ -86,7 +84,7 @@ class _Opening:
 
 
 class SessionPool:
-    """Open connections by server, owner and headers. Connections are closed in the background."""
+    """Connections are closed in the background."""
 
     def __init__(self, limits: PoolLimits) -> None:
         self._limits = limits
@@ -111,7 +109,6 @@ class SessionPool:
             raise
 
     async def _open(self, key: _Key, address: ServerAddress, opening: _Opening) -> PooledConnection:
-        """Return an open connection, shared by all waiting responses."""
         try:
             pooled = await self._reused(key) or await self._opened(key, address)
         finally:
@@ -121,7 +118,7 @@ class SessionPool:
         return pooled
 
     def _stop_waiting(self, key: _Key, opening: _Opening) -> None:
-        """Stop waiting for a connection, and cancel opening it if no other response waits."""
+        """Stop waiting, and cancel opening the connection if no other response waits."""
         task = opening.task
         if not task.done():
             opening.waiting -= 1

@@ -1,5 +1,3 @@
-"""Converts MCP results to outcomes for the model and the caller, without secrets."""
-
 from __future__ import annotations
 
 import json
@@ -38,7 +36,7 @@ def without_secrets(value: object, redactor: Redactor) -> object:
 
 
 def _secrets_of(url: str) -> list[str]:
-    """Return URL parts that may be secrets: some servers expect a key in the path or query."""
+    """Some servers expect a key in the path or query."""
     parts = urlsplit(url)
     path = [segment for segment in parts.path.split("/") if len(segment) >= _LONG_SEGMENT]
     whole = [f"{parts.path}?{parts.query}"] if parts.query else []
@@ -67,7 +65,6 @@ def failed_outcome(error: Mapping[str, object], redactor: Redactor, *, begun: bo
 
 
 def truncate(text: str, max_chars: int) -> str:
-    """Truncate a text to `max_chars` characters, including a truncation note."""
     return text if len(text) <= max_chars else text[: max(0, max_chars - len(RESULT_TRUNCATED))] + RESULT_TRUNCATED
 
 
@@ -111,7 +108,7 @@ def _images(blocks: Iterable[Block]) -> tuple[list[Part], int]:
 
 
 def _image(block: Block) -> Part | None:
-    """Return an image block, or embedded image resource, as an `input_image` part; None for other blocks."""
+    """Convert an image block, or embedded image resource, to an `input_image` part."""
     if block.get("type") == "resource":
         resource = block.get("resource") or {}
         media_type, data = resource.get("mimeType"), resource.get("blob")

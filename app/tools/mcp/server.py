@@ -23,7 +23,7 @@ REQUEST_TIMEOUT = -32001
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """An MCP server's address, headers and timeouts. The `repr` contains no secrets."""
+    """The `repr` contains no secrets."""
 
     url: str = field(default="", repr=False)
     name: str = ""  # declared servers only
@@ -31,7 +31,7 @@ class ServerAddress:
     transport: TransportName = "auto"
     reach: Reach = "public"
     command: Sequence[str] = field(default=(), repr=False)  # program to run, in place of the URL
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)  # additional environment variables for the program
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)  # additional, for the program
     directory: str | None = None  # the program's working directory
     shared: bool = False  # whether all owners share a session
     open_seconds: float = 30
@@ -77,12 +77,12 @@ class MCPServerTools:
     """The tools callable in a response, and the calls that need approval."""
 
     allowed: Sequence[ToolFilter]  # all must match
-    approval: Approval  # calls that need approval
-    added: Approval = "never"  # additional calls that need approval, by the request
-    deferred: bool = False  # whether tools are only offered after a tool search returned them
+    approval: Approval
+    added: Approval = "never"  # by the request, in addition
+    deferred: bool = False  # only offered after a tool search returned them
 
     def allows(self, tool: JSONMapping) -> bool:
-        """Return whether a tool, as described in an `mcp_list_tools` item, is callable."""
+        """`tool` is described in an `mcp_list_tools` item."""
         return all(tool_filter.matches(tool["name"], is_read_only(tool)) for tool_filter in self.allowed)
 
     def needs_approval(self, tool: JSONMapping) -> bool:
@@ -110,13 +110,12 @@ class MCPServerTools:
 
 
 def first_names(names: Sequence[object]) -> str:
-    """List up to three names for a message."""
     more = f" and {len(names) - 3} more" if names[3:] else ""
     return f"{', '.join(map(label, names[:3]))}{more}"
 
 
 def is_read_only(tool: Mapping[str, object]) -> bool:
-    """Return whether a tool is annotated as read-only, by MCP's `readOnlyHint` or OpenAI's `read_only`."""
+    """Accepts MCP's `readOnlyHint` and OpenAI's `read_only`."""
     annotations = tool.get("annotations")
     if not isinstance(annotations, Mapping):
         return False

@@ -35,7 +35,7 @@ async def tools_of(address: ServerAddress) -> list[dict[str, object]]:
 
 class MCPSession(AbstractAsyncContextManager["MCPSession"]):
     """
-    A `ToolSession` that acquires a pooled connection on its first request, and another if it was lost.
+    Acquires a pooled connection on its first request, and another if it was lost.
 
     Responses with the same `scope` share a connection.
     """
@@ -63,7 +63,7 @@ class MCPSession(AbstractAsyncContextManager["MCPSession"]):
             self._pool.release(connection)
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
-        """Return the callable tools. They are listed once per conversation; later turns reuse the list item."""
+        """List the tools once per conversation; later turns reuse the list item."""
         source = f"{self._address.fingerprint}:{self._tools.fingerprint}"
         tools = self._earlier_list(items, report, source)
         if tools is None:
@@ -157,7 +157,6 @@ def read_tool(tool: object) -> dict[str, object] | None:
 
 
 def is_deep(value: object, levels: int = MAX_SCHEMA_LEVELS) -> bool:
-    """Return whether a JSON value has more than `levels` levels of objects and arrays."""
     if not isinstance(value, dict | list):
         return False
     inner = value.values() if isinstance(value, dict) else value

@@ -4,6 +4,7 @@ Settings for MCP servers: the table `[tools.mcp]`, and files in other programs' 
     [tools.mcp]
     allow_urls = ["https://*.example.com/*"]      # patterns for callers' `server_url`
     file = "mcp.json"
+
     [tools.mcp.servers.lab]
     url = "http://127.0.0.1:9000/mcp"
     headers_env = { Authorization = "LAB_TOKEN" }
@@ -54,7 +55,6 @@ class ToolFilter(_Settings):
     read_only: bool | None = None
 
     def matches(self, name: str, read_only: bool) -> bool:
-        """Return whether a tool is selected. `tool_names` are globs."""
         name_matches = self.tool_names is None or any(fnmatchcase(name, pattern) for pattern in self.tool_names)
         return name_matches and self.read_only in (None, read_only)
 
@@ -180,10 +180,8 @@ class MCPServer(_Settings):
 
 
 class PoolLimits(NamedTuple):
-    """Limits for connections kept open between responses."""
-
     connections: int
-    idle: float  # seconds after the last use; 0 closes a connection when its response ends
+    idle: float  # after the last use; 0 closes a connection when its response ends
     age: float  # seconds until a connection is no longer reused
 
 
@@ -295,7 +293,7 @@ _SAME = ("url", "env", "headers", "headers_env", "description", "allowed_tools",
 
 
 def _table(server: JSONMapping) -> dict[str, object]:
-    """Translate a server from such a file to our settings. Unknown settings are ignored."""
+    """Translate a server to our settings. Unknown settings are ignored."""
     table: JSONObject = {name: server[name] for name in _SAME if server.get(name) is not None}
     if url := server.get("serverUrl") or server.get("httpUrl"):
         table.setdefault("url", url)

@@ -3,8 +3,8 @@ The hosted tool `web_search`: the model searches the web, and opens pages if the
 
     {"type": "web_search", "filters": {"allowed_domains": ["python.org"]}, "search_context_size": "low"}
 
-The model is offered the functions `web_search`, `open_page` and `find_in_page`. Each call is a `web_search_call` with
-the function as its `action`. The model cites results with Markdown links, which become `url_citation` annotations.
+Each call of the functions `web_search`, `open_page` and `find_in_page` is a `web_search_call` with the function as its
+`action`. The model cites results with Markdown links, which become `url_citation` annotations.
 """
 
 from __future__ import annotations
@@ -81,8 +81,6 @@ class WebSearchDeclaration(_Fields):
 
 
 class WebSearchTool:
-    """Serves `web_search` declarations, including the preview types."""
-
     types = ("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11")
 
     def __init__(self, settings: WebSearchSettings, provider: SearchProvider) -> None:
@@ -151,7 +149,6 @@ class WebSearchSession:
         return self._pages is not None
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
-        """Return the search function, and the page functions if pages may be opened."""
         location = f" The user is in {self._location}." if str(self._location) else ""
         domains = f" Only results from {', '.join(self._allowed)} are returned." if self._allowed else ""
         functions = [_function("web_search", f"{_SEARCH_DESCRIPTION}{location}{domains}", query=_QUERY)]

@@ -25,7 +25,7 @@ from app.tools import Declaration, Outcome
 MAX_CODEX_COMMANDS = 16  # per request
 _CONCURRENT = 4
 _CHARS = 4  # characters per token, approximately
-_SIZES = {"short": "low", "medium": "medium", "long": "high"}  # `search_context_size` by `response_length`
+_SIZES = {"short": "low", "medium": "medium", "long": "high"}
 _REFERENCES = "The `ref_id` of a result is its URL."
 
 
@@ -50,7 +50,7 @@ class FindCommand(_Fields):
 
 
 class TimeCommand(_Fields):
-    """The time at an offset from UTC, such as `+03:00`."""
+    """At an offset from UTC, such as `+03:00`."""
 
     utc_offset: str
 
@@ -108,8 +108,6 @@ _Command: TypeAlias = Callable[[], Awaitable[Outcome]]
 
 
 class CodexSearch:
-    """Runs Codex commands with the tool `web_search`."""
-
     def __init__(self, open_session: Callable[[Declaration], SearchSession]) -> None:
         self._open_session = open_session
 
@@ -211,7 +209,6 @@ def _find_command(session: SearchSession, command: FindCommand) -> _Command:
 
 
 def _refusal(session: SearchSession, ref_id: str) -> Outcome | None:
-    """Return the error if a page may not be opened, else None."""
     if not session.opens_pages:
         return Outcome.failed(_PAGES_OFF)
     if not ref_id.lower().startswith(("http://", "https://")):

@@ -95,7 +95,7 @@ def _title_and_text(page: str, url: str, seconds: float) -> tuple[str, str]:
 
 @contextmanager
 def _interrupted(seconds: float) -> Iterator[None]:
-    """Raise `_TooSlow` within the context after some seconds, if the system supports it; main thread only."""
+    """Raise `_TooSlow` after some seconds, if the system supports it; main thread only."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise _TooSlow

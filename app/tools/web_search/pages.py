@@ -1,5 +1,3 @@
-"""Web pages as text: fetched through the guard, and parsed in worker processes."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -29,11 +29,11 @@ class SearchFailed(Exception):
 @dataclass(frozen=True, slots=True)
 class SearchQuery:
     text: str
-    count: int = 8  # maximum number of results
+    count: int = 8
     allowed_domains: Sequence[str] = ()  # and their subdomains; empty allows any
     blocked_domains: Sequence[str] = ()
     country: str | None = None  # two letters, ISO 3166-1
-    result_chars: int = 2000  # maximum characters per result
+    result_chars: int = 2000
 
     @property
     def with_sites(self) -> str:
@@ -51,7 +51,7 @@ class SearchResult:
     url: str
     title: str
     text: str = ""
-    published: str | None = None  # the date, in the service's format
+    published: str | None = None  # in the service's format
 
 
 class SearchProvider(Protocol):
@@ -68,9 +68,9 @@ class SearchProvider(Protocol):
 class SearchAPI:
     path: str
     results: tuple[str, ...]  # path of keys to the result list
-    text: Callable[[JSONMapping], Iterable[object]]  # a result's text pieces, best first
+    text: Callable[[JSONMapping], Iterable[object]]  # text pieces, best first
     params: Callable[[SearchQuery], JSONObject]  # query string, or JSON body if `method` is POST
-    url: str | None = None  # base URL; None if each operator runs a server
+    url: str | None = None  # None if each operator runs a server
     method: str = "GET"
     key_header: str | None = None  # None if the service needs no key
     key_prefix: str = ""
@@ -213,7 +213,7 @@ def http_host(url: str) -> str | None:
 
 
 def is_in_domains(url: str, allowed: Sequence[str], blocked: Sequence[str] = ()) -> bool:
-    """Return whether a URL is in an allowed domain or subdomain (an empty list allows all), and not blocked."""
+    """Check domains and subdomains; empty `allowed` allows all."""
     host = http_host(url)
     if host is None:
         return False

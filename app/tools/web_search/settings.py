@@ -44,7 +44,6 @@ class WebSearchSettings(BaseModel):
         return open_pages
 
     def key(self, environment: Mapping[str, str]) -> str | None:
-        """Return the service's API key; raises `ValueError` if its variable is not set."""
         if self.api_key is not None:
             return self.api_key.get_secret_value()
         if self.api_key_env is None:
