@@ -29,12 +29,10 @@ FILE_STORES = {
 }
 
 PIECE = 1024 * 1024  # bytes of content per read or write
-ABANDONED_AFTER = 3600  # seconds without a new piece after which an upload is deleted
+ABANDONED_AFTER = 3600  # seconds without a new piece until an upload is deleted
 
 
 class FilesUnavailable(APIError):
-    """The file store is unavailable; requests without files are not affected."""
-
     status = 503
     code = "store_unavailable"
 
@@ -53,7 +51,7 @@ class UnknownCursor(InvalidRequest):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page request: at most `limit` entries after the id `after`, or just before the id `before`."""
+    """At most `limit` entries after the id `after`, or just before the id `before`."""
 
     limit: int = 20
     descending: bool = True  # newest first
@@ -61,13 +59,13 @@ class Page:
     before: str | None = None
 
     def cursors(self) -> list[tuple[str, str, str]]:
-        """Return each cursor's name and id, and the operator that compares entries with it: `<` or `>`."""
+        """Return each cursor's name, id and comparison operator, `<` or `>`."""
         cursors = [("after", self.after, self.descending), ("before", self.before, not self.descending)]
         return [(name, cursor, "<" if below else ">") for name, cursor, below in cursors if cursor is not None]
 
     @property
     def _backwards(self) -> bool:
-        """With `before` alone, the page is read from its end: it contains the entries nearest to the cursor."""
+        """With `before` alone, the page contains the entries nearest to the cursor."""
         return self.before is not None and self.after is None
 
     @property
@@ -83,8 +81,6 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """An uploaded file's record, without its content."""
-
     id: str
     owner: str
     filename: str
@@ -141,7 +137,7 @@ class FileStore(Protocol):
         ...
 
     async def stored_bytes(self, owner: str) -> int:
-        """Return the total bytes in an owner's files and pending uploads."""
+        """Include pending uploads."""
         ...
 
     async def discard(self, file_id: str) -> None:
@@ -151,7 +147,7 @@ class FileStore(Protocol):
     async def file(self, owner: str, file_id: str) -> File | None: ...
 
     async def files(self, owner: str, page: Page, purpose: str | None = None) -> tuple[list[File], bool]:
-        """Return a page, and whether more files exist."""
+        """Also return whether more files exist."""
         ...
 
     def content(self, file_id: str) -> AsyncIterator[bytes]: ...
@@ -182,5 +178,5 @@ def new_file_id() -> str:
 
 
 def file_not_found(file_id: str, param: str = "id") -> NotFound:
-    """The error for a file id in the field `param` that is unknown, expired or another owner's."""
+    """The id in the field `param` is unknown, expired or another owner's."""
     return NotFound(f"No such File object: {file_id}", param=param)

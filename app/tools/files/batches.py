@@ -33,7 +33,7 @@ BatchEndpoint: TypeAlias = Literal["/v1/responses", "/v1/chat/completions", "/v1
 
 @dataclass(frozen=True, slots=True)
 class BatchJob:
-    """A batch's record. Times are Unix times."""
+    """Times are Unix times."""
 
     id: str
     owner: str
@@ -96,8 +96,6 @@ class BatchRequest(NamedTuple):
 
 
 class ClaimedRequest(NamedTuple):
-    """A request claimed by this process, with its batch."""
-
     batch: BatchJob
     request: BatchRequest
     attempt: int  # from 1
@@ -182,9 +180,7 @@ class CreateBatchJob(BaseModel):
 
 
 class Batches:
-    """
-    All callers' batches, each visible only to its owner. Unknown ids raise `NotFound`, unknown cursors `UnknownCursor`.
-    """
+    """Unknown ids raise `NotFound`, unknown cursors `UnknownCursor`."""
 
     def __init__(self, store: FileStore, clock: Callable[[], float] = time.time) -> None:
         self.store, self.records, self._clock = store, store.batches, clock
@@ -240,7 +236,7 @@ class Batches:
 
 
 def usage_counts(usage: JSONObject | None) -> tuple[int, int, int, int]:
-    """Return the token counts in a Responses or Chat Completions `usage`: input, cached, output, reasoning."""
+    """Return input, cached, output and reasoning tokens in a Responses or Chat Completions `usage`."""
     if not isinstance(usage, dict):
         return 0, 0, 0, 0
 

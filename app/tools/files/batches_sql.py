@@ -330,7 +330,6 @@ def _hold(batch: BatchJob, worker: str) -> Steps[bool]:
 
 
 def _times(batch: BatchJob, status: str) -> Steps[str]:
-    """Encode a batch's times by status, with the current time for a new status."""
     ((now,),) = yield Statement("SELECT CAST({now} AS bigint)")
     return orjson.dumps({**batch.times, status: now}).decode()
 

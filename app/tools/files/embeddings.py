@@ -37,10 +37,10 @@ class EmbeddingsUnavailable(APIError):
 
 
 class Embeddings:
-    """An embeddings model on an OpenAI-compatible server. Requests with an account are charged to it."""
+    """Requests with an account are charged to it."""
 
     def __init__(self, options: TransportOptions, settings: EmbeddingsSettings) -> None:
-        self.name = settings.model  # the public model name, as in API requests
+        self.name = settings.model  # public, as in API requests
         dimensions = settings.dimensions
         self.model = self.name if dimensions is None else f"{self.name}:{dimensions}"  # equal for comparable vectors
         self._backend = settings.backend
@@ -89,7 +89,7 @@ class Embeddings:
         return await asyncio.to_thread(_vectors, document, len(texts))
 
     async def _document(self, texts: list[str]) -> JSONObject:
-        """Return the JSON of a 200 response; raises `_Refused` for all others."""
+        """Return a 200 response's JSON; raises `_Refused` for all others."""
         try:
             answer = await self._http.post("embeddings", json={**self._body, "input": texts})
         except OutboundRefused as error:

@@ -15,9 +15,9 @@ from app.tools.files import File, FileStore, file_not_found
 
 MAX_INPUT_FILE_BYTES = 32 * 1024 * 1024  # total per request; held in memory and sent to the backend
 
-_FIELDS = ("content", "output")  # item fields that contain content parts
-_PARTS = frozenset({"input_file", *IMAGES})  # part types that can reference a file
-_IMAGES = (  # signature (first bytes) per format
+_FIELDS = ("content", "output")
+_PARTS = frozenset({"input_file", *IMAGES})
+_IMAGES = (  # by file signature
     (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
     (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
     (re.compile(rb"GIF8[79]a"), "image/gif"),
@@ -31,7 +31,7 @@ class StoredFiles:
 
     async def resolve(self, items: Sequence[Item], new: Sequence[Item], owner: str, warnings: Warnings) -> list[Item]:
         """
-        Return `items` with each part's `file_id` replaced by the file's content; `items` is not modified.
+        Return `items` with file contents; `items` is not modified.
 
         If a file is missing, an item in `new` raises `NotFound` with the field. In an item from an earlier turn, the
         file is omitted with a warning.
@@ -56,7 +56,6 @@ class StoredFiles:
 
 
 def _references_file(part: object) -> bool:
-    """Return whether a part contains a file id, and neither content nor a URL."""
     return (
         isinstance(part, dict)
         and bool(part.get("file_id"))
@@ -66,7 +65,7 @@ def _references_file(part: object) -> bool:
 
 
 class _Reader:
-    """Reads a request's files: each once, and at most `MAX_INPUT_FILE_BYTES` in total."""
+    """Reads each file once, and at most `MAX_INPUT_FILE_BYTES` in total."""
 
     def __init__(self, store: FileStore, owner: str) -> None:
         self._store, self._owner = store, owner
@@ -74,7 +73,7 @@ class _Reader:
         self._budget = MAX_INPUT_FILE_BYTES
 
     async def part(self, part: Part, param: str | None, warnings: Warnings) -> Part:
-        """Return a part with its file's content. `param` is its field for errors; None in an earlier turn."""
+        """`param` is the part's field for errors; None in an earlier turn."""
         if not _references_file(part):
             return part
         file_id = str(part["file_id"])

@@ -86,7 +86,7 @@ class UploadRecords(Protocol):
         ...
 
     async def get(self, owner: str, upload_id: str) -> MultipartUpload | None:
-        """Return an upload, or None if it does not exist. Overdue uploads have the status `expired`."""
+        """Return an upload or None. Overdue uploads have the status `expired`."""
         ...
 
     async def add_part(self, part: UploadPart, max_bytes: int, limit: int | None = None) -> str | None:
@@ -102,11 +102,11 @@ class UploadRecords(Protocol):
     async def parts(self, upload_id: str) -> dict[str, int]: ...
 
     async def complete(self, upload: MultipartUpload, part_ids: Sequence[str], file: File) -> bool:
-        """Create a file from parts, and delete unused parts; return False if the upload has ended."""
+        """Create a file from parts, and delete unused parts."""
         ...
 
     async def cancel(self, upload: MultipartUpload) -> bool:
-        """Cancel an upload and delete its parts; return False if it has ended."""
+        """Cancel an upload and delete its parts."""
         ...
 
 
@@ -115,8 +115,6 @@ class _Body(BaseModel):
 
 
 class FileExpiry(_Body):
-    """A file's `expires_after`."""
-
     anchor: Literal["created_at"] = "created_at"
     seconds: Annotated[int, Field(ge=MIN_LIFETIME, le=MAX_LIFETIME)]
 
@@ -152,7 +150,7 @@ class CompleteUpload(_Body):
 
 
 class MultipartUploads:
-    """All callers' uploads, each visible only to its owner. Unknown ids raise `NotFound`."""
+    """Unknown ids raise `NotFound`."""
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from app.tools.files.multipart import UPLOAD_LIFETIME, MultipartUpload, UploadPa
 from app.tools.files.tables import FileTables
 
 ENDED_TTL = 86_400  # seconds; retention of ended uploads
-_EXPIRED_PER_STATEMENT = 100  # uploads per statement
+_EXPIRED_PER_STATEMENT = 100
 
 # A completed file's parts are in `antiphon_upload_parts`; their content is stored like a file's.
 MULTIPART_TABLES = """
@@ -48,7 +48,7 @@ CREATE INDEX antiphon_upload_parts_by_file ON antiphon_upload_parts (file, posit
 ALIVE = "(expires_at IS NULL OR expires_at > {now})"
 _PENDING = "status = 'pending' AND expires_at > {now}"
 
-# An owner's total bytes, including container files and pending uploads: the larger of received and declared bytes.
+# Includes container files and pending uploads: the larger of received and declared bytes.
 STORED_BYTES = f"""
 SELECT CAST(
     (SELECT coalesce(sum(bytes), 0) FROM antiphon_files WHERE owner = $1 AND {ALIVE})
@@ -170,7 +170,7 @@ class SQLUploads:
 
 
 def _remove_parts(upload_id: str) -> Steps[None]:
-    """Delete an upload's unused parts. The next sweep deletes their content."""
+    """The next sweep deletes the parts' content."""
     for row in (yield Statement(_DELETE_UNUSED_PARTS, (upload_id,))):
         yield Statement(_MARK_REMOVED, (*row,))
 

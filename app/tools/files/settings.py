@@ -80,7 +80,7 @@ class FileSearchSettings(BaseModel):
         """
         Validate the table; raises `ValueError` with the invalid keys, never their values.
 
-        If the table sets `store_url_env`, `store_url` is read from that environment variable.
+        Reads `store_url` from the environment variable named by `store_url_env`.
         """
         require_packages(["sqlite_vec", "pypdf", "docx"], "files")
         if not isinstance(name := table.get("store_url_env"), str):

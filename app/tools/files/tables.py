@@ -14,7 +14,7 @@ from app.tools.files import Page, UnknownCursor
 
 
 class FileTables(Tables, Protocol):
-    """A file database; every method raises `FilesUnavailable` in an outage."""
+    """Every method raises `FilesUnavailable` in an outage."""
 
     def advisory_lock(self, key: str) -> Steps[None]:
         """Lock a key, such as an owner, until the transaction ends, so that concurrent uploads keep the limit."""

@@ -118,7 +118,6 @@ class FileSearch:
         return {**resources, "attachments": self._attachments} if self._attachments else resources
 
     def start(self, account_of: Callable[[str], Account]) -> None:
-        """Start background indexing. Embeddings are charged to `account_of` the key that added the file."""
         self._ingestion.start(account_of)
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession]:
@@ -130,7 +129,6 @@ class FileSearch:
         return nullcontext(FileSearchSession(self.vector_stores, declaration, declared, self._max_chars))
 
     async def check(self) -> dict[str, str | None]:
-        """Return the error, or None, for the store, the object storage and the embeddings."""
         problems: dict[str, str | None] = {"store": None}
         try:
             await self._store.check()
@@ -211,7 +209,7 @@ class FileSearchSession:
         return [f"【{number}】" for number in range(first, first + count)]
 
     def _passages(self, results: Sequence[Ranked], marks: Sequence[str]) -> list[str]:
-        """Return the passages for the model: as many as fit, but at least one."""
+        """Return as many passages as fit, but at least one."""
         budget = self._max_chars - len(FOUND) - 100  # characters; the last passage may be slightly truncated
         passages: list[str] = []
         for result, mark in zip(results, marks, strict=True):
@@ -226,7 +224,7 @@ class FileSearchSession:
 
 
 def _queries(arguments: Mapping[str, object]) -> list[str]:
-    """Return the model's queries. Small models send a single string in place of a list."""
+    """Small models send a single string in place of a list."""
     argument = arguments.get("queries") or arguments.get("query") or []
     queries = argument if isinstance(argument, list) else [argument]
     texts = [query[:4096] for query in queries if isinstance(query, str) and query.strip()]

@@ -18,10 +18,7 @@ MAX_FILENAME = 512  # characters
 
 
 class Files:
-    """
-    All callers' uploaded files, each visible only to its owner. Unknown ids raise `NotFound`, unknown cursors
-    `UnknownCursor`.
-    """
+    """Unknown ids raise `NotFound`, unknown cursors `UnknownCursor`."""
 
     def __init__(
         self, store: FileStore, *, max_bytes: int, max_owner_bytes: int = 0, clock: Callable[[], float] = time.time
@@ -34,11 +31,11 @@ class Files:
 
     @property
     def max_owner_bytes(self) -> int | None:
-        """An owner's total limit in bytes; None means no limit."""
+        """None means no limit."""
         return self._max_owner_bytes
 
     def upload(self, owner: str) -> Upload:
-        """Start an upload: a context manager that deletes the content written unless `finish` was called."""
+        """Return a context manager that deletes the content written unless `finish` was called."""
         return Upload(self._store, owner, self.max_bytes, self._max_owner_bytes, self._clock)
 
     async def list(self, owner: str, page: Page, purpose: str | None) -> dict[str, object]:
@@ -62,10 +59,9 @@ class Files:
 
 
 class ContentWriter:
-    """Receives content: writes it to the store in pieces, and deletes it on exit unless `committed`."""
+    """Writes content to the store in pieces, and deletes it on exit unless `committed`."""
 
     def __init__(self, store: FileStore, content_id: str, max_bytes: int, field: str) -> None:
-        """`field` is the form field with the content."""
         self._store, self._max_bytes, self._field = store, max_bytes, field
         self._buffer = bytearray()
         self._pieces = 0
@@ -107,7 +103,7 @@ class ContentWriter:
 
 
 class Upload(ContentWriter):
-    """A file upload. The file is not visible until `finish`."""
+    """The file is not visible until `finish`."""
 
     def __init__(
         self, store: FileStore, owner: str, max_bytes: int, max_owner_bytes: int | None, clock: Callable[[], float]
@@ -144,20 +140,18 @@ class Upload(ContentWriter):
 
 
 def expiry_of(created_at: int, purpose: str, lifetime: int | None) -> int | None:
-    """Return a file's expiry for a lifetime in seconds, or for its purpose's default."""
+    """`lifetime` is in seconds."""
     if lifetime is None and purpose == "batch":
         lifetime = BATCH_LIFETIME
     return None if lifetime is None else created_at + lifetime
 
 
 def storage_full(limit: int | None, field: str) -> InvalidRequest:
-    """The error if an owner's files would exceed `limit` bytes; `field` is the request field."""
     message = f"This upload would exceed your storage limit of {limit} bytes. Delete files you no longer need."
     return InvalidRequest(message, param=field, code="storage_limit_exceeded", status=413)
 
 
 def upload_too_large(limit: int, field: str = "file") -> InvalidRequest:
-    """The error if a file, or an upload part in the field `field`, is larger than `limit` bytes."""
     message = f"The {'file' if field == 'file' else 'part'} is larger than {limit} bytes."
     return InvalidRequest(message, param=field, code="request_too_large", status=413)
 
@@ -170,7 +164,6 @@ def cleaned_filename(filename: str) -> str:
 
 
 def list_page(data: list[Any], more: bool) -> dict[str, object]:
-    """Return a list page in OpenAI's shape; `more` becomes `has_more`."""
     return {
         "object": "list",
         "data": data,

@@ -15,19 +15,19 @@ from app.tools.files import FilesUnavailable
 
 
 class Owner(NamedTuple):
-    """The row that claims content. Without this row, the content is not read."""
+    """The row that claims content."""
 
     table: str
     id: str
 
     @property
     def exists(self) -> str:
-        """An SQL condition: the row exists. Parameter `$1` is the id."""
+        """An SQL condition. Parameter `$1` is the id."""
         return f"EXISTS (SELECT 1 FROM {self.table} WHERE id = $1)"
 
 
 class Contents(Protocol):
-    """Reads and writes content. Every method raises `FilesUnavailable` in an outage."""
+    """Every method raises `FilesUnavailable` in an outage."""
 
     async def write(self, content_id: str, number: int, data: bytes) -> None:
         """Append a piece. Pieces are numbered from 0."""

@@ -5,8 +5,8 @@ Attachments: other parts' content in object storage, such as generated images an
     async for piece in attachments.content(attachment):
         ...
 
-Attachments are rows in `antiphon_attachments`. Deleting a row leaves its object unclaimed, and the next sweep deletes
-the object. An attachment ends when it is deleted, expires, or is no longer needed by its checker.
+Deleting an attachment's row leaves its object unclaimed, and the next sweep deletes the object. An attachment ends when
+it is deleted, expires, or is no longer needed by its checker.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _UNCHECKED = f"DELETE FROM antiphon_attachments WHERE check_at <= {{now}} - {UNC
 
 
 class Attachment(NamedTuple):
-    """An attachment's record. Only the owner can read it, by its place."""
+    """Only the owner can read an attachment, by its place."""
 
     id: str
     owner: str
@@ -89,7 +89,7 @@ def new_attachment(owner: str, place: str, name: str, *, detail: str = "") -> At
 
 
 class Attachments:
-    """Attachments in a file database. Every method raises `FilesUnavailable` in an outage."""
+    """Every method raises `FilesUnavailable` in an outage."""
 
     def __init__(self, tables: FileTables, objects: ObjectContents) -> None:
         self._tables, self._objects = tables, objects
@@ -128,7 +128,7 @@ class Attachments:
         return Attachment(*rows[0]) if rows else None
 
     def content(self, attachment: Attachment) -> AsyncIterator[bytes]:
-        """Yield an attachment's content in pieces, while the attachment exists."""
+        """Yield content in pieces, while the attachment exists."""
         return self._objects.read(attachment.id, Owner("antiphon_attachments", attachment.id))
 
     async def add_checked(self, owner: str, place: str, name: str, record: bytes, checker: str, seconds: int) -> str:
@@ -145,7 +145,6 @@ class Attachments:
         return added.id
 
     async def read(self, owner: str, place: str, attachment_id: str) -> bytes | None:
-        """Return an attachment's whole content; None if it does not exist."""
         attachment = await self.get(owner, place, attachment_id)
         return b"".join([piece async for piece in self.content(attachment)]) if attachment else None
 
@@ -167,7 +166,6 @@ class Attachments:
             await self._tables.run(lambda: _remove(ids))
 
     async def checked_bytes(self, owner: str) -> int:
-        """Return the total bytes of an owner's attachments with a checker."""
         return int((await self._tables.fetch(_CHECKED_BYTES, owner))[0][0])
 
     async def due(self, checker: str) -> Sequence[Attachment]:
@@ -175,7 +173,6 @@ class Attachments:
         return [Attachment(*row) for row in await self._tables.fetch(_DUE, checker)]
 
     async def postpone(self, attachment_id: str, seconds: int) -> None:
-        """Check an attachment again after `seconds`."""
         await self._tables.run(lambda: single(_POSTPONE, attachment_id, seconds))
 
     async def sweep(self) -> None:

@@ -44,7 +44,7 @@ LIMIT {_ERASED}
 
 
 class ObjectContents:
-    """`Contents` in object storage. If `storage` is None, existing objects are unavailable."""
+    """If `storage` is None, existing objects are unavailable."""
 
     def __init__(self, tables: FileTables, storage: ObjectStorage | None) -> None:
         self._tables, self._storage = tables, storage
@@ -89,7 +89,7 @@ class ObjectContents:
             start += len(data)
 
     async def sweep(self) -> None:
-        """Delete unclaimed objects: deleted files, expired files and abandoned uploads."""
+        """Delete unclaimed objects."""
         while self._storage and (rows := await self._tables.fetch(_UNCLAIMED)):
             await self._delete_objects([content_id for (content_id,) in rows])
 

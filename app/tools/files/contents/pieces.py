@@ -16,7 +16,7 @@ class Pieces:
         self._tables = tables
 
     async def finish(self, content_id: str) -> None:
-        """Does nothing: all pieces are already stored."""
+        """All pieces are already stored."""
 
     async def read(self, content_id: str, owner: Owner) -> AsyncIterator[bytes]:
         statement = f"SELECT data FROM antiphon_pieces WHERE file = $2 AND number = $3 AND {owner.exists}"

@@ -40,7 +40,7 @@ def chunks(text: str, max_tokens: int, overlap: int) -> Iterator[str]:
 
 
 def _paragraph_end(units: list[tuple[str, int]], start: int, first_new: int, end: int) -> int:
-    """Return the end of the chunk's last paragraph if the chunk is full enough there, else `end`."""
+    """Return the chunk's last paragraph end if the chunk is full enough there, else `end`."""
     needed = sum(tokens for _, tokens in units[start:end]) * _MIN_FILL
     size = sum(tokens for _, tokens in units[start:first_new])
     last = end
@@ -53,7 +53,7 @@ def _paragraph_end(units: list[tuple[str, int]], start: int, first_new: int, end
 
 
 def _overlap_start(units: list[tuple[str, int]], start: int, end: int, overlap: int) -> int:
-    """Return where the next chunk starts: `overlap` tokens before this chunk's end, but after its start."""
+    """Return the next chunk's start: `overlap` tokens before this chunk's end, but after its start."""
     size, index = 0, end
     while index - 1 > start and size + units[index - 1][1] <= overlap:
         index -= 1
@@ -62,7 +62,7 @@ def _overlap_start(units: list[tuple[str, int]], start: int, end: int, overlap: 
 
 
 def _units(text: str, max_tokens: int) -> Iterator[tuple[str, int]]:
-    """Yield indivisible units with their tokens: sentences and lines, or single words if these are too long."""
+    """Yield sentences and lines with their tokens, or single words if these are too long."""
     for match in _UNITS.finditer(text):
         if unit := match[0]:
             yield from _fitting(unit, max_tokens)

@@ -31,7 +31,7 @@ MAX_MEMORY = 3 * 1024**3  # bytes; a worker process's address space
 
 
 class UnreadableFile(Exception):
-    """Text extraction failed. `code` and `message` are shown in the API."""
+    """`code` and `message` are shown in the API."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(code, message)
@@ -40,7 +40,7 @@ class UnreadableFile(Exception):
 
 
 def is_simple(path: Path, filename: str) -> bool:
-    """Return whether a file is short plain text, which needs no parser and no worker process."""
+    """Return whether a file is short plain text, which needs no worker process."""
     return path.stat().st_size <= MAX_SIMPLE and _reader(path, filename) is _text
 
 
@@ -95,7 +95,7 @@ def _reader(path: Path, filename: str) -> Callable[[Path], Iterator[str]]:
 
 
 def _decoded(path: Path) -> str:
-    """Return a text file's content; raises `UnreadableFile` for binary data."""
+    """Raises `UnreadableFile` for binary data."""
     if path.stat().st_size > MAX_TEXT_BYTES:
         raise UnreadableFile("invalid_file", "The file has more than 5,000,000 tokens of text.")
     data = path.read_bytes()
@@ -127,7 +127,7 @@ def _json(path: Path) -> Iterator[str]:
 
 
 def _csv(path: Path) -> Iterator[str]:
-    """Yield a line per row with the column names repeated, since most chunks do not contain the header."""
+    """Repeat the column names in each line, since most chunks do not contain the header."""
     text = _decoded(path)
     try:
         dialect: Any = csv.Sniffer().sniff(text[:65536], ",;\t|")

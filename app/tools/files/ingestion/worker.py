@@ -42,8 +42,6 @@ LONGEST_WAIT = 600.0  # seconds; if the backend requests a longer wait, the file
 
 
 class Ingestion:
-    """Indexes files for all vector stores."""
-
     def __init__(
         self,
         files: FileStore,
@@ -56,8 +54,8 @@ class Ingestion:
         retry: float = RETRY,
     ) -> None:
         """
-        All arguments are in seconds: a claim's duration, the limits for text extraction and for the whole file, and the
-        pause before the second attempt.
+        In seconds: a claim's duration, the limits for text extraction and for the whole file, and the pause before the
+        second attempt.
         """
         self._files, self._records, self._embeddings = files, records, embeddings
         self._lease, self._index_timeout, self._retry_pause = lease, index_timeout, retry
@@ -216,7 +214,6 @@ class Ingestion:
             await asyncio.sleep(wait)
 
     async def _extract(self, job: Job, source: Path, target: Path) -> None:
-        """Extract the text, in a worker process unless it is short plain text."""
         arguments = (str(source), str(target), job.filename, job.strategy.max_tokens, job.strategy.overlap)
         if await asyncio.to_thread(is_simple, source, job.filename):
             await asyncio.to_thread(extract, *arguments)

@@ -21,7 +21,7 @@ from app.tools.files.postgres.pieces import PostgresPieces, delete_removed
 from app.tools.files.postgres.schema import POSTGRES_NAMES, NoVectorsError
 from app.tools.files.postgres.vector_stores import PostgresVectorStores
 
-SWEPT_ROWS = 100  # expired rows deleted per statement
+SWEPT_ROWS = 100
 
 # Small batches, without locked rows, so that other calls do not wait for long.
 _ABANDONED = f"""
@@ -42,7 +42,7 @@ DELETE FROM antiphon_files WHERE number IN (
 
 
 class PostgresFileStore(SQLFileStore):
-    """A `FileStore` in PostgreSQL. Expiry and claims use the database's clock."""
+    """Expiry and claims use the database's clock."""
 
     def __init__(self, database: PostgresDatabase, storage: ObjectStorage | None = None) -> None:
         tables = PostgresTables(database, POSTGRES_NAMES, storable)
@@ -52,7 +52,7 @@ class PostgresFileStore(SQLFileStore):
 
     @classmethod
     def from_url(cls, url: str, storage: ObjectStorage | None = None) -> PostgresFileStore:
-        """Create the store for a `postgresql://` URL; connects on first use. Raises `ValueError`."""
+        """Connects on first use. Raises `ValueError`."""
         return cls(PostgresDatabase(url), storage)
 
     async def delete(self, owner: str, file_id: str) -> bool:
@@ -60,7 +60,7 @@ class PostgresFileStore(SQLFileStore):
         return bool(await self._tables.run(lambda: single(statement, file_id, owner)))
 
     async def sweep(self) -> None:
-        """Delete expired files and abandoned uploads, and the content and chunks of deleted files."""
+        """Also deletes the content and chunks of deleted files."""
         while len(await self._db.fetch(_ABANDONED, ABANDONED_AFTER)) == SWEPT_ROWS:
             pass
         while len(await self._db.fetch(_EXPIRED)) == SWEPT_ROWS:
@@ -71,7 +71,6 @@ class PostgresFileStore(SQLFileStore):
         await self._sweep_objects()
 
     async def prepare_vectors(self) -> None:
-        """Create the schema for embeddings; raises `VectorsUnsupported` if the extension `vector` is unavailable."""
         try:
             await self._db.prepare_vectors()
         except NoVectorsError as error:

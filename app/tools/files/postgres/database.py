@@ -1,5 +1,3 @@
-"""PostgreSQL client for files."""
-
 from __future__ import annotations
 
 from app.errors import APIError

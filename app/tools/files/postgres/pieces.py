@@ -1,5 +1,3 @@
-"""Content as pieces in PostgreSQL, and deletion of removed content and chunks."""
-
 from __future__ import annotations
 
 from app.storage.migration import Connection
@@ -51,13 +49,12 @@ class PostgresPieces(Pieces):
 
 
 async def delete_removed(db: PostgresDatabase) -> None:
-    """Delete content and chunks of removed files."""
     while await db.transaction(_delete_some):
         pass
 
 
 async def _delete_some(connection: Connection) -> bool:
-    """Delete some removed data, and return whether more may exist."""
+    """Return whether more may exist."""
     removed = await connection.fetch(_REMOVED)
     if not removed:
         return False

@@ -102,7 +102,7 @@ class PostgresVectorStores(SQLVectorStores):
         self._index = PostgresIndex(database)
 
     async def delete_chunks(self, entries: Sequence[Sequence[object]]) -> None:
-        """Does nothing: triggers record removals, and the file store's `sweep` deletes the chunks."""
+        """Triggers record removals, and the file store's `sweep` deletes the chunks."""
 
     async def _text_of(self, store_id: str, file: int) -> list[str]:
         return await self._index.text(file)
@@ -134,7 +134,6 @@ class PostgresVectorStores(SQLVectorStores):
         await self._db.fetch(_FAIL, job.row, job.claim, code, message)
 
     async def sweep(self) -> None:
-        """Remove expired stores' files."""
         while len(await self._db.fetch(_EXPIRED)) == SWEPT_FILES:
             pass
         await self._db.fetch(_OLD_TURNS)

@@ -26,7 +26,7 @@ from app.tools.files.multipart_sql import MULTIPART_TABLES
 from app.tools.files.sqlite.pieces import SQLitePieces
 from app.tools.files.sqlite.vector_stores import SQLITE_NAMES, SQLiteVectorStores
 
-DELETED_PIECES = 32  # pieces deleted per transaction
+DELETED_PIECES = 32  # per transaction
 
 _SCHEMA = """
 CREATE TABLE files (
@@ -126,7 +126,7 @@ class SQLiteFileStore(SQLFileStore):
     def from_url(
         cls, url: str, storage: ObjectStorage | None = None, *, clock: Callable[[], float] = time.time
     ) -> SQLiteFileStore:
-        """Create the store for a `sqlite:///` URL. The database is created on first use."""
+        """The database is created on first use."""
         return cls(sqlite_path(url), storage, clock=clock)
 
     async def delete(self, owner: str, file_id: str) -> bool:
@@ -154,10 +154,10 @@ class SQLiteFileStore(SQLFileStore):
         return [removed for (file_id,) in expired for removed in _delete(db, file_id)]
 
     async def prepare_vectors(self) -> None:
-        """Does nothing: every database supports embeddings."""
+        """Every database supports embeddings."""
 
     async def check(self) -> None:
-        """Check that the database is writable: acquire and release the write lock."""
+        """Acquire and release the write lock."""
         await self._db.write(lambda db: None)
         await self._objects.check()
 
@@ -186,7 +186,7 @@ def _delete_some(db: apsw.Connection) -> None:
 
 
 def sqlite_path(url: str) -> Path:
-    """Return the path in a `sqlite:///` URL; raises `ValueError` for other URLs."""
+    """Raises `ValueError` for other URLs."""
     parts = urlsplit(url)
     path = unquote(parts.path)[1:]
     if parts.scheme != "sqlite" or parts.netloc or not path or path.endswith("/") or parts.query:

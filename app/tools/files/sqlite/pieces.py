@@ -1,5 +1,3 @@
-"""Content as pieces in SQLite."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
