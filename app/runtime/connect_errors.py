@@ -1,5 +1,3 @@
-"""Readable reasons for failed connections."""
-
 from __future__ import annotations
 
 import socket
@@ -16,7 +14,7 @@ _CAUSES: dict[type[BaseException], str] = {
 
 
 def why_unreachable(error: httpx.HTTPError) -> str | None:
-    """Return the reason for a failed connection (`it refuses connections`), or None if unknown."""
+    """Return a reason like `it refuses connections`, or None if unknown."""
     for cause in causes(error):
         for kind, why in _CAUSES.items():
             if isinstance(cause, kind):
@@ -25,7 +23,7 @@ def why_unreachable(error: httpx.HTTPError) -> str | None:
 
 
 def why_no_answer(error: httpx.HTTPError) -> str:
-    """Return the reason for a request without an answer (`it refuses connections`)."""
+    """Return a reason like `it refuses connections`."""
     if isinstance(error, httpx.TimeoutException):
         return "it does not answer in time"
     if isinstance(error, httpx.ConnectError):

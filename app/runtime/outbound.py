@@ -1,5 +1,3 @@
-"""Single HTTP requests to the operator's services: webhook receivers, identity providers, policy services."""
-
 from __future__ import annotations
 
 import asyncio
@@ -10,18 +8,17 @@ if TYPE_CHECKING:
 
 
 class RequestFailed(ValueError):
-    """A request without a response. The message is a reason without addresses or content."""
+    """A request without a response; the message has neither addresses nor content."""
 
 
 async def send_request(
     http: httpx.AsyncBaseTransport, request: httpx.Request, seconds: float, *, read: bool = True
 ) -> httpx.Response:
     """
-    Send a request and return its closed response, with the body unless `read` is False.
+    Send a request to an operator's service; return its closed response, with the body if `read`.
 
-    `http` must limit response sizes and must not follow redirects; `seconds` limits the whole exchange.
-
-    Raises `RequestFailed`, caused by the transport's error, or without a cause after a timeout.
+    `http` must limit response sizes and must not follow redirects; `seconds` limits the whole exchange. Raises
+    `RequestFailed`, caused by the transport's error, or without a cause after a timeout.
     """
     try:
         async with asyncio.timeout(seconds):

@@ -1,8 +1,4 @@
-"""
-Text extraction from PDFs.
-
-Untrusted PDFs can keep a parser busy or exhaust its memory: use a worker process (`app.runtime.worker_processes`).
-"""
+"""Text extraction from PDFs: untrusted PDFs can exhaust time and memory, so use a worker process."""
 
 from __future__ import annotations
 
@@ -14,8 +10,7 @@ from typing import IO
 MAX_PDF_CHARACTERS = 4_000_000  # about a million tokens
 
 
-class EncryptedPDF(Exception):
-    """A PDF that needs a password."""
+class EncryptedPDF(Exception): ...
 
 
 def pdf_pages(source: Path | IO[bytes]) -> Iterator[str]:

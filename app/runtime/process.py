@@ -1,5 +1,3 @@
-"""Tunes the server process: memory, garbage collection and exit."""
-
 from __future__ import annotations
 
 import ctypes
@@ -20,7 +18,7 @@ os.register_at_fork(after_in_child=UNUSED_DIGITS.clear)  # ids must be unique
 @contextmanager
 def gc_paused() -> Iterator[None]:
     """
-    Pause garbage collection within the context, and freeze the new objects, which live as long as the process.
+    Pause garbage collection within the context, and freeze the new objects.
 
     At startup the collector would traverse 100,000 objects several times to free 2 %, for a fifth of the startup time.
     """
@@ -46,15 +44,14 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 _mallopt, _malloc_trim = getattr(_libc, "mallopt", None), getattr(_libc, "malloc_trim", None)
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 _LARGE_BLOCK = 288 * 1024  # bytes; above asyncio's allocation per socket read
-_FREE = 1024 * 1024  # free bytes kept at the end of the heap; otherwise each socket read would extend the heap
+_FREE = 1024 * 1024  # bytes kept free; otherwise each socket read would extend the heap
 
 
 def map_large_blocks() -> None:
     """
     Return each freed large block to the system (glibc only).
 
-    By default glibc keeps freed blocks of up to 32 MiB. Copying and encoding an 8 MiB request then doubles the
-    process's memory.
+    By default glibc keeps freed blocks of up to 32 MiB, so copying an 8 MiB request doubles the process's memory.
     """
     if _mallopt:
         _mallopt(_MMAP_THRESHOLD, _LARGE_BLOCK)
@@ -62,12 +59,7 @@ def map_large_blocks() -> None:
 
 
 def return_free_memory() -> None:
-    """
-    Return free memory within the heap to the system (glibc only).
-
-    By itself glibc only returns the end of the heap: a single used block after a large text's freed pieces keeps them
-    all.
-    """
+    """Return free memory within the heap to the system; by itself glibc only returns the heap's end."""
     if _malloc_trim:
         _malloc_trim(0)
 
@@ -80,7 +72,7 @@ def pass_no_descriptors() -> None:
     """
     with suppress(FileNotFoundError):
         for name in os.listdir("/dev/fd"):
-            with suppress(OSError):  # the descriptor of the directory itself
+            with suppress(OSError):  # the directory's own descriptor
                 os.set_inheritable(int(name), int(name) <= 2)
 
 

@@ -1,5 +1,3 @@
-"""End asyncio tasks, and wait for events."""
-
 from __future__ import annotations
 
 import asyncio
@@ -19,13 +17,12 @@ async def cancel(*tasks: asyncio.Future[Any]) -> list[Exception]:
 
 
 async def end(*tasks: asyncio.Future[Any] | None) -> None:
-    """Cancel unawaited tasks, wait for their end, and log their exceptions."""
+    """Cancel tasks, wait for their end, and log their exceptions."""
     for error in await cancel(*filter(None, tasks)):
         logger.error("unexpected error", exc_info=error)
 
 
 async def wait_for_event(event: asyncio.Event, seconds: float) -> None:
-    """Wait for an event, at most some seconds."""
     with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):  # `wait_for` may lose a cancellation, before Python 3.12
+        async with asyncio.timeout(seconds):  # `wait_for` can lose a cancellation, before Python 3.12
             await event.wait()

@@ -1,8 +1,7 @@
 """
-Runs the computations of large requests in a thread, to keep the event loop free.
+Run the computations of large requests in a thread, to keep the event loop free.
 
-The code that reads a request's body or stored records decides whether the request is large. All other code calls
-`run_in_thread_if_large` and does not check sizes.
+Code that reads request bodies or stored records sets `LARGE_REQUEST`; no other code checks sizes.
 """
 
 from __future__ import annotations
@@ -21,17 +20,16 @@ P = ParamSpec("P")
 
 LARGE_REQUEST: ContextVar[bool] = ContextVar("large_request", default=False)
 
-# A single thread: concurrent large requests never use more than one CPU, and the event loop keeps its share.
+# One thread: large requests never use more than one CPU.
 _thread = ThreadPoolExecutor(1, "antiphon-large-requests")
 
 
 async def run_in_thread_if_large(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function: in a thread for a large request, else directly."""
     if not LARGE_REQUEST.get():
         return function(*args, **kwargs)
 
     def computed() -> T:
-        return_free_memory()  # freed by earlier steps
+        return_free_memory()  # from earlier steps
         return function(*args, **kwargs)
 
     return await asyncio.get_running_loop().run_in_executor(_thread, computed)

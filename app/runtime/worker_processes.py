@@ -1,10 +1,8 @@
 """
-Runs parsers of untrusted documents in worker processes, which, unlike threads, can be killed.
+Run parsers of untrusted documents in worker processes, which, unlike threads, can be killed.
 
     calls = IsolatedCalls(3, seconds=15, memory=1024**3)
     text = await calls.run(owner, read_document, data)
-
-Workers are reused, so calls do not wait for Python to start.
 """
 
 from __future__ import annotations
@@ -22,11 +20,10 @@ from anyio import to_process
 
 T = TypeVar("T")
 
-MAX_OUTPUT = 2 * 1024**3  # maximum file size in bytes
+MAX_OUTPUT = 2 * 1024**3  # file size in bytes
 
 
-class CallTookTooLong(Exception):
-    """An isolated call exceeded its time limit."""
+class CallTookTooLong(Exception): ...
 
 
 class CallDied(Exception):
@@ -34,11 +31,7 @@ class CallDied(Exception):
 
 
 class FairSemaphore:
-    """
-    A semaphore that serves waiting owners in turn.
-
-    With several slots, a single owner never holds all of them.
-    """
+    """Serves waiting owners in turn; a single owner never holds all of several slots."""
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
@@ -47,7 +40,6 @@ class FairSemaphore:
 
     @asynccontextmanager
     async def slot(self, owner: str) -> AsyncIterator[None]:
-        """Acquire a slot for the context."""
         await self._acquire(owner)
         try:
             yield
@@ -79,7 +71,7 @@ class FairSemaphore:
         self._give()
 
     def _give(self) -> None:
-        """Grant free slots to waiting owners; an owner with a new slot moves to the end."""
+        """Grant free slots; an owner with a new slot moves to the end."""
         for owner in [*self._waiting]:
             futures = self._waiting[owner]
             while futures and futures[0].done():  # cancelled
@@ -99,7 +91,7 @@ class IsolatedCalls:
         """`seconds` is the time limit per call, `memory` the address space in bytes."""
         self._slots, self._seconds, self._memory = slots, seconds, memory
         self._turns = FairSemaphore(slots)
-        self._limiter: anyio.CapacityLimiter | None = None  # anyio's default limits all calls by the number of CPUs
+        self._limiter: anyio.CapacityLimiter | None = None  # anyio's default limit is the number of CPUs
 
     async def run(self, owner: str, function: Callable[..., T], *args: object) -> T:
         """
@@ -132,7 +124,6 @@ def _run_limited(seconds: float, memory: int, function: Callable[..., T], *args:
 
 
 def _limit_this_process(seconds: float, memory: int) -> None:
-    """Limit this process's memory, CPU time, file size and priority."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal; the server ends this process
     try:
         import resource
@@ -148,4 +139,4 @@ def _limit_this_process(seconds: float, memory: int) -> None:
     with suppress(OSError):
         os.nice(max(0, 5 - os.nice(0)))
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
-        score.write("1000")  # when memory runs out, the system kills this process, not the server
+        score.write("1000")  # without free memory, the system kills this process, not the server

@@ -1,4 +1,4 @@
-"""Table migrations. Each database records its tables' version; version 0 is an empty database."""
+"""Table migrations; version 0 is an empty database."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Any, NamedTuple, Protocol
 
 
 class Connection(Protocol):
-    """An asyncpg connection."""
-
     def transaction(self) -> Any: ...
 
     async def execute(self, query: str, *arguments: object) -> object: ...
@@ -22,7 +20,7 @@ class Connection(Protocol):
 
 
 class UnpreparedError(Exception):
-    """The database cannot be used; the message contains the reason."""
+    """The message contains the reason."""
 
 
 class SchemaTooNewError(UnpreparedError):
@@ -30,10 +28,8 @@ class SchemaTooNewError(UnpreparedError):
 
 
 class Migrations(NamedTuple):
-    """The statements that migrate tables from each version to the next."""
-
     statements: Sequence[str]
-    first: int = 1  # the table version created by the first statements
+    first: int = 1  # the version created by the first statements
     earlier: Mapping[int, str] = MappingProxyType({})  # from each version before `first` to `first`
 
     @property
@@ -41,7 +37,7 @@ class Migrations(NamedTuple):
         return self.first + len(self.statements) - 1
 
     def pending(self, version: int) -> Sequence[str]:
-        """Return the statements to migrate tables from a version; raises `UnpreparedError`."""
+        """Return the statements to migrate from a version; raises `UnpreparedError`."""
         if version > self.newest:
             raise SchemaTooNewError(f"the tables have version {version}, and this server knows {self.newest}")
         if version == 0:
@@ -53,9 +49,9 @@ class Migrations(NamedTuple):
 
 async def migrate(connection: Connection, versions: str, lock: int, migrations: Migrations) -> None:
     """
-    Create or migrate tables; other concurrent calls wait.
+    Create or migrate tables; concurrent calls wait. Raises `UnpreparedError`.
 
-    `versions` is the table with the current version, `lock` an advisory lock. Raises `UnpreparedError`.
+    `versions` is the table with the current version, `lock` an advisory lock.
     """
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock($1)", lock)

@@ -3,7 +3,7 @@ Object storage by obstore: a bucket in S3, Google Cloud Storage or Azure, or a f
 
     s3://bucket/prefix     gs://bucket/prefix     az://container/prefix     file:///absolute/folder
 
-The query accepts `timeout`, per request, and `connect_timeout`, in seconds. Credentials come from each provider's usual
+The query accepts `timeout`, per request, and `connect_timeout`, in seconds. Credentials come from the providers' usual
 variables, never from the URL. Requires the extra `objects`.
 """
 
@@ -26,13 +26,13 @@ from app.storage.url_options import read_options, seconds
 if TYPE_CHECKING:
     from obstore import AsyncWritableFile
 
-PART = 5 * 1024 * 1024  # bytes per part; S3 requires at least 5 MiB, and accepts 10,000 parts
-_PARALLEL_PARTS = 2  # with the part in the buffer, a writer uses up to 15 MiB of memory
+PART = 5 * 1024 * 1024  # bytes; S3 requires at least 5 MiB, and accepts 10,000 parts
+_PARALLEL_PARTS = 2  # with the part in the buffer, a writer uses up to 15 MiB
 _RETRIES = 2
-_RETRY_TIMEOUT = timedelta(seconds=5)  # no retries afterwards
+_RETRY_TIMEOUT = timedelta(seconds=5)
 _OPTIONS: dict[str, Callable[[str], float]] = {"timeout": seconds, "connect_timeout": seconds}
 
-# Variables that `.env` can set. From the environment, obstore itself reads more.
+# Variables in `.env`; from the environment, obstore itself reads more.
 VARIABLES: dict[str, tuple[str, ...]] = {
     "s3": (
         "AWS_ACCESS_KEY_ID",
@@ -63,16 +63,16 @@ _CAUSES = re.compile(r"status code: (\d{3} [A-Za-z ]{2,40})|<Code>(\w{1,60})</Co
 
 
 class ObjectStorage:
-    """Objects by name. Every method raises the outage's error if the storage is unavailable."""
+    """Objects by name. Every method raises the outage's error."""
 
     def __init__(
         self, url: str, environment: Mapping[str, str], error: Callable[[], APIError] = StoreUnavailable
     ) -> None:
         """`error` creates the outage's error. Raises `ValueError`, without credentials in its message."""
-        from obstore.exceptions import BaseError  # an optional package
+        from obstore.exceptions import BaseError  # optional
 
         parts = read_object_url(url)
-        self.name = parts._replace(query="").geturl()  # for messages
+        self.name = parts._replace(query="").geturl()
         self._outage = Outage(f"the object storage {self.name}", error, error)
         self._errors = (BaseError, OSError, ValueError)
         self._folder = Path(unquote(parts.path)) if parts.scheme == "file" else None
@@ -83,14 +83,14 @@ class ObjectStorage:
             raise ValueError(f"{self.name} cannot be opened: {_reason(failure)}.{variables}") from None
 
     def writer(self, name: str) -> ObjectWriter:
-        """Return a writer for a new object. The object exists once the writer is closed."""
+        """The object exists once the writer is closed."""
         import obstore
 
         file = obstore.open_writer_async(self._store, name, buffer_size=PART, max_concurrency=_PARALLEL_PARTS)
         return ObjectWriter(file, self._reporting)
 
     async def read(self, name: str, start: int, size: int) -> tuple[bytes, int] | None:
-        """Return up to `size` bytes of an object and its total size; None if it does not exist."""
+        """Return up to `size` bytes and the object's total size; None if it does not exist."""
         import obstore
 
         with self._reporting():
@@ -117,7 +117,7 @@ class ObjectStorage:
             raise self.unavailable("an object cannot be read after it was written")
 
     def unavailable(self, reason: str) -> APIError:
-        """Return the error to raise, after logging the reason."""
+        """Log the reason; return the error to raise."""
         return self._outage.begins(reason)
 
     async def _delete(self, name: str) -> None:
@@ -125,12 +125,12 @@ class ObjectStorage:
 
         with suppress(FileNotFoundError):
             await obstore.delete_async(self._store, name)
-        if self._folder:  # obstore's temporary file, left behind by a killed process
+        if self._folder:  # obstore's temporary file, if a process was killed
             await asyncio.to_thread((self._folder / f"{name}#1").unlink, missing_ok=True)
 
     @contextmanager
     def _reporting(self) -> Iterator[None]:
-        """Raise the outage's error in place of obstore's, since that can quote a signed URL."""
+        """Raise the outage's error: obstore's can quote a signed URL."""
         try:
             yield
         except self._errors as error:
@@ -139,18 +139,16 @@ class ObjectStorage:
 
 
 class ObjectWriter:
-    """Writes an object in parts of `PART` bytes. It cannot be read before `close`."""
+    """Writes an object in parts of `PART` bytes."""
 
     def __init__(self, file: AsyncWritableFile, reporting: Callable[[], Any]) -> None:
         self._file, self._reporting = file, reporting
 
     async def write(self, data: bytes) -> None:
-        """Append to the object."""
         with self._reporting():
             await self._file.write(data)
 
     async def close(self) -> None:
-        """Complete the object."""
         with self._reporting():
             await self._file.close()
 
@@ -161,7 +159,7 @@ class ObjectWriter:
 
 
 def read_object_url(url: str) -> SplitResult:
-    """Parse a URL; raises `ValueError`; the message only quotes option names."""
+    """Parse a URL; raises `ValueError`, which quotes only option names."""
     try:
         parts = urlsplit(url)
         invalid = parts.username is not None or parts.password is not None or bool(parts.fragment)
@@ -198,7 +196,7 @@ def _open(parts: SplitResult, environment: Mapping[str, str]) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """Return the cause of a failed request, without URL, credentials and response body."""
+    """Return an error's cause without URL, credentials and response body."""
     if isinstance(error, OSError) and error.strerror:
         return f"{type(error).__name__}: {error.strerror}"
     causes = [next(filter(None, cause)) for cause in _CAUSES.findall(str(error))]

@@ -1,5 +1,3 @@
-"""Log each store outage once."""
-
 from __future__ import annotations
 
 import logging
@@ -10,12 +8,12 @@ from app.errors import APIError, StoreBusy, StoreUnavailable
 
 logger = logging.getLogger(__name__)
 
-_BUSY_INTERVAL = 10.0  # seconds between warnings about exhausted connections
+_BUSY_INTERVAL = 10.0  # seconds between warnings
 
 
 class Outage:
     """
-    The state of a store's outage, logged with a line at its start and another at its end.
+    A store's outage, logged at its start and end.
 
     API callers only see that the store is unavailable. Operators find the reason in the log, and in a note on the
     exception, which `antiphon check` prints.
@@ -28,9 +26,7 @@ class Outage:
         busy: Callable[[], APIError] = StoreBusy,
     ) -> None:
         """
-        `store` is its name in logs, without secrets.
-
-        `error` creates the error for callers, `busy` the error for calls without a free connection.
+        `store` is the name in logs, without secrets. `busy` creates the error for calls without a free connection.
         """
         self._store, self._error, self._busy = store, error, busy
         self._reason: str | None = None
@@ -38,11 +34,10 @@ class Outage:
 
     @property
     def lasts(self) -> bool:
-        """Whether the store's last operation failed."""
         return self._reason is not None
 
     def begins(self, reason: str) -> APIError:
-        """Record a failure, and return the error to raise; `reason` must not contain secrets or records."""
+        """Record a failure and return the error to raise; `reason` must not contain secrets or records."""
         if self._reason is None:
             logger.warning("store unavailable", extra={"store": self._store, "reason": reason})
         self._reason = reason
@@ -51,7 +46,7 @@ class Outage:
         return error
 
     def busy(self, reason: str) -> APIError:
-        """Return the error to raise for a call without a free connection, which is not an outage by itself."""
+        """Return the error for a call without a free connection, which is not an outage by itself."""
         if self._reason is not None:
             return self.begins(self._reason)
         if (now := time.monotonic()) - self._warned_at >= _BUSY_INTERVAL:

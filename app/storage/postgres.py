@@ -1,5 +1,3 @@
-"""PostgreSQL calls through asyncpg's pool: timeouts, retries, and errors."""
-
 from __future__ import annotations
 
 import asyncio
@@ -19,7 +17,7 @@ from app.storage.url_options import count, one_of, read_options, seconds
 
 T = TypeVar("T")
 
-# URL options: the store's own, and the libpq options that asyncpg supports.
+# The store's own options, and libpq options that asyncpg supports.
 _OPTIONS: dict[str, Callable[[str], object]] = {
     "connect_timeout": seconds,
     "timeout": seconds,
@@ -35,20 +33,19 @@ _LIBPQ: dict[str, Callable[[str], object]] = {
     "target_session_attrs": one_of("any", "primary", "standby", "read-write", "read-only", "prefer-standby"),
 }
 
-# The server has stopped, is stopping, or has become a replica: a new connection can succeed.
+# The server has stopped, or has become a replica: a new connection can succeed.
 _BROKEN = (
     OSError,
     asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # the connection was closed during a call
+    asyncpg.InternalClientError,  # connection closed during a call
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,
     asyncpg.ReadOnlySQLTransactionError,
 )
-# A value is at fault, not the server, which would reject it again.
+# The value is at fault: the server would reject it again.
 _REFUSED = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.ProgramLimitExceededError)
-# The tables do not exist, or no longer.
 _UNPREPARED = (asyncpg.UndefinedTableError, asyncpg.UndefinedFunctionError)
-# The server has not changed anything, so any call can be repeated.
+# The server has changed nothing: any call can be repeated.
 _NOT_RUN = (*_UNPREPARED, asyncpg.ReadOnlySQLTransactionError)
 
 _WRITABLE = "SELECT NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off'"
@@ -62,18 +59,16 @@ _DEFAULTS: Mapping[str, float] = {
 
 
 class PostgresAddress(NamedTuple):
-    """The address and options in a store's URL."""
-
-    url: str  # for asyncpg
+    url: str
     name: str  # for messages, without user and password
-    options: dict[str, Any]  # for the client
+    options: dict[str, Any]
 
 
 def read_postgres_url(url: str, **defaults: float) -> PostgresAddress:
     """
     Parse a store's URL; raises ValueError, without secrets in its message.
 
-    URL options override `defaults`, which override the usual defaults; timeouts are in seconds.
+    URL options override `defaults`; timeouts are in seconds.
     """
     try:
         parts = urlsplit(url)
@@ -96,7 +91,7 @@ def read_postgres_url(url: str, **defaults: float) -> PostgresAddress:
 
 
 class PostgresClient:
-    """Runs database calls, at most `max_connections` concurrently."""
+    """Runs calls through asyncpg's pool, at most `max_connections` concurrently."""
 
     def __init__(
         self,
@@ -110,9 +105,7 @@ class PostgresClient:
         outage: Outage,
     ) -> None:
         """
-        A call lasts at most the sum of both timeouts, including all waits.
-
-        `prepare` creates or migrates the tables.
+        A call lasts at most the sum of both timeouts, including all waits. `prepare` creates or migrates the tables.
         """
         self._address = address
         self._options: dict[str, Any] = {
@@ -131,17 +124,17 @@ class PostgresClient:
         """
         Return a query's rows; raises the outage's error.
 
-        An `idempotent` query is repeated once if the connection breaks, because it can predate a restart.
+        An `idempotent` query is repeated if the connection breaks, because the connection can predate a restart.
         """
         return await self._call(lambda connection: connection.fetch(query, *arguments), idempotent)
 
     async def fetchval(self, query: str, *arguments: object, idempotent: bool = False) -> Any:
-        """Return the first value of the first row, or None; otherwise like `fetch`."""
+        """Return the first row's first value, or None; otherwise like `fetch`."""
         rows = await self.fetch(query, *arguments, idempotent=idempotent)
         return rows[0][0] if rows else None
 
     async def transaction(self, work: Callable[[Connection], Awaitable[T]], *, idempotent: bool = False) -> T:
-        """Run `work` in a transaction and return its result; `work` can run twice, even if not `idempotent`."""
+        """Run `work` in a transaction; `work` can run twice, even if not `idempotent`."""
 
         async def call(connection: Connection) -> T:
             async with connection.transaction():
@@ -150,12 +143,12 @@ class PostgresClient:
         return await self._call(call, idempotent)
 
     async def check(self) -> None:
-        """Check that the server accepts writes, unlike a replica; raises the outage's error."""
+        """Check that the server accepts writes; raises the outage's error."""
         if not await self.fetchval(_WRITABLE, idempotent=True):
             raise self._outage.begins("it cannot be written to: is it a replica?")
 
     async def connect(self) -> Any:
-        """Return a new connection outside the pool, to be closed by the caller; raises asyncpg's errors."""
+        """Return a connection outside the pool; raises asyncpg's errors."""
         connection = await asyncpg.connect(self._address.url, **self._options)
         await self._prepare_tables(connection)
         return connection
@@ -183,7 +176,7 @@ class PostgresClient:
         return result
 
     async def _try(self, call: Callable[[Any], Awaitable[T]], idempotent: bool) -> T:
-        """Make a call; repeat it once on another connection, unless it could take effect twice."""
+        """Make a call; repeat it on another connection unless it could take effect twice."""
         connection = await self._acquire()
         try:
             return await self._run(connection, call)
@@ -200,7 +193,7 @@ class PostgresClient:
         try:
             result = await call(connection)
         except BaseException:
-            # Terminated, because after a cancelled call a reset would wait for the server. The server rolls back.
+            # After a cancelled call, a reset would wait for the server.
             connection.terminate()
             raise
         await self._pool.release(connection)
@@ -208,7 +201,7 @@ class PostgresClient:
 
     async def _acquire(self) -> Any:
         if self._pool is None:
-            # Created here, because a pool belongs to an event loop.
+            # A pool belongs to an event loop.
             self._pool = await asyncpg.create_pool(
                 self._address.url,
                 min_size=0,
@@ -221,11 +214,10 @@ class PostgresClient:
         return await self._pool.acquire()
 
     def _exhausted(self) -> bool:
-        """Return whether all connections are in use. A timed-out call has terminated its own."""
+        """A timed-out call has terminated its own connection."""
         return bool(self._pool) and not self._pool.get_idle_size() and self._pool.get_size() == self._max_connections
 
     async def _prepare_tables(self, connection: Any) -> None:
-        """Create or migrate the tables on a new connection, unless already done."""
         if self._prepared:
             return
         try:
@@ -237,20 +229,17 @@ class PostgresClient:
 
 
 async def _keep_session(connection: object) -> None:
-    """Do not reset a released connection, because calls do not change its session."""
+    """Calls do not change a connection's session."""
 
 
 NOW = "extract(epoch FROM clock_timestamp())::float8"
 
 
 def in_postgres(text: str, words: Mapping[str, str]) -> str:
-    """Return a statement in PostgreSQL's dialect; `words` are replaced in addition to `{now}`."""
     return substitute(text, {**words, "{now}": NOW})
 
 
 class PostgresTables:
-    """The `Tables` of a PostgreSQL database, using its clock."""
-
     def __init__(
         self,
         client: PostgresClient,

@@ -1,9 +1,8 @@
 """
-SQLite databases, used in threads, so that slow disks and other processes' locks do not block the event loop.
+SQLite databases, used in threads so that slow disks and locks do not block the event loop.
 
-`apsw` provides SQLite, not Python's `sqlite3`: it always includes FTS5, and can load `sqlite-vec`, unlike many builds
-of `sqlite3`. Two SQLite libraries must never open the same file in a process (closing it in one drops the other's
-locks), so database files are opened only here.
+`apsw` always includes FTS5 and can load `sqlite-vec`, unlike many builds of `sqlite3`. Two SQLite libraries must never
+open the same file in a process (closing it in one drops the other's locks), so files are opened only here.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ T = TypeVar("T")
 
 BUSY_TIMEOUT = 5.0  # seconds to wait for another process's lock
 
-# A value is at fault, not the database.
+# The value is at fault.
 _REFUSED = (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError, OverflowError, UnicodeError)
 
 
 def connect(path: Path, *, busy_timeout: float = BUSY_TIMEOUT, synchronous: str = "normal") -> apsw.Connection:
     """Open a database, accessible only to this user; create it and its folder if missing."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # SQLite gives its other files this file's mode. O_EXCL, because closing a file that SQLite has open would drop
-    # SQLite's locks: POSIX locks belong to the process.
+    # SQLite gives its other files this file's mode. O_EXCL, because closing a file that SQLite has open would drop its
+    # locks: POSIX locks belong to the process.
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     db = apsw.Connection(str(path))
@@ -58,7 +57,7 @@ def connect(path: Path, *, busy_timeout: float = BUSY_TIMEOUT, synchronous: str 
 
 @contextmanager
 def transaction(db: apsw.Connection) -> Iterator[apsw.Connection]:
-    """Run a transaction. It acquires the write lock at once, and cannot fail half-way while waiting for the lock."""
+    """Run a transaction. It acquires the write lock at once, and cannot fail half-way while waiting for it."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield db
@@ -74,7 +73,7 @@ def query(db: apsw.Connection, statement: str, values: Any = ()) -> list[tuple[A
 
 
 def changed(db: apsw.Connection, statement: str, values: Any = ()) -> int:
-    """Run a statement; return the number of inserted, updated or deleted rows."""
+    """Return the number of inserted, updated or deleted rows."""
     db.execute(statement, values)
     return db.changes()
 
@@ -93,7 +92,6 @@ _LOCKING = re.compile(r"\s+FOR (?:UPDATE|KEY SHARE)(?: SKIP LOCKED)?\b")  # a tr
 
 
 def in_sqlite(text: str, words: Mapping[str, str]) -> str:
-    """Return a statement in SQLite's dialect; `words` are replaced in addition to the usual ones."""
     return _LOCKING.sub("", substitute(text, {**words, "antiphon_": "", "{now}": "$now"}))
 
 
@@ -104,11 +102,10 @@ def numbered(values: tuple[object, ...]) -> dict[str, object]:
 
 class Database:
     """
-    A database file with a writer thread and several reader threads, each with its own connection.
+    A database file with a writer thread and reader threads, each with its own connection.
 
-    Each call is a complete transaction, so a cancelled caller never leaves one open. After an error the connection is
-    closed and the next call opens the file again, so the database recovers after the cause is fixed. Every call raises
-    the outage's error, and `UnstorableValue`.
+    Each call is a complete transaction, so a cancelled caller never leaves one open. After an error, the next call
+    opens the file again. Every call raises the outage's error, and `UnstorableValue`.
     """
 
     def __init__(
@@ -122,7 +119,6 @@ class Database:
         busy_timeout: float = BUSY_TIMEOUT,
         synchronous: str = "normal",
     ) -> None:
-        """`name` is the database's name in logs."""
         self.path = path
         self._migrations = migrations
         self._busy_timeout, self._synchronous = busy_timeout, synchronous
@@ -133,11 +129,11 @@ class Database:
         self._open: set[apsw.Connection] = set()
 
     async def read(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Run `work` in a reader thread and return its result."""
+        """Run `work` in a reader thread."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._run, work, self._reading)
 
     async def write(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Run `work` in the writer thread, in a transaction, and return its result."""
+        """Run `work` in the writer thread, in a transaction."""
 
         def run(db: apsw.Connection) -> T:
             with transaction(db):
@@ -165,7 +161,7 @@ class Database:
                 raise UnstorableValue from None
             except (apsw.Error, OSError, UnpreparedError) as error:
                 self._discard_connection()
-                # SQLite itself waits for locks, but not while several connections create or recover the file.
+                # SQLite does not wait while several connections create or recover the file.
                 if isinstance(error, apsw.BusyError) and time.monotonic() < deadline:
                     time.sleep(0.01)
                     continue
@@ -186,7 +182,6 @@ class Database:
         return db
 
     def _discard_connection(self) -> None:
-        """Close this thread's connection; the next call opens another."""
         db: apsw.Connection | None = getattr(self._local, "db", None)
         self._local.db = None
         if db is not None:
@@ -197,7 +192,7 @@ class Database:
 
 class SQLiteTables:
     def __init__(self, db: Database, clock: Callable[[], float], words: Mapping[str, str]) -> None:
-        """`words` are replaced in statements, in addition to the usual ones."""
+        """`words` are replaced in statements."""
         self._db, self._clock = db, clock
         self._text = cache(partial(in_sqlite, words=words))
 
@@ -218,7 +213,7 @@ class SQLiteTables:
         return await self._db.write(work)
 
     def advisory_lock(self, key: str) -> Steps[None]:
-        """Do nothing: only one transaction runs at a time."""
+        """Only one transaction runs at a time."""
         yield from ()
 
     def _query(self, db: apsw.Connection, statement: Statement) -> Rows:

@@ -2,7 +2,7 @@
 Tables with the same columns and statements in SQLite and PostgreSQL.
 
 Statements are written for PostgreSQL: parameters are `$1`, `$2`, ..., and tables are named `antiphon_...`. `{now}` is
-the database's time in seconds. Callers can define further placeholders for differences between the databases.
+the database's time in seconds.
 """
 
 from __future__ import annotations
@@ -11,24 +11,22 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 T = TypeVar("T")
-Row: TypeAlias = Sequence[Any]  # its column types depend on the schema
+Row: TypeAlias = Sequence[Any]
 Rows: TypeAlias = Sequence[Row]
 
 
 class Statement(NamedTuple):
-    """A statement and its parameter values."""
-
     text: str
     values: tuple[object, ...] = ()
     many: Sequence[tuple[object, ...]] | None = None  # run once per element, without returning rows
 
 
-# A transaction's statements: a generator that yields them, receives the rows of each, and returns a result.
+# A transaction: yields statements, receives the rows of each, and returns a result.
 Steps: TypeAlias = Generator[Statement, Rows, T]
 
 
 class Tables(Protocol):
-    """A database's tables; every method raises the outage's error."""
+    """Every method raises the outage's error."""
 
     async def fetch(self, text: str, *values: object) -> Rows:
         """Return the rows of a read-only statement."""
@@ -36,7 +34,7 @@ class Tables(Protocol):
 
     async def run(self, steps: Callable[[], Steps[T]], *, idempotent: bool = False) -> T:
         """
-        Run statements in a transaction and return their result; `steps` can be called more than once.
+        Run a transaction and return its result; `steps` can be called more than once.
 
         `idempotent` transactions are repeated if the connection breaks.
         """
@@ -44,12 +42,11 @@ class Tables(Protocol):
 
 
 def substitute(text: str, words: Mapping[str, str]) -> str:
-    """Replace placeholders in a statement, in this order."""
+    """Replace placeholders in order."""
     for word, here in words.items():
         text = text.replace(word, here)
     return text
 
 
 def single(text: str, *values: object) -> Steps[Rows]:
-    """Return the steps for a single statement; their result is its rows."""
     return (yield Statement(text, values))

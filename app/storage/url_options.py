@@ -1,5 +1,3 @@
-"""Options in the query of a store's URL."""
-
 from __future__ import annotations
 
 import math
@@ -10,9 +8,9 @@ from urllib.parse import parse_qsl
 
 def read_options(query: str, known: Mapping[str, Callable[[str], object]]) -> dict[str, Any]:
     """
-    Parse the options in a store URL's query, each with its function in `known`.
+    Parse a store URL's query with each option's function in `known`.
 
-    Raises ValueError for an unknown or malformed option, without quoting values, which can be secret.
+    Raises ValueError, without quoting values, which can be secret.
     """
     options = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
@@ -44,7 +42,7 @@ def count(text: str) -> int:
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
-    """Return a parser that only accepts these words, in any case."""
+    """Return a parser for these words, in any case."""
 
     def read(text: str) -> str:
         if text.lower() not in choices:

@@ -1,4 +1,4 @@
-"""The counters protocol: token buckets and slots, for a process or for all processes that share a store."""
+"""Token buckets and slots, for a process or for all processes that share a store."""
 
 from __future__ import annotations
 
@@ -10,28 +10,26 @@ LEASE = 30.0
 
 
 class TokenCharge(NamedTuple):
-    """Tokens to consume from a bucket."""
-
     bucket: str
-    capacity: int  # tokens in a full bucket, which refills within a minute
-    amount: int  # tokens to consume; the bucket can become negative
-    needs: int = 0  # tokens that the bucket must have, otherwise nothing is consumed from any bucket
+    capacity: int  # tokens; a bucket refills within a minute
+    amount: int  # to consume; the bucket can become negative
+    needs: int = 0  # tokens that must be in the bucket, otherwise nothing is consumed from any bucket
 
 
 class TokenResult(NamedTuple):
     granted: bool
-    missing: Sequence[float]  # tokens that each bucket needs to be full
+    missing: Sequence[float]  # tokens per bucket until it is full
 
 
 class Counters(Protocol):
     """
-    Token buckets, several per owner, and slot pools. Every method can raise `StoreUnavailable`.
+    Every method can raise `StoreUnavailable`.
 
     Buckets refill steadily. A slot is held until it is released, or until its lease expires.
     """
 
     async def consume(self, owner: str, charges: Sequence[TokenCharge]) -> TokenResult:
-        """Consume tokens from all given buckets of an owner, or from none. A new bucket is full."""
+        """Consume tokens from all given buckets, or from none. A new bucket is full."""
         ...
 
     async def acquire(self, pool: str, holder: str, limit: int) -> bool:
@@ -39,13 +37,13 @@ class Counters(Protocol):
         ...
 
     async def renew(self, slots: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Renew slots, as pairs of pool and holder, for another `LEASE` seconds; return slots that were not held."""
+        """Renew slots (pool, holder) for another `LEASE` seconds; return slots that were not held."""
         ...
 
     async def release(self, pool: str, holder: str) -> None: ...
 
     async def aclose(self) -> None:
-        """Close connections. Repeated calls are allowed."""
+        """Repeated calls are allowed."""
         ...
 
 
@@ -54,5 +52,5 @@ class CountingStore(Protocol):
     """A store with counters shared by all processes."""
 
     def counters(self) -> Counters:
-        """Return the counters, without I/O before their first use. The caller closes them separately."""
+        """Return counters, without I/O before their first use. The caller closes them separately."""
         ...

@@ -1,9 +1,3 @@
-"""
-The event log protocol: events and workers of background runs.
-
-A store can have an event log in addition to its records.
-"""
-
 from __future__ import annotations
 
 from collections.abc import Collection
@@ -18,18 +12,18 @@ class RunKey(NamedTuple):
 
 
 class EventSegment(NamedTuple):
-    """Encoded events that were emitted together."""
+    """Encoded events that were emitted together; `first` and `last` are sequence numbers."""
 
-    first: int  # the first event's sequence number
-    last: int  # the last event's sequence number
+    first: int
+    last: int
     data: bytes
-    ends: bool = False  # whether it ends with the terminal event
+    ends: bool = False  # with the terminal event
 
 
-# A worker's lease: held, held with a request to cancel the run, or lost to another worker.
+# Held, held with a request to cancel the run, or lost to another worker.
 LeaseState: TypeAlias = Literal["held", "cancelled", "lost"]
 
-# `orphaned`: not ended, and its lease has expired. `absent`: without a log, or no longer.
+# `orphaned`: not ended, and its lease has expired.
 RunState: TypeAlias = Literal["running", "orphaned", "ended", "absent"]
 
 
@@ -37,9 +31,9 @@ class EventLog(Protocol):
     """
     Events and workers of background runs. Every method can raise `StoreUnavailable`.
 
-    A single worker at a time holds a run's lease, and only its segments are stored. The lease expires `lease` seconds
-    after its last renewal; then another worker can claim it. A log is deleted `ttl` seconds after its last use. A
-    worker's name is unique to a process.
+    One worker at a time holds a run's lease, and only its segments are stored. The lease expires `lease` seconds after
+    its last renewal; then another worker can claim it. A log is deleted `ttl` seconds after its last use. A worker's
+    name is unique to a process.
     """
 
     async def begin(self, run: RunKey, worker: str) -> None:
@@ -55,9 +49,7 @@ class EventLog(Protocol):
         """
         ...
 
-    async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, LeaseState]:
-        """Renew leases, and return the state of each."""
-        ...
+    async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, LeaseState]: ...
 
     async def claim(self, run: RunKey, worker: str) -> bool:
         """Claim an orphaned or absent run; return whether the worker now holds its lease."""
@@ -71,7 +63,7 @@ class EventLog(Protocol):
 
     async def read(self, run: RunKey, after: int, wait: float = 0) -> list[EventSegment]:
         """
-        Return the next segments (possibly not all) with events after the sequence number `after`, oldest first.
+        Return segments (possibly not all) with events after the sequence number `after`, oldest first.
 
         Waits up to `wait` seconds for a segment.
         """
@@ -86,14 +78,12 @@ class EventLog(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Release the log's own resources; the store is closed afterwards."""
+        """The store is closed afterwards."""
         ...
 
 
 @runtime_checkable
 class LoggingStore(Protocol):
-    """A store that also has an event log."""
-
     def log(self, *, ttl: float, lease: float) -> EventLog:
         """Return the log, without I/O before its first use. `ttl` and `lease` are in seconds."""
         ...

@@ -5,9 +5,8 @@ Managed keys, as a log of changes in a store.
     snapshot = await keys.read()
     added = await keys.add(snapshot, KeyChange(...))   # False: another process made a change first
 
-Each record is a change: its author, its time, and the changed key. A key's last record is its current state; all
-records together are the audit log. Only a single process can add a record under the next number, so no change
-overwrites another. Records contain the SHA-256 of secrets, never secrets.
+Each record is a numbered change; together they are the audit log. A key's last record is its current state. Only a
+single process can add a record under the next number. Records contain the SHA-256 of secrets, never secrets.
 """
 
 from __future__ import annotations
@@ -23,28 +22,26 @@ from app.core.access import BudgetLimit, KeyAccess, KeyLimits, owner_id
 from app.stores import Change, Store
 
 FOREVER = 100 * 365 * 86_400.0  # seconds
-AUDITED = 1000  # retained changes, in addition to the current state of each key
+AUDITED = 1000  # changes, in addition to each key's current state
 _LOG, _USES = "server:keys", "server:keys:uses"  # a caller's owner never has this name
 
 
 @runtime_checkable
 class LastingStore(Protocol):
-    """A store with buckets that do not expire."""
-
     def lasting(self) -> Store:
-        """Return a view of the store with the same connections, in which buckets do not expire."""
+        """Return a view of the store in which buckets do not expire."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    digest: str  # SHA-256 as hexadecimal digits
+    digest: str  # SHA-256 in hexadecimal
     expires_at: int | None = None  # Unix time; None: with the key
 
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """A stored key. `None` as a limit applies the default limit; times are Unix times in seconds."""
+    """`None` as a limit applies the default limit; times are Unix times in seconds."""
 
     id: str
     name: str
@@ -86,10 +83,10 @@ class KeyChange:
     at: float  # Unix time
     actor: str  # the admin key's name
     action: str  # `create`, `update`, `rotate` or `revoke`
-    key: StoredKey  # after the change
+    key: StoredKey
     before: Mapping[str, object] | None
     after: Mapping[str, object] | None
-    number: int = 0  # its position in the log, from 1
+    number: int = 0  # position in the log, from 1
 
     def encode(self) -> bytes:
         return orjson.dumps(asdict(self))
@@ -105,21 +102,17 @@ class KeyChange:
 
 
 class KeySnapshot(NamedTuple):
-    """The state after the last change."""
-
     changes: Sequence[KeyChange] = ()  # oldest first, without old superseded changes
 
     @property
     def revision(self) -> int:
-        """The last change's number; 0 without changes."""
         return self.changes[-1].number if self.changes else 0
 
     def last_changes(self) -> dict[str, KeyChange]:
-        """Return each key's last change, by key id."""
         return {change.key.id: change for change in self.changes}
 
     def current(self) -> list[StoredKey]:
-        """Return all keys, including revoked keys."""
+        """Includes revoked keys."""
         return [change.key for change in self.last_changes().values()]
 
     def superseded(self) -> list[int]:
@@ -129,7 +122,7 @@ class KeySnapshot(NamedTuple):
 
 
 class StoredKeys:
-    """The change log, and the keys' last uses. Every method can raise `StoreUnavailable`."""
+    """Every method can raise `StoreUnavailable`."""
 
     def __init__(self, store: Store) -> None:
         """`store` must come from `LastingStore.lasting()`."""
@@ -144,7 +137,7 @@ class StoredKeys:
         return await self._store.get(_LOG, _name(revision + 1)) is not None
 
     async def add(self, snapshot: KeySnapshot, change: KeyChange) -> bool:
-        """Add a change to the state in `snapshot`; return False, without a change, if the snapshot is outdated."""
+        """Add a change; return False, without a change, if the snapshot is outdated."""
         name = _name(snapshot.revision + 1)
         record = change.encode()
         if not await self._store.add(_LOG, name, record) and await self._store.get(_LOG, name) != record:
@@ -154,11 +147,9 @@ class StoredKeys:
         return True
 
     async def record_uses(self, times: Mapping[str, float]) -> None:
-        """Store the times of last uses, by key name."""
         await self._store.apply(Change(_USES, {name: str(int(time)).encode() for name, time in times.items()}))
 
     async def uses(self) -> dict[str, int]:
-        """Return the times of last uses, by key name."""
         return {name: int(time) for name, time in (await self._store.all(_USES)).items()}
 
 

@@ -1,5 +1,3 @@
-"""A store with a memory layer for records with `store: false`."""
-
 from __future__ import annotations
 
 from collections.abc import Collection
@@ -13,7 +11,7 @@ class LayeredStore:
     """
     A caller's readable records: in `store`, and in `memory` if it exists.
 
-    A WebSocket connection has a memory layer for responses with `store: false`. HTTP requests do not, so these
+    A WebSocket connection has a memory layer for responses with `store: false`; HTTP requests do not, so these
     responses are not stored at all.
     """
 
@@ -22,12 +20,10 @@ class LayeredStore:
         self.store = store
 
     async def all(self, bucket: str) -> dict[str, bytes]:
-        """Return a bucket's records from both layers, and renew the bucket; raises `StoreUnavailable`."""
         records = await self.store.all(bucket)
         return records if self.memory is None else {**records, **await self.memory.all(bucket)}
 
     async def all_in_memory(self, bucket: str) -> dict[str, bytes]:
-        """Return a bucket's records in memory."""
         return {} if self.memory is None else await self.memory.all(bucket)
 
     async def has_stored(self, bucket: str, names: Collection[str]) -> bool:
@@ -35,19 +31,15 @@ class LayeredStore:
         return (await self.store.names(bucket)).issuperset(names)
 
     async def get(self, bucket: str, name: str) -> bytes | None:
-        """Return a record from either layer, and renew the bucket; raises `StoreUnavailable`."""
         record = None if self.memory is None else await self.memory.get(bucket, name)
         return await self.store.get(bucket, name) if record is None else record
 
     async def apply_in_memory(self, *changes: Change) -> None:
-        """
-        Make changes in memory, which can evict the buckets at any time, and evicts them at once if they are too large.
-        """
+        """Make changes in memory, which can evict the buckets at any time."""
         if self.memory is not None:
             with suppress(StoreUnavailable):
                 await self.memory.apply(*changes)
 
     async def delete_in_memory(self, bucket: str, name: str) -> None:
-        """Delete a record from memory, but not from the store."""
         if self.memory is not None:
             await self.memory.delete(bucket, name)

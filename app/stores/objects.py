@@ -1,9 +1,9 @@
 """
 A store with images in object storage, and references in their records.
 
-Records in images buckets (`images_bucket`) are written to attachments; other records are unchanged. If the object
-storage is unavailable, the store keeps an image's record itself. An image is deleted with its record: deletions are
-forwarded at once, and `purge` finds images with expired records.
+Only records in images buckets are affected. If the object storage is unavailable, the store keeps an image's record
+itself. An image is deleted with its record: deletions are forwarded at once, and `purge` finds images with expired
+records.
 """
 
 from __future__ import annotations
@@ -24,27 +24,23 @@ logger = logging.getLogger(__name__)
 FIRST_CHECK = 3600  # seconds after writing an image; by then its record is stored, or never
 NEXT_CHECK = 86_400  # seconds
 _IMAGES = ":images"
-_REFERENCE = "antiphon:object"  # the only field in a reference: an attachment id
+_REFERENCE = "antiphon:object"  # a reference's only field: an attachment id
 _SERVER, _ID = "server:objects", "id"  # the lasting record with the store's id
 _PREFIX = orjson.dumps({_REFERENCE: ""})[:-2]
 
 
 @runtime_checkable
 class ExaminedStore(Protocol):
-    """A store shared by several processes; checks for a record without renewing its bucket."""
+    """A store shared by several processes."""
 
     async def exists(self, bucket: str, name: str) -> bool:
         """Return whether a record exists, without renewing its bucket."""
         ...
 
-    def lasting(self) -> Store:
-        """Return a view of the store in which buckets do not expire."""
-        ...
+    def lasting(self) -> Store: ...
 
 
 class StoredImage(Protocol):
-    """An image's record in object storage."""
-
     @property
     def id(self) -> str: ...
 
@@ -56,7 +52,7 @@ class StoredImage(Protocol):
 
 
 class ImageStorage(Protocol):
-    """Images in object storage: see `app.tools.files.contents.attachments`. Methods raise `APIError` in an outage."""
+    """Images in object storage. Methods raise `APIError` in an outage."""
 
     async def add_checked(self, owner: str, place: str, name: str, record: bytes, checker: str, seconds: int) -> str:
         """Store an image and return its id. The checker first checks it after `seconds`."""
@@ -69,32 +65,26 @@ class ImageStorage(Protocol):
     async def delete(
         self, owner: str, place: str, names: Collection[str] | None = None, keep: Collection[str] = ()
     ) -> bool:
-        """Delete a place's images, or only the named images, except the ids in `keep`; return whether any existed."""
+        """Delete a place's images, or only the named ones, except ids in `keep`; return whether any existed."""
         ...
 
     async def remove(self, ids: Sequence[str]) -> None: ...
 
-    async def checked_bytes(self, owner: str) -> int:
-        """Return the total bytes in an owner's images."""
-        ...
+    async def checked_bytes(self, owner: str) -> int: ...
 
     async def due(self, checker: str) -> Sequence[StoredImage]:
         """Return images to check now, a limited number at a time."""
         ...
 
-    async def postpone(self, image_id: str, seconds: int) -> None:
-        """Check an image again after `seconds`."""
-        ...
+    async def postpone(self, image_id: str, seconds: int) -> None: ...
 
 
 def with_image_objects(store: Store, storage: ImageStorage | None) -> Store:
-    """Return a store with its images in object storage, if configured and if processes share the store."""
+    """Use object storage if configured, and if processes share the store."""
     return ImageObjectStore(store, storage) if storage and isinstance(store, ExaminedStore) else store
 
 
 class ImageObjectStore:
-    """A `Store` with images in object storage."""
-
     def __init__(self, store: ExaminedStore, storage: ImageStorage) -> None:
         self._store: Any = store
         self._storage = storage
@@ -107,11 +97,11 @@ class ImageObjectStore:
         await self.apply(Change(bucket, {name: record}))
 
     async def add(self, bucket: str, name: str, record: bytes) -> bool:
-        added: bool = await self._store.add(bucket, name, record)  # images are never added this way
+        added: bool = await self._store.add(bucket, name, record)  # never images
         return added
 
     async def apply(self, *changes: Change) -> bool:
-        written: list[str] = []  # image ids
+        written: list[str] = []
         stored = [await self._written(change, written) for change in changes]
         if not await self._store.apply(*stored):
             with suppress(APIError):
@@ -150,7 +140,6 @@ class ImageObjectStore:
         return entries
 
     async def purge(self) -> None:
-        """Purge the store, and delete images without a record."""
         await self._store.purge()
         checker = await self._checker()
         with suppress(APIError):
@@ -175,14 +164,14 @@ class ImageObjectStore:
             raise StoreUnavailable from None
 
     async def _checker(self) -> str:
-        """Return this store's id, which separates its images from other stores' images in the same object storage."""
+        """Return this store's id, which separates its images from those of other stores in the same object storage."""
         if self._id is None:
             await self._lasting.add(_SERVER, _ID, secrets.token_hex(12).encode())
             self._id = (await self._lasting.get(_SERVER, _ID) or b"").decode()
         return self._id
 
     async def _written(self, change: Change, written: list[str]) -> Change:
-        """Write a change's images to object storage, with their ids in `written`; return the change with references."""
+        """Write a change's images, with their ids in `written`; return the change with references."""
         bucket = change.bucket
         if not bucket.endswith(_IMAGES) or not change.put:
             return change

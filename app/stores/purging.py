@@ -1,5 +1,3 @@
-"""Delete expired records regularly, even on an idle server."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,11 +1,9 @@
-"""The usage protocol: each key's daily usage of each model."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-# Minimum number of seconds for which a store remembers added batches.
+# Seconds for which a store remembers added batches, at least.
 BATCH_TTL = 86_400
 
 
@@ -13,9 +11,9 @@ class UsageRow(NamedTuple):
     """A key's daily usage of a model at a backend, or an addition to it."""
 
     day: str  # in UTC, for example `2026-11-22`
-    key: str  # its name
+    key: str
     model: str
-    backend: str  # its name in the settings
+    backend: str
     requests: int
     input_tokens: int
     cached_tokens: int  # part of the input
@@ -25,8 +23,6 @@ class UsageRow(NamedTuple):
 
 
 class Spending(NamedTuple):
-    """A key's usage on a day, and in that day's whole month."""
-
     tokens_per_day: int = 0
     money_per_day: int = 0  # in nanos
     tokens_per_month: int = 0
@@ -34,7 +30,7 @@ class Spending(NamedTuple):
 
 
 class UsageLedger(Protocol):
-    """All keys' usage, for a process or for all processes that share a store. Can raise `StoreUnavailable`."""
+    """For a process or for all processes that share a store. Can raise `StoreUnavailable`."""
 
     async def add(self, batch: str, rows: Sequence[UsageRow]) -> None:
         """
@@ -44,9 +40,7 @@ class UsageLedger(Protocol):
         """
         ...
 
-    async def spending(self, key: str, day: str) -> Spending:
-        """Return a key's usage on a day, and in its month."""
-        ...
+    async def spending(self, key: str, day: str) -> Spending: ...
 
     async def rows(self, first: str, last: str, key: str | None = None) -> list[UsageRow]:
         """Return the rows for these days, for a key or all keys, in any order."""
@@ -65,10 +59,9 @@ class UsageStore(Protocol):
 
 
 def add_rows(row: UsageRow, other: UsageRow) -> UsageRow:
-    """Add two rows with the same day, key, model and backend."""
     return UsageRow(*row[:4], *(a + b for a, b in zip(row[4:], other[4:], strict=True)))
 
 
 def add_row(rows: dict[tuple[str, ...], UsageRow], name: tuple[str, ...], row: UsageRow) -> None:
-    """Add a row to the existing row with that name, if any; the first row's names are kept."""
+    """Add a row to the existing row with that name; the first row's names are kept."""
     rows[name] = add_rows(rows[name], row) if name in rows else row

@@ -1,5 +1,3 @@
-"""Usage in SQLite or PostgreSQL tables."""
-
 from __future__ import annotations
 
 import calendar
@@ -8,7 +6,7 @@ from collections.abc import Sequence
 from app.storage.tables import Statement, Steps, Tables, single
 from app.stores.usage import BATCH_TTL, Spending, UsageRow
 
-# Differences between the databases: in PostgreSQL, days are dates, and batch times are timestamps.
+# In PostgreSQL, days are dates, and batch times are timestamps.
 SQLITE_USAGE = {"{day}": "day", "{as_day}": "", "{added}": "added", "{timestamp}": "$now"}
 POSTGRES_USAGE = {
     "{day}": "to_char(day, 'YYYY-MM-DD')",
@@ -51,8 +49,6 @@ class SQLUsage:
         self._tables = tables
 
     async def add(self, batch: str, rows: Sequence[UsageRow]) -> None:
-        """Add to rows in a transaction; a batch is added only once."""
-
         def steps() -> Steps[None]:
             if (yield Statement(_ADD_BATCH, (batch,))):
                 # In order, to prevent deadlocks between concurrent additions to the same rows.

@@ -1,10 +1,9 @@
 """
-A store in this process's memory: without installation, persistence, or sharing between workers.
+A store in this process's memory.
 
     memory://?max_bytes=536870912&max_records=100000
 
-It is limited by records and by bytes. At a limit, the least recently used buckets are evicted as a whole, because part
-of a chain is useless.
+At a limit, the least recently used buckets are evicted as a whole, because part of a chain is useless.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from app.stores.memory.usage import MemoryUsage
 MAX_RECORDS = 100_000
 MAX_BYTES = 512 * 1024 * 1024
 
-# Python's overhead per record, in bytes: name, object headers, dict entries.
+# Bytes per record: name, object headers, dict entries.
 _OVERHEAD = 512
 
 
@@ -38,7 +37,7 @@ class _Bucket:
     size: int = 0  # bytes, including overhead
 
     def growth(self, change: Change) -> tuple[int, int]:
-        """Return the numbers of records and bytes that a change would add to the bucket."""
+        """Return the numbers of records and bytes that a change would add."""
         before = [self.records[name] for name in {*change.put, *change.delete} if name in self.records]
         records = len(change.put) - len(before)
         listed = {*change.entries, *change.delete}
@@ -47,7 +46,6 @@ class _Bucket:
         return records, put + entries + records * _OVERHEAD
 
     def apply(self, change: Change, growth: int) -> None:
-        """Make a change, which adds `growth` bytes."""
         for name in change.delete:
             self.records.pop(name, None)
             self.entries.pop(name, None)
@@ -57,7 +55,7 @@ class _Bucket:
 
 
 class MemoryStore:
-    """Buckets in a dict, least recently used first."""
+    """Least recently used buckets first."""
 
     def __init__(
         self,
@@ -73,7 +71,7 @@ class MemoryStore:
         self._clock = clock
         # Every use renews a bucket and moves it to the end, so this is also the expiry order.
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
-        # Bucket and name of each listed record, by owner, oldest first.
+        # Bucket and name, by owner, oldest first.
         self._listed: dict[str, dict[tuple[str, str], None]] = {}
         self._logs: list[MemoryLog] = []
         self._usage = MemoryUsage()
@@ -83,7 +81,6 @@ class MemoryStore:
 
     @classmethod
     def from_url(cls, url: str, *, ttl: float, clock: Callable[[], float] = time.monotonic) -> MemoryStore:
-        """Create the store for a `memory://` URL with the options `max_records` and `max_bytes`."""
         parts = urlsplit(url)
         if parts.netloc or parts.path not in ("", "/"):
             raise ValueError(
@@ -100,8 +97,7 @@ class MemoryStore:
 
     async def apply(self, *changes: Change) -> bool:
         """
-        Make changes atomically, and renew their buckets; return False, without changes, if a required record is
-        missing.
+        Make changes atomically: see `Store.apply`.
 
         Raises `StoreUnavailable`, without changes, if the buckets alone would exceed a limit: then neither other chains
         nor this chain's records are evicted.
@@ -181,7 +177,6 @@ class MemoryStore:
         return [entry for _, entry in islice(entries, limit)]
 
     async def stored_bytes(self, owner: str) -> int:
-        """Return the bytes of an owner's buckets, including overhead."""
         now, prefix = self._clock(), f"{owner}:"
         return sum(
             bucket.size for name, bucket in self._buckets.items() if name.startswith(prefix) and bucket.expires > now
@@ -194,15 +189,13 @@ class MemoryStore:
         for log in self._logs:
             log.purge()
 
-    async def check(self) -> None:
-        """Return: memory is always available."""
+    async def check(self) -> None: ...
 
     def log(self, *, ttl: float, lease: float) -> MemoryLog:
         self._logs.append(MemoryLog(ttl=ttl, lease=lease, clock=self._clock))
         return self._logs[-1]
 
     def usage(self, *, days: int) -> MemoryUsage:
-        """Return the usage ledger, which exists as long as the process."""
         return self._usage
 
     def lasting(self) -> MemoryStore:
@@ -212,19 +205,16 @@ class MemoryStore:
         return self._lasting
 
     async def aclose(self) -> None:
-        """Delete everything."""
         self._buckets.clear()
         self._listed.clear()
         self.records = self.bytes = 0
 
     def _find(self, bucket: str) -> _Bucket | None:
-        """Return an existing, unexpired bucket."""
         now = self._clock()
         self._expire_some(now)
         return self._current(bucket, now)
 
     def _use(self, bucket: str) -> _Bucket | None:
-        """Return an existing bucket, and renew it."""
         now = self._clock()
         self._expire_some(now)
         current = self._renew(bucket, now)
@@ -233,7 +223,7 @@ class MemoryStore:
         return current
 
     def _renew(self, bucket: str, now: float) -> _Bucket | None:
-        """Return an existing bucket, and renew it without its images."""
+        """Renew a bucket without its images."""
         current = self._current(bucket, now)
         if current is not None:
             current.expires = now + self._ttl
@@ -262,7 +252,6 @@ class MemoryStore:
         self._list(Change(bucket, {}, list(current.entries)))
 
     def _list(self, change: Change) -> None:
-        """Update the list of records after a change."""
         owner = owner_of(change.bucket)
         listed = self._listed.setdefault(owner, {})
         for name in change.delete:

@@ -1,5 +1,3 @@
-"""Counters for a single process."""
-
 from __future__ import annotations
 
 import time
@@ -45,7 +43,7 @@ class MemoryCounters:
         return True
 
     async def renew(self, slots: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Return slots that are not held; others need no renewal in a single process."""
+        """In a single process, held slots need no renewal."""
         return [(pool, holder) for pool, holder in slots if holder not in self._pools.get(pool, ())]
 
     async def release(self, pool: str, holder: str) -> None:
@@ -53,5 +51,4 @@ class MemoryCounters:
         if not self._pools[pool]:
             del self._pools[pool]
 
-    async def aclose(self) -> None:
-        """Do nothing: there are no connections."""
+    async def aclose(self) -> None: ...

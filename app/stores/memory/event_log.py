@@ -1,10 +1,3 @@
-"""
-Event logs in this process's memory.
-
-They are limited by bytes: at the limit, logs of ended runs are deleted, oldest first. Logs of running runs are never
-deleted.
-"""
-
 from __future__ import annotations
 
 import asyncio
@@ -19,14 +12,14 @@ from app.stores.event_log import EventSegment, LeaseState, RunKey, RunState
 
 MAX_LOG_BYTES = 256 * 1024 * 1024
 
-# Python's overhead per segment, in bytes.
+# Bytes per segment.
 _OVERHEAD = 200
 
 
 @dataclass(slots=True)
 class _Log:
     worker: str
-    leased: float  # end of the lease, by the clock
+    leased: float  # end of the lease
     expires: float
     cancelled: bool = False
     segments: list[EventSegment] = field(default_factory=list)
@@ -42,7 +35,7 @@ class _Log:
 
 
 class MemoryLog:
-    """Logs in a dict, in order of last use."""
+    """Logs in order of last use; at the limit, ended runs' logs are deleted, never running ones."""
 
     def __init__(
         self, *, ttl: float, lease: float, max_bytes: int = MAX_LOG_BYTES, clock: Callable[[], float] = time.monotonic
@@ -59,7 +52,6 @@ class MemoryLog:
         self._renew(run, self._logs[run])
 
     async def append(self, run: RunKey, worker: str, segment: EventSegment) -> LeaseState:
-        """Add a segment if this worker holds the lease, and wake its readers."""
         log = self._held(run, worker)
         if log is None:
             return "lost"
@@ -77,7 +69,6 @@ class MemoryLog:
         return log.claim()
 
     async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, LeaseState]:
-        """Renew the leases held by this worker."""
         claims: dict[RunKey, LeaseState] = {}
         for run in runs:
             log = self._held(run, worker)
@@ -110,7 +101,6 @@ class MemoryLog:
         return "running" if self._clock() < log.leased else "orphaned"
 
     async def read(self, run: RunKey, after: int, wait: float = 0) -> list[EventSegment]:
-        """Return all segments with events after `after`."""
         log = self._find(run)
         if log is None:
             return []
@@ -122,7 +112,6 @@ class MemoryLog:
         return [run for run in [*self._logs] if await self.state(run) == "orphaned"]
 
     async def delete(self, run: RunKey) -> None:
-        """Delete a run's log, and wake its readers."""
         if run in self._logs:
             self._delete(run)
 

@@ -1,5 +1,3 @@
-"""Usage in this process's memory."""
-
 from __future__ import annotations
 
 from collections import Counter, deque
@@ -9,16 +7,15 @@ from app.stores.usage import Spending, UsageRow, add_row
 
 
 class MemoryUsage:
-    """Rows by day, key, model and backend, and each key's daily and monthly totals, for budgets."""
+    """Rows, and each key's daily and monthly totals, for budgets."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, ...], UsageRow] = {}
         self._tokens: Counter[tuple[str, str]] = Counter()  # by key, and by day or month
         self._cost: Counter[tuple[str, str]] = Counter()
-        self._batches: deque[str] = deque(maxlen=100)  # the last added batches, because repetitions follow soon
+        self._batches: deque[str] = deque(maxlen=100)  # the last batches, because repetitions follow soon
 
     async def add(self, batch: str, rows: Sequence[UsageRow]) -> None:
-        """Add to rows; a batch is added only once."""
         if batch in self._batches:
             return
         self._batches.append(batch)

@@ -4,9 +4,8 @@ A store in PostgreSQL (13 or later), shared by any number of replicas of this se
     postgresql://[user[:password]@]host[:5432][,host:port]/database
 
 The query accepts libpq's `sslmode`, `sslrootcert`, `sslcert`, `sslkey`, `host` and `target_session_attrs`, and the
-store's own options: `max_connections`, `connect_timeout` and `timeout` in seconds, and `statement_cache_size`, which
-must be 0 for a PgBouncer with transaction pooling. The tables, all named `antiphon_...`, are created on first use, in
-the first schema of the user's `search_path`. Requires the extra `postgres`.
+store's own `max_connections`, `connect_timeout` and `timeout` in seconds, and `statement_cache_size`, which must be 0
+for a PgBouncer with transaction pooling. Tables are created on first use. Requires the extra `postgres`.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from app.stores.postgres.event_log import PostgresLog
 from app.stores.postgres.schema import migrate_store
 from app.stores.usage_sql import POSTGRES_USAGE, SQLUsage
 
-# $12: image buckets other than the changed buckets, because a statement cannot update a row twice. They are renewed
-# last; every statement locks a bucket before its images' bucket.
+# $12: other image buckets, because a statement cannot update a row twice. They are renewed last; every statement locks
+# a bucket before its images' bucket.
 _APPLY = """
 WITH images AS (
     UPDATE antiphon_buckets SET expires = clock_timestamp() + make_interval(secs => $1)
@@ -126,30 +125,24 @@ _PURGES = [
         ("antiphon_slots", "pool, holder", "expires"),
     )
 ]
-_SLICE = 1024 * 1024  # bytes; larger records are sent in slices
+_SLICE = 1024 * 1024  # bytes
 _RECORDS = 7  # index of `$8`
 
 
 class PostgresStore:
-    """Buckets in a table, records in another."""
-
     def __init__(self, client: Callable[..., PostgresClient], *, ttl: float) -> None:
-        """`client` creates clients; `max_connections`, `timeout` and `connect_timeout` override the defaults."""
+        """`client` creates clients; its arguments override the defaults."""
         self._new_client = client
         self._client = client()
         self._has_index = False  # on owners
         self._ttl = ttl
-        # A bucket is renewed only if its expiry would move by more than this. Most reads then write nothing, but the
-        # bucket can expire that much early.
+        # Smaller changes of the expiry are not written: most reads write nothing, but the bucket can expire that much
+        # early.
         self._slack = min(ttl / 100, 3600)
 
     @classmethod
     def from_url(cls, url: str, *, ttl: float, **defaults: float) -> PostgresStore:
-        """
-        Create the store for a `postgresql://` URL; URL options override `defaults`: see `read_postgres_url`.
-
-        It connects on first use. Raises ValueError for an invalid URL, without secrets in its message.
-        """
+        """URL options override `defaults`. Raises ValueError, without secrets in its message."""
         address = read_postgres_url(url, **defaults)
         outage = Outage(f"PostgreSQL at {address.name}")
         return cls(
@@ -224,7 +217,6 @@ class PostgresStore:
         return [entry for (entry,) in rows]
 
     async def purge(self) -> None:
-        """Delete expired records in batches."""
         for purge in _PURGES:
             while len(await self._client.fetch(purge)) == _BATCH:
                 pass
@@ -246,7 +238,6 @@ class PostgresStore:
         return PostgresCounters(self._new_client(timeout=FAST, connect_timeout=FAST))
 
     def lasting(self) -> PostgresStore:
-        """Return a store in the same database with buckets that do not expire."""
         lasting = copy(self)
         lasting._ttl, lasting._slack = FOREVER, 3600.0
         return lasting
@@ -279,5 +270,5 @@ async def _apply_staged(db: Connection, arguments: Sequence[Any]) -> bool:
 
 
 def _columns(rows: Sequence[tuple[object, ...]], width: int) -> list[list[object]]:
-    """Transpose rows of `width` values, also without rows."""
+    """Transpose rows, also without rows."""
     return [[row[column] for row in rows] for column in range(width)]

@@ -1,4 +1,4 @@
-"""Counters in PostgreSQL, shared by all processes. They are lost if the database server crashes."""
+"""Counters in PostgreSQL. They are lost if the database server crashes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ RETURNING held.pool, held.holder
 
 
 class PostgresCounters:
-    """Buckets by owner, and slot holders by pool."""
-
     def __init__(self, client: PostgresClient) -> None:
         self._client = client
 

@@ -1,8 +1,7 @@
 """
-Event logs in PostgreSQL.
+Event logs in PostgreSQL: each added batch sends a notification to waiting readers.
 
-Appending a batch sends a notification, which saves readers in other processes from polling. Each process listens on one
-connection. While it is broken, readers poll.
+Each process listens on one connection. While it is broken, readers poll.
 """
 
 from __future__ import annotations
@@ -44,8 +43,6 @@ _PAUSE = 0.25  # otherwise
 
 
 class PostgresLog:
-    """Runs in a table, batches in another."""
-
     def __init__(self, client: PostgresClient, *, ttl: float, lease: float) -> None:
         self._client = client
         self._ttl = max(ttl, lease)
@@ -68,7 +65,6 @@ class PostgresLog:
         return state
 
     async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, LeaseState]:
-        """Renew the leases held by this worker, in one statement."""
         if not runs:
             return {}
         buckets, ids = [run.bucket for run in runs], [run.id for run in runs]
@@ -114,11 +110,9 @@ class PostgresLog:
         return [RunKey(*row) for row in await self._client.fetch(_ORPHANS, idempotent=True)]
 
     async def delete(self, run: RunKey) -> None:
-        """Delete a run's log, and wake its readers."""
         await self._client.fetch(_DELETE, *run, idempotent=True)
 
     async def aclose(self) -> None:
-        """Close the listening connection."""
         await self._notifications.aclose()
 
 
@@ -152,7 +146,6 @@ class _Notifications:
             return self._connection is not None and not self._connection.is_closed()
 
     async def _connect(self) -> Any:
-        """Return a new, listening connection."""
         connection = await self._client.connect()
         try:
             connection.add_termination_listener(self._broken)

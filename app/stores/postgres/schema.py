@@ -2,14 +2,14 @@
 PostgreSQL tables and functions, and their migrations.
 
 Atomic operations are functions: a single round trip, in which each statement sees earlier commits. A function first
-locks the row of its bucket, run or pool, so that concurrent calls wait.
+locks the row of its bucket, run or pool.
 """
 
 from __future__ import annotations
 
 from app.storage.migration import Connection, Migrations, migrate
 
-_LOCK = 0x616E7469  # for migrations; other programs can use advisory locks too
+_LOCK = 0x616E7469  # for migrations
 
 _BUCKETS = """
 CREATE TABLE antiphon_buckets (
@@ -100,7 +100,7 @@ BEGIN
 END $$;
 """
 
-# The channel for readers waiting for events; a notification names the run.
+# For waiting readers; a notification names the run.
 CHANNEL = "antiphon_events"
 
 _RUNS = f"""
@@ -270,7 +270,6 @@ CREATE TABLE antiphon_usage (
 CREATE TABLE antiphon_usage_batches (batch text PRIMARY KEY, added timestamptz NOT NULL DEFAULT clock_timestamp());
 """
 
-# The migration from each version to the next; version 0 is an empty database.
 _MIGRATIONS = Migrations([_BUCKETS + _RUNS + _COUNTERS, _USAGE])
 
 

@@ -1,12 +1,11 @@
 """
-A store in Redis (or Valkey, or another compatible server), shared by any number of replicas of this server.
+A store in Redis or a compatible server, shared by any number of replicas of this server.
 
     redis://[[user]:password@]host[:6379][/database]           rediss:// for TLS
     redis+cluster://[[user]:password@]host[:6379][,host:port]  rediss+cluster:// for TLS
 
 A bucket is a hash, `antiphon:{owner:chain}` or `antiphon:{owner:chain}:conversation`: the braces keep a chain's buckets
-in the same cluster slot. Each method needs a single round trip; in a cluster, another if the owner's list changes: see
-`app.stores.redis.listing`. Redis deletes expired buckets itself; its `maxmemory-policy` must be `noeviction` or
+in the same cluster slot. Redis deletes expired buckets itself; its `maxmemory-policy` must be `noeviction` or
 `volatile-*`.
 """
 
@@ -32,10 +31,9 @@ CONNECT_TIMEOUT = 2.0
 READ_TIMEOUT = 5.0
 MAX_CONNECTIONS = 50
 
-# KEYS: the buckets. ARGV: the time to live; per bucket the required record (or '') and the numbers of records to store
-# and to delete; then their names, with the records to store. The first command changes nothing, and fails because the
-# key is not a string; on a replica or a full server it fails differently. Before version 7, READONLY is in the middle
-# of a script's error: it is extracted, so that the client retries on a new connection.
+# KEYS: the buckets. ARGV: the TTL; per bucket the required record (or '') and the numbers of records to store and to
+# delete; then their names, with the records to store. The first command changes nothing; errors other than WRONGTYPE
+# mean that the server does not accept writes.
 _APPLY = """
 local ready = redis.pcall('SETRANGE', KEYS[1], 0, '')
 if type(ready) == 'table' and ready.err and not ready.err:find('WRONGTYPE', 1, true) then
@@ -62,8 +60,6 @@ return 1
 
 
 class RedisStore:
-    """Buckets as hashes in a Redis server or cluster."""
-
     def __init__(
         self, client: RedisClient, blocking: Callable[[], RedisClient], fast: Callable[[], RedisClient], *, ttl: float
     ) -> None:
@@ -84,11 +80,7 @@ class RedisStore:
         socket_timeout: float = READ_TIMEOUT,
         max_connections: int = MAX_CONNECTIONS,
     ) -> RedisStore:
-        """
-        Create the store for a `redis://` or similar URL. URL options override the arguments; timeouts are in seconds.
-
-        It connects on first use. Raises ValueError for an invalid URL, without secrets in its message.
-        """
+        """URL options override the arguments; timeouts are in seconds. Raises ValueError, without secrets."""
         address = read_address(url)
         options: dict[str, Any] = {
             "socket_connect_timeout": socket_connect_timeout,
@@ -120,7 +112,6 @@ class RedisStore:
         return bool(await self._use(bucket, ("HSETNX", _key(bucket), name, record)))
 
     async def apply(self, *changes: Change) -> bool:
-        """Make changes atomically in a script; return False, without changes, if a required record is missing."""
         keys = [_key(change.bucket) for change in changes]
         heads: list[str | int | bytes] = []
         records: list[str | int | bytes] = []
@@ -135,7 +126,7 @@ class RedisStore:
         return bool(await self._after(lists + images, keys[0], apply))
 
     async def _after(self, others: Sequence[tuple[str, list[Command]]], key: str, command: Command) -> object:
-        """Send commands for other keys, then a command for a key; return the reply to the latter."""
+        """Send commands for other keys, then a command for a key; return its reply."""
         if not self._client.slots:
             answers = await self._client.execute(key, *(other for _, commands in others for other in commands), command)
             return answers[-1]
@@ -145,12 +136,11 @@ class RedisStore:
         return (await self._client.execute(key, command))[0]
 
     async def _use(self, bucket: str, command: Command) -> Any:
-        """Send a command for a bucket, and renew the bucket and its images; return the command's reply."""
         key = _key(bucket)
         images = images_bucket(key)
         if not self._client.slots:
             return (await self._client.execute(key, command, self._renewal(key), self._renewal(images)))[0]
-        # Each key separately: together, they would be redirected if any key is missing here during a slot move.
+        # Separately: together, they would be redirected if any key is missing here during a slot move.
         replies = await asyncio.gather(
             self._client.execute(key, command, self._renewal(key)),
             self._client.execute(images, self._renewal(images)),
@@ -177,12 +167,12 @@ class RedisStore:
         return {name.decode() for name in fields if not name.startswith(ENTRY.encode())}
 
     async def delete(self, bucket: str, name: str) -> bool:
-        """Delete a record; return whether it existed (False if the connection broke after deletion)."""
+        """Return False also if the connection broke after deletion."""
         unlist = listing.update(Change(bucket, {}, [name]), self._ttl)
         return bool(await self._after([unlist], _key(bucket), ("HDEL", _key(bucket), name, f"{ENTRY}{name}")))
 
     async def drop(self, bucket: str) -> bool:
-        """Delete a bucket; return whether it existed (False if the connection broke after deletion)."""
+        """Return False also if the connection broke after deletion."""
         [dropped] = await self._client.execute(_key(bucket), ("DEL", _key(bucket)))
         return bool(dropped)
 
@@ -190,12 +180,12 @@ class RedisStore:
         return await listing.recent(self._client, _key, owner, limit, after)
 
     async def stored_bytes(self, owner: str) -> int:
-        """Return the memory of the owner's buckets written after each process's first call."""
+        """Measure buckets written after each process's first call."""
         self._measures = True
         return await listing.stored_bytes(self._client, _key, owner, self._ttl)
 
     async def purge(self) -> None:
-        """Do nothing: Redis deletes expired keys itself."""
+        """Redis deletes expired keys itself."""
 
     async def check(self) -> None:
         """Append nothing to a missing key, which replicas and full servers reject."""
@@ -208,7 +198,6 @@ class RedisStore:
         return RedisCounters(self._fast())
 
     def lasting(self) -> RedisStore:
-        """Return a store on the same server with buckets that do not expire."""
         lasting = copy(self)
         lasting._ttl = round(FOREVER * 1000)
         return lasting
@@ -221,6 +210,6 @@ class RedisStore:
 
 
 def _key(bucket: str) -> str:
-    """Return a bucket's key. Its chain is the hash tag, which determines the slot."""
+    """Return a bucket's key; its chain is the hash tag, which determines the slot."""
     chain = ":".join(bucket.split(":", 2)[:2])
     return f"antiphon:{{{chain}}}{bucket.removeprefix(chain)}"

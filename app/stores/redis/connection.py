@@ -1,5 +1,3 @@
-"""Connections to a Redis server or cluster: their limit, node selection, and errors."""
-
 from __future__ import annotations
 
 import asyncio
@@ -28,11 +26,10 @@ from app.errors import UnstorableValue
 from app.storage.outage import Outage
 from app.storage.url_options import count, one_of, read_options, seconds
 
-# Errors for counts and sums above 64 bits.
 _NO_COUNT = re.compile("increment or decrement would overflow|value is not an integer or out of range")
 
-# URL options, by redis-py's names. Others are rejected: an unknown option would fail at first use, and some, for
-# example `decode_responses`, would break the store.
+# By redis-py's names. Others are rejected: unknown ones would fail at first use, and some, for example
+# `decode_responses`, would break the store.
 _OPTIONS: dict[str, Callable[[str], object]] = {
     "socket_connect_timeout": seconds,
     "socket_timeout": seconds,
@@ -49,7 +46,7 @@ _TLS_OPTIONS: dict[str, Callable[[str], object]] = {
     "ssl_check_hostname": lambda text: one_of("true", "false")(text) == "true",
 }
 
-# A URL before, in and after its list of hosts.
+# URL before, in and after its hosts.
 _HOSTS = re.compile(r"([^:/?#]+://(?:[^/?#]*@)?)([^/?#]*)(.*)", re.DOTALL)
 
 Command: TypeAlias = tuple[str | int | bytes, ...]
@@ -74,7 +71,7 @@ _SLICE = 256 * 1024  # bytes
 
 
 class _InSlices(AbstractConnection):
-    """Sends large commands in consecutive slices; asyncio would copy the whole command."""
+    """Sends large commands in slices; asyncio would copy the whole command."""
 
     async def send_packed_command(self, command: bytes | str | Iterable[bytes], check_health: bool = True) -> None:
         if isinstance(command, str):
@@ -99,7 +96,7 @@ class _TLSConnection(_InSlices, SSLConnection):
 
 
 class RedisClient:
-    """A limited number of connections to a server or cluster; reports errors as outages."""
+    """Reports errors as outages."""
 
     def __init__(self, servers: _Server | _Cluster, limit: int, timeout: float, outage: Outage) -> None:
         """At most `limit` calls run concurrently, each for at most `timeout` seconds, including all waits."""
@@ -142,7 +139,7 @@ class RedisClient:
 
 
 async def _send(client: Redis, commands: Iterable[Command]) -> list[Any]:
-    """Send commands in a single round trip; raises the first error among the replies."""
+    """Raises the first error among the replies."""
     pipeline = client.pipeline(transaction=False)
     for command in commands:
         pipeline.execute_command(*command)
@@ -150,7 +147,7 @@ async def _send(client: Redis, commands: Iterable[Command]) -> list[Any]:
 
 
 class _Server:
-    """A single server, at an address that resolves to the primary."""
+    """The address resolves to the primary."""
 
     def __init__(self, client: Redis) -> None:
         self._client = client
@@ -164,25 +161,25 @@ class _Server:
 
 class _Cluster:
     """
-    A cluster's nodes, each with its own client, and each slot's node.
+    A cluster's nodes, each with its own client.
 
     redis-py's asyncio RedisCluster (as of 8.1) is not used: on a topology change it closes connections in use by other
-    tasks. After a node restart, or during many concurrent first calls, valid calls fail, some with an AttributeError.
+    tasks. After a node restart, or during many concurrent first calls, valid calls fail.
     """
 
-    _HOPS = 5  # redirections per call before it fails
-    _PAUSE = 0.05  # seconds before a retry while a slot is being moved
+    _HOPS = 5  # redirections per call
+    _PAUSE = 0.05  # seconds before a retry during a slot move
 
     def __init__(self, hosts: list[_Host], connect: Callable[[_Host], Redis]) -> None:
         self._hosts = hosts
         self._connect = connect
         self._clients: dict[_Host, Redis] = {}
-        self._holders: dict[int, _Host] = {}  # by slot; empty before they are queried
+        self._holders: dict[int, _Host] = {}  # by slot; empty until queried
         self._querying = asyncio.Lock()
 
     async def execute(self, key: str, commands: Sequence[Command]) -> list[object]:
         slot = key_slot(key.encode())
-        asking: _Host | None = None  # the key's node while its slot is being moved
+        asking: _Host | None = None  # the key's node during a slot move
         hop = 0
         while True:
             holder = asking or await self._holder(slot)
@@ -192,7 +189,7 @@ class _Cluster:
                 redirected = [part for command in commands for part in (("ASKING",), command)]
                 return (await _send(self._client(holder), redirected))[1::2]
             except TryAgainError:
-                # Only some of several keys have been moved. Retry until all are, or until the timeout.
+                # Only some keys have been moved: retry until all are, or until the timeout.
                 await asyncio.sleep(self._PAUSE)
                 asking, hop = None, 0
                 continue
@@ -205,7 +202,7 @@ class _Cluster:
                     self._holders[slot] = target
             except (exceptions.ConnectionError, exceptions.TimeoutError, ClusterDownError) as error:
                 self._holders, asking = {}, None
-                # Another node can have taken over. No retry after a timeout, which has lasted long enough.
+                # Another node can have taken over. A timeout has lasted long enough.
                 if hop or not isinstance(error, exceptions.ConnectionError):
                     raise
             hop += 1
@@ -228,7 +225,7 @@ class _Cluster:
         return self._holders[slot]
 
     async def _query_holders(self) -> dict[int, _Host]:
-        # The URL's hosts first: their names stay valid even if all nodes change addresses.
+        # The URL's names stay valid even if all nodes change addresses.
         errors = []
         for host in dict.fromkeys([*self._hosts, *self._clients]):
             try:
@@ -246,8 +243,6 @@ class _Cluster:
 
 
 class RedisAddress(NamedTuple):
-    """The servers and credentials in a store's URL."""
-
     hosts: list[_Host]
     database: int
     username: str | None
@@ -257,7 +252,6 @@ class RedisAddress(NamedTuple):
     query: str
 
     def options(self) -> dict[str, object]:
-        """Parse the URL's options; raises ValueError."""
         return read_options(self.query, _OPTIONS | _TLS_OPTIONS if self.tls else _OPTIONS)
 
 
@@ -294,8 +288,6 @@ def read_address(url: str) -> RedisAddress:
 
 
 def make_servers(address: RedisAddress, options: dict[str, Any]) -> _Server | _Cluster:
-    """Return a client, which connects on first use."""
-
     def connect(host: _Host) -> Redis:
         client = Redis(
             host=host[0],
@@ -306,10 +298,9 @@ def make_servers(address: RedisAddress, options: dict[str, Any]) -> _Server | _C
             ssl=address.tls,
             socket_keepalive=True,
             max_connections=2**31 - 1,  # limited by `RedisClient`
-            # One retry on a new connection: the old one can predate a restart (ConnectionError), or belong to a server
-            # that is now a replica (ReadOnlyError). None after a timeout, which has lasted long enough.
+            # One retry on a new connection, after a restart (ConnectionError) or failover (ReadOnlyError).
             retry=Retry(NoBackoff(), 1, (exceptions.ConnectionError, ReadOnlyError)),
-            **{"protocol": 2, **options},  # 2, because servers before version 6 support no other
+            **{"protocol": 2, **options},  # servers before version 6 support no other
         )
         client.connection_pool.connection_class = _TLSConnection if address.tls else _Connection
         return client
@@ -318,7 +309,7 @@ def make_servers(address: RedisAddress, options: dict[str, Any]) -> _Server | _C
 
 
 def _reason(error: Exception) -> str:
-    """Return the error's message without the command: Redis quotes unknown commands, even AUTH with its password."""
+    """Return an error without the command: Redis quotes unknown commands, even AUTH with its password."""
     if isinstance(error, MovedError):
         return "it is a node of a cluster: write redis+cluster:// in the store URL"
     text = str(error).partition(", with args beginning with")[0].rpartition(" of pipeline caused error: ")[2]

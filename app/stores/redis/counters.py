@@ -1,5 +1,5 @@
 """
-Counters in Redis, shared by all processes.
+Counters in Redis.
 
     antiphon:{limit:owner}   hash: when each of the owner's buckets will be full again, in seconds by Redis's clock
     antiphon:{room:pool}     sorted set: the holders of a pool's slots, by lease expiry in milliseconds
@@ -64,8 +64,6 @@ return lost
 
 
 class RedisCounters:
-    """Buckets in a hash per owner, pools in sorted sets."""
-
     def __init__(self, server: RedisClient) -> None:
         self._server = server
 

@@ -5,8 +5,7 @@ Event logs in Redis: per run a hash with its worker and state, and a stream with
     antiphon:{bucket}:events:resp_...   an entry per segment; its id is the last event's number plus one
     antiphon:runs                       runs that have not ended, by the end of their lease
 
-A run's keys are both in its bucket's slot. The sorted set is not, and can be outdated: it only contains candidates for
-orphans.
+A run's keys are in its bucket's slot. The sorted set is not, so it can be outdated: its runs are only candidates.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from app.stores.redis.connection import RedisClient, lua_write_guard
 BLOCK = 2.0  # seconds that a call can wait for a segment
 MAX_WAITERS = 500  # concurrent blocking calls, each with a connection; further calls poll
 _PAUSE = 0.25  # seconds between polls
-_SEGMENTS = 16  # segments per read; a segment can have a megabyte
+_SEGMENTS = 16  # per read; a segment can have a megabyte
 
 _INDEX = "antiphon:runs"
 
@@ -88,10 +87,8 @@ return now < tonumber(run[1]) and 'running' or 'orphaned'
 
 
 class RedisLog:
-    """Runs in hashes, segments in streams."""
-
     def __init__(self, store: RedisClient, blocking: Callable[[], RedisClient], *, ttl: float, lease: float) -> None:
-        """`store` is the store's client; `blocking` creates a client for calls that block up to `BLOCK` seconds."""
+        """`blocking` creates a client for calls that block up to `BLOCK` seconds."""
         self._store = store
         self._connect = blocking
         self._blocking: RedisClient | None = None
@@ -101,7 +98,6 @@ class RedisLog:
         self._lease = round(lease * 1000)
 
     async def begin(self, run: RunKey, worker: str) -> None:
-        """Create a new run's log, after adding it to the candidates for orphans."""
         await self._index_runs([run])
         await self._eval(_BEGIN, [run], worker, self._lease, self._ttl)
 
@@ -114,7 +110,7 @@ class RedisLog:
         return _claim(claim)
 
     async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, LeaseState]:
-        """Renew the leases held by this worker, together if they are on one server."""
+        """Renew this worker's leases, together if they are on one server."""
         if not runs:
             return {}
         groups = [[run] for run in runs] if self._store.slots else [[*runs]]
@@ -137,7 +133,7 @@ class RedisLog:
         return state
 
     async def read(self, run: RunKey, after: int, wait: float = 0) -> list[EventSegment]:
-        """Return the next segments with events after `after`; wait at most `BLOCK` seconds."""
+        """Waits at most `BLOCK` seconds."""
         if wait <= 0 or self._waiters >= MAX_WAITERS:
             await asyncio.sleep(min(wait, _PAUSE))
             return await self._read(self._store, run, after)
@@ -179,7 +175,6 @@ class RedisLog:
         await self._store.execute(_INDEX, ("ZREM", _INDEX, _member(run)))
 
     async def aclose(self) -> None:
-        """Close the connections for blocking reads."""
         if self._blocking:
             await self._blocking.aclose()
 
@@ -189,7 +184,7 @@ class RedisLog:
         return answer
 
     async def _index_runs(self, runs: Collection[RunKey]) -> None:
-        """Add runs to the candidates for orphans, by the end of a lease that starts now."""
+        """Add candidates for orphans, by the end of a lease that starts now."""
         until = _now() + self._lease
         scores = [part for run in runs for part in (until, _member(run))]
         await self._store.execute(_INDEX, ("ZADD", _INDEX, *scores))

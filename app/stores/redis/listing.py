@@ -1,12 +1,12 @@
 """
-Owners' lists in Redis: per owner a sorted set of names, and a hash with the buckets of their records.
+Owners' lists in Redis.
 
-    antiphon:{owner}:listed    record names, by the time of the first put
-    antiphon:{owner}:buckets   the record's bucket, by record name
+    antiphon:{owner}:listed    record names, by the time of the first put: a sorted set
+    antiphon:{owner}:buckets   the record's bucket, by record name: a hash
     antiphon:{owner}:stored    all buckets of the owner, on servers with quotas: a set
 
-They share a cluster slot, but not with the records. So a name is written before its record, and names without a record
-are skipped. An entry is stored in its record's bucket, and deleted and expired with the record.
+The records have other cluster slots. So a name is written before its record, and names without a record are skipped. An
+entry is stored in its record's bucket, and deleted and expired with the record.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 from app.stores import LISTED, Change, owner_of
 from app.stores.redis.connection import Command, RedisClient, lua_write_guard
 
-_MEASURED = 100  # buckets measured per round trip
+_MEASURED = 100  # buckets per round trip
 _EXTRA = 20  # additional entries to read, because some records can have expired
 
-# An entry's score is the server's time, and greater than all others.
+# The score is the server's time, and greater than all others.
 _LIST = f"""{lua_write_guard("'HSET', KEYS[2], ARGV[1], ARGV[2]")}
 local time = redis.call('TIME')
 local place = time[1] * 1000000 + time[2]
@@ -48,12 +48,12 @@ return {names, redis.call('HMGET', KEYS[2], unpack(names))}
 """
 
 
-ENTRY = "\0"  # prefix of a record's name, for the hash field with its entry
+ENTRY = "\0"  # before a record's name: the hash field with its entry
 
 
 def update(change: Change, ttl: int, *, all_buckets: bool = False) -> tuple[str, list[Command]]:
     """
-    Return a key in the owner's slot, and the commands that list a change's entries for at least `ttl` milliseconds.
+    Return a key in the owner's slot, and commands that list a change's entries for at least `ttl` milliseconds.
 
     With `all_buckets`, they also add the change's bucket to the set of all buckets.
     """
@@ -72,7 +72,7 @@ def update(change: Change, ttl: int, *, all_buckets: bool = False) -> tuple[str,
 async def recent(
     client: RedisClient, key_of: Callable[[str], str], owner: str, limit: int, after: str | None
 ) -> list[bytes] | None:
-    """Return the entries for an owner's records: see `Store.recent`. `key_of` returns a bucket's key."""
+    """Return entries: see `Store.recent`. `key_of` returns a bucket's key."""
     result: list[bytes] = []
     page = await _page(client, owner, limit + _EXTRA, after or "")
     if page is None:
@@ -96,7 +96,7 @@ async def _page(client: RedisClient, owner: str, size: int, after: str) -> list[
 
 
 async def _entries(client: RedisClient, records: Sequence[tuple[str, str]]) -> list[bytes | None]:
-    """Return the entry for each record (a pair of key and name), or None if missing."""
+    """Return each record's entry; records are pairs of key and name."""
     return await _each(client, [(key, ("HGET", key, f"{ENTRY}{name}")) for key, name in records])
 
 
@@ -119,7 +119,7 @@ async def stored_bytes(client: RedisClient, key_of: Callable[[str], str], owner:
 
 
 async def _each(client: RedisClient, commands: Sequence[tuple[str, Command]]) -> list[Any]:
-    """Send a command per key, and return the replies."""
+    """Send a command per key."""
     if client.slots:
         return [reply for [reply] in await asyncio.gather(*(client.execute(key, one) for key, one in commands))]
     return await client.execute(commands[0][0], *(command for _, command in commands))

@@ -20,8 +20,8 @@ _COUNTS = UsageRow._fields[4:]
 _SEPARATOR = "\x1f"
 _DAY = 86_400
 
-# KEYS: the batch, then the months. ARGV: the time to live of the batch and of a month, in seconds; then, repeatedly, a
-# key's index, a field, and the amount to add.
+# KEYS: the batch, then the months. ARGV: the TTLs of the batch and of a month, in seconds; then, repeatedly, a key's
+# index, a field, and the amount to add.
 _ADD = f"""{lua_write_guard("'SET', KEYS[1], 1, 'NX', 'EX', ARGV[1]")}
 if not written then return 0 end
 for i = 3, #ARGV, 3 do
@@ -33,16 +33,14 @@ return 1
 
 
 class RedisUsage:
-    """Counts in hashes."""
-
     def __init__(self, server: RedisClient, *, days: int) -> None:
         """A month expires `days` days after its last addition."""
         self._server = server
         self._ttl = days * _DAY
-        self._named: set[str] = set()  # keys with stored names
+        self._named: set[str] = set()  # with stored names
 
     async def add(self, batch: str, rows: Sequence[UsageRow]) -> None:
-        """Add to counts, atomically per key; a batch is added only once."""
+        """Add to counts, atomically per key."""
         by_key: defaultdict[str, list[UsageRow]] = defaultdict(list)
         for row in rows:
             by_key[row.key].append(row)
@@ -61,7 +59,7 @@ class RedisUsage:
         return [row for rows in hashes for row in rows if first <= row.day <= last]
 
     async def delete_before(self, before: str) -> None:
-        """Do nothing: Redis deletes expired keys itself."""
+        """Redis deletes expired keys itself."""
 
     async def _add(self, batch: str, key: str, rows: Sequence[UsageRow]) -> None:
         if key not in self._named:

@@ -1,5 +1,5 @@
 """
-A store in a SQLite file, which persists and can be shared by several workers on the same machine.
+A store in a SQLite file, shared by workers on the same machine.
 
     sqlite:///antiphon.db           relative to the working directory
     sqlite:////var/lib/antiphon.db  absolute
@@ -31,8 +31,7 @@ from app.stores.sqlite.event_log import SQLiteLog
 from app.stores.sqlite.schema import MIGRATIONS, RECORD_PIECE
 from app.stores.usage_sql import SQLITE_USAGE, SQLUsage
 
-# Statement parameters: :bucket and :images (names), :name, :record, :required, :now and :until. Times are Unix times,
-# which survive a restart.
+# :bucket, :images and :name are names, :now and :until Unix times, which survive a restart.
 _EXPIRE = "DELETE FROM buckets WHERE name = :bucket AND expires <= :now"
 _RENEW = """
 INSERT INTO buckets (name, expires) VALUES (:bucket, :until) ON CONFLICT (name) DO UPDATE SET expires = excluded.expires
@@ -42,7 +41,6 @@ INSERT INTO records (bucket, name, entry, record)
 SELECT id, :name, :entry, :record FROM buckets WHERE name = :bucket
 ON CONFLICT (bucket, name) DO UPDATE SET entry = coalesce(excluded.entry, entry), record = excluded.record
 """
-# The further pieces of a long record.
 _PUT_PIECE = """
 INSERT INTO pieces (bucket, name, number, piece)
 SELECT id, :name, :number, :piece FROM buckets WHERE name = :bucket
@@ -105,8 +103,7 @@ SELECT 1 FROM buckets JOIN records ON bucket = id
 WHERE buckets.name = :bucket AND expires > :now AND records.name = :required
 """
 
-# In both modes, a record survives `kill -9` after `put` returns, because a commit hands it to the operating system.
-# `full` also waits for the disk, so that it survives a power failure.
+# In both modes, a record survives `kill -9` after `put` returns. With `full` it also survives a power failure.
 _SYNCHRONOUS = one_of("normal", "full")
 
 
@@ -129,14 +126,11 @@ def _whole_records(db: apsw.Connection, statement: str, values: Mapping[str, obj
 
 
 def _pieces(record: bytes) -> list[memoryview]:
-    """Split a record into its stored pieces."""
     view = memoryview(record)
     return [view[at : at + RECORD_PIECE] for at in range(0, max(1, len(record)), RECORD_PIECE)]
 
 
 class SQLiteStore:
-    """Buckets in a table, records in another."""
-
     def __init__(
         self,
         path: str | Path,
@@ -149,8 +143,7 @@ class SQLiteStore:
         self._path = Path(path).expanduser()
         self._ttl = ttl
         self._clock = clock
-        # Reads renew a bucket only if its expiry would move by more than this. Most reads then write nothing, but the
-        # bucket can expire that much early.
+        # Reads do not write smaller changes of the expiry, but the bucket can expire that much early.
         self._slack = min(ttl / 100, 3600)
         self._db = Database(
             self._path,
@@ -162,11 +155,7 @@ class SQLiteStore:
 
     @classmethod
     def from_url(cls, url: str, *, ttl: float, clock: Callable[[], float] = time.time) -> SQLiteStore:
-        """
-        Create the store for a `sqlite:///` URL with the options `busy_timeout` (seconds) and `synchronous`.
-
-        The file and its directories are created on first use.
-        """
+        """The file and its directories are created on first use."""
         parts = urlsplit(url)
         path = unquote(parts.path)[1:]
         if parts.netloc or not path or path.endswith("/"):
@@ -229,17 +218,14 @@ class SQLiteStore:
         return int((await self._db.read(lambda db: query(db, _STORED, values)))[0][0])
 
     def log(self, *, ttl: float, lease: float) -> SQLiteLog:
-        """Return an event log in the same file and threads."""
         return SQLiteLog(self._db, ttl=ttl, lease=lease, clock=self._clock)
 
     def lasting(self) -> SQLiteStore:
-        """Return a store in the same file with buckets that do not expire."""
         lasting = copy(self)
         lasting._ttl, lasting._slack = FOREVER, 3600.0
         return lasting
 
     def usage(self, *, days: int) -> SQLUsage:
-        """Return the usage ledger in the same file and threads."""
         return SQLUsage(SQLiteTables(self._db, self._clock, SQLITE_USAGE))
 
     async def purge(self) -> None:
@@ -255,7 +241,6 @@ class SQLiteStore:
         await self._db.write(lambda db: None)
 
     async def aclose(self) -> None:
-        """Close the file, after pending writes."""
         await self._db.aclose()
 
     async def _records(self, statement: str, bucket: str, name: str | None = None) -> dict[str, bytes]:
@@ -278,7 +263,6 @@ class SQLiteStore:
 
 
 def _apply(db: apsw.Connection, changes: Sequence[Change], times: Mapping[str, float]) -> bool:
-    """Make changes if all required records exist; return whether they were made."""
     for change in changes:
         values = {"bucket": change.bucket, "required": change.requires, **times}
         if change.requires is not None and not db.execute(_HAS, values).fetchone():
@@ -302,7 +286,6 @@ def _apply(db: apsw.Connection, changes: Sequence[Change], times: Mapping[str, f
 
 
 def _add(db: apsw.Connection, bucket: str, name: str, record: bytes, times: Mapping[str, float]) -> bool:
-    """Store a record unless its name exists, and renew the bucket."""
     exists = db.execute(_HAS, {"bucket": bucket, "required": name, **times}).fetchone()
     _apply(db, [Change(bucket, {} if exists else {name: record})], times)
     return not exists

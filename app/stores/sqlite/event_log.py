@@ -1,8 +1,4 @@
-"""
-Event logs in the store's SQLite file, for workers on the same machine.
-
-SQLite has no notifications between processes, so waiting readers poll, at growing intervals while nothing is added.
-"""
+"""Event logs in the store's SQLite file; waiting readers poll, at growing intervals."""
 
 from __future__ import annotations
 
@@ -39,14 +35,12 @@ EXPIRED = "SELECT 1 FROM runs WHERE ended AND expires <= :now LIMIT 1"
 # Only some at a time, to limit how long other writes wait.
 PURGE = "DELETE FROM runs WHERE id IN (SELECT id FROM runs WHERE ended AND expires <= :now LIMIT 20)"
 
-_MAX_READ_BYTES = 1024 * 1024  # bytes of batches per read
+_MAX_READ_BYTES = 1024 * 1024  # per read
 _PAUSES = (0.01, 0.02, 0.04, 0.08, 0.15)  # seconds between polls
 _LAST_PAUSE = 0.25  # all further pauses
 
 
 class SQLiteLog:
-    """Runs in a table, batches in another."""
-
     def __init__(self, db: Database, *, ttl: float, lease: float, clock: Callable[[], float]) -> None:
         self._db = db
         self._ttl = ttl  # from the end of the run
@@ -62,7 +56,6 @@ class SQLiteLog:
         return await self._db.write(lambda db: _renew(db, values))
 
     async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, LeaseState]:
-        """Renew the leases held by this worker, in one transaction."""
         each = [(run, self._values(run, worker=worker)) for run in runs]
         return await self._db.write(lambda db: {run: _renew(db, values) for run, values in each})
 
@@ -85,7 +78,7 @@ class SQLiteLog:
         return "running" if values["now"] < leased else "orphaned"
 
     async def read(self, run: RunKey, after: int, wait: float = 0) -> list[EventSegment]:
-        """Return up to 500 batches with events after `after`, or fewer large batches."""
+        """Returns at most 500 batches, or fewer large ones."""
         batches = await self._poll(run, after)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait):
@@ -110,7 +103,7 @@ class SQLiteLog:
         await self._db.write(lambda db: db.execute(_DELETE, values))
 
     async def aclose(self) -> None:
-        """Do nothing: the store closes the file."""
+        """The store closes the file."""
 
     def _values(self, run: RunKey, **more: object) -> dict[str, object]:
         now = self._clock()

@@ -1,10 +1,8 @@
-"""The SQLite tables, and their migrations."""
-
 from __future__ import annotations
 
 from app.storage.migration import Migrations
 
-# Times are Unix times, to survive a restart. `runs` and `batches` belong to the event log, the others to the store.
+# `runs` and `batches` belong to the event log, the others to the store.
 _BUCKETS = """
 CREATE TABLE buckets (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, expires REAL NOT NULL);
 CREATE INDEX buckets_by_expiry ON buckets (expires);
@@ -32,7 +30,7 @@ CREATE TABLE pieces (
 ) WITHOUT ROWID;
 """
 RECORD_PIECE = 1024 * 1024
-# Listed records, per owner in the order of first storage.
+# Per owner, in the order of first storage.
 _LISTED = """
 CREATE TABLE listed (
     owner TEXT NOT NULL,
@@ -86,7 +84,7 @@ CREATE TABLE usage (
 ) WITHOUT ROWID;
 CREATE TABLE usage_batches (batch TEXT PRIMARY KEY, added REAL NOT NULL) WITHOUT ROWID;
 """
-# Content was formerly stored after padding, to move all of it into overflow pages.
+# Content was stored after padding, to move all of it into overflow pages.
 _WITHOUT_PADDING = "".join(f"ALTER TABLE {table} DROP COLUMN padding;" for table in ("records", "pieces", "batches"))
 
 # Version 1 lacked padding, lists and usage, version 2 usage. Versions 1 to 3 stored each record in one piece.
