@@ -11,22 +11,21 @@ Results = dict[str, dict[str, Any]]
 
 _INTRODUCTION = """# Who keeps the specification
 
-`make conformance` holds the servers below against the {count} checks of [`antiphon verify`](verify.md) and writes this
-page. LiteLLM, open-responses-server, OGX, codex-relay and fastresponses run, as Antiphon does, in front of one Chat
-Completions server that answers by rules (`tests/conformance/upstream.py`). SMG, agentic-api and vllm-router need a
-Responses server: they run in front of an Antiphon before that server. llama.cpp, transformers and vLLM, where they are
-installed, run their own `/v1/responses` with the tiny model of [backends.md](backends.md). Each has the version and the
-settings named here.
+`make conformance` runs the {count} checks of [`antiphon verify`](verify.md) on these servers and writes this page.
 
-The column *official suite* counts the 17 tests of the specification's compliance suite, as this program repeats them.
-`antiphon verify` is stricter than OpenAI's own service in two points: it requires `data: [DONE]` at the end of a stream
-and the specification's event names.
+- Antiphon, LiteLLM, open-responses-server, OGX, codex-relay and fastresponses run in front of a scripted Chat
+  Completions server (`tests/conformance/upstream.py`).
+- SMG, agentic-api and vllm-router need a Responses server: they run in front of Antiphon and that server.
+- llama.cpp, transformers and vLLM run their own `/v1/responses` with the tiny model of
+  [backends.md](backends.md#tests-with-a-real-model).
 
-A check that does not pass is one of three things. **Failed**: the server does otherwise than the sentence of the check
-says. *Unsupported*: it says plainly that it does not have this (a 404, or an error that names the field), which is no
-failure. *Unclear*: the model did not do as it was told, or another failure is in the way. One fault of a server may
-fail several checks, and no check says how much its subject matters to you. Some sentences are OpenAI's, or those of a
-client: `antiphon verify` prints the source of each.
+The column *official suite* counts the 17 tests of the specification's compliance suite. `antiphon verify` is stricter
+than OpenAI's own service in two points: it requires `data: [DONE]` at the end of a stream and the specification's event
+names. The results of a check:
+
+- *failed*: the server breaks the rule. A single fault can fail several checks.
+- *unsupported*: the server reports a missing feature (a 404, or an error that names the field). This is not a failure.
+- *unclear*: the model did not cooperate, or another failure hides the result.
 """
 
 
@@ -61,28 +60,23 @@ def _servers(results: Results) -> Iterator[str]:
 
 
 def _groups(results: Results) -> Iterator[str]:
-    yield "## By group\n\nPassed, and in brackets what failed; `-` where nothing of the group is supported.\n"
+    yield "## By group\n\nPassed checks, and failed checks in brackets; `-` if the group is not supported.\n"
     yield f"| group | {' | '.join(results)} |"
     yield f"|---|{'---|' * len(results)}"
     for group in CHECK_GROUPS:
         cells = []
         for result in results.values():
-            failed = [
-                id.partition(".")[2]
-                for id, status in result["statuses"].items()
-                if status == "fail" and id.startswith(f"{group}.")
-            ]
-            passed = _count(result, "pass", group)
-            cells.append(f"{passed} ({len(failed)}: {', '.join(failed)})" if failed else str(passed or "-"))
+            passed, failed = (_count(result, verdict, group) for verdict in ("pass", "fail"))
+            cells.append(f"{passed} ({failed})" if failed else str(passed or "-"))
         yield f"| {group} | {' | '.join(cells)} |"
     yield ""
 
 
-_MARKS = {"pass": "\u2713", "fail": "**failed**", "unsupported": "-", "unclear": "?"}
+_MARKS = {"pass": "\u2713", "fail": "\u2717", "unsupported": "-", "unclear": "?"}
 
 
 def _checks(results: Results) -> Iterator[str]:
-    yield "## By check\n\n\u2713 passed, - unsupported, ? unclear.\n"
+    yield "## By check\n\n\u2713 passed, \u2717 failed, - unsupported, ? unclear.\n"
     yield f"| check | {' | '.join(results)} |"
     yield f"|---|{':-:|' * len(results)}"
     for check in ALL_CHECKS:
@@ -96,8 +90,11 @@ def _failures(results: Results) -> Iterator[str]:
     for name, result in results.items():
         if result["details"]:
             yield f"\n### {name} {result['version']}\n"
+        checks: dict[str, list[str]] = {}
         for id, detail in result["details"].items():
-            yield f"- `{id}`: {_escaped(detail)}"
+            checks.setdefault(detail, []).append(f"`{id}`")
+        for detail, ids in checks.items():
+            yield f"- {', '.join(ids)}: {_escaped(detail)}"
 
 
 def _escaped(text: str) -> str:
