@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
-from playwright.async_api import Browser
+from playwright.async_api import Browser, Page
 
+from app.core.access import hash_of
 from tests.studio.browser import Studio, chromium, chromium_path
 from tests.support.serving import antiphon
 from tests.support.upstream import DONE, Upstream, chunk, finish, sse, usage
@@ -70,9 +72,10 @@ async def for_readme(browser: Browser, url: str) -> None:
                 await studio.page.screenshot(path=DOCS / f"studio-translation{suffix}.png")
 
 
-async def fill(url: str, number: int) -> None:
+async def fill(url: str, number: int, key: str = "") -> None:
     """Fill the log with requests of other clients; some fail, and one is refused."""
-    async with httpx.AsyncClient(base_url=f"{url}/v1", timeout=60, trust_env=False) as http:
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    async with httpx.AsyncClient(base_url=f"{url}/v1", timeout=60, trust_env=False, headers=headers) as http:
         for index in range(number):
             text, fields = REQUESTS[index % len(REQUESTS)]
             body = {"model": MODELS[index // 2 % len(MODELS)], "input": text, "stream": index % 2 == 0, **fields}
@@ -143,13 +146,77 @@ async def of_all(browser: Browser, url: str, place: Path) -> None:
                     await studio.page.screenshot(path=place / f"{theme}-{width}-translation.png")
 
 
+async def of_admin(browser: Browser, place: Path) -> None:
+    """Take pictures of the views that need an admin key, files or stored requests."""
+    keys = {"boss": {"hash": hash_of("boss"), "admin": True}}
+    with tempfile.TemporaryDirectory() as folder:
+        tools = {"demo": {}, "file_search": {"store_url": f"sqlite:///{folder}/files.db"}}
+        async with antiphon(tools=tools, keys=keys, prices=PRICES, currency="€") as url:
+            key_id, store_id = await _keys_and_files(url)
+            for theme in THEMES:
+                for width, height in WIDTHS.items():
+                    async with Studio.open(browser, url, key="boss", theme=theme, width=width, height=height) as studio:
+                        await _admin_tour(studio, place / f"{theme}-{width}", key_id, store_id)
+
+
+async def _keys_and_files(url: str) -> tuple[str, str]:
+    """Create keys, their usage, and a vector store; return the ids of a key and the store."""
+    headers = {"Authorization": "Bearer boss"}
+    async with httpx.AsyncClient(base_url=f"{url}/v1", timeout=60, trust_env=False, headers=headers) as http:
+        limits = {"requests_per_minute": 60, "budgets": {"tokens_per_day": 30_000, "money_per_month": 20}}
+        body = {"name": "research", "owner": "lab", "models": ["qwen*", "gpt-5-mini", "claude*"], **limits}
+        key = (await http.post("/antiphon/keys", json=body)).json()
+        await http.post("/antiphon/keys", json={"name": "nightly-builds", "expires_at": 2_000_000_000})
+        await http.patch(f"/antiphon/keys/{key['id']}", json={"requests_per_minute": 120})
+        store = (await http.post("/vector_stores", json={"name": "Handbook of the house"})).json()
+        for name, text in (
+            ("guide.txt", "Bread needs yeast. " * 20),
+            ("vacation.md", "Thirty days of vacation a year."),
+        ):
+            file = await http.post("/files", files={"file": (name, text.encode())}, data={"purpose": "assistants"})
+            await http.post(f"/vector_stores/{store['id']}/files", json={"file_id": file.json()["id"]})
+    await fill(url, 12, key["secret"])
+    await fill(url, 12, "boss")
+    return key["id"], store["id"]
+
+
+async def _admin_tour(studio: Studio, start: Path, key_id: str, store_id: str) -> None:
+    page = studio.page
+    for name, path, shown in (
+        ("keys", "keys", "tbody tr"),
+        ("key", f"keys/{key_id}", "canvas"),
+        ("files-filled", "files", "tbody tr"),
+        ("files-store", f"files/{store_id}", "tbody tr"),
+    ):
+        await page.goto(f"{studio.url}/studio#/{path}")
+        await page.locator("main").locator(shown).locator("visible=true").first.wait_for()
+        if name == "files-store":
+            await page.get_by_label("Search in this vector store").fill("vacation")
+            await page.keyboard.press("Enter")
+            await page.locator(".result").first.wait_for()
+        await _take(page, start, name)
+    await page.goto(f"{studio.url}/studio#/keys")
+    await page.get_by_role("button", name="New key").click()
+    await _take(page, start, "keys-new")
+    await page.goto(f"{studio.url}/studio#/compare/run?status=completed")
+    await page.reload()
+    await page.get_by_role("button", name="Run", exact=True).click()
+    await page.get_by_role("link", name="Compare", exact=True).nth(5).wait_for()
+    await _take(page, start, "run")
+    print(f"{start.name}: axe {await studio.axe()}, overflow {await studio.overflow()}")
+
+
+async def _take(page: Page, start: Path, name: str) -> None:
+    await page.mouse.move(0, 0)
+    await page.evaluate("document.fonts.ready")
+    await page.screenshot(path=f"{start}-{name}.png")
+
+
 async def _tour(studio: Studio, start: Path) -> None:
     page = studio.page
 
     async def take(name: str) -> None:
-        await page.mouse.move(0, 0)
-        await page.evaluate("document.fonts.ready")
-        await page.screenshot(path=f"{start}-{name}.png")
+        await _take(page, start, name)
 
     await page.get_by_role("button", name="Think first").wait_for()
     await take("welcome")
@@ -198,6 +265,8 @@ async def main(place: Path | None) -> None:
         raise SystemExit("Chromium is not installed: on Debian, apt install chromium")
     async with chromium(path) as browser, antiphon(tools={"demo": {}}, prices=PRICES, currency="€") as url:
         await (of_all(browser, url, place) if place else for_readme(browser, url))
+        if place:
+            await of_admin(browser, place)
 
 
 if __name__ == "__main__":
