@@ -81,7 +81,7 @@ export class Keys {
       h("a", { href: `#/keys/${encodeURIComponent(key.id)}` }, plain(key.name)),
       plain(key.owner),
       globs(key.models),
-      limits(key),
+      h("span", { class: "wrapping" }, limits(key)),
       short(usage.get(key.name)?.total_tokens ?? 0),
       money(usage.get(key.name)?.cost ?? 0),
       key.last_used_at ? ago(key.last_used_at) : "never",
