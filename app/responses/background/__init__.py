@@ -1,11 +1,10 @@
 """
 Background responses: runs that continue after their request.
 
-A background run is an ordinary run that a task of its own drains into an event log. Any process that shares the store
-can follow the log from any event. The stored response is authoritative for its status: it is `queued` before the caller
-receives it, and its terminal status is stored before the log ends.
+A task drains the run into an event log, which any process with the same store can follow. The stored response is
+authoritative for the status: `queued` is stored before the caller's answer, a terminal status before the log ends.
 
-The worker of a run holds a lease on it. After the lease expires, any process may end the run in its place.
+A run's worker holds a lease. After its expiry any process can end the run.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ TOO_MANY = "Too many background responses are running. Try again later."
 WORKER_DIED = "The process that created this response died before it was complete."
 SHUT_DOWN = "The server was shut down before this response was complete."
 
-STOP_TIMEOUT = 10.0  # seconds that a stopped run may take to end
+STOP_TIMEOUT = 10.0  # seconds until a stopped run is abandoned
 
 
 class Background:
@@ -58,10 +57,7 @@ class Background:
         limit: int = 1000,
         webhooks: Webhooks | None = None,
     ) -> None:
-        """
-        `lease` is the duration of the log's leases and `ttl` the time to live of stored objects, both in seconds.
-        `limit` is the maximum number of concurrent runs of this process.
-        """
+        """`lease` and `ttl` (of stored objects) are in seconds; `limit` is the process's number of concurrent runs."""
         self.webhooks = webhooks
         self._lease = lease
         self._ttl = ttl
@@ -70,23 +66,18 @@ class Background:
         self._limit = limit
         self._worker = secrets.token_hex(8)
         self._workers: dict[RunKey, RunWorker] = {}
-        self._ending: set[RunKey] = set()  # runs of dead workers that this process is ending
+        self._ending: set[RunKey] = set()  # being ended here after their worker died
         self._renewal: asyncio.Task[None] | None = None
         self._sweep: asyncio.Task[None] | None = None
         self._closing = False
 
     def start(self) -> None:
-        """Start to look for runs whose worker has died, and to deliver webhooks."""
         self._sweep = asyncio.create_task(self._sweep_periodically())
         if self.webhooks:
             self.webhooks.start()
 
     async def launch(self, run: Run) -> Response:
-        """
-        Start a run and return its response, which is stored as `queued`.
-
-        Raises `TooManyRequests` if this process has reached its limit, and `StoreUnavailable`.
-        """
+        """Start a run and return its queued, stored response. Raises `TooManyRequests` and `StoreUnavailable`."""
         if self._closing:
             raise APIError(SHUT_DOWN, status=503, retry_after=1)
         if len(self._workers) >= self._limit:
@@ -110,13 +101,13 @@ class Background:
         return queued
 
     async def save(self, run: RunKey, turn: Turn, addition: Sequence[Change], /, *, again: bool) -> None:
-        """Store the turn of a run that was launched here: see `SaveTurn`."""
+        """Store the turn of a run launched here; see `SaveTurn`."""
         if (work := self._workers.get(run)) is None:
             raise LeaseLost("this process has no worker for it")
         await work.save(turn, addition, again=again)
 
     async def ended(self, run: RunKey) -> bool:
-        """Return whether a run has ended; a run without a live worker is ended first."""
+        """Return whether a run has ended; first end a run without a live worker."""
         state = await self._log.state(run)
         if state in ("orphaned", "absent") and run not in self._workers:
             await self._end_for_worker(run)
@@ -124,7 +115,7 @@ class Background:
         return state in ("ended", "absent")
 
     async def cancel(self, run: RunKey) -> None:
-        """Cancel a run of any process; returns when it has ended, or after `STOP_TIMEOUT`."""
+        """Cancel any process's run; return after its end or `STOP_TIMEOUT`."""
         if work := self._workers.get(run):
             work.stop()
         else:
@@ -134,19 +125,19 @@ class Background:
                 await self._end_of(run)
 
     async def delete(self, run: RunKey) -> None:
-        """Delete the events of a run, and abandon the run if it is still running."""
+        """Delete a run's events; abandon the run itself if it is active."""
         if work := self._workers.get(run):
             work.release()
         await self._log.delete(run)
 
     async def follow(self, run: RunKey, after: int) -> EventSubscription | None:
-        """Return the events of a run after a sequence number; None if they are not stored."""
+        """Return a run's events after a sequence number; None if they are not stored."""
         if await self._log.state(run) == "absent":
             return None
         return EventSubscription(self._log, run, after, self.ended, self._lease)
 
     async def aclose(self, grace: float = 0) -> None:
-        """Wait up to `grace` seconds for the runs and fail the rest. To be called before the store is closed."""
+        """Wait up to `grace` seconds for the runs and fail the rest. Call it before closing the store."""
         self._closing = True
         await self._wait(grace)
         for work in self._workers.values():
@@ -174,7 +165,7 @@ class Background:
             await asyncio.wait(tasks, timeout=seconds)
 
     async def _renew_periodically(self) -> None:
-        """Renew the leases of this process's runs, and stop cancelled runs."""
+        """Renew leases and stop cancelled runs."""
         while self._workers:
             await asyncio.sleep(min(1, self._lease / 4, self._ttl / 4))
             with _logging_errors():
@@ -186,15 +177,14 @@ class Background:
                         work.apply_claim(claim)
 
     async def _keep_alive(self) -> None:
-        """Prevent the stored data of this process's runs from expiring."""
         now = asyncio.get_running_loop().time()
         for run, work in [*self._workers.items()]:
             if now - work.renewed >= self._ttl / 4:
                 work.renewed = now
-                await self._store.get(run.bucket, "")  # reading renews the bucket, even if the record is missing
+                await self._store.get(run.bucket, "")  # any read renews the bucket
 
     async def _sweep_periodically(self) -> None:
-        """End the runs of dead workers, at random intervals so that processes do not all do it at the same time."""
+        """End dead workers' runs, at random intervals to spread the processes."""
         while True:
             with _logging_errors():
                 for run in await self._log.orphans():
@@ -203,7 +193,6 @@ class Background:
             await asyncio.sleep(self._lease * random.uniform(0.5, 1))
 
     async def _end_for_worker(self, run: RunKey) -> None:
-        """End the run of a dead worker, unless another process does."""
         if run in self._workers or run in self._ending:
             return
         self._ending.add(run)
@@ -217,17 +206,17 @@ class Background:
         turn = await self._turn(run)
         events = [event async for event in self._events(run)]
         if not turn or (turn.response["status"] in TERMINAL and not events):
-            await self._log.delete(run)  # there is nothing to end
+            await self._log.delete(run)  # nothing to end
             return
         builder = recovered_builder(turn.response, events)
         if turn.response["status"] in TERMINAL:
-            builder.response = turn.response  # the worker died after it had stored the final response
+            builder.response = turn.response  # the worker died after storing the final response
         else:
             abort_response(builder, APIError(WORKER_DIED))
             builder.response["usage"] = usage_of(None, {"messages": turn.input}, builder.response["output"])
             failed = turn._replace(response=builder.response)
             if not await self._store.apply(*await turn_changes(run.bucket, failed, requires=run.id)):
-                await self._log.delete(run)  # it was deleted meanwhile
+                await self._log.delete(run)  # deleted meanwhile
                 return
             logger.warning("background response failed: worker died", extra={"response_id": run.id})
         builder.end()
@@ -236,7 +225,6 @@ class Background:
         await self._log.append(run, self._worker, segment_of(builder.pop_events()))
 
     async def _turn(self, run: RunKey) -> Turn | None:
-        """Return the stored turn of a run, with its images."""
         record = await self._store.get(*run)
         stored = await asyncio.to_thread(Turn.of, record) if record else None
         return stored and await load_images(self._store, owner_of(run.bucket), stored)
@@ -252,7 +240,7 @@ class Background:
 
 @contextlib.contextmanager
 def _logging_errors() -> Iterator[None]:
-    """Log exceptions and continue; an outage of the store is logged by the store."""
+    """Log exceptions and continue; the store logs its own outages."""
     try:
         yield
     except StoreUnavailable:

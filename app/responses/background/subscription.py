@@ -1,4 +1,4 @@
-"""Follow the events of a run, from any process that shares the store."""
+"""Follow a run's events from any process with the same store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GONE = "The events of this response are no longer stored."
 
 
 class EventSubscription:
-    """The events of a run after some sequence number, encoded as SSE."""
+    """A run's events after a sequence number, encoded as SSE."""
 
     def __init__(
         self,
@@ -28,30 +28,28 @@ class EventSubscription:
         ended: Callable[[RunKey], Awaitable[bool]],
         lease: float,
     ) -> None:
-        """
-        `ended` returns whether a run has ended, and ends it if its worker has died. `lease` is in seconds.
-        """
-        self.last = after  # sequence number of the last event so far
+        """`ended` returns whether a run has ended, and ends a dead worker's run; `lease` is in seconds."""
+        self.last = after  # last sequence number so far
         self._log = log
         self._run = run
         self._ended = ended
-        self._lease = lease  # seconds; also the timeout of store operations
+        self._lease = lease  # also the timeout of store operations
 
     def keepalive(self) -> list[Event]:
-        """Return a `keepalive` event; it is not in the log, so it repeats the last sequence number."""
+        """Return a `keepalive` event. It is not logged, so it repeats the last sequence number."""
         return [{"type": "keepalive", "sequence_number": max(self.last, 0)}]
 
     async def batches(self) -> AsyncGenerator[bytes, None]:
-        """Yield the stored events, then new ones, until the run has ended."""
+        """Yield stored events, then new ones, until the run ends."""
         ended = False
         try:
             while True:
                 batches = await self._read(wait=0 if ended else self._lease / 4)
                 found = bool(batches)
                 batches.reverse()
-                while batches:  # each is freed when it is sent, since it may be large
+                while batches:  # batches can be large: free each after sending
                     first, last, data, ends = batches.pop()
-                    if b"\0" in data:  # version 0.2.0 had references there, and its logs live for an hour
+                    if b"\0" in data:  # references in logs of version 0.2.0
                         raise NotFound(GONE)
                     yield frames.events_after(data, first, self.last)
                     del data
@@ -73,7 +71,7 @@ class EventSubscription:
         return await persist(lambda: self._log.read(self._run, self.last, wait), self._lease)
 
     def _error(self, error: APIError) -> bytes:
-        """Return an `error` event for this stream; the run may continue, and its log does not have the event."""
+        """Return an unlogged `error` event: the stream ends, but the run can continue."""
         event: Event = {
             "type": "error",
             "sequence_number": self.last + 1,

@@ -1,9 +1,8 @@
 """
-Webhooks: notify servers of the end of background responses and batches, signed by Standard Webhooks as OpenAI's are.
+Webhooks for finished background responses and batches, signed according to Standard Webhooks, like OpenAI's.
 
-An event is stored until it is delivered, so it survives the process. It is stored before the response's log ends, and
-claimed by one process at a time; if that dies, another one continues. So an event may be sent twice, with the same
-`webhook-id`.
+An event is stored before the response's log ends, and until its delivery. Each attempt is claimed by one process and
+repeated if that process dies, so an event can be sent twice with the same `webhook-id`.
 
 https://www.standardwebhooks.com
 """
@@ -34,19 +33,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-BUCKET = "webhooks:pending"  # of the store, for the events of all owners
-# Seconds before each further attempt: three days in all, as OpenAI does.
+BUCKET = "webhooks:pending"  # store bucket for all owners
+# Seconds before each retry: three days in all, like OpenAI.
 RETRY_DELAYS = (5, 30, 120, 600, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 24 * 3600, 24 * 3600)
-TIMEOUT = 15.0  # seconds for one attempt
-CLAIM = 60.0  # seconds after which another process repeats an unfinished attempt
-LOOK_AGAIN = 30.0  # seconds between two looks for events of other processes
+TIMEOUT = 15.0  # seconds per attempt
+CLAIM = 60.0  # seconds until another process repeats an unfinished attempt
+LOOK_AGAIN = 30.0  # seconds between checks for other processes' events
 MAX_ATTEMPTS_AT_ONCE = 16
-_GRACE = 5.0  # seconds for attempts under way when the server stops
+_GRACE = 5.0  # seconds for running attempts at shutdown
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookEndpoint:
-    """A server that receives events of the types in `events`, signed with `key`."""
+    """A receiver of the event types in `events`, signed with `key`."""
 
     name: str
     url: str
@@ -55,16 +54,16 @@ class WebhookEndpoint:
 
 
 class _Delivery(NamedTuple):
-    """One event for one endpoint. `due` is in Unix time."""
+    """An event for one endpoint; `due` is Unix time."""
 
     event: JSONObject
     endpoint: str
-    attempts: int  # started so far
+    attempts: int  # started
     due: float
 
     @property
     def name(self) -> str:
-        """The name of its record, which changes with each attempt, so that only one process makes the attempt."""
+        """The record's name. Each attempt changes it, so only one process can claim an attempt."""
         return f"{self.event['id']}:{self.endpoint}:{self.attempts}:{self.due:.3f}"
 
     def record(self) -> bytes:
@@ -76,7 +75,7 @@ class _Delivery(NamedTuple):
 
 
 class Webhooks:
-    """Stores events, and delivers them with retries after `RETRY_DELAYS`."""
+    """Stores and delivers events."""
 
     def __init__(
         self,
@@ -87,7 +86,7 @@ class Webhooks:
         clock: Callable[[], float] = time.time,
         delays: tuple[float, ...] = RETRY_DELAYS,
     ) -> None:
-        """`http` sends the requests; it must not follow redirects. `clock` returns the Unix time."""
+        """`http` must not follow redirects; `clock` returns Unix time."""
         self._endpoints = endpoints
         self._store = store
         self._http = http
@@ -98,15 +97,14 @@ class Webhooks:
         self._attempts: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Start to deliver events that are due."""
         self._task = asyncio.create_task(self._run())
 
     async def announce(self, response: Response) -> None:
-        """Store the event of a response that has ended; idempotent. Raises `StoreUnavailable`."""
+        """Store a finished response's event; idempotent. Raises `StoreUnavailable`."""
         await self.announce_event(f"response.{response['status']}", response["id"], response.get("completed_at"))
 
     async def announce_event(self, event_type: str, object_id: str, created_at: int | None = None) -> None:
-        """Store the event of an object that has ended; idempotent. Raises `StoreUnavailable`."""
+        """Store a finished object's event; idempotent. Raises `StoreUnavailable`."""
         digest = hashlib.sha256(f"webhook:{object_id}".encode()).hexdigest()
         event = {
             "id": f"evt_{digest[:32]}",
@@ -126,7 +124,7 @@ class Webhooks:
             self._wake.set()
 
     async def aclose(self) -> None:
-        """Stop; running attempts have a few seconds to end, and undelivered events stay in the store."""
+        """Stop after a few seconds for running attempts; undelivered events stay stored."""
         await end(self._task)
         if self._attempts:
             await asyncio.wait(self._attempts, timeout=_GRACE)
@@ -146,19 +144,19 @@ class Webhooks:
             await wait_for_event(self._wake, pause)
 
     async def _begin_due(self) -> float:
-        """Start the attempts that are due; returns the seconds until the next check."""
+        """Start due attempts; return the seconds until the next check."""
         now = self._clock()
         next_due = now + LOOK_AGAIN
         for name, record in (await self._store.all(BUCKET)).items():
             delivery = _Delivery.of(record)
             if delivery.endpoint not in self._endpoints:
-                # Another process may have it in its settings, until every attempt would have been made.
+                # Other processes may know the endpoint: keep the event until the last retry is past.
                 if now - delivery.event["created_at"] > sum(self._delays):
                     await self._store.delete(BUCKET, name)
             elif delivery.due > now:
                 next_due = min(next_due, delivery.due)
             elif len(self._attempts) >= MAX_ATTEMPTS_AT_ONCE:
-                break  # the end of an attempt wakes this task
+                break  # a finished attempt wakes this task
             elif claimed := await self._moved(delivery, delivery.attempts + 1, now + CLAIM):
                 attempt = asyncio.create_task(self._attempt(claimed))
                 self._attempts.add(attempt)
@@ -172,13 +170,13 @@ class Webhooks:
             logger.error("unexpected error", exc_info=error)
 
     async def _moved(self, delivery: _Delivery, attempts: int, due: float) -> _Delivery | None:
-        """Replace the record of a delivery; returns None if another process has replaced it first."""
+        """Replace a delivery's record; None if another process was first."""
         moved = delivery._replace(attempts=attempts, due=due)
         change = Change(BUCKET, {moved.name: moved.record()}, delete=[delivery.name], requires=delivery.name)
         return moved if await self._store.apply(change) else None
 
     async def _attempt(self, delivery: _Delivery) -> None:
-        """Send an event once, and delete it or schedule the next attempt."""
+        """Send an event once; then delete or reschedule it."""
         failure = await self._send(delivery)
         fields = {
             "webhook": delivery.endpoint,
@@ -198,7 +196,7 @@ class Webhooks:
             logger.warning("webhook failed", extra={**fields, "reason": failure, "retry_in": round(delay)})
 
     async def _send(self, delivery: _Delivery) -> str:
-        """Send an event; returns the reason of a failure, "" on success."""
+        """Send an event; return the reason for a failure, or ""."""
         import httpx
 
         endpoint = self._endpoints[delivery.endpoint]
@@ -217,7 +215,7 @@ class Webhooks:
 
 
 def signature_headers(key: bytes, message_id: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """Return the headers of Standard Webhooks for an event; `timestamp` is the Unix time of sending."""
+    """Return an event's Standard Webhooks headers; `timestamp` is the Unix time."""
     digest = hmac.digest(key, f"{message_id}.{timestamp}.".encode() + body, hashlib.sha256)
     return {
         "webhook-id": message_id,

@@ -1,8 +1,8 @@
 """
-Load the conversation of a request: the turns that it continues from, the items that it refers to, and its files.
+Load a request's conversation: earlier turns, referenced items and files.
 
-The turns may be in the store, in the memory of a connection, or in a conversation; parts of the input may be encrypted.
-`app.core.history.context` converts them to the items that a model is sent.
+Turns come from the store, a connection's memory or a conversation object; `app.core.history.context` converts them to
+the model's input.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ from app.tools import InputFiles
 
 @dataclass(frozen=True, slots=True)
 class ContextLoader:
-    """Loads the conversations of all callers."""
-
     conversations: Conversations
     cipher: ContentCipher
     cache: HistoryCache
@@ -40,8 +38,7 @@ class ContextLoader:
         """
         Return a request's conversation, with earlier turns from `layers`.
 
-        Raises `InvalidRequest` and its subclasses with the name of the field, and `StoreUnavailable` if the store is
-        needed and unavailable.
+        Raises `InvalidRequest` with the field's name, and `StoreUnavailable`.
         """
         lookup = TurnLookup(layers, owner)
         past = await self._past(request, lookup)
@@ -51,16 +48,16 @@ class ContextLoader:
         return await self._with_files(context, owner)
 
     async def cache_turn(self, owner: str, turn: Turn, record: bytes) -> None:
-        """Cache a turn that was stored as that record, if the turns before it are cached."""
+        """Cache a stored turn if its earlier turns are cached."""
         previous = turn.response["previous_response_id"]
         if previous and (base := self.cache.get(owner, previous)) and turn.response["status"] in TERMINAL:
             self.cache.put(owner, await run_in_thread_if_large(lambda: past_after([Turn.of(record)], base)))
 
     async def stored(self, response_id: str, owner: str, layers: LayeredStore) -> tuple[list[Turn], RequestContext]:
         """
-        Return the turns up to a stored response, oldest first, and the context of its request.
+        Return the turns up to a stored response, oldest first, and its request's context.
 
-        Raises `NotFound`, also if an earlier turn is missing.
+        Raises `NotFound`, also for a missing earlier turn.
         """
         lookup = TurnLookup(layers, owner)
         turns, _ = await lookup.path(response_id)
@@ -78,7 +75,6 @@ class ContextLoader:
         return turns, await self._with_files(context, owner)
 
     async def _past(self, request: CreateResponse, lookup: TurnLookup) -> Past:
-        """Return the turns that a request continues from."""
         previous, conversation, owner = request.previous_response_id, request.conversation, lookup.owner
         if previous and conversation:
             raise InvalidRequest(
@@ -115,7 +111,7 @@ class ContextLoader:
         return loaded.past
 
     async def _cached_past(self, response_id: str, lookup: TurnLookup) -> CachedPast | None:
-        """Return the past of a response from the cache, if all of it is still stored."""
+        """Return a response's cached past if all of it is still stored."""
         bucket = bucket_of(lookup.owner, response_id)
         cached = self.cache.get(lookup.owner, response_id)
         if bucket is None or cached is None:
@@ -127,16 +123,16 @@ class ContextLoader:
         return cached
 
     async def _conversation_before(self, turn: Turn, owner: str, previous: str) -> list[Turn]:
-        """Return the turns before a turn in its conversation, where its chain starts; [] if it has none."""
+        """Return a conversation's turns before a chain's first turn."""
         if not (conversation := turn.response.get("conversation")):
             return []
         try:
             return before(await self.conversations.turns(conversation["id"], owner), turn.response["id"])
         except NotFound:
-            raise PreviousResponseNotFound(previous) from None  # there is no partial history
+            raise PreviousResponseNotFound(previous) from None  # histories are never partial
 
     async def _input(self, request: CreateResponse, past: Past, lookup: TurnLookup, key: str) -> NewInput:
-        """Return the input of a request with references resolved, decrypted; `key` is the chain's."""
+        """Resolve references in the input and decrypt it; `key` is the chain's."""
         warnings = Warnings()
         upstream = {**past.upstream}
         new = await lookup.resolved(request.items(), past, upstream)

@@ -1,4 +1,4 @@
-"""PDFs as text, for backends that take no files; see `app.core.request.files` for those that are text anyway."""
+"""Text extraction from PDFs, for backends without file input."""
 
 from __future__ import annotations
 
@@ -16,24 +16,22 @@ from app.core.types.request import Item, Part
 from app.runtime.pdf_reader import read_pdf
 from app.runtime.worker_processes import CallDied, CallTookTooLong, IsolatedCalls
 
-PDF_READERS = 3  # PDFs that are read concurrently; of one owner, one less
-PDF_TIMEOUT = 60.0  # seconds for one PDF
-PDF_MEMORY = 2 * 1024**3  # bytes of address space
-_FIELDS = ("content", "output")  # of an item, where its parts are
+PDF_READERS = 3  # concurrent PDFs; one fewer per owner
+PDF_TIMEOUT = 60.0  # seconds per PDF
+PDF_MEMORY = 2 * 1024**3  # bytes of address space per reader
+_FIELDS = ("content", "output")  # item fields with parts
 _NO_READER = "This backend does not support PDFs, and this server reads them only with the extra `pdf`."
 
 
 class PdfTexts:
-    """Replaces PDFs with their text."""
-
     def __init__(self, timeout: float = PDF_TIMEOUT) -> None:
         self._readers = IsolatedCalls(PDF_READERS, seconds=timeout, memory=PDF_MEMORY)
 
     async def add_to(self, context: RequestContext, profile: Profile, owner: str) -> RequestContext:
         """
-        Return a context with the text of PDFs, if the backend accepts no files; the original items are not changed.
+        Add the text of PDFs for a backend without file input; the original items stay unchanged.
 
-        A PDF that cannot be read has the reason in its part, which is an error when the part is translated.
+        An unreadable PDF's part contains the reason, which becomes an error on translation.
         """
         pdfs = [] if profile.request.content.files == "pass" else list(filter(is_pdf, _files(context.items)))
         if not pdfs:
@@ -50,7 +48,7 @@ class PdfTexts:
         return {**part, PDF_TEXT: result["text"]} if "text" in result else {**part, PDF_ERROR: result["error"]}
 
     async def read(self, pdf: bytes, owner: str) -> dict[str, str]:
-        """Return the `text` of a PDF, or an `error` message for the caller if it cannot be read."""
+        """Return a PDF's `text`, or an `error` message for the caller."""
         try:
             return await self._readers.run(owner, read_pdf, pdf)
         except CallTookTooLong:

@@ -1,5 +1,3 @@
-"""Find turns and items of one caller by their ids, in the layers of a store."""
-
 from __future__ import annotations
 
 import asyncio
@@ -22,29 +20,29 @@ from app.responses.images import StoredImages
 from app.runtime.threads import read_records, run_in_thread_if_large
 from app.stores.layered import LayeredStore
 
-_ITEMS = 1000  # of the input, after which other requests are served
-MAX_CHAINS = 256  # whose approval requests one request may send or answer
+_ITEMS = 1000  # input items between yields to other requests
+MAX_CHAINS = 256  # chains with approvals per request
 
 
 class TurnLookup:
     """
-    Finds turns and items of one caller, for one request; turns in memory are found without the store.
+    Finds a caller's turns and items for one request, first in memory.
 
-    The bucket of each chain is read from the store once.
+    Each chain's bucket is read from the store once.
     """
 
     def __init__(self, layers: LayeredStore, owner: str) -> None:
         self.layers = layers
         self.owner = owner
-        self._buckets: dict[str, Mapping[str, bytes]] = {}  # that were read for items
+        self._buckets: dict[str, Mapping[str, bytes]] = {}  # read so far
 
     async def path(
         self, response_id: str, cache: HistoryCache | None = None
     ) -> tuple[list[Turn] | None, CachedPast | None]:
         """
-        Return the turns up to a response, oldest first, or None if one of them is missing.
+        Return the turns up to a response, oldest first, or None if a turn is missing.
 
-        With a `cache`, they may follow an entry of it, which is returned with them.
+        With a `cache`, the turns can continue a cached entry, which is also returned.
         """
         if (bucket := bucket_of(self.owner, response_id)) is None:
             return None, None
@@ -66,15 +64,15 @@ class TurnLookup:
 
     async def resolved(self, items: list[Item], past: Past, upstream: dict[str, Upstream]) -> list[Item]:
         """
-        Return input items with the items in place of references to them, and with results of hosted tools.
+        Replace references by their items, and complete the items of hosted tools.
 
-        Adds to `upstream` the fields that a backend sent for them. Raises `NotFound`, with the field at fault.
+        Adds the backend's fields to `upstream`. Raises `NotFound` with the field's name.
         """
         known = past.items_by_id() if any(item["type"] == "item_reference" for item in items) else {}
         resolved = []
         for index, item in enumerate(items):
             if index % _ITEMS == _ITEMS - 1:
-                await asyncio.sleep(0)  # other requests
+                await asyncio.sleep(0)  # serve other requests
             if item["type"] == "item_reference" and item["id"] in known:
                 item = await StoredImages(self.layers, self.owner, past.images).add_to(known[item["id"]])
             elif item["type"] == "item_reference":
@@ -89,9 +87,9 @@ class TurnLookup:
 
     async def _completed(self, item: Item, upstream: dict[str, Upstream]) -> Item:
         """
-        Return the stored item of a hosted tool, if any, updated with the fields that its client has sent.
+        Return a hosted tool's stored item, updated with the fields that the client sent.
 
-        Clients omit results, because OpenAI stores them; and the text that the model was shown is in no item.
+        Clients omit results, because OpenAI stores them; the model's version of a result is in no item.
         """
         if item["id"] in upstream:
             return item
@@ -108,7 +106,7 @@ class TurnLookup:
         return self._buckets[bucket]
 
     async def _find(self, item_id: str) -> tuple[Item, Upstream] | None:
-        """Return a stored item, with its image, and the fields that the backend sent for it."""
+        """Return a stored item with its image, and its backend fields."""
         if (bucket := bucket_of(self.owner, item_id)) is None:
             return None
         match = await _found(await self._records(bucket), item_id)
@@ -120,9 +118,9 @@ class TurnLookup:
 
     async def with_stored_requests(self, items: list[Item], past: Past, upstream: dict[str, Upstream]) -> list[Item]:
         """
-        Return items with requests for approval as they were stored, in place of a client's copies of them.
+        Replace a client's copies of approval requests by the stored requests.
 
-        Raises `InvalidRequest` if they, or the answers to them, are of too many chains.
+        Raises `InvalidRequest` for more than `MAX_CHAINS` chains.
         """
         sent = (str(item.get("id")) for item in items if item["type"] == APPROVAL_REQUEST)
         if len({bucket_of(self.owner, item_id) for item_id in (*sent, *_answered(items))}) > MAX_CHAINS:
@@ -150,14 +148,13 @@ class TurnLookup:
         return stored
 
     async def related(self, items: Sequence[Item]) -> list[Turn]:
-        """Return all turns of the chains whose requests for approval the items answer, siblings too."""
+        """Return all turns, including siblings, of the chains whose approval requests are answered."""
         buckets = dict.fromkeys(bucket for item_id in _answered(items) if (bucket := bucket_of(self.owner, item_id)))
         records = [record for bucket in buckets for record in (await self._records(bucket)).values()]
         return await read_records(records, lambda: [*map(Turn.of, records)])
 
 
 def _answered(items: Sequence[Item]) -> list[str]:
-    """Return the ids of the approval requests that the items answer."""
     return [str(item.get("approval_request_id")) for item in items if item["type"] == APPROVAL_RESPONSE]
 
 

@@ -1,8 +1,8 @@
 """
-Store turns with their images beside them, and load the images where they are shown or edited.
+Store the images of turns in separate records, loaded only to be shown or edited.
 
-The images of a bucket of turns, `owner:chain`, are in the bucket `owner:chain:images`, and those of a conversation in
-`owner:chain:conversation:images`. They are written in the same change as the turn.
+Turns in bucket `owner:chain` have their images in `owner:chain:images`, a conversation's turns in
+`owner:chain:conversation:images`. One change writes both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from app.stores import Change, images_bucket
 
 
 class RecordSource(Protocol):
-    """What records are read from, by the same method: a `Store`, or layers of several."""
+    """A `Store`, or layers of stores."""
 
     async def get(self, bucket: str, name: str) -> bytes | None: ...
 
@@ -36,10 +36,9 @@ async def turn_changes(
     bucket: str, turn: Turn, *, name: str | None = None, requires: str | None = None, listed: bool = True
 ) -> list[Change]:
     """
-    Return the changes that store a turn: that of its own bucket first, then that of its images, if it has any.
+    Return the changes that store a turn: first its own bucket's, then its images', if any.
 
-    `name` is that of the record, by default the response's id; the images always have that id. `listed` is whether the
-    turn is put with an entry.
+    `name` is the record's name, by default the response id, which always names the images. `listed` adds a list entry.
     """
     return await run_in_thread_if_large(_turn_changes, bucket, turn, name, requires, listed)
 
@@ -54,8 +53,8 @@ def _turn_changes(bucket: str, turn: Turn, name: str | None, requires: str | Non
 
 
 async def load_images(source: RecordSource, owner: str, turn: Turn) -> Turn:
-    """Return a stored turn with its images. The `result` of one that is gone is None."""
-    reference = next(iter(references(turn).values()), None)  # they are all in one record
+    """Return a stored turn with its images; a missing image's `result` is None."""
+    reference = next(iter(references(turn).values()), None)  # all images are in one record
     return attach_images(turn, await _record(source, owner, reference)) if reference else turn
 
 
@@ -66,7 +65,7 @@ async def _record(source: RecordSource, owner: str, reference: ImageReference) -
 
 @frozen
 class StoredImages:
-    """The images of stored turns, by item id."""
+    """Images of stored turns by item id."""
 
     source: RecordSource
     owner: str
@@ -76,10 +75,10 @@ class StoredImages:
         return item_id in self.references
 
     async def load(self, item_id: str) -> str | None:
-        """Return an image, in base64; None if it is gone. Raises `StoreUnavailable`."""
+        """Return an image as base64, or None if it was deleted. Raises `StoreUnavailable`."""
         return read_images(await _record(self.source, self.owner, self.references[item_id])).get(item_id)
 
     async def add_to(self, item: Item) -> Item:
-        """Return an item with its image, if it has one; raises `StoreUnavailable`."""
+        """Add an item's image, if any. Raises `StoreUnavailable`."""
         item_id = str(item.get("id"))
         return with_image(item, {item_id: await self.load(item_id)}) if item_id in self.references else item

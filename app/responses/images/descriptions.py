@@ -1,13 +1,12 @@
 """
-Describes images for text-only models by another model, which the table `[vision]` names.
+Image descriptions for text-only models, written by the model in the table `[vision]`.
 
     [vision]
     backend = "default"
     model = "qwen-vl"
 
-A description takes the place of its image in the request. The same image has the same description in every later
-request of its owner, so the prefix of a conversation stays the same: descriptions are cached by the hash of the image,
-in memory, and in the store unless the request has `store: false`.
+An owner's image always gets the same description, which keeps conversation prefixes stable. Descriptions are cached by
+image hash in memory and, unless the request has `store: false`, in the store.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 _CACHED = 2000  # descriptions in memory
 _CONCURRENT = 4  # requests per response
-_NAME = "description"  # the record's name in the store
+_NAME = "description"  # record name
 
 _INSTRUCTIONS = """\
 Describe the image for a model that cannot see it. Transcribe all text in it exactly. Then describe objects, people, \
@@ -54,7 +53,7 @@ _DESCRIBED = "This backend does not support images; they were replaced by descri
 
 @dataclass(frozen=True, slots=True)
 class VisionOptions:
-    """How images are described: see the settings in the table `[vision]`."""
+    """The settings in the table `[vision]`."""
 
     backend: str
     model: str
@@ -64,36 +63,34 @@ class VisionOptions:
 
 
 class Vision:
-    """Describes the images of all callers."""
-
     def __init__(self, options: VisionOptions, backend: Backend, store: Store) -> None:
         self.options = options
         self._backend = backend
         self._store = store
-        # Descriptions by bucket, and whether each is in the store; the least recently used first.
+        # Bucket to description and whether it is stored, least recently used first.
         self._cache: OrderedDict[str, tuple[str, bool]] = OrderedDict()
 
     def bucket(self, owner: str, url: str) -> str:
-        """Return the bucket of an image's description in the store."""
+        """Return the store bucket of an image's description."""
         described = f"{self.options.backend}\n{self.options.model}\n{_INSTRUCTIONS}\n{url}"
         return f"{owner}:vision{hashlib.sha256(described.encode(errors='surrogatepass')).hexdigest()}"
 
     async def cached(self, bucket: str, *, stored: bool) -> str | None:
-        """Return the cached description of an image; None if there is none. `stored`: whether the store may have it."""
+        """Return an image's cached description; the store is used only if `stored`."""
         text, is_stored = self._cache.get(bucket, (None, False))
         if stored and not is_stored:
             text = await self._shared(bucket, text)
         return None if text is None else self._remember(bucket, text, stored)
 
     async def keep(self, bucket: str, text: str, *, stored: bool) -> str:
-        """Cache a description; return the earlier one if a concurrent request has cached another."""
+        """Cache a description; return a concurrent request's description instead, if any."""
         text, _ = self._cache.get(bucket, (text, False))
         if stored:
             text = await self._shared(bucket, text) or text
         return self._remember(bucket, text, stored)
 
     async def _shared(self, bucket: str, text: str | None) -> str | None:
-        """Return the description in the store, which all processes share; store `text` if the store has none."""
+        """Return the store's description, after storing `text` if it has none."""
         try:
             if text is not None and await self._store.add(bucket, _NAME, text.encode()):
                 return text
@@ -110,7 +107,7 @@ class Vision:
         return text
 
     async def describe(self, url: str, caller: Caller, lifecycle: ResponseLifecycle) -> str:
-        """Request the description of an image, and charge the request; raises `APIError`."""
+        """Request an image's description and charge for it; raises `APIError`."""
         options = self.options
         request = CreateResponse.model_validate(
             {
@@ -121,7 +118,7 @@ class Vision:
                 "store": False,
             }
         )
-        # Without descriptions of its own, a model that accepts no images ends the request with `ImagesUndescribed`.
+        # Empty `descriptions` make a text-only model fail with `ImagesUndescribed`.
         question = Question(request, request.items(), options.model, caller_key=caller.key, descriptions={})
         question.encoded = self._backend.encode(question)
         response = _empty_response(request)
@@ -159,18 +156,18 @@ def _empty_response(request: CreateResponse) -> Response:
 
 @dataclass(slots=True)
 class ImageDescriber:
-    """Describes the images of one response; `texts` are the descriptions so far, by the URL of the image."""
+    """Describes one response's images; `texts` maps image URLs to descriptions."""
 
     vision: Vision
     caller: Caller
     lifecycle: ResponseLifecycle
-    stored: bool  # whether the response is stored, so that descriptions may be
-    review: InputReview | None = None  # of descriptions, before the model sees them
+    stored: bool  # the response is stored: descriptions can be, too
+    review: InputReview | None = None  # reviews descriptions before the model sees them
     texts: dict[str, str] = field(default_factory=dict)
     warnings: Warnings = field(default_factory=Warnings)
 
     async def describe(self, urls: Sequence[str]) -> None:
-        """Add a text for each image: its description, or a note if it cannot be described, with a warning."""
+        """Add a text per image: its description, or a placeholder with a warning."""
         if not urls:
             return
         model = self.vision.options.model

@@ -1,8 +1,8 @@
 """
-Client of a policy service, which allows, refuses or replaces the input and output of models.
+Client for a policy service that allows, refuses or replaces model input and output.
 
-Each decision is one POST of `{"direction", "model", "key", "items"}`. The service answers
-`{"action": "allow" | "refuse" | "replace", "message", "items"}`.
+Each decision is a POST of `{"direction", "model", "key", "items"}`, answered by `{"action": "allow" | "refuse" |
+"replace", "message", "items"}`.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ Direction: TypeAlias = Literal["input", "output"]
 Action: TypeAlias = Literal["allow", "refuse", "replace"]
 
 REFUSED = "This content is not allowed by this server's policy."
-MAX_DECISION_BYTES = 64 * 1024 * 1024  # of the service: as much as a request may have
-MAX_REASON = 2000  # characters of a refusal
-MAX_OBSERVED = 100  # decisions in progress in the mode `observe`; further ones are not requested
+MAX_DECISION_BYTES = 64 * 1024 * 1024  # the same limit as for requests
+MAX_REASON = 2000  # characters
+MAX_OBSERVED = 100  # concurrent decisions in `observe` mode; more are skipped
 _ACTIONS = ("allow", "refuse", "replace")
 
 
 @frozen
 class Decision:
-    """A decision. With the action `replace`, `items` take the place of the reviewed items."""
+    """A decision; `items` replace the reviewed items."""
 
     action: Action = "allow"
     message: str = REFUSED
@@ -50,7 +50,7 @@ ALLOWED = Decision()
 
 
 class PolicyUnavailable(APIError):
-    """The policy service made no valid decision, and `fail` is `closed`."""
+    """No valid decision, and `fail` is `closed`."""
 
     status = 503
     code = "policy_unavailable"
@@ -60,8 +60,6 @@ class PolicyUnavailable(APIError):
 
 
 class PolicyHooks:
-    """Asks the policy service."""
-
     def __init__(
         self,
         urls: Mapping[Direction, str],
@@ -71,7 +69,7 @@ class PolicyHooks:
         timeout: float = 2.0,
         fails_open: bool = False,
     ) -> None:
-        """`http` limits the size of answers and follows no redirects; `timeout` is in seconds."""
+        """`http` must limit answers and not follow redirects; `timeout` is in seconds."""
         self.blocks = blocks
         self._urls = urls
         self._http = http
@@ -80,21 +78,19 @@ class PolicyHooks:
         self._observing: set[asyncio.Task[None]] = set()
 
     def reviews(self, direction: Direction) -> bool:
-        """Return whether the service reviews this direction."""
         return direction in self._urls
 
     @property
     def blocks_output(self) -> bool:
-        """Whether callers see output only after its review."""
         return self.blocks and self.reviews("output")
 
     async def decide(
         self, direction: Direction, model: str, key: str, items: Sequence[object], **more: object
     ) -> Decision:
         """
-        Return the decision about items; in the mode `observe` it is only logged, and they are allowed.
+        Return the decision about items; `observe` mode allows all and only logs.
 
-        `key` is the name of the caller's key; `more` are further fields of the request. Raises `PolicyUnavailable`.
+        `key` is the key's name; `more` are additional request fields. Raises `PolicyUnavailable`.
         """
         if not self.reviews(direction):
             return ALLOWED
@@ -105,12 +101,12 @@ class PolicyHooks:
         return ALLOWED
 
     def observe_output(self, model: str, key: str, items: Sequence[object]) -> None:
-        """Log the decision about the output of a response that has ended, in the mode `observe`."""
+        """In `observe` mode, log the decision about a finished response's output."""
         if self.reviews("output") and not self.blocks:
             self._observe({"direction": "output", "model": model, "key": key, "items": items})
 
     async def check(self, direction: Direction) -> Action:
-        """Return the decision about a greeting; raises `ValueError` with the reason if there is none."""
+        """Test the service with a greeting; raises `ValueError` with the reason."""
         content = [{"type": "input_text" if direction == "input" else "output_text", "text": "Hello."}]
         role = "user" if direction == "input" else "assistant"
         items = [{"type": "message", "role": role, "content": content}]
@@ -118,7 +114,6 @@ class PolicyHooks:
         return answer.action
 
     async def aclose(self) -> None:
-        """Stop observing, and close the connections."""
         await end(*self._observing)
         await self._http.aclose()
 
@@ -134,7 +129,7 @@ class PolicyHooks:
         try:
             await self._decision(body)
         except PolicyUnavailable:
-            pass  # logged
+            pass  # already logged
         except Exception:
             logger.exception("policy observation failed")
 
@@ -152,7 +147,7 @@ class PolicyHooks:
         return decision
 
     async def _answer(self, body: Mapping[str, Any]) -> Decision:
-        """Return the service's decision; raises `ValueError` with the reason if there is none."""
+        """Request a decision; raises `ValueError` with the reason."""
         import httpx
 
         content = await run_in_thread_if_large(dumps, body)
@@ -165,7 +160,7 @@ class PolicyHooks:
 
 
 def parsed_decision(answer: bytes) -> Decision:
-    """Return the decision in the JSON of an answer; raises `ValueError`."""
+    """Parse a decision; raises `ValueError`."""
     try:
         fields = orjson.loads(answer)
     except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""Review the input of models: requests, items that are added to conversations, and results of hosted tools."""
+"""Policy review of model input: requests, conversation items and tool results."""
 
 from __future__ import annotations
 
@@ -16,15 +16,13 @@ from app.errors import InvalidRequest
 from app.responses.policy import PolicyHooks, PolicyUnavailable
 from app.tools import HostedFunction, Outcome
 
-INSTRUCTIONS_ID = "instructions"  # of the item with a request's instructions
+INSTRUCTIONS_ID = "instructions"  # id of the item with the instructions
 
-# Request fields that are sent as items, or are not part of a model's input.
+# Request fields sent as items, or outside the model's input.
 _NOT_SENT = {"input", "instructions", "prompt", "stream", "store", "background", "previous_response_id", "conversation"}
 
 
 class PolicyRefusal(InvalidRequest):
-    """The policy service refuses the input of a request."""
-
     code = "policy_violation"
 
 
@@ -36,10 +34,10 @@ class InputReview:
 
     async def request(self, request: CreateResponse, context: RequestContext) -> CreateResponse | None:
         """
-        Return a request with other input, to be used in place of this one; None if it is allowed.
+        Review a request; return its replacement, or None if it is allowed.
 
-        The items are sent as the model would be sent them: with the content of files, and references resolved. The
-        instructions are the first item. Raises `PolicyRefusal` and `PolicyUnavailable`.
+        The service receives the model's input: the instructions first, files and references resolved. Raises
+        `PolicyRefusal` and `PolicyUnavailable`.
         """
         items: list[Any] = [*context.items[len(context.items) - context.added :]]
         if request.instructions:
@@ -51,14 +49,14 @@ class InputReview:
         return _replaced(request, decision.items, context) if decision.action == "replace" else None
 
     async def items(self, items: Sequence[Item]) -> list[Item] | None:
-        """Return items in place of these, which a conversation is about to store; None if they are allowed."""
+        """Review new conversation items; return replacements, or None if they are allowed."""
         decision = await self._decide(items)
         if decision.action == "refuse":
             raise PolicyRefusal(decision.message, param="items")
         return _validated(decision.items).items() if decision.action == "replace" else None
 
     async def result(self, call_id: str, name: str, outcome: Outcome) -> Outcome:
-        """Return the outcome of a hosted call that the model may see: a refusal is reported to it as a failed call."""
+        """Review a hosted call's result; a refusal becomes a failed call."""
         item = {"type": "function_call_output", "call_id": call_id, "name": name, "output": outcome.output}
         decision = await self._decide([item])
         if decision.action == "refuse":
@@ -72,7 +70,7 @@ class InputReview:
         return replace(outcome, output=output, fields=fields, sources=())
 
     async def tools(self, label: str, functions: Sequence[HostedFunction]) -> str | None:
-        """Return why the tools of an MCP server are refused; None if the model may see them."""
+        """Review an MCP server's tools; return the refusal, or None."""
         tools = [
             {"name": function.name, "description": function.description, "input_schema": function.parameters}
             for function in functions
@@ -80,7 +78,7 @@ class InputReview:
         return await self.refusal([{"type": "mcp_list_tools", "server_label": label, "tools": tools}])
 
     async def description(self, text: str) -> str:
-        """Return a description of an image that a model may see; raises `PolicyRefusal` and `PolicyUnavailable`."""
+        """Review an image description; raises `PolicyRefusal` and `PolicyUnavailable`."""
         content = [{"type": "input_text", "text": text}]
         decision = await self._decide([{"type": "message", "role": "user", "content": content}])
         if decision.action == "refuse":
@@ -90,7 +88,7 @@ class InputReview:
         return text
 
     async def refusal(self, items: Sequence[Item]) -> str | None:
-        """Return why items that a hosted tool has added are refused; None if they are allowed."""
+        """Return the refusal of a hosted tool's items, or None."""
         decision = await self._decide(items)
         return None if decision.action == "allow" else decision.message
 
@@ -101,11 +99,11 @@ def _instructions(text: str) -> Mapping[str, object]:
 
 
 def _replaced(request: CreateResponse, items: Sequence[Any], context: RequestContext) -> CreateResponse:
-    """Return a request with this input; the first item is its instructions if it has their id."""
+    """Return the request with new input; an item with `INSTRUCTIONS_ID` is the instructions."""
     instructions, new = None, [*items]
     if request.instructions and new and new[0].get("id") == INSTRUCTIONS_ID:
         instructions = _text_of(new.pop(0))
-    # A message with the id of a stored message would be read as a reference to it.
+    # A stored message's id would turn the item into a reference.
     new = [{**item, "id": None} if item["type"] == "message" else item for item in new]
     if context.compacts:
         new.append({"type": TRIGGER})

@@ -1,4 +1,4 @@
-"""Review the output of models: each item before its first event is sent, or, in the mode `observe`, after the end."""
+"""Policy review of model output: each item before its first event, or, in `observe` mode, after the response."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from app.responses.policy import PolicyHooks, PolicyUnavailable
 from app.responses.preparation import Preparation
 from app.runtime.tasks import cancel
 
-MAX_WAITING = 8  # finished items that may wait for a decision before the backend's answer is no longer read
+MAX_WAITING = 8  # finished items awaiting a decision until reading pauses
 
-# Response fields that each builder sets itself. The outer response copies all others from the inner one.
+# Response fields that each builder sets; all others are copied from the inner response.
 _OWN = frozenset({"id", "output", "status", "completed_at", "incomplete_details", "error"})
-# Notes about a call that are kept when its item is replaced. The result for the model is not among them.
+# Notes kept for a replaced call; the result for the model is dropped.
 _KEPT_NOTES = ("call_id", "round", "namespace", "name")
 
 
@@ -35,11 +35,11 @@ class _Refused(Exception):
 
 class ReviewedGeneration:
     """
-    A generation whose items are sent when the policy service has allowed them.
+    Sends items only after the policy service allows them.
 
-    The inner generation runs with a builder of its own. Each finished item is reviewed, in order, and then added to the
-    outer builder, as it is or replaced. A refusal stops the inner generation: the response ends as incomplete
-    (`content_filter`) with a refusal in place of the item.
+    The inner generation has its own builder. Each finished item is reviewed in order and added, perhaps replaced, to
+    the outer builder. A refusal cancels the inner generation and ends the response as incomplete (`content_filter`)
+    with a refusal in place of the item.
     """
 
     def __init__(self, generation: Generation, hooks: PolicyHooks, preparation: Preparation) -> None:
@@ -50,8 +50,8 @@ class ReviewedGeneration:
         )
         self._reasoning = preparation.reasoning
         self._delivery: EventWriter = NoDelivery()
-        self._finished: dict[int, Item] = {}  # that were not reviewed yet, by their inner index
-        self._next = 0  # the inner index of the next item to review
+        self._finished: dict[int, Item] = {}  # not yet reviewed, by inner index
+        self._next = 0  # inner index of the next review
         self._news = asyncio.Event()
         self._room = asyncio.Event()
 
@@ -67,7 +67,7 @@ class ReviewedGeneration:
         return self.builder.response["usage"] or self._inner.usage()
 
     async def generate(self, delivery: EventWriter, open_after: float | None) -> None:
-        """Deliver the events except the terminal one; see `Generation`. Raises `PolicyUnavailable`."""
+        """Deliver the events except the terminal one; raises `PolicyUnavailable`. See `Generation`."""
         self._delivery = delivery
         inner = asyncio.create_task(self._inner.generate(self, open_after))
         inner.add_done_callback(lambda _: self._news.set())
@@ -92,14 +92,12 @@ class ReviewedGeneration:
         abort_response(self.builder, error)
         self.builder.response["usage"] = usage
 
-    # The delivery of the inner generation.
-
     @property
     def paused(self) -> bool:
         return len(self._finished) >= MAX_WAITING or self._delivery.paused
 
     def send(self, events: EventBatch) -> ReviewedGeneration:
-        """Take the inner events: the first one opens the response, and finished items wait for their review."""
+        """Collect finished inner items for review; the first events open the response."""
         if not self.builder.started:
             self.builder.start()
             self._deliver()
@@ -117,14 +115,11 @@ class ReviewedGeneration:
                 self._room.clear()
                 await self._room.wait()
 
-    # The outer events.
-
     def _deliver(self) -> None:
         if events := self.builder.pop_events():
             self._delivery = self._delivery.send(events)
 
     async def _review(self) -> None:
-        """Review finished items, in order, and deliver the allowed ones."""
         while (item := self._finished.get(self._next)) is not None:
             decision = await self._decide([item])
             if decision.action == "refuse":
@@ -141,7 +136,7 @@ class ReviewedGeneration:
 
     def _add(self, item: Item, upstream: JSONObject | None) -> None:
         if upstream is not None:
-            self.builder.upstream[item["id"]] = upstream  # the same object: signatures may come late
+            self.builder.upstream[item["id"]] = upstream  # shared: signatures can arrive later
         index = len(self.builder.response["output"])
         self.builder.add_finished(item, item_events(index, item, self._reasoning))
 
@@ -154,7 +149,7 @@ class ReviewedGeneration:
             self._add(item, {NOTES: kept} if kept and same else None)
 
     def _replacement(self, original: Item, fields: JSONObject, *, first: bool) -> Item:
-        """Return an item of the policy service: a message, or of the original's type; raises `PolicyUnavailable`."""
+        """Return the service's replacement: a message, or an item of the original type. Raises `PolicyUnavailable`."""
         if fields["type"] == "message":
             content = [_part(part) for part in _parts(fields.get("content"))]
             item_id = original["id"] if first and original["type"] == "message" else self.builder.new_id("msg")
@@ -168,7 +163,7 @@ class ReviewedGeneration:
         return with_fields(original, {**fields, **fixed})
 
     def _end(self) -> None:
-        """End the outer response as the inner one has ended."""
+        """End the outer response like the inner one."""
         inner, builder = self._inner.builder, self.builder
         status, details = inner.response["status"], inner.response["incomplete_details"]
         if inner.failure:
@@ -187,7 +182,6 @@ class ReviewedGeneration:
         self.builder.response["usage"] = usage
 
     def _stopped_usage(self) -> Usage:
-        """Return the usage of the inner generation, which has ended or was cancelled."""
         if self._inner.builder.response["status"] not in TERMINAL:
             self._inner.abort(None)
         return self._inner.builder.response["usage"] or usage_of(None, {}, [])
@@ -202,7 +196,7 @@ def _parts(content: object) -> list[Any]:
 
 
 def _part(part: object) -> JSONObject:
-    """Return a content part of a message with all its fields; raises `PolicyUnavailable`."""
+    """Validate and complete a content part; raises `PolicyUnavailable`."""
     if isinstance(part, dict) and part.get("type") == "output_text" and isinstance(part.get("text"), str):
         return {"type": "output_text", "text": part["text"], "annotations": [], "logprobs": []}
     if isinstance(part, dict) and part.get("type") == "refusal" and isinstance(part.get("refusal"), str):
@@ -211,7 +205,7 @@ def _part(part: object) -> JSONObject:
 
 
 class OutputObserver(Observer):
-    """Sends the output of responses that have ended to the policy service, in the mode `observe`."""
+    """Sends finished responses' output to the policy service in `observe` mode."""
 
     def __init__(self, hooks: PolicyHooks) -> None:
         self._hooks = hooks

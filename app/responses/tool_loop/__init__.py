@@ -1,11 +1,8 @@
 """
-The loop of hosted tools: query the model, run its hosted calls, and query it again with their results.
+The loop of hosted tools: query the model, run its hosted calls, repeat with their results.
 
-Each iteration is a *round*. Its question to the model is translated from the conversation and the output so far, by the
-code that translates a client's next turn. All rounds share one response, one builder and one stream.
-
-Before a question that is longer than the request's `compact_threshold`, the conversation and the output so far are
-compacted: see `app.responses.compaction`.
+Each iteration is a *round*. All rounds share one response, one builder and one stream. If a round's prompt exceeds
+`compact_threshold`, the conversation and the output so far are compacted first: see `app.responses.compaction`.
 """
 
 from __future__ import annotations
@@ -65,24 +62,24 @@ class ToolLoop:
         lifecycle: ResponseLifecycle,
     ) -> None:
         self.builder = builder
-        self._warnings = Warnings()  # of the calls and of finished rounds
+        self._warnings = Warnings()  # from calls and finished rounds
         self._questions = questions
         self._calls = HostedCalls(builder, options, self._warnings, deadline=deadline, lifecycle=lifecycle)
         self._options = options
         self._deadline = deadline
         self._lifecycle = lifecycle
-        self._opened = False  # whether events were yielded, so that errors have to be events as well
+        self._opened = False  # events were sent: errors must be events as well
         self._round = 0
-        self._again = False  # whether the model has made hosted calls, so that another round follows
-        self._last_reason: str | None = None  # the limit that makes the next round the last one
+        self._again = False  # another round follows
+        self._last_reason: str | None = None  # why the next round must be the last
         self._call_ids: set[str] = set()
-        self._hosted: HostedTools | None = None  # the same for all rounds but the last
+        self._hosted: HostedTools | None = None  # the same until the last round
         self._hosted_names: set[str] = set()
         self._query: ModelQuery | None = None
         self._delivery: EventWriter = NoDelivery()
-        self._usage: Usage | None = None  # of finished rounds and of summaries
+        self._usage: Usage | None = None  # of finished rounds and summaries
         self._written = 0  # output tokens of finished rounds
-        self._first_item = 0  # the index of this round's first output item
+        self._first_item = 0  # this round's first index in the output
 
     @property
     def warnings(self) -> list[str]:
@@ -91,9 +88,9 @@ class ToolLoop:
 
     async def generate(self, delivery: EventWriter, open_after: float | None) -> None:
         """
-        Deliver the events of the response except the terminal one; see `respond` for `open_after` and the exceptions.
+        Deliver all events except the terminal one; see `respond` for `open_after` and the exceptions.
 
-        Its cancellation stops running tools and closes their sessions.
+        Cancellation stops running tools and closes their sessions.
         """
         self._delivery = delivery
         if not self.builder.started:
@@ -115,16 +112,13 @@ class ToolLoop:
             await self._calls.close()
         self._record()
         self.send(self.builder.pop_events())
-        self._delivery = NoDelivery()  # breaks a reference cycle: what this loop delivers to refers to it
-
-    # The delivery of the rounds and calls.
+        self._delivery = NoDelivery()  # the delivery refers to this loop: break the cycle
 
     @property
     def paused(self) -> bool:
         return self._delivery.paused
 
     def send(self, events: EventBatch) -> ToolLoop:
-        """Deliver events; from the first ones on, errors have to be events as well."""
         if events:
             self._opened = True
             self._delivery = self._delivery.send(events)
@@ -134,7 +128,7 @@ class ToolLoop:
         await self._delivery.drain()
 
     def first_body(self) -> JSONObject:
-        """Return the first request without hosted functions; raises `InvalidRequest` if it cannot be translated."""
+        """Return the first request, without hosted functions. Raises `InvalidRequest`."""
         query = self._questions.in_round(
             self.builder,
             hosted=self._options.hosted(),
@@ -151,7 +145,7 @@ class ToolLoop:
         await self._calls.open(self, open_after)
         self._lifecycle.step("tools", began, clock())
         if self._options.approved:
-            self.send(self.builder.pop_events())  # from here on errors are events
+            self.send(self.builder.pop_events())  # errors must be events from now on
             await self._calls.run_approved(self)
         while True:
             with self._lifecycle.round(self._round) as record:
@@ -162,11 +156,10 @@ class ToolLoop:
             await self._lifecycle.check_limits()
 
     def _time_to_open(self, at: float | None) -> float | None:
-        """Return the seconds until the response opens at loop time `at`; None if it opens with the backend's answer."""
+        """Convert a loop time to the seconds from now; None if the response opens with the backend's answer."""
         return None if at is None or self._opened else max(0.0, at - asyncio.get_running_loop().time())
 
     async def _one_round(self, record: RoundRecord, opens_at: float | None) -> None:
-        """Query the model and run its hosted calls; sets `_again` if another round follows."""
         query = await self._next_query()
         compacts = await run_in_thread_if_large(self._must_compact, query)
         if compacts:
@@ -203,14 +196,14 @@ class ToolLoop:
         record.status = status if status in TERMINAL else "completed"
 
     async def _refusal_of_outputs(self) -> str | None:
-        """Return why outputs that tools have added as items in this round are refused; None if they are allowed."""
+        """Return the policy's refusal of this round's shell outputs, if any."""
         review = self._options.review
         added = self.builder.response["output"][self._first_item :] if review else ()
         outputs = [item for item in added if item["type"] == "shell_call_output"]
         return await review.refusal(outputs) if review and outputs else None
 
     async def _next_query(self) -> ModelQuery | None:
-        """Return the query of the next round; None if the response has to end."""
+        """Return the next round's query; None if the response ends."""
         options = self._options
         for warning in self._query.warnings if self._query else ():
             self._warnings.add(warning)
@@ -254,11 +247,10 @@ class ToolLoop:
         return query
 
     def _upstream(self) -> dict[str, Upstream]:
-        """Return the backend's fields and the notes of the output's items, by id."""
         return {item_id: resolve_upstream(fields) for item_id, fields in self.builder.upstream.items()}
 
     def _must_compact(self, query: ModelQuery | None) -> bool | None:
-        """Return whether to compact a query that exceeds the request's threshold; None if it does not exceed it."""
+        """Return None for a prompt within the threshold, else whether a compaction saves enough."""
         compaction = self._options.compaction
         if query is None or compaction is None or estimate_prompt(query.body) <= compaction.threshold:
             return None
@@ -268,9 +260,9 @@ class ToolLoop:
 
     async def _compact(self, open_after: float | None) -> None:
         """
-        Request a summary from the model, and add it to the output as an item that replaces the earlier conversation.
+        Add a summary of the earlier conversation to the output.
 
-        If the model writes none, the response continues without it, with a warning. Raises `BackendError` as `respond`.
+        Without a summary the response continues, with a warning. Raises `BackendError` as `respond`.
         """
         assert self._options.compaction
         response: Response = {**self.builder.response, "output": [], "usage": None}
@@ -288,7 +280,7 @@ class ToolLoop:
                 opened=self._opened,
             )
         finally:
-            # Also if the caller disconnects; `max_output_tokens` does not count summaries.
+            # also after a disconnection; `max_output_tokens` excludes summaries
             self._usage = added_usage(self._usage, summary.response["usage"] or query.usage([]))
             self._charge()
         self.builder.end_step(step, "model")
@@ -307,7 +299,6 @@ class ToolLoop:
         query: ModelQuery,
         failure: BackendError | None,
     ) -> None:
-        """End the round; the response ends with it unless the model made hosted calls."""
         ended = ending_of(query.reader, failure)
         query.reader.end(cut=ended != "completed")
         builder.close_item()
@@ -322,33 +313,29 @@ class ToolLoop:
         self._written += record.usage["output_tokens"]
 
     def _note_round(self, output: Sequence[Item]) -> None:
-        """Note which calls belong to one answer: they become one message in later requests."""
+        """Record the round of each call: a round's calls are one message in later requests."""
         for item in output:
             row = ITEM_TYPES.get(item["type"])
             if row and (row.role in ("call", "hosted") or row is MCP_APPROVAL_REQUEST):
                 self._calls.items.note(item["id"], round=self._round)
 
     def _waits_for_client(self) -> bool:
-        """Return whether the client must answer a call in the round."""
         hosted = {call.item["id"] for call in self.builder.running}
         output = self.builder.response["output"][self._first_item :]
         return any(waits_for_client(item) for item in output if item["id"] not in hosted)
-
-    # The end.
 
     def _charge(self) -> None:
         if self._usage:
             self._lifecycle.charge(self._usage)
 
     def _record(self) -> None:
-        """Set the usage of all rounds in the response."""
         response = self.builder.response
         response["usage"] = self._usage or usage_of(None, {}, [])
         if self._options.shows_tool_usage and self._calls.usage:
             response["tool_usage"] = complete_tool_usage(self._calls.usage)
 
     def usage(self) -> Usage:
-        """Return the usage so far, with an estimate for the unfinished round."""
+        """Return the usage so far, with an estimate for an unfinished round."""
         if self.builder.response["usage"]:
             return self.builder.response["usage"]
         query = self._query

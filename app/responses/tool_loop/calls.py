@@ -1,8 +1,7 @@
 """
-The calls of hosted tools of one response: run them, and add their items, events and notes to the response.
+Run a response's hosted calls, and add their items, events and notes to the response.
 
-The sessions of the tools are open from `open` to `close`. The calls of a round run concurrently, each in a task of its
-own, and their events are delivered while they run.
+A round's calls run concurrently; their events are delivered meanwhile.
 """
 
 from __future__ import annotations
@@ -36,16 +35,14 @@ from app.tools import Outcome, ToolCall
 
 logger = logging.getLogger(__name__)
 
-SAME_CALLS = 3  # identical calls after which the model has to answer without tools
-CANCEL_TIMEOUT = 5.0  # seconds that a cancelled tool may take to stop
+SAME_CALLS = 3  # identical calls until the model must answer without tools
+CANCEL_TIMEOUT = 5.0  # seconds until a cancelled call is abandoned
 
 ALREADY_USED = "This approval was already used. The call was not run again."
 NO_OBJECT = "The arguments must be a JSON object. The call was not run. Call the tool again with valid arguments."
 
 
 class HostedCalls:
-    """Runs the hosted calls of one response."""
-
     def __init__(
         self,
         builder: EventBuilder,
@@ -55,10 +52,9 @@ class HostedCalls:
         deadline: Deadline | None,
         lifecycle: ResponseLifecycle,
     ) -> None:
-        """`warnings` is the response's list; sessions append to it."""
-        self.started = 0  # the number of calls that were started
-        self.repeats = False  # whether the model has made the same call `SAME_CALLS` times
-        self.usage: Counts = {}  # what the calls have used, for the `tool_usage` of the response
+        self.started = 0
+        self.repeats = False  # `SAME_CALLS` identical calls were made
+        self.usage: Counts = {}  # for the response's `tool_usage`
         self._builder = builder
         self._options = options
         self._deadline = deadline
@@ -70,17 +66,16 @@ class HostedCalls:
         self._limit = asyncio.Semaphore(limits.parallel if options.parallel else 1)
         self.items = HostedItems(builder, options, warnings)
         self._same: Counter[str] = Counter()
-        self._claims: dict[str, ApprovalClaim] = {}  # of running calls, by item id
+        self._claims: dict[str, ApprovalClaim] = {}  # by item id
 
     @property
     def functions(self) -> Sequence[SessionFunction]:
-        """The functions of the open sessions."""
         return self._sessions.functions
 
     async def open(self, delivery: EventWriter, quiet: float | None) -> None:
-        """Open the sessions; deliver their events, except in the first `quiet` seconds (None: none at all)."""
+        """Open the sessions; deliver their events after `quiet` seconds (None: never)."""
         await self._deliver_while([asyncio.create_task(self._open())], delivery, quiet)
-        self._builder.encrypt_calls(item["id"] for item in self._builder.response["output"])  # lists of tools
+        self._builder.encrypt_calls(item["id"] for item in self._builder.response["output"])  # tool lists
 
     async def _open(self) -> None:
         report = SessionReport(self.items, self._lifecycle)
@@ -89,15 +84,10 @@ class HostedCalls:
             await self._sessions.review(self._options.review, report)
 
     async def close(self) -> None:
-        """Close the sessions."""
         await self._sessions.close()
 
     async def run(self, delivery: EventWriter, calls: Sequence[OpenCall], number: int) -> None:
-        """
-        Run calls concurrently and deliver their events.
-
-        `number` is that of the round: 0 for approved calls, too, which are run before it.
-        """
+        """Run calls concurrently and deliver their events; `number` is the round, 0 for approved calls."""
         step = self._builder.begin_step("tools")
         self._builder.framework("tool_round_started", round=number, tool_count=len(calls))
         if self._deadline:
@@ -109,17 +99,15 @@ class HostedCalls:
         self._builder.end_step(step, "tools")
 
     async def run_approved(self, delivery: EventWriter) -> None:
-        """Run the calls that the request approves and deliver their events."""
         calls = [await self._approved_call(approval) for approval in self._options.approved]
         running = [call for call in calls if call in self._builder.running]
         await self.run(delivery, running, 0)
 
     async def _approved_call(self, approval: ApprovedCall) -> OpenCall:
         """
-        Add the item of an approved call, with the arguments that were stored.
+        Add an approved call with its stored arguments.
 
-        The call ends at once if it was run before, or if another request has used the approval. A call that no session
-        can run uses no approval.
+        A call that was run before, or with a used approval, ends at once. A call without a session uses no approval.
         """
         request = approval.request
         label, name = str(request.get("server_label")), str(request.get("name"))
@@ -148,7 +136,6 @@ class HostedCalls:
         return call
 
     def _repeat(self, call: OpenCall, item: Item, upstream: Upstream) -> None:
-        """End a call with the result of its earlier run."""
         own = ("id", "type", "status", "approval_request_id")
         fields = {name: value for name, value in item.items() if name not in own}
         if (notes := upstream.get(NOTES)) and "output" in notes:
@@ -178,10 +165,9 @@ class HostedCalls:
         self._end(call, outcome)
 
     async def _release(self, call: OpenCall) -> None:
-        """Make the approval of a call available again, if it has one."""
         claim = self._claims.get(call.item["id"])
         if claim and self._options.approvals:
-            with contextlib.suppress(StoreUnavailable):  # then it stays used
+            with contextlib.suppress(StoreUnavailable):  # the approval stays used
                 await self._options.approvals.release(claim)
 
     async def _outcome(self, call: OpenCall, target: SessionFunction | None, arguments: JSONObject | None) -> Outcome:
@@ -203,7 +189,7 @@ class HostedCalls:
         return [item for item in self._builder.response["output"] if item["id"] not in open_]
 
     def _end(self, call: OpenCall, outcome: Outcome) -> None:
-        """End the item of a call, and note the output that the model is shown."""
+        """End a call's item, and store the output for the model in its notes."""
         assert call.binding and call.binding.hosted
         kind, function = call.kind, call.binding.hosted
         fields = dict(outcome.fields)
@@ -226,7 +212,7 @@ class HostedCalls:
         if sources := cited_by((source.mark, source.annotation) for source in outcome.sources):
             self._builder.cite(sources)
             notes["sources"] = sources
-        if not kind.call_id:  # otherwise its output is an item of its own
+        if not kind.call_id:  # otherwise the output is a separate item
             self.items.note(call.item["id"], **notes)
         self.usage = added_counts(self.usage, outcome.usage)
         self._builder.end_call(call, outcome.status, fields)
@@ -235,15 +221,13 @@ class HostedCalls:
         self._builder.framework("tool_call_completed", name=function.name, call_id=call.call_id, error=error)
         self.items.changed.set()
 
-    # While tools work.
-
     async def _deliver_while(
         self, tasks: Collection[asyncio.Task[None]], delivery: EventWriter, quiet: float | None = 0
     ) -> None:
         """
-        Deliver events while tasks run, except during the first `quiet` seconds (None: no events).
+        Deliver events while tasks run, after `quiet` seconds (None: never).
 
-        Raises `DeadlineExceeded` and any exception of a task; the other tasks are then cancelled.
+        Raises `DeadlineExceeded`, or a task's exception; all other tasks are then cancelled.
         """
         clock = asyncio.get_running_loop().time
         deliver_at = None if quiet is None else clock() + quiet
@@ -266,7 +250,7 @@ class HostedCalls:
                     logger.error("hosted tool call not stopped by cancellation", extra={"task": task.get_name()})
 
     async def _wait(self, tasks: Collection[asyncio.Task[None]], deliver_at: float | None) -> None:
-        """Wait for the end of a task, new events, `deliver_at` (in loop time), or the deadline."""
+        """Wait for a finished task, new events, `deliver_at` (loop time) or the deadline."""
         clock = asyncio.get_running_loop().time
         times = (self._deadline.at if self._deadline else None, deliver_at)
         until = [time for time in times if time and time > clock()]
@@ -282,6 +266,5 @@ class HostedCalls:
 
 
 def _read_call(function: HostedFunction, written: str, argument: str | None) -> tuple[JSONObject | None, str]:
-    """Return the arguments of a call, None if they are not an object, and its signature."""
     arguments = parsed_arguments(written, argument)
     return arguments, call_signature(function, arguments, written)

@@ -1,5 +1,3 @@
-"""The options of a response with hosted tools, which are the same for all rounds."""
-
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
@@ -21,27 +19,26 @@ from app.tools import ToolLimits
 
 @frozen
 class LoopOptions:
-    """The options of a response with hosted tools."""
+    """Options of a response with hosted tools, the same in all rounds."""
 
     limits: ToolLimits
     declared: Sequence[DeclaredTool]
     items: Sequence[Item]  # the conversation
-    deferred: Sequence[DeferredTool] = ()  # the client's tools that a tool search may find
-    upstream: Mapping[str, Upstream] = field(default_factory=dict)  # their fields from the backend and notes, by id
-    tool_choice: Any = "auto"  # of the rounds after the first
+    deferred: Sequence[DeferredTool] = ()  # client tools for tool search
+    upstream: Mapping[str, Upstream] = field(default_factory=dict)  # backend fields and notes by item id
+    tool_choice: Any = "auto"  # after the first round
     include: Collection[str] = frozenset()
     parallel: bool = True
     max_tool_calls: int | None = None
     max_output_tokens: int | None = None
     approved: Sequence[ApprovedCall] = ()
-    approvals: Approvals | None = None  # where these are claimed; None: nowhere
+    approvals: Approvals | None = None  # claims the `approved` calls
     shows_tool_usage: bool = False
-    images: StoredImages | None = None  # of earlier turns
-    compaction: CompactionOptions | None = None  # when to compact the conversation; None: never
-    review: InputReview | None = None  # of results, before the model sees them
+    images: StoredImages | None = None  # from earlier turns
+    compaction: CompactionOptions | None = None  # None: never compact
+    review: InputReview | None = None  # reviews tool results before the model sees them
 
     def hosted(self, functions: Sequence[SessionFunction] = ()) -> HostedTools:
-        """Return the hosted tools of a question with these functions."""
         return HostedTools(
             [(entry.function, entry.tool.types) for entry in functions],
             frozenset(tool.position for tool in self.declared),
@@ -49,7 +46,7 @@ class LoopOptions:
         )
 
     def choice(self, *, last: bool) -> Any:
-        """Return the `tool_choice` of a round after the first: no call is forced; the `last` has no hosted tools."""
+        """Return the `tool_choice` after the first round: not forced; without hosted tools in the `last` round."""
         choice = self.tool_choice
         if isinstance(choice, str):
             return "none" if choice == "none" else "auto"

@@ -1,7 +1,7 @@
 """
-The sessions of a response's hosted tools, which are opened and closed together.
+The sessions of a response's hosted tools.
 
-Each session has a task of its own, so that its context is entered and left in the same task, however the response ends.
+Each session has a task of its own: its context must be entered and exited in the same task.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ from app.tools import (
 
 logger = logging.getLogger(__name__)
 
-CLOSE_TIMEOUT = 5.0  # seconds that a session may take to close before it is cancelled
+CLOSE_TIMEOUT = 5.0  # seconds until a closing session is cancelled
 
-MAX_DECLARED = 64  # in a request: each may be a connection, or a process
+MAX_DECLARED = 64  # per request; each can start a process
 
 TRUNCATED = "\n[Result truncated here.]"
 
 
 class DeclaredTool(NamedTuple):
-    """A declaration of a request that a hosted tool serves."""
+    """A request's declaration, served by a hosted tool."""
 
-    name: str  # of the tool's table in the settings
-    types: Collection[str]  # of declarations that the tool serves
-    type: str  # of this declaration
-    position: int  # its index in the request's `tools`
+    name: str  # the tool's table in the settings
+    types: Collection[str]  # declarations that the tool serves
+    type: str  # this declaration's type
+    position: int  # index in `tools`
     session: AbstractAsyncContextManager[ToolSession]
 
 
 def open_tools(tools: Mapping[str, HostedTool], declarations: Iterable[Declaration | None]) -> list[DeclaredTool]:
     """
-    Return the declarations that hosted tools serve, each with its session; None is a tool of the client.
+    Return the declarations that hosted tools serve, with their sessions. None is a client's tool.
 
-    Raises `InvalidRequest` for a wrong one, and `PermissionDenied` if the caller's key may not use what it declares.
+    Raises `InvalidRequest`, or `PermissionDenied` for the caller's key.
     """
     opened: list[DeclaredTool] = []
     labels: set[object] = set()
@@ -76,7 +76,6 @@ def open_tools(tools: Mapping[str, HostedTool], declarations: Iterable[Declarati
 
 
 def _open_tool(tools: Mapping[str, HostedTool], declaration: Declaration, position: int) -> DeclaredTool | None:
-    """Return a declaration with its session, of the first tool that serves it; None if there is no such tool."""
     item_type = str(declaration.tool["type"])
     refusal: APIError | None = None
     for name, tool in tools.items():
@@ -92,7 +91,7 @@ def _open_tool(tools: Mapping[str, HostedTool], declaration: Declaration, positi
             if session:
                 return DeclaredTool(name, frozenset(tool.types), item_type, position, session)
     served = any(item_type in tool.types for tool in tools.values())
-    # Where the server has no tool of the type at all, a URL is left out with the warning that names the missing table.
+    # Without any tool of the type, a declaration with a URL is dropped with a warning instead.
     if refusal is None and item_type in NAMED_TYPES and (served or not declaration.secrets.get("server_url")):
         refusal = unknown_server(declaration)
     if refusal:
@@ -101,18 +100,14 @@ def _open_tool(tools: Mapping[str, HostedTool], declaration: Declaration, positi
 
 
 class SessionFunction(NamedTuple):
-    """A function, and the session that runs it."""
-
     function: HostedFunction
     tool: DeclaredTool
     session: ToolSession
 
 
 class ToolSessions:
-    """The sessions for the tool declarations of one response."""
-
     def __init__(self, declared: Sequence[DeclaredTool], *, max_result_chars: int, call_seconds: float) -> None:
-        """A call may take `call_seconds`; its result is truncated to `max_result_chars` characters for the model."""
+        """`max_result_chars` limits results for the model; `call_seconds` limits each call."""
         self.functions: list[SessionFunction] = []
         self._declared = declared
         self._max_chars = max_result_chars
@@ -124,7 +119,7 @@ class ToolSessions:
         """
         Open all sessions and list their functions; `items` is the conversation so far.
 
-        A session that fails is left out with a warning. Raises `APIError` if a session rejects the request.
+        A failed session is dropped with a warning. Raises `APIError` if a session rejects the request.
         """
         for tool in self._declared:
             opened: asyncio.Future[list[SessionFunction]] = asyncio.get_running_loop().create_future()
@@ -140,7 +135,9 @@ class ToolSessions:
                 report.warn(f"The tool {tool.type!r} could not be opened and was not offered.")
 
     async def review(self, review: InputReview, report: Report) -> None:
-        """Drop refused MCP servers' functions. Other tools' functions contain no untrusted text."""
+        """
+        Drop the functions of MCP servers that the policy refuses. Other tools' functions contain no untrusted text.
+        """
         labels = [*dict.fromkeys(entry.function.namespace for entry in self.functions if entry.function.namespace)]
         listed = {label: [entry for entry in self.functions if entry.function.namespace == label] for label in labels}
         refusals = await asyncio.gather(
@@ -154,7 +151,6 @@ class ToolSessions:
     async def _hold(
         self, tool: DeclaredTool, items: Sequence[Item], report: Report, opened: asyncio.Future[list[SessionFunction]]
     ) -> None:
-        """Hold one session open until `close`."""
         try:
             async with tool.session as session:
                 functions = await session.functions(items, report)
@@ -171,11 +167,11 @@ class ToolSessions:
             opened.cancel()
 
     def find(self, function: HostedFunction) -> SessionFunction | None:
-        """Return that very function with its session, not one of the same name; None if no session has it."""
+        """Return the function's session; another function of the same name does not match."""
         return next((entry for entry in self.functions if entry.function is function), None)
 
     async def run(self, session: ToolSession, call: ToolCall, report: Report) -> Outcome:
-        """Run a call once and return its outcome; does not raise for failures."""
+        """Run a call; failures become outcomes, not exceptions."""
         try:
             async with asyncio.timeout(self._call_seconds) as limit:
                 outcome = await session.run(call, report)
@@ -190,7 +186,7 @@ class ToolSessions:
         return outcome
 
     def shortened(self, output: str | list[Part]) -> str | list[Part]:
-        """Return an output, truncated to the limit for the model."""
+        """Truncate an output for the model."""
         if isinstance(output, str):
             return output if len(output) <= self._max_chars else output[: self._max_chars] + TRUNCATED
         left = self._max_chars
@@ -205,7 +201,7 @@ class ToolSessions:
         return parts
 
     async def close(self) -> None:
-        """Close all sessions; those that are not open yet, or do not close in time, are cancelled."""
+        """Close all sessions; cancel unopened and slow ones."""
         self._closing.set()
         for task, opened in self._tasks.items():
             if not opened.done():
@@ -223,9 +219,9 @@ class ToolSessions:
 
 def parsed_arguments(written: str, argument: str | None) -> JSONObject | None:
     """
-    Return the arguments of a call; None if they are not a JSON object.
+    Parse a call's arguments; None unless they are a JSON object.
 
-    `argument` is the name of the only argument if `written` is its text, not JSON.
+    With `argument`, the text is this argument's value, not JSON.
     """
     if argument is not None:
         return {argument: written}
@@ -237,6 +233,6 @@ def parsed_arguments(written: str, argument: str | None) -> JSONObject | None:
 
 
 def call_signature(function: HostedFunction, arguments: JSONMapping | None, written: str) -> str:
-    """Return a string that is equal for calls of the same function with the same arguments."""
+    """Return a string that identifies calls with equal functions and arguments."""
     same = written.encode() if arguments is None else orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS)
     return f"{function.key}\n{hashlib.sha256(same).hexdigest()}"
