@@ -1,7 +1,7 @@
 """
 Chain names and pins, for the studio's conversation list.
 
-One bucket per owner contains all labels: listing chains costs one additional read. Each labelled chain is a record.
+An owner's labels share a bucket, so listing chains costs a single additional read.
 """
 
 from __future__ import annotations
@@ -21,21 +21,20 @@ MAX_LABELS = 1000  # per owner; the oldest are evicted
 
 
 class ChainLabels:
-    """Chain labels: `{"name": str | None, "pinned": bool, "changed_at": int}`."""
+    """Labels: `{"name": str | None, "pinned": bool, "changed_at": int}`."""
 
     def __init__(self, store: Store, quota: StorageQuota) -> None:
         self._store = store
         self._quota = quota
 
     async def all(self, owner: str) -> dict[str, JSONObject]:
-        """Return an owner's labels by chain key."""
         records = await self._store.all(_bucket(owner))
         return {key: orjson.loads(record) for key, record in records.items()}
 
     async def update(
         self, owner: str, response_id: str, changes: Mapping[str, object], access: KeyAccess
     ) -> JSONObject:
-        """Change `name`, `pinned` or both for a response's chain; returns the label. Raises `StorageFull`."""
+        """Change `name`, `pinned` or both; returns the label. Raises `StorageFull`."""
         key = chain_key(response_id) or ""
         labels = await self.all(owner)
         label = {"name": None, "pinned": False, **labels.get(key, {}), **changes, "changed_at": int(time.time())}

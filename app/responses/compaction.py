@@ -1,12 +1,9 @@
 """
 Shortens a conversation by replacing it with a summary.
 
-A compaction is a response with a summary by the model as its only output item: `{"type": "compaction",
-"encrypted_content": "antiphon1...."}`. It is requested by an item `compaction_trigger` at the end of the input, or by
-`POST /responses/compact`.
-
-With `context_management`, any response can include a compaction: if the prompt exceeds `compact_threshold`, the item
-comes first in the output, and the model then answers the shorter conversation.
+A compaction is a response whose only output item is a summary by the model: `{"type": "compaction",
+"encrypted_content": "antiphon1...."}`. An input item `compaction_trigger` or `POST /responses/compact` requests it.
+With `context_management`, any response starts with a compaction if its prompt exceeds `compact_threshold`.
 """
 
 from __future__ import annotations
@@ -44,49 +41,43 @@ or continue the conversation. Write only the summary.\
 """
 _CUT = "\n[Summary truncated here.]"
 
-# The minimum saving, as a share of the threshold. User messages are never summarized; if they alone exceed the
-# threshold, repeated summaries would cost more than they save.
+# The minimum saving, as a share of the threshold. User messages are never summarized; if these alone exceed the
+# threshold, repeated summaries cost more than they save.
 _WORTHWHILE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionOptions:
-    """Options for compaction within a response."""
-
     threshold: int  # prompt tokens
-    encrypt: Callable[[JSONObject], str]  # encrypts the summary as the item's `encrypted_content`
+    encrypt: Callable[[JSONObject], str]
 
     def is_worthwhile(self, tokens: int) -> bool:
-        """Return whether summarizing `tokens` tokens saves enough."""
         return tokens >= self.threshold * _WORTHWHILE
 
 
 class CompactResponse(CreateResponse):
-    """`CompactResponseMethodPublicBody` from the spec; all other request fields are accepted, too."""
+    """`CompactResponseMethodPublicBody` from the spec, and all other request fields."""
 
     model_config = ConfigDict(defer_build=True)
 
     model: str
 
     def triggering(self) -> CompactResponse:
-        """Return the request with a compaction trigger, unstored."""
         update = {"input": [*self.items(), {"type": TRIGGER}], "store": False, "stream": False, "background": False}
         return self.model_copy(update=update)
 
 
 def summary_request(request: CreateResponse, items: Sequence[Item], prompt: str) -> tuple[CreateResponse, list[Item]]:
-    """Return the request for a summary, and its items."""
-    # `tool_choice` also disables tools declared in items.
+    # also disables tools declared in items
     plain = {"tools": [], "tool_choice": "none", "text": TextOptions(), "include": [], "top_logprobs": None}
     return request.model_copy(update=plain), [*items, {"type": "message", "role": "user", "content": prompt or PROMPT}]
 
 
 class SummaryReader(DeltaReader):
     """
-    Reads a compaction's answer: its text becomes one item; other output is ignored.
+    Reads a summary into a single item; other output is ignored.
 
-    A summary truncated by `max_output_tokens` is used, with a note: without it, the conversation, already too long,
-    could not continue.
+    A summary truncated by `max_output_tokens` is used, with a note: otherwise the conversation could not continue.
     """
 
     def __init__(
@@ -97,12 +88,12 @@ class SummaryReader(DeltaReader):
         progress: bool = False,
         **options: Any,
     ) -> None:
-        """`progress`: whether the item is added with the first text, followed by an event per text."""
+        """`progress` adds the item with the first text, followed by an event per text."""
         super().__init__(builder, *rules, **options)
         self._encrypt = encrypt
         self._progress = progress
         self._pieces: list[str] = []
-        self._item: OpenNativeItem | None = None  # after it was added
+        self._item: OpenNativeItem | None = None
 
     def text(self, delta: TextDelta) -> None:
         self._pieces += delta.texts
@@ -124,7 +115,7 @@ class SummaryReader(DeltaReader):
         return "completed" if self._truncated and self.has_output else ended
 
     def end(self, *, cut: bool) -> None:
-        """End the item, with a summary that can be incomplete."""
+        """End the item; with `cut`, the summary is incomplete."""
         if cut and not self._item:
             return
         content: JSONObject = {"summary": self._summary + (_CUT if cut or self._truncated else "")}
@@ -161,10 +152,10 @@ _COMPACTING: JSONObject = {"type": "response.compaction.compacting", "item_id": 
 
 def resource(response: Response, items: Sequence[Item], key: str) -> dict[str, object]:
     """
-    Return the result of `POST /responses/compact` for a finished compaction and the summarized `items`.
+    Return the result of `POST /responses/compact`.
 
-    Its output is "a list of all user messages, followed by a single compaction item", to be sent unchanged; system and
-    developer messages stay as well. Raises `BackendError` without a summary.
+    Its output is "a list of all user messages, followed by a single compaction item"; system and developer messages
+    stay as well. Raises `BackendError` without a summary.
     """
     if response["status"] != "completed":
         details = response["incomplete_details"]

@@ -1,9 +1,9 @@
 """
 Conversations: stored item lists that responses read and extend.
 
-A conversation is a store bucket with a record for the conversation object, a record per addition, named in sort order,
-and a tombstone per deleted item. Additions never overwrite each other, so concurrent turns lose nothing. Additions
-require the conversation object: a turn that ends after the conversation's deletion stores nothing in it.
+A bucket has a record for the conversation object, a record per addition, named in sort order, and a tombstone per
+deleted item. Additions never overwrite each other, so concurrent turns lose nothing. They require the conversation
+object: after its deletion, a turn stores nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DELETED = "deleted_"
 
 
 class Conversations:
-    """All callers' conversations, each visible only to its owner. Unknown ids raise `NotFound`."""
+    """Conversations, each visible only to its owner. Unknown ids raise `NotFound`."""
 
     def __init__(self, store: Store, cipher: ContentCipher, quota: StorageQuota) -> None:
         self._store = store
@@ -52,7 +52,6 @@ class Conversations:
         metadata: Mapping[str, str] | None = None,
         access: KeyAccess = UNRESTRICTED,
     ) -> dict[str, object]:
-        """Create a conversation with these items and return it; raises `StorageFull`."""
         conversation_id = new_id("conv", new_key())
         conversation = {
             "id": conversation_id,
@@ -78,34 +77,32 @@ class Conversations:
         return conversation
 
     async def update(self, conversation_id: str, owner: str, metadata: Mapping[str, str]) -> dict[str, object]:
-        """Replace a conversation's metadata, and return the conversation."""
         changed = {**await self.retrieve(conversation_id, owner), "metadata": dict(metadata)}
         await self._put(conversation_id, owner, _CONVERSATION, orjson.dumps(changed))
         return changed
 
     async def delete(self, conversation_id: str, owner: str) -> None:
-        """Delete a conversation and its items, but not its responses."""
+        """Delete a conversation and its items; responses stay."""
         bucket = _bucket(conversation_id, owner)
         dropped = await self._store.drop(bucket)
-        await self._store.drop(images_bucket(bucket))  # only now: no further additions are possible
+        await self._store.drop(images_bucket(bucket))  # now no addition can follow
         if not dropped:
             raise _not_found(conversation_id)
 
     async def turns(self, conversation_id: str, owner: str, *, param: str | None = None) -> list[Turn]:
-        """Return the additions, oldest first, without images; their items are in `input` or `response["output"]`."""
+        """Return the additions, oldest first, without images; items are in `input` or `response["output"]`."""
         records = await self._store.all(_bucket(conversation_id, owner, param))
         if _CONVERSATION not in records:
             raise _not_found(conversation_id, param)
         return await _turns(records)
 
     async def items(self, conversation_id: str, owner: str) -> tuple[list[Item], StoredImages]:
-        """Return the items, oldest first, without images, and the images for shown items."""
+        """Return the items, oldest first, without images, and the images separately."""
         turns = await self.turns(conversation_id, owner)
         images = {item_id: image for turn in turns for item_id, image in references(turn).items()}
         return [item for turn in turns for item in turn.items], StoredImages(self._store, owner, images)
 
     async def item(self, conversation_id: str, item_id: str, owner: str) -> Item:
-        """Return one item; raises `NotFound`."""
         for turn in await self.turns(conversation_id, owner):
             for item in turn.items:
                 if item["id"] == item_id:
@@ -116,10 +113,10 @@ class Conversations:
         self, conversation_id: str, owner: str, items: Sequence[Item], access: KeyAccess = UNRESTRICTED
     ) -> list[Item]:
         """
-        Append items and return them in the API's list form.
+        Append items; return them in the API's list form.
 
-        An item with the id of an item stored elsewhere is replaced by the stored item. Raises `InvalidRequest` for
-        invalid items and items already in the conversation; raises `StorageFull`.
+        An id stored elsewhere inserts that item instead. Raises `InvalidRequest`, also for items already in the
+        conversation, and `StorageFull`.
         """
         records = await self._store.all(_bucket(conversation_id, owner))
         if _CONVERSATION not in records:
@@ -133,9 +130,9 @@ class Conversations:
 
     async def addition(self, request: CreateResponse, owner: str, turn: Turn) -> list[Change]:
         """
-        Return the changes that add a response's items to its conversation, if any.
+        Return the changes that add a response to its conversation, if any.
 
-        Only stored responses with status `completed` or `incomplete` are added, and only to an existing conversation.
+        Only stored, `completed` or `incomplete` responses are added, and only to an existing conversation.
         """
         response = turn.response
         if not (request.conversation and request.store and response["status"] in ("completed", "incomplete")):
@@ -144,13 +141,12 @@ class Conversations:
         return await self._added(_bucket(request.conversation, owner), turn._replace(response=shortened))
 
     async def delete_item(self, conversation_id: str, item_id: str, owner: str) -> dict[str, object]:
-        """Delete one item, and return the conversation; raises `NotFound`."""
         conversation = await self.retrieve(conversation_id, owner)
         await self.item(conversation_id, item_id, owner)
         bucket = _bucket(conversation_id, owner)
         await self._put(conversation_id, owner, f"{_DELETED}{item_id}", b"1")
         rewriting = True
-        while rewriting:  # repeated if another process has rewritten the same record
+        while rewriting:  # repeat after another process's rewrite
             records = await self._store.all(bucket)
             changes = [await self._rewritten(bucket, name, record, item_id) for name, record in records.items()]
             rewriting = not all([await self._store.apply(*change) for change in changes if change])
@@ -159,7 +155,6 @@ class Conversations:
     async def _turn(
         self, conversation_id: str, owner: str, items: Sequence[Item], records: Mapping[str, bytes]
     ) -> Turn:
-        """Return a turn that adds items to the conversation with these records."""
         key = _key(conversation_id)
         present = {item["id"] for turn in await _turns(records) for item in turn.items}
         deleted = {name.removeprefix(_DELETED) for name in records if name.startswith(_DELETED)}
@@ -174,7 +169,7 @@ class Conversations:
                 item, upstream[item["id"]] = match
             elif item["type"] == "item_reference":
                 raise NotFound(f"Item with id '{item['id']}' not found.", param=f"items[{index}].id")
-            elif item.get("id") in deleted:  # the tombstone with this id would hide it
+            elif item.get("id") in deleted:  # its tombstone would hide it
                 item = {**item, "id": None}
             new.append(input_item(item, key))
             present.add(new[-1]["id"])
@@ -184,7 +179,7 @@ class Conversations:
         return Turn({"id": new_id("added", key), "output": []}, new, upstream | decrypted)
 
     async def _stored(self, item: Item, owner: str) -> tuple[Item, Upstream] | None:
-        """Return the item with the same id from another conversation or response of the owner, if any."""
+        """Return the owner's stored item with the same id, if any."""
         if (item_id := item.get("id")) is None or (key := chain_key(item_id)) is None:
             return None
         turns = await _turns(await self._store.all(f"{owner}:{key}:conversation"))
@@ -199,21 +194,20 @@ class Conversations:
         return await images.add_to(stored), turn.upstream.get(item_id, {})
 
     async def _added(self, bucket: str, turn: Turn) -> list[Change]:
-        """Return the changes that add a turn to an existing conversation."""
         return await turn_changes(bucket, turn, name=self._name(), requires=_CONVERSATION, listed=False)
 
     async def _rewritten(self, bucket: str, name: str, record: bytes, item_id: str) -> list[Change]:
         """
-        Return the changes that remove an item from a record that contains it.
+        Return the changes that remove an item from its record.
 
-        The rewritten record gets a new name at the same position: only one of two concurrent changes applies.
+        The new record keeps its position under a new name: of concurrent rewrites, only the first applies.
         """
         if not name.startswith(_ADDED) or item_id.encode() not in record:
             return []
         turn = await run_in_thread_if_large(Turn.of, record)
         left = _without(turn, {item_id})
         if left == turn:
-            return []  # the record only mentions the id
+            return []
         rewritten = f"{name.rpartition('_')[0]}_{secrets.token_hex(4)}"
         put = {rewritten: await run_in_thread_if_large(left.record)} if left.items else {}
         changes = [Change(bucket, put, delete=[name], requires=name)]
@@ -224,24 +218,21 @@ class Conversations:
         return changes
 
     async def _put(self, conversation_id: str, owner: str, name: str, record: bytes) -> None:
-        """Store a record; raises `NotFound` for a conversation deleted meanwhile."""
+        """Store a record; raises `NotFound` if the conversation was deleted meanwhile."""
         if not await self._store.apply(Change(_bucket(conversation_id, owner), {name: record}, requires=_CONVERSATION)):
             raise _not_found(conversation_id)
 
     def _name(self) -> str:
-        """Return a record name for new items."""
-        # Clocks can stop or go back; additions from this process stay in order.
+        # Clocks can stop or go back; this process's additions stay in order.
         self._latest = max(time.time_ns(), self._latest + 1)
         return f"{_ADDED}{self._latest:016x}_{secrets.token_hex(4)}"
 
 
 def before(turns: Sequence[Turn], response_id: str) -> list[Turn]:
-    """Return a conversation's additions before a response."""
     return list(itertools.takewhile(lambda turn: turn.response["id"] != response_id, turns))
 
 
 async def _turns(records: Mapping[str, bytes]) -> list[Turn]:
-    """Return a conversation's additions, without deleted items."""
     return await read_records(records.values(), lambda: [*_left(records)])
 
 
@@ -268,7 +259,7 @@ def _without(turn: Turn, deleted: set[str]) -> Turn:
 
 
 def check_id(item: Item, param: str) -> None:
-    """Raise `InvalidRequest` for an id without the item type's prefix."""
+    """Raise `InvalidRequest` for an id with a wrong prefix."""
     type_ = ITEM_TYPES.get(item["type"])
     if (item_id := item.get("id")) and type_ and type_.role != "output" and not item_id.startswith(type_.prefix):
         message = f"Invalid '{param}': '{item_id}'. Expected an ID that begins with '{type_.prefix}'."

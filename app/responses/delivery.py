@@ -1,4 +1,4 @@
-"""Delivers a response's events: as server-sent events, WebSocket frames, a log, or not at all."""
+"""Delivery of a response's events: SSE, WebSocket frames, a log, or none."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from app.core.stream.event_batch import DeltaEvents, EventBatch
 
 class EventWriter(Protocol):
     """
-    Sends a response's events, with backpressure in asyncio's terms.
+    Sends events, with backpressure in asyncio's terms.
 
-    `send` never waits. After it, a `paused` writer must be awaited with `drain`; meanwhile the backend is not read.
+    `send` never waits. While the writer is `paused`, callers await `drain` and the backend is not read.
     """
 
     @property
@@ -22,7 +22,7 @@ class EventWriter(Protocol):
         ...
 
     def send(self, events: EventBatch) -> EventWriter:
-        """Send events; return the writer for the next ones, usually this one."""
+        """Send events; return the next writer, usually itself."""
         ...
 
     async def drain(self) -> None:
@@ -31,7 +31,7 @@ class EventWriter(Protocol):
 
 
 class NoDelivery:
-    """Drops the events, if only the end of a response matters."""
+    """Drops events when only the response's end matters."""
 
     paused = False
 
@@ -42,20 +42,19 @@ class NoDelivery:
         """Return immediately."""
 
 
-_MOST_UNSENT = 1024 * 1024  # characters of delta events
-_FRAME = 200  # characters in a delta event besides its text
+_MOST_UNSENT = 1024 * 1024  # characters of deltas
+_FRAME = 200  # characters per delta event, without its text
 
 
 def _weight(run: DeltaEvents) -> int:
-    """Estimate the characters of encoded delta events."""
     return sum(map(len, run[2])) + _FRAME * len(run[2])
 
 
 class Outbox:
     """
-    A buffer of events between a run and the task that sends them; unsent events are one batch.
+    A buffer between a run and the sending task; unsent events are combined.
 
-    It is paused while it contains more than `_MOST_UNSENT` characters of deltas.
+    More than `_MOST_UNSENT` characters of deltas pause it.
     """
 
     def __init__(self) -> None:
@@ -81,20 +80,17 @@ class Outbox:
             await self._resumed.wait()
 
     def close(self) -> None:
-        """Wake the waiting task: no more events follow."""
         self._arrived.set()
 
     def __bool__(self) -> bool:
         return bool(self._batches)
 
     async def wait(self) -> None:
-        """Wait for events or `close`."""
         if not self._batches:
             await self._arrived.wait()
             self._arrived.clear()
 
     def pop(self) -> EventBatch:
-        """Return the next batch."""
         events = self._batches.popleft()
         if not self._batches:
             self._size, self.paused = 0, False

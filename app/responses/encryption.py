@@ -1,12 +1,12 @@
 """
-Encrypts data stored by clients and readable only by this server: `encrypted_content` in reasoning and compactions.
+Encryption of client-held data: `encrypted_content` in reasoning and compactions.
 
     cipher = ContentCipher(["a secret"])
     encrypted = cipher.encrypt("reasoning", owner, {"upstream": {"reasoning_content": "..."}})
     cipher.decrypt("reasoning", owner, encrypted)
 
-Encrypted content is bound to its kind and owner. It consists of `antiphon1.` and, in urlsafe base64, the key id, a
-nonce, and the AES-256-GCM ciphertext of compressed JSON.
+Content is bound to its kind and owner: `antiphon1.`, then in urlsafe base64 the key id, a nonce, and the AES-256-GCM
+ciphertext of compressed JSON.
 """
 
 from __future__ import annotations
@@ -41,20 +41,19 @@ ContentKind: TypeAlias = Literal["reasoning", "compaction"]
 
 _ID, _NONCE, _KEY, _TAG = 4, 12, 32, 16  # bytes
 
-# Marks an item with a thinking block's signature as its encrypted content. Invalid ones are dropped, because agents
-# resend them with every turn.
+# Marks items from a thinking block's signature. Agents resend these every turn, so invalid ones are dropped.
 FROM_SIGNATURE = "antiphon:from_signature"
 
-# Maximum decompressed size of a request's encrypted content, in bytes: far beyond any model's context.
+# Maximum decompressed bytes per request: far beyond any model's context.
 MAX_CONTENT = 32 * 1024 * 1024
 
 
 class ForeignKeyError(ValueError):
-    """The content was encrypted by another server, or with an unknown key."""
+    """The key is unknown, or another server's."""
 
 
 class TamperedError(ValueError):
-    """The content was changed after encryption, or belongs to another kind or owner."""
+    """The content was changed, or belongs to another kind or owner."""
 
 
 class ContentTooLargeError(ValueError):
@@ -62,13 +61,13 @@ class ContentTooLargeError(ValueError):
 
 
 class ContentBudget:
-    """Counts the decompressed bytes of a request's encrypted content."""
+    """Limits a request's decompressed content."""
 
     def __init__(self, limit: int = MAX_CONTENT) -> None:
         self._left = limit
 
     def take(self, size: int) -> None:
-        """Count bytes before their decompression; raises `ContentTooLargeError` beyond the limit."""
+        """Raise `ContentTooLargeError` beyond the limit."""
         self._left -= size
         if self._left < 0:
             raise ContentTooLargeError
@@ -76,22 +75,21 @@ class ContentBudget:
 
 class ContentCipher:
     """
-    Encrypts with the first secret key and decrypts with any of them, for key rotation.
+    Encrypts with the first secret key and decrypts with any, for key rotation.
 
-    A secret key is any string. The default is a random key: its content cannot be decrypted after a restart.
+    Secret keys are any strings. Content of the default, a random key, is unreadable after a restart.
     """
 
     def __init__(self, secret_keys: Sequence[str] = ()) -> None:
-        self._warn = not secret_keys  # at the first encryption with a random key
+        self._warn = not secret_keys  # once, with a random key
         self._secrets = secret_keys or [secrets.token_urlsafe(32)]
 
     @cached_property
     def _ciphers(self) -> dict[bytes, AESGCM]:
-        """The ciphers by key id, the first key first. `cryptography` is imported here: it needs 8 MB."""
+        """Ciphers by key id, the first key first. `cryptography` is imported here: it needs 8 MB."""
         return dict(map(_derived, self._secrets))
 
     def encrypt(self, kind: ContentKind, owner: str, content: JSONMapping) -> str:
-        """Encrypt JSON content for `owner`."""
         if self._warn:
             self._warn = False
             logger.warning(
@@ -104,12 +102,7 @@ class ContentCipher:
         return CONTENT_MARK + _encoded(key_id + nonce + ciphertext)
 
     def decrypt(self, kind: ContentKind, owner: str, encrypted: str, budget: ContentBudget | None = None) -> JSONObject:
-        """
-        Return the decrypted content.
-
-        Raises `ForeignKeyError` for an unknown key, `TamperedError` for changed content, and `ContentTooLargeError`
-        beyond the `budget`.
-        """
+        """Raises `ForeignKeyError`, `TamperedError`, and `ContentTooLargeError` beyond the `budget`."""
         if not encrypted.startswith(CONTENT_MARK):
             raise ForeignKeyError
         data = _decoded(encrypted.removeprefix(CONTENT_MARK))
@@ -132,7 +125,6 @@ class ContentCipher:
 
 
 def _derived(secret: str) -> tuple[bytes, AESGCM]:
-    """Derive a secret key's id and cipher."""
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -172,15 +164,15 @@ def decrypt_items(
     field: str = "input",
 ) -> tuple[list[Item], dict[str, Upstream]]:
     """
-    Decrypt the `encrypted_content` of input items from the request field `field`.
+    Decrypt the input items' `encrypted_content`; `field` is the request field.
 
-    Returns the items, with ids for decrypted items, and the decrypted content by id for `to_chat`: the backend's fields
-    of reasoning and calls, and compaction summaries. Items with `known` ids are skipped. Raises `InvalidRequest` with
-    the field's name, also if the total exceeds `MAX_CONTENT`.
+    Returns the items, and the content by item id for `to_chat`: backend fields of reasoning and calls, and summaries.
+    Items without an id get an id; `known` items are skipped. Raises `InvalidRequest` with the field's name, also beyond
+    `MAX_CONTENT`.
 
-    Content from another server or with a lost key is not rejected: agents resend it with every turn, and could never
-    continue. Such reasoning is dropped with a warning, and such a compaction becomes a note. Content in an item marked
-    `FROM_SIGNATURE` is also dropped if it was changed or belongs to another owner.
+    Agents resend content every turn, so rejecting another server's content, or a lost key's, would end their
+    conversation: such reasoning is dropped with a warning, such a compaction becomes a note. Items marked
+    `FROM_SIGNATURE` also lose changed content and another owner's.
     """
     decrypted: list[Item] = []
     upstream: dict[str, Upstream] = {}
@@ -239,8 +231,6 @@ def _decrypted(
 
 
 class _InvalidContent(InvalidRequest):
-    """An item's encrypted content was changed, or belongs to another owner."""
-
     code = "invalid_encrypted_content"
 
     def __init__(self, param: str) -> None:

@@ -33,29 +33,28 @@ _SCANNED_AT_ONCE = 1000
 HOSTED_LEFT_OUT = "The functions of hosted tools, which are listed when the model is queried, are not shown here."
 
 
-MCP_LISTINGS = 4  # concurrent listings, each of which can start a program
-MAX_SEARCHED = 1000  # entries searched per page
+MCP_LISTINGS = 4  # concurrent; each can start a program
+MAX_SEARCHED = 1000  # entries per page
 _FACET_VALUES = 50
-_SEARCHED_TOGETHER = 100  # entries searched before other requests are served
+_SEARCHED_TOGETHER = 100  # entries between yields to other requests
 
 
 class ResponseFilter(NamedTuple):
-    """Filters for listed responses; None accepts anything. Names are globs."""
+    """Filters for listed responses; None accepts anything, names are globs."""
 
     status: str | None = None
     model: str | None = None
     tool: str | None = None  # see `tools_used`
     backend: str | None = None
-    key: str | None = None  # name of the key that created it
+    key: str | None = None
     delivery: str | None = None
-    text: str | None = None  # at the start of the message or answer
-    conversation: str | None = None  # conversation id
+    text: str | None = None  # in the beginning of the message or answer
+    conversation: str | None = None
     after: int | None = None  # Unix time
     before: int | None = None
     metadata: tuple[tuple[str, str], ...] = ()  # required names and values
 
     def accepts(self, entry: JSONMapping) -> bool:
-        """Return whether a list entry matches every filter."""
         conversation = (entry.get("conversation") or {}).get("id")
         metadata = entry.get("metadata") or {}
         return (
@@ -72,7 +71,7 @@ class ResponseFilter(NamedTuple):
         )
 
 
-# Facets by name; each function returns a list entry's values.
+# Facet name to a function that returns an entry's values.
 FACETS: Mapping[str, Callable[[JSONMapping], Iterable[object]]] = {
     "status": lambda entry: (entry.get("status"),),
     "model": lambda entry: (entry.get("model"),),
@@ -88,8 +87,6 @@ def _text_of(entry: JSONMapping) -> str:
 
 
 class Inspection:
-    """Read access to all callers' responses, each visible only to its owner."""
-
     def __init__(self, responses: Responses) -> None:
         self._responses = responses
         self._labels = ChainLabels(responses.store, responses.quota)
@@ -101,8 +98,8 @@ class Inspection:
         """
         Return a page of a caller's responses, newest first; raises `InvalidRequest` for an unknown `after`.
 
-        A filter searches at most `MAX_SEARCHED` entries per page. The page can then be incomplete or empty, and
-        `last_id` is the last entry searched.
+        A filter searches at most `MAX_SEARCHED` entries per page. The page can be incomplete or empty; `last_id` is the
+        last entry searched.
         """
         data: list[JSONObject] = []
         last, searched = after, 0
@@ -127,10 +124,10 @@ class Inspection:
 
     async def facets(self, caller: Caller, matches: ResponseFilter | None = None) -> dict[str, object]:
         """
-        Count the values per facet among a caller's newest `MAX_SEARCHED` responses, most frequent first.
+        Count the facet values of a caller's newest `MAX_SEARCHED` responses, most frequent first.
 
-        A facet's counts ignore the filter on the facet itself, so that its other values can be chosen. `searched` is
-        the number of responses; `complete` tells whether older responses exist.
+        A facet's counts ignore its own filter, to show alternatives. `searched` is the number of responses; without
+        `complete`, older responses exist.
         """
         matches = matches or ResponseFilter()
         changes: dict[str, JSONObject] = {name: {name: None} for name in FACETS}
@@ -162,10 +159,10 @@ class Inspection:
         metadata: tuple[tuple[str, str], ...] = (),
     ) -> dict[str, object]:
         """
-        Return a page of the chains of a caller's newest responses: pinned chains, then the most recently continued.
+        Return a page of a caller's chains: pinned first, then the most recently continued.
 
-        `text` selects chains with a matching name or message, pinned or not; `metadata` selects chains with a matching
-        response. Raises `InvalidRequest` for an unknown `after`, the id of a chain's newest response.
+        `text` must occur in the name or a message, `metadata` in a response. Raises `InvalidRequest` for an unknown
+        `after`, the id of a chain's newest response.
         """
         chains = await self._chains(caller, metadata)
         wanted = " ".join(text.casefold().split())
@@ -178,13 +175,13 @@ class Inspection:
         return _page(found[:limit], len(found) > limit)
 
     async def label_chain(self, response_id: str, changes: Mapping[str, object], caller: Caller) -> dict[str, object]:
-        """Change `name`, `pinned` or both for a response's chain. Raises `NotFound`, `StorageFull`."""
+        """Change `name`, `pinned` or both. Raises `NotFound`, `StorageFull`."""
         await self._responses.stored.retrieve(response_id, caller)
         label = await self._labels.update(caller.owner, response_id, changes, caller.access)
         return {"object": "antiphon.chain", "id": response_id, "name": label["name"], "pinned": label["pinned"]}
 
     async def _chains(self, caller: Caller, metadata: tuple[tuple[str, str], ...]) -> list[JSONObject]:
-        """Return the chains of a caller's newest responses, with the beginnings of messages as `texts`."""
+        """Group a caller's newest responses into chains; `texts` has their names and the beginnings of messages."""
         labels = await self._labels.all(caller.owner)
         chains: dict[str | None, JSONObject] = {}
         wanted: set[str | None] = set()
@@ -203,7 +200,7 @@ class Inspection:
                 new = {"object": "antiphon.chain", **newest, **times, **shown}
                 chain = chains.setdefault(chain_key(after), new)
                 chain["created_at"] = min(chain["created_at"], entry["created_at"])
-                chain["title"] = entry["preview"] or chain["title"]  # finally from the first message
+                chain["title"] = entry["preview"] or chain["title"]
                 chain["responses"] += 1
                 chain["texts"] += f"{entry['preview'].casefold()}\n"
                 if matches.accepts(entry):
@@ -225,7 +222,7 @@ class Inspection:
 
     async def _unstored(self, request: CreateResponse, caller: Caller) -> tuple[CreateResponse, RequestContext]:
         """
-        Return a request with its prompt and conversation; works with a read-only store.
+        Return a request with its prompt and conversation, as if unstored.
 
         Raises the errors of creating the response, also for hosted tools.
         """
@@ -239,12 +236,11 @@ class Inspection:
         """
         Return the responses up to a stored response, oldest first; raises `NotFound`.
 
-        Each has its own turn's input items, the request's additional parameters (`request`), and its times and cost
-        (`measures`). `earlier` contains preceding conversation items, and `forks` the list entries of responses on
-        other paths from any of these responses.
+        Each has its own turn's input, additional parameters (`request`), times and cost (`measures`). `earlier` has the
+        conversation's preceding items, `forks` the list entries of responses on other paths.
         """
         stored = self._responses.stored
-        current = await stored.retrieve(response_id, caller)  # also ends the run of a dead worker
+        current = await stored.retrieve(response_id, caller)  # also ends a dead worker's run
         turns = await stored.turns(response_id, caller)
         data = [
             {"response": turn.response, "input": turn.input, "request": turn.request, "measures": turn.measures}
@@ -262,9 +258,9 @@ class Inspection:
 
     async def mcp_tools(self, label: str, caller: Caller) -> dict[str, object]:
         """
-        List the tools of an MCP server declared by the operator, like a response of the caller.
+        List the tools of an operator's MCP server, like a response of the caller.
 
-        Raises `InvalidRequest` for an unknown server, and `PermissionDenied` if the caller's key cannot use it.
+        Raises `InvalidRequest` for an unknown server, and `PermissionDenied`.
         """
         tool = {"type": "mcp", "server_label": label}
         declaration = Declaration(
@@ -289,7 +285,7 @@ class Inspection:
         return {"object": "antiphon.mcp_server", "server_label": label, "tools": tools, "error": listing.error}
 
     async def translation(self, response_id: str, caller: Caller) -> dict[str, object]:
-        """Translate a stored response's request again, as for the backend; raises `NotFound`."""
+        """Translate a stored response's request again; raises `NotFound`."""
         turn, context = await self._responses.stored_context(response_id, caller)
         translation = await self._translate(request_of(turn), context, caller)
         if turn.warnings is None:
@@ -298,7 +294,7 @@ class Inspection:
         return {**translation, "warnings": [*turn.warnings, *hosted]}
 
     async def preview(self, request: CreateResponse, caller: Caller) -> dict[str, object]:
-        """Return the request that the backend would receive; raises the errors of creating the response."""
+        """Return the backend's request; raises the errors of creating the response."""
         request, context = await self._unstored(request, caller)
         return await self._translate(request, context, caller)
 
@@ -313,19 +309,18 @@ class Inspection:
         return {"object": "antiphon.translation", **sent._asdict(), "warnings": list(dict.fromkeys(warnings))}
 
     def _without_hosted_tools(self, request: CreateResponse) -> tuple[CreateResponse, list[str]]:
-        """Remove hosted tools, which only their servers can list; add a warning if there were any."""
         types = {name for tool in self._responses.tools.values() for name in tool.types}
         own = [tool for tool in request.tools if tool["type"] not in types]
         if len(own) == len(request.tools):
             return request, []
         changes: JSONObject = {"tools": own}
         if request.tool_choice not in ("auto", "none"):
-            changes["tool_choice"] = "auto"  # the original could name a removed tool
+            changes["tool_choice"] = "auto"  # it can name a removed tool
         return request.model_copy(update=changes), [HOSTED_LEFT_OUT]
 
 
 class _Listing:
-    """The report of a session that lists functions: records only errors."""
+    """Session report that only records the listing's error."""
 
     def __init__(self) -> None:
         self.functions: list[HostedFunction] = []
@@ -342,7 +337,6 @@ class _Listing:
         """Ignore private data."""
 
     def close(self, status: OutcomeStatus = "completed", **fields: object) -> None:
-        """Record the error of an unreachable server."""
         if status == "failed":
             self.error = str(fields.get("error") or "The tools could not be listed.")
 
@@ -359,21 +353,19 @@ class _Listing:
         """Ignore warnings: the list shows the available tools."""
 
     async def check_limits(self) -> None:
-        """Return: the request was admitted."""
+        """Allow the call: the request was admitted."""
 
     def charge_request(self, model: str, backend: str, usage: Usage) -> None:
-        """Ignore charges: listing tools sends no backend request."""
+        """Ignore charges: listings query no backend."""
 
 
 def _page(data: list[JSONObject], more: bool, last: str | None = None) -> dict[str, object]:
-    """Return a list page; `last` is the id to continue from, by default the last entry's."""
     ids = [entry["id"] for entry in data]
     last_id = last or (ids[-1] if ids else None)
     return {"object": "list", "data": data, "first_id": ids[0] if ids else None, "last_id": last_id, "has_more": more}
 
 
 def offered_tools(tools: Mapping[str, HostedTool], caller: Caller) -> list[dict[str, object]]:
-    """Return declarations of the caller's permitted hosted tools, without secrets."""
     return [
         dict(declaration)
         for name, tool in tools.items()
@@ -384,13 +376,13 @@ def offered_tools(tools: Mapping[str, HostedTool], caller: Caller) -> list[dict[
 
 
 def offers_file_search(tools: Mapping[str, HostedTool], caller: Caller) -> bool:
-    """Return whether a caller can use file search; each declaration contains its own vector store ids."""
+    """Return whether a caller can use file search; its declarations name the caller's own vector stores."""
     types = (("file_search", name) for name, tool in tools.items() if "file_search" in tool.types)
     return any(caller.access.allows_tool(*rights) for rights in types)
 
 
 def offered_prompts(prompts: PromptLibrary) -> list[dict[str, object]]:
-    """Return the prompt templates by id, with versions from old to new, without texts."""
+    """Return the prompt templates, versions oldest first, without texts."""
     return [
         {
             "id": versions[0].id,
@@ -410,5 +402,4 @@ def offered_prompts(prompts: PromptLibrary) -> list[dict[str, object]]:
 
 
 def _rights(name: str, tool: DeclaringTool, declaration: Mapping[str, object]) -> Sequence[str]:
-    """Return the rights for a declaration of the table's tool."""
     return tool.rights(declaration) if isinstance(tool, ToolWithRights) else (str(declaration["type"]), name)

@@ -1,5 +1,3 @@
-"""The preparation of a response from the general options and its request."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -39,7 +37,7 @@ from app.tools import NAMED_TYPES, Declaration, HostedTool, ToolLimits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationOptions:
-    """Options for all responses: see the settings with these names."""
+    """The settings with these names."""
 
     prompts: PromptLibrary = field(default_factory=PromptLibrary)
     compaction_prompt: str = ""
@@ -49,13 +47,13 @@ class GenerationOptions:
     default_model: str | None = None
     max_input_tokens: int = 0
     max_output_seconds: float = 0
-    history_cache: int = HISTORY_CACHE  # read only at the start
-    max_stored_bytes: int = 0  # read only at the start
+    history_cache: int = HISTORY_CACHE  # read at the start only
+    max_stored_bytes: int = 0  # read at the start only
     tool_limits: ToolLimits = field(default_factory=ToolLimits)
 
     def with_prompt(self, request: CreateResponse) -> CreateResponse:
         """
-        Put the prompt template's instructions before the request's own.
+        Insert the prompt template's instructions.
 
         Raises `NotFound` for an unknown template, and `InvalidRequest` for wrong variables.
         """
@@ -73,11 +71,7 @@ class GenerationOptions:
         )
 
     def model(self, request: CreateResponse, context: RequestContext, caller: Caller) -> str:
-        """
-        Return the request's model.
-
-        Raises `InvalidRequest` without a model, and `PermissionDenied` if the caller's key cannot use it.
-        """
+        """Return the request's model; raises `InvalidRequest` without a model, and `PermissionDenied`."""
         model = request.model or context.model or self.default_model
         if not model:
             raise missing_parameter("model")
@@ -86,20 +80,19 @@ class GenerationOptions:
         return model
 
     def check_size(self, body: Mapping[str, object]) -> None:
-        """Raise `InvalidRequest` if an encoded request's prompt exceeds this server's limit."""
+        """Raise `InvalidRequest` for a prompt beyond the limit."""
         if not self.max_input_tokens or (tokens := estimate_prompt(body)) <= self.max_input_tokens:
             return
         message = f"The input has about {tokens} tokens, which exceeds the limit of {self.max_input_tokens}."
         raise InvalidRequest(message, param="input", code="context_length_exceeded")
 
     def deadline(self) -> Deadline | None:
-        """Return the next answer's deadline, or None."""
         return Deadline(self.max_output_seconds) if self.max_output_seconds else None
 
 
 @frozen
 class Preparation:
-    """A prepared response. `layers`: the store, with the memory of the caller's connection, if any."""
+    """A prepared response; `layers` adds a connection's memory to the store."""
 
     request: CreateResponse
     caller: Caller
@@ -117,7 +110,6 @@ class Preparation:
         return self.caller.dialect.reasoning(setting if setting != "auto" else "summary" if summary else "content")
 
     def builder(self, response: Response | None = None) -> EventBuilder:
-        """Return the builder for the events of the response or a copy."""
         request, caller = self.request, self.caller
 
         def make_id(prefix: str) -> str:
@@ -135,7 +127,6 @@ class Preparation:
         return builder
 
     def reader(self) -> Callable[..., DeltaReader]:
-        """Return the reader class for a single answer, or for a summary if the request is a compaction."""
         if not self.context.compacts:
             return DeltaReader
         request, caller = self.request, self.caller
@@ -149,11 +140,9 @@ class Preparation:
         self, tools: Mapping[str, HostedTool], review: InputReview | None = None, *, generate: bool
     ) -> LoopOptions | None:
         """
-        Return the tool loop's options; `review` reviews tool results.
+        Return the tool loop's options; None for a single answer, or without a generation.
 
-        None for a response with a single answer, or without an answer (`generate` is False).
-
-        Raises as `declared_tools`, also without a generation.
+        Raises as `declared_tools`, also without a generation. `review` reviews tool results.
         """
         request, context = self.request, self.context
         declared = declared_tools(tools, request, self.caller, context, self.response["id"])
@@ -186,9 +175,9 @@ class Preparation:
 
     async def decide(self) -> None:
         """
-        Store the request's denials, so that the denied calls cannot be approved later.
+        Store the request's denials, so that the calls cannot be approved later.
 
-        Raises `InvalidRequest` for an answer that contradicts an earlier one, and `StoreUnavailable`.
+        Raises `InvalidRequest` for contradictory answers, and `StoreUnavailable`.
         """
         decisions, approvals = self.context.decisions, self._approvals()
         for call in decisions.approved:
@@ -202,7 +191,6 @@ class Preparation:
         return Approvals(self.layers.store, self.caller.owner)
 
     def _compaction(self) -> CompactionOptions | None:
-        """Return the compaction options; None if the request does not configure compaction."""
         if self.context.compacts or not (management := self.request.context_management):
             return None
         threshold = min(entry.compact_threshold or self.options.compact_threshold for entry in management)
@@ -217,9 +205,9 @@ def declared_tools(
     response_id: str = "",
 ) -> list[DeclaredTool]:
     """
-    Return the request's hosted tool declarations, with sessions not yet open.
+    Return the request's hosted tool declarations, with unopened sessions.
 
-    Raises `InvalidRequest` for an invalid declaration, and `PermissionDenied` if the caller's key cannot use it.
+    Raises `InvalidRequest` and `PermissionDenied`.
     """
     if context.compacts or not request.tools:
         return []

@@ -1,7 +1,7 @@
 """
-A response's model requests: one, or with hosted tools one per round.
+A response's model requests: a single request, or a request per round of hosted tools.
 
-A request with a prompt that is too long is repeated with a shorter conversation: see `ModelQuery.shorten`.
+A prompt that is too long is shortened and sent again: see `ModelQuery.shorten`.
 """
 
 from __future__ import annotations
@@ -33,20 +33,17 @@ from app.responses.generate import ImageDescriptions, ModelQuery
 
 logger = logging.getLogger(__name__)
 
-# The used share of the available context, because sizes are estimated; summaries are longer than most answers.
+# The used share of the context, because sizes are estimated; summaries are longer than most answers.
 MARGIN = 0.9
 SUMMARY_MARGIN = 0.7
 
 
 def _conversation(request: CreateResponse, context: RequestContext) -> str:
-    """Return a request's conversation key."""
     beginning = request.instructions, request.tools, context.items
     return request.prompt_cache_key or conversation_key(*beginning) or context.key
 
 
 class Questions:
-    """Creates a response's model requests from its request and conversation."""
-
     def __init__(
         self,
         request: CreateResponse,
@@ -58,7 +55,7 @@ class Questions:
         strict: bool = False,
     ) -> None:
         """`owner_key` is the caller's own API key, for backends that receive it; for `strict` see `to_chat`."""
-        self.images: ImageDescriptions | None = None  # describes images for text-only models
+        self.images: ImageDescriptions | None = None
         self._context = context
         self._items: Sequence[Item] = context.items
         self._conversation = partial(_conversation, request, context)
@@ -72,16 +69,15 @@ class Questions:
         self._key = owner_key
         self._model = model
         self._strict = strict
-        self.attempts = Attempts()  # in all rounds
+        self.attempts = Attempts()  # of all rounds
 
     def first_question(self) -> tuple[Question, EncodedQuestion]:
-        """Return the first model request, and its API request."""
         question = self._asked(self._request)
         question.encoded = self._backend.encode(question)
         return question, question.encoded
 
     def first(self, builder: EventBuilder, read: Callable[..., DeltaReader]) -> ModelQuery:
-        """Return the only query in a response without hosted tools; `read` is its reader class."""
+        """Return the only query of a response without hosted tools."""
         return self._query(self._asked(self._request), builder, read=read)
 
     def in_round(
@@ -95,9 +91,9 @@ class Questions:
         limits: CallLimits,
     ) -> ModelQuery:
         """
-        Return a round's query: the request with `changes`, the conversation, and the `output` so far.
+        Return a round's query: the request with `changes`, the conversation and the `output` so far.
 
-        `upstream` contains the backend's fields for output items; `limits` are the calls' limits.
+        `upstream` contains the backend's fields for output items; `limits` restrict the calls.
         """
         request = self._request.model_copy(update=dict(changes))
         items = self._items_with(output)
@@ -105,7 +101,7 @@ class Questions:
         return self._query(question, builder, limits)
 
     def compactable_tokens(self, body: JSONMapping, output: Sequence[Item], upstream: Mapping[str, Upstream]) -> int:
-        """Return the estimated tokens in this body that a compaction would summarize."""
+        """Estimate the tokens in `body` that a compaction would summarize."""
         request, _ = compaction.summary_request(self._request, (), "")
         items = minimum_after_compaction([*self._items, *output])
         remaining = estimate_prompt(self._backend.encode(self._asked(request, items, upstream)).body) if items else 0
@@ -118,14 +114,12 @@ class Questions:
         output: Sequence[Item],
         upstream: Mapping[str, Upstream],
     ) -> ModelQuery:
-        """Return the query for a summary of the conversation and output."""
         items = self._items_with(output)
         request, items = compaction.summary_request(self._request, items, self._compaction_prompt)
-        request = request.model_copy(update={"max_output_tokens": None})  # the limit is for the answer
+        request = request.model_copy(update={"max_output_tokens": None})  # limits only the answer
         return self._query(self._asked(request, items, upstream), builder, read=read, margin=SUMMARY_MARGIN)
 
     def _items_with(self, output: Sequence[Item]) -> Sequence[Item]:
-        """Return the conversation and output, without items replaced by a compaction in it."""
         if not output:
             return self._items
         items = [*self._items, *output]
@@ -138,7 +132,6 @@ class Questions:
         upstream: Mapping[str, Upstream] | None = None,
         **fields: Any,
     ) -> Question:
-        """Return a model request with these items, by default the conversation; `fields` are its fields."""
         context = self._context
         return Question(
             request,
@@ -163,9 +156,7 @@ class Questions:
         read: Callable[..., DeltaReader] = DeltaReader,
         margin: float | None = None,
     ) -> ModelQuery:
-        """
-        Return a model request's query. With a `margin`, a too long prompt is shortened and repeated: see `ModelQuery`.
-        """
+        """With a `margin`, a prompt that is too long is shortened and sent again."""
         request = self._request
         encoded = question.encoded = self._backend.encode(question)
         options = self._backend.profile(self._model).response

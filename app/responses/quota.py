@@ -1,5 +1,3 @@
-"""Storage quotas: limits on an owner's bytes for responses and conversations."""
-
 from __future__ import annotations
 
 import asyncio
@@ -13,14 +11,12 @@ from app.errors import TooManyRequests
 from app.observability.lifecycle import Observer, ResponseLifecycle
 from app.stores import Change, MeasuringStore, Store, owner_of
 
-FRESH = 10.0  # seconds until an owner's bytes are measured again
-RETRY_AFTER = 60.0  # seconds; only a deletion or an expired conversation frees space
-_OWNERS = 10_000  # measurements in memory
+FRESH = 10.0  # seconds between measurements
+RETRY_AFTER = 60.0  # seconds; only a deletion or expiry frees space
+_OWNERS = 10_000  # in memory
 
 
 class StorageFull(TooManyRequests):
-    """A request would exceed its owner's storage quota."""
-
     code = "insufficient_quota"
 
     def __init__(self, stored: int, limit: int) -> None:
@@ -32,27 +28,24 @@ class StorageFull(TooManyRequests):
         )
 
     def headers(self) -> dict[str, str]:
-        """The HTTP headers; `x-should-retry` stops automatic retries by OpenAI's clients."""
+        """Add `x-should-retry`, which stops automatic retries by OpenAI's clients."""
         return {**super().headers(), "x-should-retry": "false"}
 
 
 @dataclass(slots=True, eq=False)
 class _Usage:
-    """One owner's stored bytes, as known to this process."""
-
-    stored: int = 0  # at the last measurement, and by this process since
-    reserved: int = 0  # by responses in progress
+    stored: int = 0  # measured, plus this process's later changes
+    reserved: int = 0
     measured_at: float = -FRESH
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held during a measurement
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class StorageQuota:
     """
-    Checks requests against their owner's quota; a limit of 0 disables it, without measurements.
+    Checks requests against their owner's storage quota; 0 disables it.
 
-    The store measures an owner's bytes: deletions, expiry and other processes count. A measurement is reused for
-    `FRESH` seconds, except to reject a request. Output of responses in progress, and requests admitted by other
-    processes meanwhile, can exceed the quota.
+    The store measures an owner's bytes, so other processes' changes count. A measurement is reused for `FRESH` seconds,
+    except to reject a request. Responses in progress, and other processes' requests meanwhile, can exceed the quota.
     """
 
     def __init__(
@@ -62,7 +55,7 @@ class StorageQuota:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`limit` is for keys without a limit. A store that cannot be measured is not limited."""
+        """`limit` applies to keys without a limit, and only if the store can be measured."""
         self.limit = limit
         self._store = store
         self._measuring = store if isinstance(store, MeasuringStore) else None
@@ -70,13 +63,13 @@ class StorageQuota:
         self._owners: dict[str, _Usage] = {}
 
     async def apply(self, access: KeyAccess, *changes: Change) -> bool:
-        """Change the store like `Store.apply`; raises `StorageFull`."""
+        """Apply changes like `Store.apply`; raises `StorageFull`."""
         size = sum(len(record) for change in changes for record in change.put.values())
         with await self.reserve(access, owner_of(changes[0].bucket), size) or nullcontext():
             return await self._store.apply(*changes)
 
     async def reserve(self, access: KeyAccess, owner: str, size: int) -> Reservation | None:
-        """Reserve `size` more bytes for an owner; None without a limit. Raises `StorageFull`."""
+        """Reserve `size` bytes for an owner; None without a limit. Raises `StorageFull`."""
         limit = self.limit if access.max_stored_bytes is None else access.max_stored_bytes
         if not limit or not self._measuring:
             return None
@@ -94,7 +87,7 @@ class StorageQuota:
 
 
 class Reservation(Observer):
-    """Reserves a request's bytes within this context, or as an observer while its response runs."""
+    """Reserves bytes within its context or, as an observer, while a response runs."""
 
     def __init__(self, usage: _Usage, size: int) -> None:
         self._usage = usage
@@ -104,7 +97,7 @@ class Reservation(Observer):
         self._usage.reserved += self._size
 
     def __exit__(self, *_: object) -> None:
-        """Count the bytes as stored until the next measurement, even if they were not."""
+        """Count the bytes as stored until the next measurement."""
         self._usage.reserved -= self._size
         self._usage.stored += self._size
 
@@ -112,5 +105,4 @@ class Reservation(Observer):
         self.__enter__()
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
-        """Count the bytes as stored."""
         self.__exit__()

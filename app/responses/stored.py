@@ -1,5 +1,3 @@
-"""Retrieve, follow, delete, cancel and store responses, and list their input items."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -25,19 +23,17 @@ from app.stores.layered import LayeredStore
 
 
 class StoredResponses:
-    """All callers' stored responses, each visible only to its owner. Unknown ids raise `NotFound`."""
+    """Stored responses, each visible only to its owner. Unknown ids raise `NotFound`."""
 
     def __init__(self, store: Store, loader: ContextLoader, background: Background | None) -> None:
-        """Background responses need `background`."""
         self._store = store
         self._loader = loader
         self._background = background
 
     async def launch(self, request: CreateResponse, run: Run) -> Response:
-        """Start a `background: true` run as a task; return the queued response."""
         assert self._background
         if _completion_window(request) != "soonest":
-            LOW_PRIORITY.set(True)  # in the task's initial context
+            LOW_PRIORITY.set(True)
         return await self._background.launch(run)
 
     async def retrieve(self, response_id: str, caller: Caller) -> Response:
@@ -45,9 +41,7 @@ class StoredResponses:
 
     async def follow(self, response_id: str, caller: Caller, after: int = -1) -> EventSubscription:
         """
-        Return a background response's events after a sequence number, running or ended.
-
-        Raises `InvalidRequest` if its events are not stored.
+        Return a background response's events after a sequence number; raises `InvalidRequest` without stored events.
         """
         response = (await self._load(response_id, caller)).response
         if self._background is None or not response["background"]:
@@ -60,37 +54,32 @@ class StoredResponses:
         return subscription
 
     async def input_items(self, response_id: str, caller: Caller) -> list[Item]:
-        """Return the input items of a stored response's own turn, oldest first."""
         return (await self._load_shown(response_id, caller)).input
 
     async def turns(self, response_id: str, caller: Caller) -> list[Turn]:
-        """Return the turns up to a response, oldest first; raises `NotFound` also for a missing earlier turn."""
+        """Return the turns up to a response, oldest first; raises `NotFound`, also for a missing earlier turn."""
         path, _ = await self.path(response_id, caller)
         return [await load_images(self._store, caller.owner, turn) for turn in path]
 
     async def path(self, response_id: str, caller: Caller) -> tuple[list[Turn], RequestContext]:
-        """Return the turns up to a response, without images, and its request's conversation."""
+        """Return the turns up to a response, without images, and its request's context."""
         return await self._loader.stored(response_id, caller.owner, LayeredStore(None, self._store))
 
     async def delete(self, response_id: str, caller: Caller) -> None:
-        """Delete a stored response; its later responses can no longer be continued."""
+        """Delete a response; its later responses can no longer be continued."""
         bucket = bucket_of(caller.owner, response_id)
         deleted = bucket is not None and await self._store.apply(
             Change(bucket, {}, delete=[response_id], requires=response_id),
             Change(images_bucket(bucket), {}, delete=[response_id]),
         )
         self._loader.cache.remove_with(caller.owner, response_id)
-        if bucket and self._background:  # last, because cleanup after a dead worker checks for the response first
+        if bucket and self._background:  # last: cleanup after a dead worker first checks for the response
             await self._background.delete(RunKey(bucket, response_id))
         if not deleted:
             raise _not_found(response_id)
 
     async def cancel(self, response_id: str, caller: Caller) -> Response:
-        """
-        Cancel a background response and return it; an ended response is returned unchanged.
-
-        Raises `InvalidRequest` for a response not created in the background.
-        """
+        """Cancel a background response; an ended response is returned unchanged. Raises `InvalidRequest`."""
         response = await self.retrieve(response_id, caller)
         if not response["background"]:
             message = "Cannot cancel a synchronous response. Only one created with `background: true` can be cancelled."
@@ -115,7 +104,7 @@ class StoredResponses:
             raise InvalidRequest(message, param=param)
 
     def storage(self, preparation: Preparation, profile: Profile) -> Storage | None:
-        """Return the storage for a response from a backend with this profile; None if the response is not stored."""
+        """Return None for an unstored response."""
         request, caller, context = preparation.request, preparation.caller, preparation.context
         layers = preparation.layers
         if not request.store and layers.memory is None:
@@ -132,10 +121,9 @@ class StoredResponses:
         self, caller: Caller, layers: LayeredStore, turn: Turn, addition: Sequence[Change], *, again: bool
     ) -> None:
         """
-        Store a turn and its addition to a conversation, or keep the turn in its connection's memory.
+        Store a turn and its addition to a conversation, or keep it in the connection's memory.
 
-        Afterwards, other requests can continue from the turn. Deleted objects stay deleted: a turn that may already be
-        stored (`again`) is only replaced, and a deleted conversation is not extended.
+        Deleted objects stay deleted: with `again`, a turn is only replaced, and a deleted conversation is not extended.
         """
         response_id = turn.response["id"]
         bucket = bucket_of(caller.owner, response_id)
@@ -150,7 +138,6 @@ class StoredResponses:
             await layers.apply_in_memory(*changes)
 
     async def _load_shown(self, response_id: str, caller: Caller) -> Turn:
-        """Return a stored turn with its images."""
         return await load_images(self._store, caller.owner, await self._load(response_id, caller))
 
     async def _load(self, response_id: str, caller: Caller) -> Turn:
@@ -161,7 +148,7 @@ class StoredResponses:
         turn = await read_records([record], Turn.of, record)
         if turn.response["status"] in TERMINAL or self._background is None:
             return turn
-        # Not terminal: the response is running, has just ended, or its worker has died.
+        # The response is running, has just ended, or its worker has died.
         if not await self._background.ended(RunKey(bucket, response_id)):
             return turn
         record = await self._store.get(bucket, response_id)

@@ -101,7 +101,6 @@ class Background:
         return queued
 
     async def save(self, run: RunKey, turn: Turn, addition: Sequence[Change], /, *, again: bool) -> None:
-        """Store the turn of a run launched here; see `SaveTurn`."""
         if (work := self._workers.get(run)) is None:
             raise LeaseLost("this process has no worker for it")
         await work.save(turn, addition, again=again)
@@ -115,7 +114,7 @@ class Background:
         return state in ("ended", "absent")
 
     async def cancel(self, run: RunKey) -> None:
-        """Cancel any process's run; return after its end or `STOP_TIMEOUT`."""
+        """Cancel any process's run; wait up to `STOP_TIMEOUT` for its end."""
         if work := self._workers.get(run):
             work.stop()
         else:
@@ -125,7 +124,7 @@ class Background:
                 await self._end_of(run)
 
     async def delete(self, run: RunKey) -> None:
-        """Delete a run's events; abandon the run itself if it is active."""
+        """Delete a run's events; abandon an active run."""
         if work := self._workers.get(run):
             work.release()
         await self._log.delete(run)
@@ -165,7 +164,6 @@ class Background:
             await asyncio.wait(tasks, timeout=seconds)
 
     async def _renew_periodically(self) -> None:
-        """Renew leases and stop cancelled runs."""
         while self._workers:
             await asyncio.sleep(min(1, self._lease / 4, self._ttl / 4))
             with _logging_errors():
@@ -206,7 +204,7 @@ class Background:
         turn = await self._turn(run)
         events = [event async for event in self._events(run)]
         if not turn or (turn.response["status"] in TERMINAL and not events):
-            await self._log.delete(run)  # nothing to end
+            await self._log.delete(run)
             return
         builder = recovered_builder(turn.response, events)
         if turn.response["status"] in TERMINAL:

@@ -18,8 +18,6 @@ GONE = "The events of this response are no longer stored."
 
 
 class EventSubscription:
-    """A run's events after a sequence number, encoded as SSE."""
-
     def __init__(
         self,
         log: EventLog,
@@ -29,7 +27,7 @@ class EventSubscription:
         lease: float,
     ) -> None:
         """`ended` returns whether a run has ended, and ends a dead worker's run; `lease` is in seconds."""
-        self.last = after  # last sequence number so far
+        self.last = after
         self._log = log
         self._run = run
         self._ended = ended
@@ -40,7 +38,6 @@ class EventSubscription:
         return [{"type": "keepalive", "sequence_number": max(self.last, 0)}]
 
     async def batches(self) -> AsyncGenerator[bytes, None]:
-        """Yield stored events, then new ones, until the run ends."""
         ended = False
         try:
             while True:

@@ -1,8 +1,8 @@
 """
 Webhooks for finished background responses and batches, signed according to Standard Webhooks, like OpenAI's.
 
-An event is stored before the response's log ends, and until its delivery. Each attempt is claimed by one process and
-repeated if that process dies, so an event can be sent twice with the same `webhook-id`.
+Each event is stored before the response's log ends, until its delivery. A process claims each attempt; if it dies,
+another process repeats the attempt, with the same `webhook-id`.
 
 https://www.standardwebhooks.com
 """
@@ -54,7 +54,7 @@ class WebhookEndpoint:
 
 
 class _Delivery(NamedTuple):
-    """An event for one endpoint; `due` is Unix time."""
+    """`due` is Unix time."""
 
     event: JSONObject
     endpoint: str
@@ -63,7 +63,7 @@ class _Delivery(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The record's name. Each attempt changes it, so only one process can claim an attempt."""
+        """Each attempt changes the record's name, so that a single process can claim it."""
         return f"{self.event['id']}:{self.endpoint}:{self.attempts}:{self.due:.3f}"
 
     def record(self) -> bytes:
@@ -75,8 +75,6 @@ class _Delivery(NamedTuple):
 
 
 class Webhooks:
-    """Stores and delivers events."""
-
     def __init__(
         self,
         endpoints: Mapping[str, WebhookEndpoint],
@@ -104,7 +102,7 @@ class Webhooks:
         await self.announce_event(f"response.{response['status']}", response["id"], response.get("completed_at"))
 
     async def announce_event(self, event_type: str, object_id: str, created_at: int | None = None) -> None:
-        """Store a finished object's event; idempotent. Raises `StoreUnavailable`."""
+        """Store an event; idempotent. Raises `StoreUnavailable`."""
         digest = hashlib.sha256(f"webhook:{object_id}".encode()).hexdigest()
         event = {
             "id": f"evt_{digest[:32]}",
@@ -124,7 +122,6 @@ class Webhooks:
             self._wake.set()
 
     async def aclose(self) -> None:
-        """Stop after a few seconds for running attempts; undelivered events stay stored."""
         await end(self._task)
         if self._attempts:
             await asyncio.wait(self._attempts, timeout=_GRACE)
@@ -156,7 +153,7 @@ class Webhooks:
             elif delivery.due > now:
                 next_due = min(next_due, delivery.due)
             elif len(self._attempts) >= MAX_ATTEMPTS_AT_ONCE:
-                break  # a finished attempt wakes this task
+                break
             elif claimed := await self._moved(delivery, delivery.attempts + 1, now + CLAIM):
                 attempt = asyncio.create_task(self._attempt(claimed))
                 self._attempts.add(attempt)
@@ -176,7 +173,6 @@ class Webhooks:
         return moved if await self._store.apply(change) else None
 
     async def _attempt(self, delivery: _Delivery) -> None:
-        """Send an event once; then delete or reschedule it."""
         failure = await self._send(delivery)
         fields = {
             "webhook": delivery.endpoint,
@@ -196,7 +192,7 @@ class Webhooks:
             logger.warning("webhook failed", extra={**fields, "reason": failure, "retry_in": round(delay)})
 
     async def _send(self, delivery: _Delivery) -> str:
-        """Send an event; return the reason for a failure, or ""."""
+        """Return the reason for a failure, or ""."""
         import httpx
 
         endpoint = self._endpoints[delivery.endpoint]

@@ -129,10 +129,9 @@ class ContextLoader:
         try:
             return before(await self.conversations.turns(conversation["id"], owner), turn.response["id"])
         except NotFound:
-            raise PreviousResponseNotFound(previous) from None  # histories are never partial
+            raise PreviousResponseNotFound(previous) from None
 
     async def _input(self, request: CreateResponse, past: Past, lookup: TurnLookup, key: str) -> NewInput:
-        """Resolve references in the input and decrypt it; `key` is the chain's."""
         warnings = Warnings()
         upstream = {**past.upstream}
         new = await lookup.resolved(request.items(), past, upstream)

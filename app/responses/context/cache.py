@@ -16,7 +16,7 @@ from app.core.bounded_json import size_of
 from app.core.history.past import Past
 from app.core.history.turns import Turn
 
-HISTORY_CACHE = 64 * 1024 * 1024  # default bytes
+HISTORY_CACHE = 64 * 1024 * 1024  # bytes
 
 _TURN = 500  # estimated bytes per turn, without its items
 MAX_AGE = 600.0  # seconds since the last use
@@ -28,11 +28,11 @@ class CachedPast:
     past: Past
     size: int  # bytes
     base: str | None = None  # response id of the extended entry
-    used: float = 0.0  # last use
+    used: float = 0.0
 
 
 def past_after(turns: Sequence[Turn], base: CachedPast | None = None) -> CachedPast:
-    """Create the entry for the last turn, after `base`. The turns must not be modified later."""
+    """Create the last turn's entry, after `base`. The turns must not be modified later."""
     size = sum(_TURN + size_of([turn.input, turn.response["output"], turn.upstream]) for turn in turns)
     if base is None:
         return CachedPast(Past.of(turns), size)
@@ -75,7 +75,6 @@ class HistoryCache:
         return entry
 
     def put(self, owner: str, entry: CachedPast) -> None:
-        """Add an entry unless it is too large."""
         response_id = entry.past.response_ids[-1]
         self.remove(owner, response_id)
         if entry.size * _SHARE <= self.max_bytes:

@@ -25,16 +25,12 @@ MAX_CHAINS = 256  # chains with approvals per request
 
 
 class TurnLookup:
-    """
-    Finds a caller's turns and items for one request, first in memory.
-
-    Each chain's bucket is read from the store once.
-    """
+    """Finds a caller's turns and items, first in memory; per request, each chain is read from the store once."""
 
     def __init__(self, layers: LayeredStore, owner: str) -> None:
         self.layers = layers
         self.owner = owner
-        self._buckets: dict[str, Mapping[str, bytes]] = {}  # read so far
+        self._buckets: dict[str, Mapping[str, bytes]] = {}
 
     async def path(
         self, response_id: str, cache: HistoryCache | None = None
@@ -72,7 +68,7 @@ class TurnLookup:
         resolved = []
         for index, item in enumerate(items):
             if index % _ITEMS == _ITEMS - 1:
-                await asyncio.sleep(0)  # serve other requests
+                await asyncio.sleep(0)
             if item["type"] == "item_reference" and item["id"] in known:
                 item = await StoredImages(self.layers, self.owner, past.images).add_to(known[item["id"]])
             elif item["type"] == "item_reference":
@@ -106,7 +102,6 @@ class TurnLookup:
         return self._buckets[bucket]
 
     async def _find(self, item_id: str) -> tuple[Item, Upstream] | None:
-        """Return a stored item with its image, and its backend fields."""
         if (bucket := bucket_of(self.owner, item_id)) is None:
             return None
         match = await _found(await self._records(bucket), item_id)

@@ -1,8 +1,8 @@
 """
 Store the images of turns in separate records, loaded only to be shown or edited.
 
-Turns in bucket `owner:chain` have their images in `owner:chain:images`, a conversation's turns in
-`owner:chain:conversation:images`. One change writes both.
+Bucket `owner:chain` has its images in `owner:chain:images`, and `owner:chain:conversation` in
+`owner:chain:conversation:images`. A single change writes both.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ from app.stores import Change, images_bucket
 
 
 class RecordSource(Protocol):
-    """A `Store`, or layers of stores."""
-
     async def get(self, bucket: str, name: str) -> bytes | None: ...
 
 
@@ -54,7 +52,7 @@ def _turn_changes(bucket: str, turn: Turn, name: str | None, requires: str | Non
 
 async def load_images(source: RecordSource, owner: str, turn: Turn) -> Turn:
     """Return a stored turn with its images; a missing image's `result` is None."""
-    reference = next(iter(references(turn).values()), None)  # all images are in one record
+    reference = next(iter(references(turn).values()), None)  # all images share a record
     return attach_images(turn, await _record(source, owner, reference)) if reference else turn
 
 

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 _CACHED = 2000  # descriptions in memory
 _CONCURRENT = 4  # requests per response
-_NAME = "description"  # record name
+_NAME = "description"
 
 _INSTRUCTIONS = """\
 Describe the image for a model that cannot see it. Transcribe all text in it exactly. Then describe objects, people, \
@@ -71,12 +71,11 @@ class Vision:
         self._cache: OrderedDict[str, tuple[str, bool]] = OrderedDict()
 
     def bucket(self, owner: str, url: str) -> str:
-        """Return the store bucket of an image's description."""
         described = f"{self.options.backend}\n{self.options.model}\n{_INSTRUCTIONS}\n{url}"
         return f"{owner}:vision{hashlib.sha256(described.encode(errors='surrogatepass')).hexdigest()}"
 
     async def cached(self, bucket: str, *, stored: bool) -> str | None:
-        """Return an image's cached description; the store is used only if `stored`."""
+        """Return a cached description; the store is used only if `stored`."""
         text, is_stored = self._cache.get(bucket, (None, False))
         if stored and not is_stored:
             text = await self._shared(bucket, text)
@@ -156,12 +155,12 @@ def _empty_response(request: CreateResponse) -> Response:
 
 @dataclass(slots=True)
 class ImageDescriber:
-    """Describes one response's images; `texts` maps image URLs to descriptions."""
+    """`texts` maps image URLs to descriptions."""
 
     vision: Vision
     caller: Caller
     lifecycle: ResponseLifecycle
-    stored: bool  # the response is stored: descriptions can be, too
+    stored: bool  # whether descriptions can be stored, like the response
     review: InputReview | None = None  # reviews descriptions before the model sees them
     texts: dict[str, str] = field(default_factory=dict)
     warnings: Warnings = field(default_factory=Warnings)

@@ -39,7 +39,7 @@ _ACTIONS = ("allow", "refuse", "replace")
 
 @frozen
 class Decision:
-    """A decision; `items` replace the reviewed items."""
+    """With `replace`, `items` take the place of the reviewed items."""
 
     action: Action = "allow"
     message: str = REFUSED
@@ -129,7 +129,7 @@ class PolicyHooks:
         try:
             await self._decision(body)
         except PolicyUnavailable:
-            pass  # already logged
+            pass
         except Exception:
             logger.exception("policy observation failed")
 

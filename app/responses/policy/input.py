@@ -16,7 +16,7 @@ from app.errors import InvalidRequest
 from app.responses.policy import PolicyHooks, PolicyUnavailable
 from app.tools import HostedFunction, Outcome
 
-INSTRUCTIONS_ID = "instructions"  # id of the item with the instructions
+INSTRUCTIONS_ID = "instructions"
 
 # Request fields sent as items, or outside the model's input.
 _NOT_SENT = {"input", "instructions", "prompt", "stream", "store", "background", "previous_response_id", "conversation"}
@@ -27,8 +27,6 @@ class PolicyRefusal(InvalidRequest):
 
 
 class InputReview:
-    """Reviews input for one model and key."""
-
     def __init__(self, hooks: PolicyHooks, model: str, key: str) -> None:
         self._decide = partial(hooks.decide, "input", model, key)
 

@@ -50,8 +50,8 @@ class ReviewedGeneration:
         )
         self._reasoning = preparation.reasoning
         self._delivery: EventWriter = NoDelivery()
-        self._finished: dict[int, Item] = {}  # not yet reviewed, by inner index
-        self._next = 0  # inner index of the next review
+        self._finished: dict[int, Item] = {}  # by inner index
+        self._next = 0  # inner index
         self._news = asyncio.Event()
         self._room = asyncio.Event()
 
@@ -67,7 +67,7 @@ class ReviewedGeneration:
         return self.builder.response["usage"] or self._inner.usage()
 
     async def generate(self, delivery: EventWriter, open_after: float | None) -> None:
-        """Deliver the events except the terminal one; raises `PolicyUnavailable`. See `Generation`."""
+        """Deliver all events except the terminal event; raises `PolicyUnavailable`. See `Generation`."""
         self._delivery = delivery
         inner = asyncio.create_task(self._inner.generate(self, open_after))
         inner.add_done_callback(lambda _: self._news.set())
@@ -163,7 +163,6 @@ class ReviewedGeneration:
         return with_fields(original, {**fields, **fixed})
 
     def _end(self) -> None:
-        """End the outer response like the inner one."""
         inner, builder = self._inner.builder, self.builder
         status, details = inner.response["status"], inner.response["incomplete_details"]
         if inner.failure:
@@ -205,8 +204,6 @@ def _part(part: object) -> JSONObject:
 
 
 class OutputObserver(Observer):
-    """Sends finished responses' output to the policy service in `observe` mode."""
-
     def __init__(self, hooks: PolicyHooks) -> None:
         self._hooks = hooks
 

@@ -1,7 +1,7 @@
 """
 The loop of hosted tools: query the model, run its hosted calls, repeat with their results.
 
-Each iteration is a *round*. All rounds share one response, one builder and one stream. If a round's prompt exceeds
+Each iteration is a *round*. All rounds share a response, a builder and a stream. If a round's prompt exceeds
 `compact_threshold`, the conversation and the output so far are compacted first: see `app.responses.compaction`.
 """
 
@@ -50,8 +50,6 @@ NOT_COMPACTED = (
 
 
 class ToolLoop:
-    """Generates one response with hosted tools."""
-
     def __init__(
         self,
         builder: EventBuilder,
@@ -70,7 +68,7 @@ class ToolLoop:
         self._lifecycle = lifecycle
         self._opened = False  # events were sent: errors must be events as well
         self._round = 0
-        self._again = False  # another round follows
+        self._again = False
         self._last_reason: str | None = None  # why the next round must be the last
         self._call_ids: set[str] = set()
         self._hosted: HostedTools | None = None  # the same until the last round
@@ -88,7 +86,7 @@ class ToolLoop:
 
     async def generate(self, delivery: EventWriter, open_after: float | None) -> None:
         """
-        Deliver all events except the terminal one; see `respond` for `open_after` and the exceptions.
+        Deliver all events except the terminal event; see `respond` for `open_after` and the exceptions.
 
         Cancellation stops running tools and closes their sessions.
         """
@@ -156,7 +154,7 @@ class ToolLoop:
             await self._lifecycle.check_limits()
 
     def _time_to_open(self, at: float | None) -> float | None:
-        """Convert a loop time to the seconds from now; None if the response opens with the backend's answer."""
+        """Return None if the response opens with the backend's answer."""
         return None if at is None or self._opened else max(0.0, at - asyncio.get_running_loop().time())
 
     async def _one_round(self, record: RoundRecord, opens_at: float | None) -> None:
@@ -203,7 +201,7 @@ class ToolLoop:
         return await review.refusal(outputs) if review and outputs else None
 
     async def _next_query(self) -> ModelQuery | None:
-        """Return the next round's query; None if the response ends."""
+        """Return the next round's query, or None to end the response."""
         options = self._options
         for warning in self._query.warnings if self._query else ():
             self._warnings.add(warning)
@@ -313,7 +311,7 @@ class ToolLoop:
         self._written += record.usage["output_tokens"]
 
     def _note_round(self, output: Sequence[Item]) -> None:
-        """Record the round of each call: a round's calls are one message in later requests."""
+        """Record the round: its calls become a single message in later requests."""
         for item in output:
             row = ITEM_TYPES.get(item["type"])
             if row and (row.role in ("call", "hosted") or row is MCP_APPROVAL_REQUEST):
@@ -356,12 +354,11 @@ class ToolLoop:
 
     @property
     def body(self) -> JSONObject:
-        """The latest request to the backend; {} before the first."""
         return self._query.body if self._query else {}
 
 
 class _WithoutSummary:
-    """Delivers the response's events, and drops the summary's."""
+    """Delivers the response's events and drops the summary's."""
 
     def __init__(self, loop: ToolLoop) -> None:
         self._loop = loop

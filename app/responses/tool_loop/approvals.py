@@ -12,8 +12,6 @@ _APPROVED, _DENIED = b"1", b"denied"
 
 
 class ApprovalClaim(NamedTuple):
-    """The right to run an approved call once."""
-
     bucket: str
     attempt: int  # earlier claims that were released
 
@@ -24,7 +22,7 @@ class ApprovalClaim(NamedTuple):
 
 class Approvals:
     """
-    Claims an owner's approvals, each for one request across all processes.
+    Claims an owner's approvals, each for a single request across all processes.
 
     An approval has a record per claim and a record per released claim (the call was not started). Records are never
     deleted, so a repeated write cannot release another request's claim. A denial is a claim that is never released. The
@@ -49,7 +47,6 @@ class Approvals:
         return await self._is_denied(await self._next(request_id))
 
     async def _next(self, request_id: str) -> ApprovalClaim:
-        """Return the next claim, or the present one if it was not released."""
         name = hashlib.sha256(request_id.encode()).hexdigest()[:32]
         bucket = f"{self._owner}:{name}:approval"
         names = await self._store.names(bucket)

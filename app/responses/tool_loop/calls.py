@@ -75,7 +75,7 @@ class HostedCalls:
     async def open(self, delivery: EventWriter, quiet: float | None) -> None:
         """Open the sessions; deliver their events after `quiet` seconds (None: never)."""
         await self._deliver_while([asyncio.create_task(self._open())], delivery, quiet)
-        self._builder.encrypt_calls(item["id"] for item in self._builder.response["output"])  # tool lists
+        self._builder.encrypt_calls(item["id"] for item in self._builder.response["output"])
 
     async def _open(self) -> None:
         report = SessionReport(self.items, self._lifecycle)
@@ -189,7 +189,6 @@ class HostedCalls:
         return [item for item in self._builder.response["output"] if item["id"] not in open_]
 
     def _end(self, call: OpenCall, outcome: Outcome) -> None:
-        """End a call's item, and store the output for the model in its notes."""
         assert call.binding and call.binding.hosted
         kind, function = call.kind, call.binding.hosted
         fields = dict(outcome.fields)
@@ -250,7 +249,6 @@ class HostedCalls:
                     logger.error("hosted tool call not stopped by cancellation", extra={"task": task.get_name()})
 
     async def _wait(self, tasks: Collection[asyncio.Task[None]], deliver_at: float | None) -> None:
-        """Wait for a finished task, new events, `deliver_at` (loop time) or the deadline."""
         clock = asyncio.get_running_loop().time
         times = (self._deadline.at if self._deadline else None, deliver_at)
         until = [time for time in times if time and time > clock()]

@@ -23,7 +23,7 @@ class LoopOptions:
 
     limits: ToolLimits
     declared: Sequence[DeclaredTool]
-    items: Sequence[Item]  # the conversation
+    items: Sequence[Item]
     deferred: Sequence[DeferredTool] = ()  # client tools for tool search
     upstream: Mapping[str, Upstream] = field(default_factory=dict)  # backend fields and notes by item id
     tool_choice: Any = "auto"  # after the first round

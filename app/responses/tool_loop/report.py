@@ -1,5 +1,3 @@
-"""The progress reports of a hosted tool's session, as events of the response."""
-
 from __future__ import annotations
 
 import asyncio
@@ -66,14 +64,13 @@ class HostedItems:
         return notes if isinstance(notes, Mapping) else {}
 
     def notes(self, item_id: str) -> JSONMapping:
-        """Return the notes on an item of this response or the conversation."""
         upstream = self._builder.upstream.get(item_id) or self._options.upstream.get(item_id) or {}
         notes: Mapping[str, object] = upstream.get(NOTES, {})
         return notes
 
 
 class SessionReport:
-    """Implements `app.tools.Report` for one session."""
+    """Implements `app.tools.Report`."""
 
     def __init__(self, items: HostedItems, lifecycle: ResponseLifecycle, call: OpenCall | None = None) -> None:
         """`call` is None while functions are listed."""
@@ -110,7 +107,7 @@ class SessionReport:
 
 
 class AddedItem:
-    """Implements `app.tools.AddedItem`."""
+    """Implements `app.tools.ReportedItem`."""
 
     def __init__(self, items: HostedItems, item: OpenCall) -> None:
         self.id: str = item.item["id"]

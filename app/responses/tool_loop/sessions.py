@@ -43,11 +43,9 @@ TRUNCATED = "\n[Result truncated here.]"
 
 
 class DeclaredTool(NamedTuple):
-    """A request's declaration, served by a hosted tool."""
-
     name: str  # the tool's table in the settings
     types: Collection[str]  # declarations that the tool serves
-    type: str  # this declaration's type
+    type: str
     position: int  # index in `tools`
     session: AbstractAsyncContextManager[ToolSession]
 
@@ -186,7 +184,6 @@ class ToolSessions:
         return outcome
 
     def shortened(self, output: str | list[Part]) -> str | list[Part]:
-        """Truncate an output for the model."""
         if isinstance(output, str):
             return output if len(output) <= self._max_chars else output[: self._max_chars] + TRUNCATED
         left = self._max_chars
@@ -233,6 +230,5 @@ def parsed_arguments(written: str, argument: str | None) -> JSONObject | None:
 
 
 def call_signature(function: HostedFunction, arguments: JSONMapping | None, written: str) -> str:
-    """Return a string that identifies calls with equal functions and arguments."""
     same = written.encode() if arguments is None else orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS)
     return f"{function.key}\n{hashlib.sha256(same).hexdigest()}"
