@@ -16,7 +16,7 @@ from openresponses_verify.server import ServerAccess, read_headers
 
 
 class Selection(NamedTuple):
-    """Which checks to run, and the files to write the report to."""
+    """Checks to run, and report files to write."""
 
     only: Sequence[str] = ()
     skip: Sequence[str] = ()
@@ -28,7 +28,7 @@ def run_checks(access: ServerAccess, selection: Selection, program: str) -> int:
     """
     Check a server, print the report, and return the exit status.
 
-    1 if a check failed, 2 if nothing could be tried, 130 if Ctrl-C ended the checks early.
+    0: no check failed; 1: a check failed; 2: nothing could be tried; 130: interrupted by Ctrl-C.
     """
     terminal = Terminal(sys.stdout)
     try:
@@ -50,8 +50,8 @@ def run_checks(access: ServerAccess, selection: Selection, program: str) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="openresponses-verify",
-        description="Check that a Responses server keeps the Open Responses specification.",
-        epilog="Exit status: 0 if no check failed, 1 if one did, 2 if nothing could be tried, 130 after Ctrl-C.",
+        description="Check that a server follows the Open Responses specification.",
+        epilog="Exit status: 0: no check failed; 1: a check failed; 2: nothing could be tried; 130: interrupted.",
     )
     add = parser.add_argument
     add("url", help="base URL of the server, such as http://localhost:8080/v1")
@@ -69,7 +69,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command."""
     parser = _parser()
     given = parser.parse_args(arguments)
     if given.concurrency < 1:

@@ -1,4 +1,4 @@
-"""One request and its answer, kept as received, and the request as `curl`."""
+"""A request with its raw answer, readable as JSON, as events, and as `curl`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ _KEPT = 64  # parsed answers in the cache
 
 
 class ServerSentEvent(NamedTuple):
-    """An event of an event stream."""
-
     name: str | None
     data: str
     id: str | None = None
@@ -30,52 +28,50 @@ class HTTPExchange:
 
     method: str
     url: str
-    body: object = None  # bytes are sent as they are, anything else as JSON
-    key: str | None = None  # the name of the variable with the key
-    status: int = 0  # 0: there was no answer
+    body: object = None  # bytes are sent unchanged, other values as JSON
+    key: str | None = None  # name of the environment variable in `curl()`
+    status: int = 0  # 0: no answer
     headers: Mapping[str, str] = field(default_factory=dict)
     content: bytes = b""
     error: str = ""
-    frames: list[dict[str, Any]] = field(default_factory=list)  # of a WebSocket
-    sent: list[object] = field(default_factory=list)  # on a WebSocket
-    added: tuple[str, ...] = ()  # the names of added headers, since their values may be secret
+    frames: list[dict[str, Any]] = field(default_factory=list)  # received on a WebSocket
+    sent: list[object] = field(default_factory=list)  # sent on a WebSocket
+    added: tuple[str, ...] = ()  # names of additional headers; their values may be secret
 
     @property
     def ok(self) -> bool:
-        """Whether the server answered with success."""
         return 200 <= self.status < 300 and not self.error
 
     @property
     def json(self) -> Any:
-        """The body as JSON, None if it is not JSON."""
+        """The parsed body; None if invalid."""
         return _document(self.content)
 
     @property
     def object(self) -> dict[str, Any]:
-        """The body as a JSON object, {} if it is not an object."""
+        """The parsed body; {} unless it is a JSON object."""
         document = self.json
         return document if isinstance(document, dict) else {}
 
     @property
     def content_type(self) -> str:
-        """The media type of the body."""
+        """The media type, without parameters."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     @property
     def server_sent(self) -> list[ServerSentEvent]:
-        """The events of the body as an event stream."""
         return list(_server_sent(self.content))
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """The JSON objects among the events of a stream or WebSocket."""
+        """JSON objects received in an event stream or on a WebSocket."""
         if self.frames:
             return self.frames
         return list(_event_documents(self.content))
 
     @property
     def response(self) -> dict[str, Any]:
-        """The response: the body, or the response of the last event; {} if there is none."""
+        """The body, or the response in the last event; {} if absent."""
         if not self.frames and (self.content_type == "application/json" or self.object):
             return self.object
         found = [event for event in self.events if isinstance(event.get("response"), dict)]
@@ -84,30 +80,27 @@ class HTTPExchange:
 
     @property
     def output(self) -> list[dict[str, Any]]:
-        """The output items of the response."""
         items = self.response.get("output")
         return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
     @property
     def usage(self) -> dict[str, Any]:
-        """The usage of the response; {} if there is none."""
         usage = self.response.get("usage")
         return usage if isinstance(usage, dict) else {}
 
     @property
     def listed(self) -> list[dict[str, Any]]:
-        """The objects of a listed collection; [] if the body is not a list."""
+        """The objects in a list body; [] for other bodies."""
         data = self.object.get("data")
         return [one for one in data if isinstance(one, dict)] if isinstance(data, list) else []
 
     @property
     def listed_ids(self) -> list[Any]:
-        """Their ids."""
         return [one.get("id") for one in self.listed]
 
     @property
     def refusal(self) -> dict[str, Any]:
-        """The error of the body, of a WebSocket frame, or of a failed response."""
+        """The error in the body, in a WebSocket frame, or in a failed response."""
         for document in (self.object, *self.frames[-1:], self.response):
             if isinstance(document.get("error"), dict):
                 return dict(document["error"])
@@ -115,7 +108,7 @@ class HTTPExchange:
         return {"message": detail if isinstance(detail, str) else json.dumps(detail) if detail else ""}
 
     def curl(self) -> str:
-        """Return the request as a shell command."""
+        """Return the request as a shell command. Keys and added headers become environment variables."""
         if self.sent:
             lines = "\n".join(f"> {_shortened(json.dumps(frame, ensure_ascii=False))}" for frame in self.sent)
             return f"websocat {self.url}{self._authorization()}\n{lines}"
@@ -134,7 +127,6 @@ class HTTPExchange:
         return "".join(f' -H "{name}"' for name in names)
 
     def outcome(self) -> str:
-        """Describe the answer in one line."""
         if self.error:
             return self.error
         message = str(self.refusal.get("message") or "")
@@ -142,7 +134,7 @@ class HTTPExchange:
 
 
 def _written(body: object) -> str:
-    """Return a body as JSON; lone surrogates are escaped."""
+    """Serialize a body, escaping lone surrogates."""
     text = json.dumps(body, ensure_ascii=False)
     return text if text.isprintable() else json.dumps(body)
 
@@ -152,7 +144,7 @@ def _shortened(text: str) -> str:
 
 
 def read_json(text: str | bytes) -> Any:
-    """Parse JSON; None if the text is not JSON."""
+    """Parse JSON; None if invalid."""
     try:
         return json.loads(text)
     except ValueError:
@@ -160,13 +152,13 @@ def read_json(text: str | bytes) -> Any:
 
 
 def read_object(text: str | bytes) -> dict[str, Any]:
-    """Parse a JSON object; {} if the text is not one."""
+    """Parse a JSON object; {} for any other text."""
     document = read_json(text)
     return document if isinstance(document, dict) else {}
 
 
 def read_events(content: bytes) -> Iterator[ServerSentEvent]:
-    """Yield the events of an event stream by the HTML standard: an event ends with a blank line."""
+    """Parse an event stream by the HTML standard. An unfinished event at the end is discarded."""
     text = content.decode("utf-8", errors="replace").removeprefix("\ufeff")
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     fields: dict[str, list[str]] = {}
@@ -182,7 +174,7 @@ def read_events(content: bytes) -> Iterator[ServerSentEvent]:
             fields.setdefault(name, []).append(value.removeprefix(" "))
 
 
-# Many checks read the same answer, so parsed documents are cached. Callers must not change them.
+# Many checks parse the same answers. Callers must not modify the cached documents.
 
 
 @lru_cache(_KEPT)

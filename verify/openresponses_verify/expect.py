@@ -1,4 +1,4 @@
-"""Common expectations of answers, and checks that consist of one request."""
+"""Expectations shared by checks, and checks with a single request."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from openresponses_verify.samples import input_tokens, spoken_in
 from openresponses_verify.schema import SchemaIssue, schema_issues
 from openresponses_verify.server import VerifiedServer
 
-INVALID = (400, 422)  # the request is malformed
-REFUSED = range(400, 500)  # a client error
+INVALID = (400, 422)  # malformed request
+REFUSED = range(400, 500)  # client errors
 NOT_FOUND = (404,)
-NO_FAILURE = range(200, 500)  # answered or refused
+NO_FAILURE = range(200, 500)  # success or a client error
 
 
 def need_status(exchange: HTTPExchange, statuses: Container[int], what: str = "The request") -> None:
-    """Raise `Broken` unless the answer is complete and has one of these statuses."""
+    """Raise `Broken` for an incomplete answer or another status."""
     need(exchange.status in statuses and not exchange.error, f"{what} is answered with {exchange.outcome()}", exchange)
 
 
@@ -30,12 +30,12 @@ def need_unknown_previous(exchange: HTTPExchange) -> None:
 
 
 def need_turn(exchange: HTTPExchange, what: str = "The turn") -> None:
-    """Raise `Broken` unless a turn on a WebSocket is answered by a response."""
+    """Raise `Broken` unless a WebSocket turn returned a response."""
     need(exchange.response, f"{what} is answered with {exchange.outcome()}", exchange, exchange.frames[-1:])
 
 
 def need_laws(exchange: HTTPExchange, events: Iterable[dict[str, object]]) -> None:
-    """Raise `Broken` if events break a law of the stream."""
+    """Raise `Broken` if the events violate a stream law."""
     kept = list(events)
     for law in STREAM_LAWS:
         for breach in law.breaches(kept):
@@ -50,20 +50,23 @@ def need_schema(
     but: Callable[[SchemaIssue], bool] = lambda issue: False,
     prefix: str = "",
 ) -> None:
-    """Raise `Broken` if a value does not fit a schema, except for unknown types in unions and the issues `but`."""
+    """Raise `Broken` for schema violations, except unknown union types and issues matched by `but`."""
     for issue in schema_issues(name, value):
         if issue.kind != "unknown" and not but(issue):
             raise Broken(f"{prefix}{issue.where} {issue.message}.", exchange, shown)
 
 
 def need_longer(exchange: HTTPExchange, short: HTTPExchange, least: int, what: str) -> None:
-    """Raise `Broken` unless the input has at least `least` more tokens than the short one, for `what`."""
+    """
+    Raise `Broken` unless the input has at least `least` more tokens than the short request. `what` names the
+    difference.
+    """
     found, alone = input_tokens(exchange), input_tokens(short)
     need(found >= alone + least, f"The input has {found} tokens, and {alone} without {what}.", exchange)
 
 
 def need_order(rising: HTTPExchange, falling: HTTPExchange, texts: list[str]) -> None:
-    """Raise `Broken` unless one list has the messages with these texts, and the other has them in reverse order."""
+    """Raise `Broken` unless `rising` lists messages with these texts, and `falling` lists them in reverse."""
     if not all(isinstance(identifier, str) for identifier in (*rising.listed_ids, *falling.listed_ids)):
         raise Unclear("The items of the list have no ids.", rising)
     found = [spoken_in(item) for item in rising.listed]
@@ -76,7 +79,7 @@ def need_order(rising: HTTPExchange, falling: HTTPExchange, texts: list[str]) ->
 
 
 def request_row(row_id: str, title: str, law: str, source: str, statuses: Container[int], **fields: object) -> None:
-    """Register a check that a request is answered with one of these statuses."""
+    """Register a check with a single request, which must be answered with one of `statuses`."""
 
     async def run(server: VerifiedServer) -> None:
         need_status(await server.respond(**{"max_output_tokens": 16, **fields}), statuses)

@@ -1,4 +1,4 @@
-"""The report of the results: on a terminal, as JSON, and as JUnit's XML."""
+"""Reports on a terminal, as JSON, and as JUnit XML."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from openresponses_verify.runner import VERDICTS, VerifyReport
 _STYLES = {"pass": "32", "fail": "1;31", "unsupported": "33", "unclear": "36"}
 _BOLD, _DIM = "1", "2"
 _BAR = 40  # columns
-# A server's answer could manipulate the terminal, and some characters cannot occur in XML.
+# Control characters could manipulate the terminal; some are invalid in XML.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
 
@@ -26,7 +26,7 @@ def _plain(text: str) -> str:
 
 
 class Terminal:
-    """Writes lines to a stream, with colors if it is a terminal and `NO_COLOR` is not set."""
+    """Writes lines to a stream, colored if it is a terminal and `NO_COLOR` is unset."""
 
     def __init__(self, stream: TextIO, interactive: bool | None = None) -> None:
         self.interactive = stream.isatty() if interactive is None else interactive
@@ -34,22 +34,20 @@ class Terminal:
         self._colors = self.interactive and not os.environ.get("NO_COLOR")
 
     def style(self, text: str, style: str) -> str:
-        """Return a text in a style of the terminal."""
         return f"\x1b[{style}m{text}\x1b[0m" if self._colors and text.strip() else text
 
     def line(self, text: str = "") -> None:
-        """Write a line."""
         self._stream.write(f"{text}\n")
         self._stream.flush()
 
     def replace_line(self, text: str) -> None:
-        """Write a text in place of the current line."""
+        """Overwrite the current line."""
         self._stream.write(f"\r\x1b[K{text}")
         self._stream.flush()
 
 
 class VerifyProgress:
-    """Shows the checks as they end: a bar on a terminal, a line for each check elsewhere."""
+    """Shows progress: a bar on a terminal, otherwise a line per check."""
 
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
@@ -64,7 +62,6 @@ class VerifyProgress:
             self._terminal.replace_line("")
 
     def ended(self, result: CheckResult, total: int) -> None:
-        """Show that a check has ended."""
         if not self._terminal.interactive:
             self._terminal.line(f"{result.verdict:11} {result.check.id}")
             return
@@ -76,7 +73,7 @@ class VerifyProgress:
 
 
 def print_report(report: VerifyReport, terminal: Terminal) -> None:
-    """Print the failures, the unsupported and unclear checks, and the summary by group."""
+    """Print failures, then unsupported and unclear checks, then a summary by group."""
     for result in report.results:
         if result.verdict == "fail":
             _print_failure(result, terminal)
@@ -114,7 +111,7 @@ def _print_failure(result: CheckResult, terminal: Terminal) -> None:
 
 
 def _table(report: VerifyReport, terminal: Terminal) -> Iterator[str]:
-    """Yield the lines of the summary by group: names in the first column, then the number of each verdict."""
+    """Yield a table with a row per group and a column per verdict."""
     groups = list(dict.fromkeys(result.check.group for result in report.results))
     width = max(len(name) for name in ("group", *groups))
     yield terminal.style(f"{'group':{width}}  {'  '.join(VERDICTS)}", _BOLD)
@@ -130,7 +127,6 @@ def _count(results: Sequence[CheckResult], group: str, verdict: Verdict) -> int:
 
 
 def as_json(report: VerifyReport) -> str:
-    """Return the report as a JSON document."""
     document = {
         "server": report.url,
         "model": report.model,
@@ -158,7 +154,7 @@ def _row(result: CheckResult) -> dict[str, object]:
 
 
 def as_junit(report: VerifyReport) -> str:
-    """Return the report as JUnit's XML: a suite for each group. Unsupported and unclear checks are skipped."""
+    """Return JUnit XML with a suite per group. Unsupported and unclear checks are skipped."""
     root = ElementTree.Element("testsuites", {"name": "antiphon verify", **_counts(report.results)})
     for group in dict.fromkeys(result.check.group for result in report.results):
         results = [result for result in report.results if result.check.group == group]

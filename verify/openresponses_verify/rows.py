@@ -1,4 +1,4 @@
-"""Checks, registered as rows, and their results."""
+"""Registered checks and their results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CheckFunction: TypeAlias = Callable[["VerifiedServer"], Awaitable[None]]
 
 
 class Ended(Exception):
-    """A check did not pass: the reason, and the exchange that shows it."""
+    """Raised if a check does not pass: the reason, and the exchange as evidence."""
 
     verdict: Verdict
 
@@ -29,25 +29,25 @@ class Ended(Exception):
 
 
 class Broken(Ended):
-    """The server breaks the rule; `event` is the offending event or object."""
+    """The server violates the rule; `event` is the offending event or object."""
 
     verdict = "fail"
 
 
 class Unsupported(Ended):
-    """The server reports that the feature is missing."""
+    """The server reports a missing feature."""
 
     verdict = "unsupported"
 
 
 class Unclear(Ended):
-    """The rule could not be tried: the model did not cooperate, or there was no answer to judge."""
+    """The rule was not tested: the model did not cooperate, or an answer was missing."""
 
     verdict = "unclear"
 
 
 class Check(NamedTuple):
-    """A row: a stable id, a title, the rule, the rule's source, and the function."""
+    """A check: stable id, title, rule, source of the rule, and function."""
 
     id: str
     title: str
@@ -57,7 +57,6 @@ class Check(NamedTuple):
 
     @property
     def group(self) -> str:
-        """The first part of the id."""
         return self.id.partition(".")[0]
 
 
@@ -66,9 +65,9 @@ CHECKS: list[Check] = []
 
 def check_row(row_id: str, title: str, source: str) -> Callable[[CheckFunction], CheckFunction]:
     """
-    Register a function as a check. Its docstring is the rule.
+    Register a function as a check, with its docstring as the rule.
 
-    It returns if the server keeps the rule, and raises a subclass of `Ended` otherwise.
+    The function returns if the server follows the rule, and raises a subclass of `Ended` otherwise.
     """
 
     def register(run: CheckFunction) -> CheckFunction:
@@ -80,8 +79,6 @@ def check_row(row_id: str, title: str, source: str) -> Callable[[CheckFunction],
 
 @dataclass(frozen=True)
 class CheckResult:
-    """A row with its result."""
-
     check: Check
     verdict: Verdict
     detail: str = ""

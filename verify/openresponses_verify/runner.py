@@ -19,33 +19,31 @@ VERDICTS: tuple[Verdict, ...] = ("pass", "fail", "unsupported", "unclear")
 
 
 class NothingToVerify(Exception):
-    """Nothing can be tried: no Responses server, no model, or no check. The message names the reason."""
+    """Raised without a Responses server, a model or a matching check. The message names the reason."""
 
 
 @dataclass
 class VerifyReport:
-    """The results for one server."""
-
     url: str
     model: str
     started_at: str  # ISO 8601, UTC
     seconds: float = 0.0
     requests: int = 0
-    results: list[CheckResult] = field(default_factory=list)  # in the order of the table
-    not_deleted: list[str] = field(default_factory=list)  # paths of objects that the server still stores
-    interrupted: bool = False  # Ctrl-C ended the checks early
+    results: list[CheckResult] = field(default_factory=list)  # in registration order
+    not_deleted: list[str] = field(default_factory=list)  # paths of objects still stored on the server
+    interrupted: bool = False  # by Ctrl-C
 
     @property
     def summary(self) -> dict[str, int]:
-        """The number of checks by verdict."""
+        """Number of checks per verdict."""
         return {verdict: sum(result.verdict == verdict for result in self.results) for verdict in VERDICTS}
 
 
 def chosen_checks(only: Sequence[str] = (), skip: Sequence[str] = ()) -> list[Check]:
     """
-    Return the checks whose ids match `only` and do not match `skip`, in the table's order.
+    Return checks with ids that match `only` but not `skip`.
 
-    Raises `NothingToVerify` for a pattern in `only` that matches no check.
+    Raises `NothingToVerify` for a pattern in `only` without a match.
     """
     for pattern in only:
         if not any(fnmatchcase(check.id, pattern) for check in ALL_CHECKS):
@@ -64,10 +62,10 @@ async def verify_server(
     progress: Callable[[CheckResult, int], None] = lambda result, total: None,
 ) -> VerifyReport:
     """
-    Check a server; `progress` is called with each result and the number of checks.
+    Run checks against a server. `progress` receives each result and the number of checks.
 
-    The base URL may lack its `/v1`, and the model its name. A cancellation of the checks ends them: what the server
-    stored is deleted, and the report has the results so far. Raises `NothingToVerify`.
+    The base URL may lack `/v1`, and the model may be omitted. On cancellation, stored objects are still deleted, and
+    the report contains the results so far. Raises `NothingToVerify`.
     """
     if not checks:
         raise NothingToVerify("No check is left to run.")
@@ -86,7 +84,7 @@ async def verify_server(
 
 
 async def _find(server: VerifiedServer) -> None:
-    """Find the model if none is named, and the base URL; raises `NothingToVerify`."""
+    """Find the base URL, and a model if none was given; raises `NothingToVerify`."""
     given = server.url
     for server.url in dict.fromkeys((given, f"{given}/v1")):
         exchange = await server.get("/models")
@@ -117,7 +115,7 @@ async def _run_all(
     progress: Callable[[CheckResult, int], None],
     results: list[CheckResult],
 ) -> bool:
-    """Run the checks, and append their results in the order of the table; False if a cancellation ended them early."""
+    """Append results in registration order; returns False if cancelled."""
     waiting = list(reversed(checks))
     ended: dict[str, CheckResult] = {}
 

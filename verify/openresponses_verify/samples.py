@@ -1,7 +1,7 @@
 """
-Sampled answers that many checks share.
+Requests whose answers many checks share.
 
-Each is requested once (`await server.once(samples.text)`). Any model can follow the prompts.
+`await server.once(samples.text)` sends a request the first time only. Any model can follow the prompts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ASK_WEATHER = "What is the weather in Paris?"
 WORDS = "Remember these words: alpha bravo charlie delta echo foxtrot golf hotel india juliett kilo lima mike november."
 SHORT = "Answer with one word."
 NO_RESPONSE = f"resp_{'0' * 50}"
-LIMIT = 400  # tokens of an answer: enough for every prompt here; bounds a model that does not stop
+LIMIT = 400  # output tokens: enough for every prompt here, and a bound for models that do not stop
 
 WEATHER_TOOL: dict[str, Any] = {
     "type": "function",
@@ -54,13 +54,13 @@ PERSON: dict[str, Any] = {
         "additionalProperties": False,
     },
 }
-# A red heart on white, of 32 pixels: some models refuse smaller images.
+# A red heart on white, 32 by 32 pixels: some models reject smaller images.
 HEART = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAACAAAAAgAQMAAABJtOi3AAAABlBMVEX////dIjPI8VIrAAAAVElEQVR42oXOsQ3AIB"
     "BDUSMKSkZgFEYLozEKI1BSoPxcQEqkNHHxKuvO0hM3UlE4j6YIXQnGJsP84S0v1oFFgCYPVQ7KRmDv8jTSMGI3fL0nFH1yASOGRCOmsQZtAAAAAE"
     "lFTkSuQmCC"
 )
-# A page with one line, "Tides of the harbour".
+# A page with the line "Tides of the harbour".
 PDF = (
     "data:application/pdf;base64,JVBERi0xLjQKMSAwIG9iajw8L1R5cGUvQ2F0YWxvZy9QYWdlcyAyIDAgUj4+IGVuZG9iagoyIDAgb2JqPDwv"
     "VHlwZS9QYWdlcy9LaWRzWzMgMCBSXS9Db3VudCAxPj4gZW5kb2JqCjMgMCBvYmo8PC9UeXBlL1BhZ2UvUGFyZW50IDIgMCBSL01lZGlhQm94WzAg"
@@ -70,28 +70,24 @@ PDF = (
     "CjAwMDAwMDAwMDkgMDAwMDAgbiAKMDAwMDAwMDA1MyAwMDAwMCBuIAowMDAwMDAwMTAzIDAwMDAwIG4gCjAwMDAwMDAyMTMgMDAwMDAgbiAKMDAw"
     "MDAwMDMwOSAwMDAwMCBuIAp0cmFpbGVyPDwvU2l6ZSA2L1Jvb3QgMSAwIFI+PgpzdGFydHhyZWYKMzcxCiUlRU9GCg=="
 )
-# Words in errors that report missing support of images or files.
+# Words in errors about unsupported images or files.
 IMAGE_WORDS = ("image", "images", "input_image", "image_url", "vision", "mmproj", "multimodal", "modality")
 FILE_WORDS = ("file", "files", "input_file", "file_data", "pdf", "document")
 
 
 def message(role: str, content: object, **fields: object) -> dict[str, Any]:
-    """Return an input message."""
     return {"type": "message", "role": role, "content": content, **fields}
 
 
 def user_message(content: object) -> dict[str, Any]:
-    """Return a user message."""
     return message("user", content)
 
 
 def assistant_message(content: object, **fields: object) -> dict[str, Any]:
-    """Return an assistant message."""
     return message("assistant", content, **fields)
 
 
 def call_output(call_id: object, output: object) -> dict[str, Any]:
-    """Return the output of a function call."""
     return {"type": "function_call_output", "call_id": call_id, "output": output}
 
 
@@ -117,7 +113,7 @@ def _parts(content: object) -> list[dict[str, Any]]:
 
 
 def input_tokens(exchange: HTTPExchange) -> int:
-    """Return the input tokens of a response; raises `Unclear` if the usage lacks them."""
+    """Return the number of input tokens; raises `Unclear` if missing."""
     tokens = exchange.usage.get("input_tokens")
     if not isinstance(tokens, int) or not tokens:
         raise Unclear("The usage has no input_tokens, which show the model's context.", exchange)
@@ -125,19 +121,19 @@ def input_tokens(exchange: HTTPExchange) -> int:
 
 
 def repeated(exchange: HTTPExchange, name: str) -> Any:
-    """Return a field of a response; raises `Unclear` if the response does not have it."""
+    """Return a field of a response; raises `Unclear` if missing."""
     if name not in exchange.response:
         raise Unclear(f"The response has no field {name}: see schema.required.", exchange)
     return exchange.response[name]
 
 
 def response_id(exchange: HTTPExchange) -> str:
-    """Return the id of a response; raises `Unclear` if it has none."""
+    """Return a response's id; raises `Unclear` if missing."""
     return _identifier(given(exchange).response, exchange)
 
 
 def object_id(exchange: HTTPExchange) -> str:
-    """Return the id of a JSON object, such as a conversation; raises `Unclear` if it has none."""
+    """Return a JSON object's id; raises `Unclear` if missing."""
     return _identifier(given(exchange).object, exchange)
 
 
@@ -149,7 +145,7 @@ def _identifier(document: dict[str, Any], exchange: HTTPExchange) -> str:
 
 
 def the_call(exchange: HTTPExchange, item_type: str = "function_call") -> dict[str, Any]:
-    """Return the call of a response; raises `Unclear` if the model did not call."""
+    """Return the call in a response; raises `Unclear` if the model did not call."""
     calls = called(given(exchange, "tools", "tool_choice"), item_type)
     if not calls:
         raise Unclear("The model did not call the required tool.", exchange)
@@ -157,8 +153,6 @@ def the_call(exchange: HTTPExchange, item_type: str = "function_call") -> dict[s
 
 
 def _asking(**fields: object) -> Sample:
-    """Return a function that requests a response with these fields."""
-
     async def ask(server: VerifiedServer) -> HTTPExchange:
         return await server.respond(**{"max_output_tokens": LIMIT, **fields})
 
@@ -166,12 +160,12 @@ def _asking(**fields: object) -> Sample:
 
 
 def _both(**fields: object) -> tuple[Sample, Sample]:
-    """Return functions that request a response as JSON, and as a stream."""
+    """Return two samples: the same request with a JSON answer and with a stream."""
     return _asking(**fields), _asking(**fields, stream=True)
 
 
 def _calling(*, stream: bool) -> Sample:
-    """Return a function that asks up to three times until the model calls."""
+    """Return a sample that retries up to three times until the model calls."""
 
     async def ask(server: VerifiedServer) -> HTTPExchange:
         for _ in range(3):
@@ -205,8 +199,8 @@ stored = _asking(
     metadata={"purpose": "verify"},
 )
 stored_stream = _asking(input=[user_message(WORDS)], store=True, stream=True)
-alone = _asking(input=SHORT)  # a turn without context: further input tokens of other turns are their context
+alone = _asking(input=SHORT)  # a turn without context: the baseline for input tokens
 
-# The streams against which the laws are checked.
+# Streams to check against the laws.
 STREAMS = (text_stream, cut_off_stream, call_stream, custom_stream, person_stream, thought_stream, stored_stream)
 RESPONSES = (text, cut_off, call, person, thought, stored)

@@ -1,8 +1,8 @@
 """
-Validation against the specification's JSON schemas, with issues that name one field each.
+Validation against the specification's JSON schemas, with an issue per field.
 
-A member of a union is validated against the schema of its own `type` alone. An unknown type is an issue of its own
-kind, since it is an extension.
+A union member is validated only against the schema for its `type`. Unknown types are extensions, and have their own
+kind of issue.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Path = tuple[str | int, ...]
 
 
 class SchemaIssue(NamedTuple):
-    """Where a value differs from its schema: a field is missing, has a wrong value, or a type is unknown."""
+    """A difference from the schema: a missing field, a wrong value or an unknown type."""
 
     path: Path
     message: str
@@ -28,7 +28,7 @@ class SchemaIssue(NamedTuple):
 
     @property
     def where(self) -> str:
-        """The path as text, such as `output[0].content`."""
+        """The path as text, for example `output[0].content`."""
         steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.path)
         return "".join(steps).removeprefix(".")
 
@@ -41,12 +41,12 @@ def _schemas() -> dict[str, Any]:
 
 @cache
 def event_schemas() -> dict[str, str]:
-    """Return the schema name of each event type."""
+    """Map each event type to its schema name."""
     names = (name for name in _schemas() if name.endswith("StreamingEvent"))
     return {_schemas()[name]["properties"]["type"]["enum"][0]: name for name in names}
 
 
-# The specification's schema of a format has null alone here, which is a mistake in it.
+# The specification's schema allows only null here, by mistake.
 FORMAT_SCHEMA = ("text", "format", "schema")
 
 
@@ -56,7 +56,7 @@ def _validator(name: str) -> Draft202012Validator:
 
 
 def schema_issues(name: str, value: object) -> list[SchemaIssue]:
-    """Validate a value against a schema of the specification; [] if it is valid."""
+    """Validate a value against a named schema; [] if valid."""
     return list(_issues(_validator(name).iter_errors(value)))
 
 
@@ -68,7 +68,7 @@ def _issues(found: Iterable[ValidationError]) -> Iterator[SchemaIssue]:
         path = tuple(error.absolute_path)
         if error.validator == "anyOf":
             yield from _of_union(error, path)
-        elif error.validator == "required" and path not in incomplete:  # one error for each field
+        elif error.validator == "required" and path not in incomplete:  # one issue per missing field
             incomplete.add(path)
             for name in error.validator_value:
                 if name not in error.instance:
@@ -106,7 +106,7 @@ def _resolved(option: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _own_types(option: Mapping[str, Any]) -> list[str]:
-    """Return the possible values of `type` in a schema, or in the members of a union."""
+    """Return the `type` values of a schema or of its union members."""
     schema = _resolved(option)
     own: list[str] = schema.get("properties", {}).get("type", {}).get("enum", [])
     return [*own, *(name for member in schema.get("anyOf", ()) for name in _own_types(member))]

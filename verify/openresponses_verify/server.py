@@ -1,4 +1,4 @@
-"""The verified server: requests, shared answers, and the stored objects to delete afterwards."""
+"""The server under test: requests, shared answers, and cleanup."""
 
 from __future__ import annotations
 
@@ -22,32 +22,30 @@ from openresponses_verify.rows import Broken, Ended, Unclear, Unsupported
 RequestFields = dict[str, Any]
 
 _TRIES = 3
-_LONGEST_WAIT = 20.0  # seconds to wait for `Retry-After`
+_LONGEST_WAIT = 20.0  # seconds; upper bound for `Retry-After`
 _NOT_THERE = (404, 405, 426, 501)
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _PLAIN = re.compile(
     r"\b(un|not |n't |not yet )(supported|implemented|available|enabled|support)|not ?implemented", re.I
 )
 KEY, SECOND_KEY = "API_KEY", "SECOND_API_KEY"
-# The exchange that a check looked at last: the report has its request. Each check runs in a context of its own.
+# A check's last exchange, whose request the report shows. Each check runs in its own context.
 LAST_EXCHANGE: ContextVar[HTTPExchange | None] = ContextVar("last_exchange", default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerAccess:
-    """The address, credentials and limits for requests to a server."""
-
-    url: str  # its base URL
-    model: str | None = None  # None: the first one listed
+    url: str  # base URL
+    model: str | None = None  # None: the first listed model
     key: str | None = None
-    second_key: str | None = None  # of another user
-    timeout: float = 60  # seconds for a whole answer
-    concurrency: int = 4  # requests that are open at once
-    headers: Mapping[str, str] = field(default_factory=dict)  # to send with every request, such as a gateway's key
+    second_key: str | None = None  # another user's API key
+    timeout: float = 60  # seconds per answer
+    concurrency: int = 4  # concurrent requests
+    headers: Mapping[str, str] = field(default_factory=dict)  # sent with every request, for example a gateway's key
 
 
 def read_headers(lines: Iterable[str]) -> dict[str, str]:
-    """Read headers as `NAME:VALUE`; raises `ValueError` for other lines."""
+    """Parse `NAME:VALUE` headers; raises `ValueError` for other lines."""
     headers = {}
     for line in lines:
         name, colon, value = line.partition(":")
@@ -59,9 +57,9 @@ def read_headers(lines: Iterable[str]) -> dict[str, str]:
 
 class VerifiedServer:
     """
-    A Responses server at a base URL.
+    The server under test, at a base URL.
 
-    `requests` counts the requests. `stored` has the paths of stored objects until they are deleted.
+    `stored` contains the paths of stored objects until they are deleted.
     """
 
     def __init__(self, access: ServerAccess) -> None:
@@ -85,27 +83,25 @@ class VerifiedServer:
         return exchange
 
     def forget(self) -> None:
-        """Discard the shared answers, so that they are requested again."""
+        """Discard shared answers, so that they are requested again."""
         self._once.clear()
 
     def body(self, **fields: object) -> RequestFields:
-        """Return the body of a request for a response, which is not stored by default."""
+        """Return a request body for a response, by default not stored."""
         return {"model": self.model, "input": "Say hello.", "store": False, **fields}
 
     async def respond(self, **fields: object) -> HTTPExchange:
-        """Ask for a response, as one JSON document unless `stream` says otherwise."""
+        """Request a response, by default as JSON."""
         return await self.send("POST", "/responses", self.body(**fields))
 
     async def stream(self, **fields: Any) -> HTTPExchange:
-        """Ask for a response as a stream."""
+        """Request a response as a stream."""
         return await self.respond(**fields, stream=True)
 
     async def get(self, path: str, *, key: str | None = KEY) -> HTTPExchange:
-        """Ask for a resource."""
         return await self.send("GET", path, key=key)
 
     async def delete(self, path: str, *, key: str | None = KEY) -> HTTPExchange:
-        """Delete a resource."""
         return await self.send("DELETE", path, key=key)
 
     async def send(
@@ -118,9 +114,9 @@ class VerifiedServer:
         headers: dict[str, str] | None = None,
     ) -> HTTPExchange:
         """
-        Send a request and return the exchange, also a failed one. A busy server is asked again.
+        Send a request and return the exchange, even if it failed. Retries if the server is busy.
 
-        `key` is the name of the key to send.
+        `key` selects the API key to send.
         """
         for last in range(_TRIES):
             exchange = HTTPExchange(method, f"{self.url}{path}", body, key if key in self.keys else None)
@@ -159,7 +155,7 @@ class VerifiedServer:
             exchange.error = f"The connection failed: {type(error).__name__}{f': {error}' if str(error) else ''}."
 
     def _note(self, exchange: HTTPExchange, path: str) -> None:
-        """Remember the stored objects of an answer."""
+        """Record stored objects for cleanup."""
         if exchange.method != "POST" or not exchange.ok:
             return
         if path == "/responses":
@@ -168,13 +164,13 @@ class VerifiedServer:
             self.stored[f"/conversations/{exchange.object['id']}"] = None
 
     def note_response(self, response: dict[str, Any]) -> None:
-        """Remember a stored response."""
+        """Record a stored response for cleanup."""
         if isinstance(response.get("id"), str) and response.get("store") is not False:
             self.stored[f"/responses/{response['id']}"] = None
 
     @asynccontextmanager
     async def websocket(self) -> AsyncIterator[SocketTurns]:
-        """Open a WebSocket. Raises `Unsupported` if the server has none, and `Unclear` if there is no answer."""
+        """Open a WebSocket; raises `Unsupported` if the server has no WebSocket, and `Unclear` without an answer."""
         url = re.sub(r"^http", "ws", f"{self.url}/responses")
         name = KEY if KEY in self.keys else None
         headers = {"authorization": f"Bearer {self.keys[name]}"} if name else {}
@@ -201,16 +197,14 @@ class VerifiedServer:
 
     @property
     def added_headers(self) -> tuple[str, ...]:
-        """The names of the headers that the caller adds to every request."""
         return tuple(self._headers)
 
     @property
     def timeout(self) -> float:
-        """Seconds for a whole answer."""
         return self._timeout
 
     async def clean_up(self) -> list[str]:
-        """Delete the stored objects, and return the remaining paths."""
+        """Delete stored objects, and return the paths that remain."""
         left: list[str] = []
 
         async def remove(path: str) -> None:
@@ -220,13 +214,13 @@ class VerifiedServer:
         paths = list(self.stored)
         if paths:
             await remove(paths[0])
-        if left:  # it deletes nothing
+        if left:  # the server does not support deletion
             return paths
         await asyncio.gather(*map(remove, paths[1:]))
         return left
 
     async def cancel_requests(self) -> None:
-        """Cancel the requests that `once` has open."""
+        """Cancel pending requests of `once`."""
         for asked in self._once.values():
             asked.cancel()
         await asyncio.gather(*self._once.values(), return_exceptions=True)
@@ -237,7 +231,7 @@ class VerifiedServer:
 
 
 class SocketTurns:
-    """A WebSocket to the server, on which one turn follows another."""
+    """A WebSocket connection for sequential turns."""
 
     def __init__(self, server: VerifiedServer, socket: ClientConnection, url: str, key: str | None) -> None:
         self._server = server
@@ -246,11 +240,11 @@ class SocketTurns:
         self._key = key
 
     async def turn(self, **fields: object) -> HTTPExchange:
-        """Ask for a response, and return everything up to its terminal event, or the error."""
+        """Request a response, and return its frames up to the terminal event or error."""
         return await self.frames({"type": "response.create", **self._server.body(**fields)})
 
     async def frames(self, *messages: object, turns: int = 1) -> HTTPExchange:
-        """Send messages (text unchanged, other values as JSON), and return the frames of the next turns."""
+        """Send messages (text unchanged, other values as JSON), and return the frames of the next `turns` turns."""
         exchange = HTTPExchange("GET", self._url, key=self._key, sent=list(messages), added=self._server.added_headers)
         LAST_EXCHANGE.set(exchange)
         self._server.requests += 1
@@ -276,7 +270,7 @@ class SocketTurns:
 
 
 def _refuses(frame: dict[str, object]) -> bool:
-    """Tell whether a frame refuses a turn; an error within a response is followed by its terminal event."""
+    """Tell whether a frame rejects a turn. An error within a response is followed by its terminal event."""
     return frame.get("type") == "error" and ("status" in frame or "sequence_number" not in frame)
 
 
@@ -286,7 +280,7 @@ def _document(frame: str | bytes) -> dict[str, Any]:
 
 
 def says_unsupported(exchange: HTTPExchange, *fields: str) -> bool:
-    """Tell whether a server reports a missing feature: by its status, or by naming a field."""
+    """Tell whether an error reports a missing feature, by its status or by naming a field."""
     refusal = exchange.refusal
     told = " ".join(str(refusal.get(name) or "") for name in ("message", "param", "code", "type"))
     if exchange.status in _NOT_THERE:
@@ -298,15 +292,15 @@ def says_unsupported(exchange: HTTPExchange, *fields: str) -> bool:
 
 def answered(exchange: HTTPExchange, *fields: str) -> HTTPExchange:
     """
-    Return an exchange that a check is about if the server answered it with success.
+    Return a successful exchange, for the check that tests this request.
 
-    Raises `Unsupported` if it says plainly that it has no such thing, which `fields` name, and `Broken` otherwise.
+    Raises `Unsupported` if the error names one of `fields` or a missing feature, and otherwise `Broken`.
     """
     return _success(exchange, fields, Broken(f"The request is answered with {exchange.outcome()}", exchange))
 
 
 def given(exchange: HTTPExchange, *fields: str) -> HTTPExchange:
-    """Return an exchange that a check needs, and another check is about; raises `Unsupported` or `Unclear`."""
+    """Return a successful exchange that another check tests; raises `Unsupported` or `Unclear`."""
     return _success(exchange, fields, Unclear(f"There is no answer to judge: {exchange.outcome()}", exchange))
 
 
@@ -323,7 +317,7 @@ def _success(exchange: HTTPExchange, fields: Sequence[str], otherwise: Ended) ->
 async def cooperating(
     ask: Callable[[], Awaitable[HTTPExchange]], did: Callable[[HTTPExchange], bool], told: str, *fields: str
 ) -> HTTPExchange:
-    """Ask up to three times until the model cooperates; raises `Unclear` otherwise."""
+    """Retry up to three times until the model cooperates; raises `Unclear`."""
     for _ in range(_TRIES):
         exchange = given(await ask(), *fields)
         if did(exchange):

@@ -1,6 +1,4 @@
-"""
-The 17 scenarios of the official compliance suite, under its names: the same requests, and the same assertions.
-"""
+"""The official compliance suite's 17 scenarios, with its names, requests and assertions."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ _NONE = "resp_openresponses_missing_0"
 
 
 def _fits(exchange: HTTPExchange) -> HTTPExchange:
-    """Return an exchange if its response and events fit the schema; raises `Broken` otherwise."""
+    """Return an exchange; raises `Broken` unless its response and events match the schema."""
     for event in exchange.events:
         refusal = event.get("type") == "error" and exchange.frames
         name = "WebSocketErrorEvent" if refusal else event_schemas().get(str(event.get("type")))
@@ -66,7 +64,7 @@ def _suite_row(name: str) -> Callable[[CheckFunction], CheckFunction]:
 
 
 async def _ask(server: VerifiedServer, fields: dict[str, Any], *optional: str) -> HTTPExchange:
-    """Request a response with these fields and no others, and return the exchange if it fits the schema."""
+    """Send only these fields, and return an exchange that matches the schema."""
     body = {"model": server.model, "stream": False, **fields}
     return _fits(answered(await server.send("POST", "/responses", body), *optional))
 
@@ -86,12 +84,12 @@ def _scenario(
 
 _scenario(
     "basic-response",
-    "A user message is answered by a completed ResponseResource.",
+    "A user message is answered with a completed ResponseResource.",
     {"input": [user_message("Say hello in exactly 3 words.")]},
 )
 _scenario(
     "assistant-phase",
-    "Messages of the assistant may be labelled with a phase.",
+    "Assistant messages may have a `phase`.",
     {
         "input": [
             assistant_message("I should answer with the saved number.", phase="commentary"),
@@ -104,10 +102,7 @@ _scenario(
 
 @_suite_row("response-output-phase-schema")
 async def _phase(server: VerifiedServer) -> None:
-    """
-    The phase of an output message is one of the schema's. The suite itself sends no request, but validates an
-    example of its own.
-    """
+    """`phase` of an output message is `commentary` or `final_answer`. The suite itself only validates an example."""
     exchange = given(await server.once(samples.text))
     for item in exchange.output:
         phase = item.get("phase", "final_answer")
@@ -116,13 +111,13 @@ async def _phase(server: VerifiedServer) -> None:
 
 _scenario(
     "streaming-response",
-    "A streamed answer has events of the schema, and ends with a completed ResponseResource.",
+    "A stream has valid events, and ends with a completed ResponseResource.",
     {"input": [user_message("Count from 1 to 5.")], "stream": True},
     then=_completed,
 )
 _scenario(
     "system-prompt",
-    "A system message is taken.",
+    "A system message is accepted.",
     {
         "input": [
             message("system", "You are a pirate. Always respond in pirate speak."),
@@ -130,10 +125,10 @@ _scenario(
         ]
     },
 )
-_scenario("tool-calling", "A function is declared, and called by the model.", _ASK_WEATHER, "tools", then=_calls)
+_scenario("tool-calling", "The model calls a declared function.", _ASK_WEATHER, "tools", then=_calls)
 _scenario(
     "image-input",
-    "An image in a user message is taken.",
+    "An image in a user message is accepted.",
     {
         "input": [
             user_message(
@@ -148,7 +143,7 @@ _scenario(
 )
 _scenario(
     "multi-turn",
-    "A conversation is sent as history.",
+    "The input may contain earlier turns.",
     {
         "input": [
             user_message("My name is Alice."),
@@ -161,7 +156,7 @@ _scenario(
 
 @_suite_row("compact-response")
 async def _compact(server: VerifiedServer) -> None:
-    """A conversation is compacted, with a `prompt_cache_key`."""
+    """A conversation with a `prompt_cache_key` is compacted."""
     conversation = [
         user_message("We agreed to launch on Tuesday and notify support first."),
         assistant_message("Understood. The launch is Tuesday, with support notified beforehand."),
@@ -175,7 +170,7 @@ async def _compact(server: VerifiedServer) -> None:
 
 @_suite_row("compact-missing-model")
 async def _compact_no_model(server: VerifiedServer) -> None:
-    """A compaction without a model is refused with 400 or 422."""
+    """A compaction without a model is rejected with 400 or 422."""
     body = {"input": [user_message("Compact this conversation.")]}
     exchange = await server.send("POST", "/responses/compact", body)
     if exchange.status not in INVALID:
@@ -184,7 +179,7 @@ async def _compact_no_model(server: VerifiedServer) -> None:
 
 
 async def _turn(socket: SocketTurns, server: VerifiedServer, **fields: object) -> HTTPExchange:
-    """Request a response with these fields and no others on a WebSocket."""
+    """Send a turn with only these fields."""
     return _fits(await socket.frames({"type": "response.create", "model": server.model, **fields}))
 
 
@@ -197,14 +192,14 @@ async def _turn_completed(socket: SocketTurns, server: VerifiedServer, **fields:
 
 @_suite_row("websocket-response")
 async def _websocket(server: VerifiedServer) -> None:
-    """A turn on a WebSocket is answered."""
+    """A WebSocket turn is answered."""
     async with server.websocket() as socket:
         await _turn_completed(socket, server, input=[user_message("Count from 1 to 3.")])
 
 
 @_suite_row("websocket-sequential-responses")
 async def _sequential(server: VerifiedServer) -> None:
-    """Two turns on one connection are answered."""
+    """Two turns on a connection are answered."""
     async with server.websocket() as socket:
         for word in ("first", "second"):
             await _turn_completed(socket, server, store=False, input=f"Reply with exactly: {word}")
@@ -212,7 +207,7 @@ async def _sequential(server: VerifiedServer) -> None:
 
 @_suite_row("websocket-continuation")
 async def _continuation(server: VerifiedServer) -> None:
-    """A turn with `store: false` is continued on its connection."""
+    """A turn with `store: false` can be continued on its connection."""
     async with server.websocket() as socket:
         word = "Remember the code word: cobalt. Reply with OK."
         first = await _turn_completed(socket, server, store=False, input=word)
@@ -222,7 +217,7 @@ async def _continuation(server: VerifiedServer) -> None:
 
 @_suite_row("websocket-reconnect-store-false-recovery")
 async def _reconnect(server: VerifiedServer) -> None:
-    """On another connection it is `previous_response_not_found`, after which a new turn is answered."""
+    """Another connection answers `previous_response_not_found`, then accepts a new turn."""
     async with server.websocket() as socket:
         word = "Remember the code word: copper. Reply with OK."
         first = response_id(await _turn_completed(socket, server, store=False, input=word))
@@ -236,7 +231,7 @@ async def _reconnect(server: VerifiedServer) -> None:
 
 @_suite_row("websocket-previous-response-not-found")
 async def _unknown(server: VerifiedServer) -> None:
-    """An unknown previous response is `previous_response_not_found`."""
+    """An unknown previous response is answered with `previous_response_not_found`."""
     async with server.websocket() as socket:
         question = "This should fail because the previous response is missing."
         need_unknown_previous(await _turn(socket, server, store=False, previous_response_id=_NONE, input=question))
@@ -244,7 +239,7 @@ async def _unknown(server: VerifiedServer) -> None:
 
 @_suite_row("websocket-failed-continuation-evicts-cache")
 async def _evicts(server: VerifiedServer) -> None:
-    """A failed continuation evicts the response that it continued."""
+    """A failed continuation evicts the previous response."""
     output = call_output("call_openresponses_missing", "No matching tool call exists in the previous response.")
     async with server.websocket() as socket:
         word = "Remember the code word: ember. Reply with OK."
@@ -258,7 +253,7 @@ async def _evicts(server: VerifiedServer) -> None:
 
 @_suite_row("websocket-compact-new-chain")
 async def _new_chain(server: VerifiedServer) -> None:
-    """A compacted conversation begins a new chain."""
+    """A compacted conversation starts a new chain."""
     conversation = [
         user_message([{"type": "input_text", "text": "Remember the compaction code word: slate."}]),
         assistant_message([{"type": "output_text", "text": "OK."}]),

@@ -1,4 +1,4 @@
-"""The checks, in modules of one or more groups. Importing a module registers its rows."""
+"""All checks. Importing a module registers its checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Background responses, and compaction of a conversation."""
+"""Background responses and compaction."""
 
 from __future__ import annotations
 
@@ -23,10 +23,7 @@ async def _begun(server: VerifiedServer) -> HTTPExchange:
 
 
 async def _taken(server: VerifiedServer) -> HTTPExchange:
-    """
-    Return the answer to a request in the background; raises `Unsupported` if it was not taken as one, and `Unclear`
-    without a status.
-    """
+    """Return a background response; raises `Unsupported` if it ran in the foreground, `Unclear` without a status."""
     exchange = given(await server.once(_begun), "background")
     samples.repeated(exchange, "status")
     if exchange.response.get("background") is not True and exchange.response.get("status") in _ENDED:
@@ -35,7 +32,7 @@ async def _taken(server: VerifiedServer) -> HTTPExchange:
 
 
 async def _ended(server: VerifiedServer) -> HTTPExchange:
-    """Poll a response in the background until it has ended."""
+    """Poll a background response until it has ended."""
     identifier = response_id(await _taken(server))
     until = time.monotonic() + server.timeout
     pause = 0.05
@@ -49,7 +46,7 @@ async def _ended(server: VerifiedServer) -> HTTPExchange:
 
 @check_row("background.create", "A background response is created at once", _GUIDE)
 async def _create(server: VerifiedServer) -> None:
-    """`background: true` runs a response asynchronously: it is `queued` or `in_progress` when it comes."""
+    """`background: true` returns at once: the status is `queued` or `in_progress`."""
     exchange = answered(await server.once(_begun), "background")
     await _taken(server)
     status = exchange.response.get("status")
@@ -59,7 +56,7 @@ async def _create(server: VerifiedServer) -> None:
 
 @check_row("background.poll", "A background response can be polled until it ends", _GUIDE)
 async def _poll(server: VerifiedServer) -> None:
-    """Poll responses in the background with GET until their status is no longer `queued` or `in_progress`."""
+    """Clients poll with GET until the status is no longer `queued` or `in_progress`."""
     await _taken(server)
     exchange = await server.once(_ended)
     need(exchange.ok, f"The answer is {exchange.outcome()}", exchange)
@@ -74,7 +71,7 @@ async def _streamed(server: VerifiedServer) -> HTTPExchange:
 
 @check_row("background.stream", "A background response can be streamed", _GUIDE)
 async def _stream(server: VerifiedServer) -> None:
-    """`background` and `stream` can be combined, and the stream keeps the laws of any stream."""
+    """`background` and `stream` can be combined. The stream follows the stream laws."""
     await _taken(server)
     exchange = answered(await server.once(_streamed), "background", "stream")
     need(exchange.events, "The stream has no events.", exchange)
@@ -89,7 +86,7 @@ async def _resumed(server: VerifiedServer) -> HTTPExchange:
 
 @check_row("background.resume", "A stream can be resumed", f"{_API}Get a model response, starting_after")
 async def _resume(server: VerifiedServer) -> None:
-    """`starting_after`: the sequence number of the event after which to start streaming."""
+    """Streaming resumes after the sequence number `starting_after`."""
     await _taken(server)
     exchange = answered(await server.once(_resumed), "stream", "starting_after")
     if exchange.content_type != "text/event-stream":
@@ -103,7 +100,7 @@ async def _resume(server: VerifiedServer) -> None:
     "background.resume-same", "A resumed stream has the same events", f"{_API}Get a model response, starting_after"
 )
 async def _same(server: VerifiedServer) -> None:
-    """Events are immutable: a resumed stream repeats the original events after `starting_after`."""
+    """A resumed stream repeats the original events after `starting_after`."""
     await _taken(server)
     before = [event for event in given(await server.once(_streamed)).events if event.get("type") != "keepalive"]
     exchange = given(await server.once(_resumed), "stream", "starting_after")
@@ -129,7 +126,7 @@ async def _cancelled(server: VerifiedServer) -> HTTPExchange:
 
 @check_row("background.cancel", "A background response can be cancelled", f"{_API}Cancel a response")
 async def _cancel(server: VerifiedServer) -> None:
-    """`POST /responses/{id}/cancel` cancels a response with `background: true`, and returns it."""
+    """`POST /responses/{id}/cancel` cancels a background response and returns it."""
     await _taken(server)
     exchange = answered(await server.once(_cancelled))
     status = exchange.object.get("status")
@@ -140,7 +137,7 @@ async def _cancel(server: VerifiedServer) -> None:
 
 @check_row("background.cancel-again", "Cancelling twice is idempotent", _GUIDE)
 async def _again(server: VerifiedServer) -> None:
-    """Cancelling twice is idempotent: the second call returns the response."""
+    """A second cancellation returns the response."""
     await _taken(server)
     first = given(await server.once(_cancelled))
     exchange = await server.send("POST", f"/responses/{response_id(first)}/cancel")
@@ -160,12 +157,9 @@ async def _foreground(server: VerifiedServer) -> None:
 
 @check_row("background.not-stored", "A background response must be stored", _GUIDE)
 async def _not_stored(server: VerifiedServer) -> None:
-    """Background mode requires `store: true`; stateless requests are rejected."""
+    """Background mode requires `store: true`. Stateless requests are rejected."""
     await _taken(server)
     need_status(await server.respond(background=True, store=False, max_output_tokens=16), INVALID)
-
-
-# Compaction.
 
 
 async def _compact(server: VerifiedServer) -> HTTPExchange:
@@ -175,7 +169,7 @@ async def _compact(server: VerifiedServer) -> HTTPExchange:
 
 @check_row("compaction.create", "A conversation can be compacted", _COMPACT)
 async def _compaction(server: VerifiedServer) -> None:
-    """`POST /v1/responses/compact` returns a `response.compaction` object."""
+    """`POST /responses/compact` returns a `response.compaction` object."""
     exchange = answered(await server.once(_compact))
     found = exchange.object.get("object")
     need(found == "response.compaction", f"The object is {found!r}.", exchange)
@@ -185,14 +179,14 @@ async def _compaction(server: VerifiedServer) -> None:
 
 @check_row("compaction.schema", "A compaction fits the schema", "Open Responses schema, CompactResource")
 async def _schema(server: VerifiedServer) -> None:
-    """The compaction is a CompactResource: id, output, `created_at` and usage."""
+    """A CompactResource has an id, output, `created_at` and usage."""
     exchange = given(await server.once(_compact))
     need_schema("CompactResource", exchange.object, exchange, but=lambda issue: issue.path == ("object",))
 
 
 @check_row("compaction.opaque", "A compaction is opaque", "Open Responses schema, CompactionBody.encrypted_content")
 async def _opaque(server: VerifiedServer) -> None:
-    """`encrypted_content` is the encrypted content that was produced by compaction."""
+    """`encrypted_content` is encrypted."""
     exchange = given(await server.once(_compact))
     for item in exchange.output:
         if item.get("type") == "compaction":
@@ -207,7 +201,7 @@ async def _opaque(server: VerifiedServer) -> None:
 
 @check_row("compaction.replay", "The output replaces the conversation", _COMPACT)
 async def _replay(server: VerifiedServer) -> None:
-    """The compacted output replaces the conversation in the next request's input."""
+    """The compacted output replaces the conversation in the next request."""
     compacted = given(await server.once(_compact))
     exchange = await server.respond(input=[*compacted.output, user_message("Say hello.")], max_output_tokens=LIMIT)
     need(exchange.ok, f"The answer is {exchange.outcome()}", exchange)
@@ -230,7 +224,7 @@ async def _no_model(server: VerifiedServer) -> None:
     f"{_COMPACT}; openai-agents, OpenAIResponsesCompactionSession",
 )
 async def _previous(server: VerifiedServer) -> None:
-    """The endpoint accepts `previous_response_id`, without `input`."""
+    """The endpoint accepts `previous_response_id` without `input`."""
     given(await server.once(_compact))
     body = {"model": server.model, "previous_response_id": response_id(await server.once(samples.stored))}
     exchange = answered(await server.send("POST", "/responses/compact", body), "previous_response_id")
@@ -239,11 +233,11 @@ async def _previous(server: VerifiedServer) -> None:
 
 @check_row(
     "compaction.trigger",
-    "A trigger gives one compaction item",
+    "A trigger produces one compaction item",
     "Codex CLI 0.169, compaction with the built-in provider",
 )
 async def _trigger(server: VerifiedServer) -> None:
-    """A request that ends with `{type: 'compaction_trigger'}` is answered with exactly one `compaction` item."""
+    """Input that ends with `{type: 'compaction_trigger'}` is answered with exactly one `compaction` item."""
     turns: list[dict[str, object]] = [user_message(samples.WORDS), {"type": "compaction_trigger"}]
     exchange = await server.respond(input=turns, max_output_tokens=LIMIT)
     if not exchange.ok and (exchange.status in (400, 422) or says_unsupported(exchange)):
@@ -256,7 +250,7 @@ async def _trigger(server: VerifiedServer) -> None:
 
 @check_row("compaction.tampered", "A modified compaction causes no 5xx", _COMPACT)
 async def _tampered(server: VerifiedServer) -> None:
-    """Modified `encrypted_content` is the caller's mistake, not a 500."""
+    """Modified `encrypted_content` is a client error."""
     compacted = given(await server.once(_compact))
     item = next((item for item in compacted.output if item.get("type") == "compaction"), {})
     content = str(item.get("encrypted_content") or "")
@@ -270,10 +264,7 @@ async def _tampered(server: VerifiedServer) -> None:
 
 @check_row("compaction.input-tokens", "Input can be counted", f"{_API}Get input token counts")
 async def _input_tokens(server: VerifiedServer) -> None:
-    """
-    `POST /responses/input_tokens` returns how many tokens an input has: `{object: 'response.input_tokens',
-    input_tokens}`.
-    """
+    """`POST /responses/input_tokens` returns `{object: 'response.input_tokens', input_tokens}`."""
     body = {"model": server.model, "input": samples.WORDS}
     exchange = answered(await server.send("POST", "/responses/input_tokens", body))
     found = exchange.object.get("input_tokens")

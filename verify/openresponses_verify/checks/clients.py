@@ -1,4 +1,4 @@
-"""Isolation of users, and the requests and needs of well-known clients."""
+"""Isolation between users, and well-known clients' requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def _own(server: VerifiedServer) -> HTTPExchange:
 
 
 async def _stored_id(server: VerifiedServer) -> str:
-    """Return the id of the first user's stored response; raises `Unsupported` without a second key or storage."""
+    """Return the first user's stored response id; raises `Unsupported` without a second key or storage."""
     if SECOND_KEY not in server.keys:
         raise Unsupported("No key of another user was given with --second-api-key.")
     identifier = response_id(await server.once(samples.stored))
@@ -49,14 +49,14 @@ async def _input_items(server: VerifiedServer) -> None:
 
 @check_row("isolation.previous", "Another user's response cannot be continued", _OWASP)
 async def _previous(server: VerifiedServer) -> None:
-    """Another user's `previous_response_id` is answered like an unknown one."""
+    """Another user's `previous_response_id` is treated as unknown."""
     body = server.body(previous_response_id=await _stored_id(server), max_output_tokens=16)
     await _hidden(server, "POST", "/responses", body)
 
 
-@check_row("isolation.item-reference", "Another user's items cannot be referred to", _OWASP)
+@check_row("isolation.item-reference", "Another user's items cannot be referenced", _OWASP)
 async def _reference(server: VerifiedServer) -> None:
-    """An `item_reference` to another user's item is answered like an unknown one."""
+    """An `item_reference` to another user's item is treated as unknown."""
     await _stored_id(server)
     stored = await server.once(samples.stored)
     ids = [item["id"] for item in stored.output if item.get("id")]
@@ -97,7 +97,7 @@ async def _conversation(server: VerifiedServer) -> None:
 
 @check_row("isolation.same-answer", "Another user's object is reported as not found", _NOT_FOUND)
 async def _same(server: VerifiedServer) -> None:
-    """The answer does not reveal whether an inaccessible resource exists."""
+    """Answers do not reveal whether an inaccessible object exists."""
     identifier = await _stored_id(server)
     missing = f"resp_{'0' * (len(identifier) - 5)}"
     foreign = await server.get(f"/responses/{identifier}", key=SECOND_KEY)
@@ -113,12 +113,9 @@ async def _same(server: VerifiedServer) -> None:
     need(code == other, f"The code is {code!r}, and {other!r} for an unknown one.", foreign)
 
 
-# Clients.
-
-
 @check_row("clients.models", "Models are listed", "OpenAI API reference, List models; openai-python, openai-node")
 async def _models(server: VerifiedServer) -> None:
-    """`GET /models` lists the models: `{object: 'list', data: [{id, object: 'model'}]}`."""
+    """`GET /models` returns `{object: 'list', data: [{id, object: 'model'}]}`."""
     exchange = answered(await server.get("/models"))
     data = exchange.object.get("data")
     need(
@@ -135,7 +132,7 @@ async def _models(server: VerifiedServer) -> None:
     "clients.request-id", "Answers have a request id", "OpenAI API reference, Debugging requests; openai-python, Codex"
 )
 async def _request_id(server: VerifiedServer) -> None:
-    """`x-request-id` identifies the request in answers and errors. SDKs and Codex show it."""
+    """`x-request-id` identifies the request, in successful answers and errors. SDKs and Codex show it."""
     exchange = given(await server.once(samples.text))
     need(exchange.headers.get("x-request-id"), "There is no x-request-id.", exchange)
 
@@ -146,7 +143,7 @@ async def _request_id(server: VerifiedServer) -> None:
     "Open Responses schema, OutputTextContent.annotations; @ai-sdk/openai, pydantic-ai",
 )
 async def _annotations(server: VerifiedServer) -> None:
-    """`annotations` of an `output_text` is a list. The AI SDK and pydantic-ai reject answers without it."""
+    """`annotations` is a list in each `output_text`. The AI SDK and pydantic-ai reject answers without it."""
     exchange = given(await server.once(samples.text))
     for item in exchange.output:
         for part in item.get("content") or [] if item.get("type") == "message" else ():
@@ -160,7 +157,7 @@ async def _annotations(server: VerifiedServer) -> None:
     "Open Responses schema, FunctionCall.status; @openai/agents, @ai-sdk/openai",
 )
 async def _call_status(server: VerifiedServer) -> None:
-    """A `function_call` has a `status`: the Agents SDK for Node and the AI SDK reject calls without it."""
+    """A `function_call` includes `status`. The Agents SDK for Node and the AI SDK reject calls without it."""
     for sample in (samples.call, samples.call_stream):
         exchange = await server.once(sample)
         for item in samples.called(given(exchange, "tools", "tool_choice")):
@@ -168,7 +165,7 @@ async def _call_status(server: VerifiedServer) -> None:
 
 
 def _accepted(row_id: str, title: str, law: str, source: str, headers: dict[str, str], body: dict[str, Any]) -> None:
-    """Register a check that the request of a client is answered, and streamed if it asks for that."""
+    """Register a check that a client's request is answered."""
 
     async def run(server: VerifiedServer) -> None:
         sent = {"model": server.model, "max_output_tokens": LIMIT, **body}
@@ -188,9 +185,9 @@ def _function(name: str, **fields: object) -> dict[str, Any]:
 
 _accepted(
     "clients.codex",
-    "A request of Codex is answered",
-    "Codex sends `client_metadata`, a cache key, functions, a namespace of them, a custom tool with a grammar, and "
-    "`web_search`: what a server does not have it leaves out, or Codex does not work at all.",
+    "A request from Codex is answered",
+    "Codex sends `client_metadata`, a cache key, functions, a namespace, a custom tool with a grammar, and "
+    "`web_search`. A server must ignore the features it lacks, or Codex does not work.",
     "Codex CLI 0.169, POST /responses",
     {"user-agent": "codex_exec/0.169.0", "originator": "codex_exec", "accept": "text/event-stream"},
     {
@@ -228,8 +225,8 @@ _accepted(
 )
 _accepted(
     "clients.agents",
-    "A request of the Agents SDK is answered",
-    "The Agents SDK sends empty lists of `include`, messages without a type, and tools that are strict.",
+    "A request from the Agents SDK is answered",
+    "The Agents SDK sends an empty `include`, messages without a type, and strict tools.",
     "openai-agents 0.24, OpenAIResponsesModel",
     {"user-agent": "Agents/Python 0.24.0"},
     {
@@ -243,8 +240,8 @@ _accepted(
 )
 _accepted(
     "clients.ai-sdk",
-    "A request of the AI SDK is answered",
-    "The AI SDK sends schemas with `$schema`, calls without an id, and outputs as texts.",
+    "A request from the AI SDK is answered",
+    "The AI SDK sends schemas with `$schema`, calls without an id, and outputs as text.",
     "@ai-sdk/openai 4, Vercel AI SDK 7",
     {"user-agent": "ai-sdk/openai/4.0.118"},
     {
@@ -268,8 +265,8 @@ _accepted(
 )
 _accepted(
     "clients.llama-index",
-    "A request of LlamaIndex is answered",
-    "LlamaIndex sends null for what is not set, no tools with `tool_choice: 'none'`, and `truncation`.",
+    "A request from LlamaIndex is answered",
+    "LlamaIndex sends null for unset fields, an empty `tools` with `tool_choice: 'none'`, and `truncation`.",
     "llama-index-llms-openai 0.8",
     {"user-agent": "OpenAI/Python 3.52.0"},
     {
@@ -289,8 +286,8 @@ _accepted(
 )
 _accepted(
     "clients.langchain",
-    "A request of LangChain is answered",
-    "LangChain sends its own answers back with ids and annotations, and `stream: false`.",
+    "A request from LangChain is answered",
+    "LangChain sends earlier answers with ids and annotations, and `stream: false`.",
     "langchain-openai 1.7",
     {"user-agent": "OpenAI/Python 3.52.0"},
     {
@@ -328,7 +325,7 @@ async def _known(server: VerifiedServer) -> None:
     "OpenAI guide, Conversation state; openai-python, openai-node",
 )
 async def _replay(server: VerifiedServer) -> None:
-    """Clients append output items to the input unchanged, with ids, status and calls."""
+    """Clients append output items unchanged, with ids, status and calls, to the next input."""
     for sample in (samples.text, samples.call):
         first = given(await server.once(sample), "tools", "tool_choice")
         outputs = [call_output(item.get("call_id"), "Sunny") for item in samples.called(first)]

@@ -1,4 +1,4 @@
-"""Conversations: objects whose items responses read and extend."""
+"""Conversations, which responses read and extend."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ async def _id(server: VerifiedServer) -> str:
 
 
 async def _used(server: VerifiedServer) -> HTTPExchange:
-    """Create a response in a conversation that begins with one long message."""
+    """Create a response in a conversation with one long message."""
     made = await server.send("POST", "/conversations", {"items": [user_message(samples.WORDS)]})
     return await server.respond(input=SHORT, conversation=object_id(made), store=True, max_output_tokens=samples.LIMIT)
 
 
 @check_row("conversations.create", "A conversation can be created", f"{_API}Create")
 async def _create(server: VerifiedServer) -> None:
-    """`POST /conversations` creates a conversation: an object `conversation` with an id, metadata and `created_at`."""
+    """`POST /conversations` returns a `conversation` with id, metadata and `created_at`."""
     exchange = answered(await server.once(_created))
     found = exchange.object
     need(found.get("object") == "conversation", f"The object is {found.get('object')!r}.", exchange, found)
@@ -66,7 +66,7 @@ async def _update(server: VerifiedServer) -> None:
 
 @check_row("conversations.items", "Items can be listed", f"{_API}List items")
 async def _items(server: VerifiedServer) -> None:
-    """`GET /conversations/{id}/items` lists the items of the conversation."""
+    """`GET /conversations/{id}/items` lists the items."""
     exchange = answered(await server.get(f"/conversations/{await _id(server)}/items"))
     roles = {item.get("role") for item in exchange.listed}
     need(roles == {"user"}, "The list does not have the message.", exchange, exchange.object)
@@ -84,21 +84,21 @@ def _conversation(exchange: HTTPExchange) -> str:
 
 @check_row("conversations.items-create", "Items can be added", f"{_API}Create items")
 async def _add(server: VerifiedServer) -> None:
-    """`POST /conversations/{id}/items` creates items in a conversation, and returns the list of them."""
+    """`POST /conversations/{id}/items` adds items, and returns them as a list."""
     exchange = answered(await server.once(_extended))
     need(len(exchange.listed) == 2, "The list does not have both items.", exchange, exchange.object)
 
 
 @check_row("conversations.items-order", "Items can be ordered", f"{_API}List items")
 async def _order(server: VerifiedServer) -> None:
-    """`order`: `asc` or `desc`, which is the default."""
+    """`order` is `asc` or, by default, `desc`."""
     path = f"{_conversation(given(await server.once(_extended)))}/items"
     need_order(await server.get(f"{path}?order=asc"), await server.get(path), ["one", "two"])
 
 
 @check_row("conversations.item", "An item can be retrieved and deleted", f"{_API}Retrieve an item, Delete an item")
 async def _item(server: VerifiedServer) -> None:
-    """`GET` and `DELETE /conversations/{id}/items/{item_id}`: a single item; the second returns the conversation."""
+    """`GET /conversations/{id}/items/{item_id}` returns an item; `DELETE` deletes it and returns the conversation."""
     made = object_id(await server.send("POST", "/conversations", {"items": [user_message("one")]}))
     path = f"/conversations/{made}/items"
     items = given(await server.get(path))
@@ -111,12 +111,9 @@ async def _item(server: VerifiedServer) -> None:
     need_status(await server.get(f"{path}/{identifier}"), NOT_FOUND, "The deleted item")
 
 
-@check_row("conversations.response", "A response names its conversation", _SPEC)
+@check_row("conversations.response", "A response has its conversation", _SPEC)
 async def _response(server: VerifiedServer) -> None:
-    """
-    A response that belongs to a conversation MUST identify that conversation in the returned `response.conversation`
-    field.
-    """
+    """`response.conversation` MUST identify the response's conversation."""
     await _id(server)
     exchange = answered(await server.once(_used), "conversation")
     found: Any = exchange.response.get("conversation")
@@ -125,9 +122,9 @@ async def _response(server: VerifiedServer) -> None:
     need(named == sent, f"The conversation is {found!r}, and should be {sent!r}.", exchange)
 
 
-@check_row("conversations.context", "A response knows the conversation", _CREATE)
+@check_row("conversations.context", "The conversation reaches the model", _CREATE)
 async def _context(server: VerifiedServer) -> None:
-    """Items from this conversation are prepended to the input items for this response request."""
+    """The conversation's items are prepended to the input."""
     await _id(server)
     exchange = given(await server.once(_used), "conversation")
     need_longer(exchange, given(await server.once(samples.alone)), 15, "the conversation")
@@ -135,9 +132,7 @@ async def _context(server: VerifiedServer) -> None:
 
 @check_row("conversations.append", "A response extends the conversation", _CREATE)
 async def _append(server: VerifiedServer) -> None:
-    """
-    Input items and output items from this response are automatically added to the conversation after it completes.
-    """
+    """The response's input and output items are added to the conversation when it completes."""
     await _id(server)
     used = given(await server.once(_used), "conversation")
     sent = used.body.get("conversation") if isinstance(used.body, dict) else ""
@@ -149,11 +144,11 @@ async def _append(server: VerifiedServer) -> None:
 
 @check_row(
     "conversations.with-previous",
-    "Not together with previous_response_id",
+    "previous_response_id and conversation are exclusive",
     "OpenAI API reference, Create a model response, previous_response_id",
 )
 async def _with_previous(server: VerifiedServer) -> None:
-    """`previous_response_id` cannot be used in conjunction with `conversation`."""
+    """`previous_response_id` and `conversation` are mutually exclusive."""
     used = given(await server.once(_used), "conversation")
     exchange = await server.respond(
         conversation=object_id(await server.send("POST", "/conversations", {})),
@@ -165,7 +160,7 @@ async def _with_previous(server: VerifiedServer) -> None:
 
 @check_row("conversations.unknown", "An unknown conversation is refused", "Open Responses specification, Error Types")
 async def _unknown(server: VerifiedServer) -> None:
-    """`not_found`: the requested resource does not exist, to be retrieved or to be used."""
+    """`not_found`: an unknown conversation can be neither retrieved nor used."""
     await _id(server)
     need_status(await server.get(f"/conversations/{_NONE}"), REFUSED, "GET")
     exchange = await server.respond(input=SHORT, conversation=_NONE, max_output_tokens=16)
@@ -174,7 +169,7 @@ async def _unknown(server: VerifiedServer) -> None:
 
 @check_row("conversations.delete", "A conversation can be deleted", f"{_API}Delete")
 async def _delete(server: VerifiedServer) -> None:
-    """`DELETE /conversations/{id}` deletes the conversation: `{id, object: 'conversation.deleted', deleted: true}`."""
+    """`DELETE /conversations/{id}` returns `{id, object: 'conversation.deleted', deleted: true}`."""
     path = f"/conversations/{object_id(await server.send('POST', '/conversations', {}))}"
     exchange = answered(await server.delete(path))
     need(exchange.object.get("deleted") is True, "deleted is not true.", exchange, exchange.object)

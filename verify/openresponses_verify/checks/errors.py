@@ -1,4 +1,4 @@
-"""Errors: shape, status and `param`; and limits of requests."""
+"""Errors: shape, status and `param`; request limits."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ async def _refusals(server: VerifiedServer) -> list[HTTPExchange]:
 
 @check_row("errors.shape", "An error is an object `error`", _ERRORS)
 async def _shape(server: VerifiedServer) -> None:
-    """The API responds with a structured error object that includes type, code, param and message."""
+    """Errors are structured: an object `error` with type, code, param and message."""
     for exchange in await _refusals(server):
         need(isinstance(exchange.object.get("error"), dict), "The body has no object `error`.", exchange, exchange.json)
 
 
 @check_row("errors.fields", "An error has type, code, param and message", "Open Responses schema, ErrorPayload")
 async def _fields(server: VerifiedServer) -> None:
-    """`type`, `code`, `message` and `param` are required, and `code` and `param` may be null."""
+    """`type`, `code`, `message` and `param` are required; `code` and `param` are nullable."""
     for exchange in await _refusals(server):
         error = exchange.object.get("error")
         if isinstance(error, dict):
@@ -71,7 +71,7 @@ async def _json(server: VerifiedServer) -> None:
 
 @check_row("errors.private", "An error reveals no server internals", f"{_ERRORS}; OWASP, Improper Error Handling")
 async def _private(server: VerifiedServer) -> None:
-    """A human-readable explanation contains no traceback and no server paths."""
+    """Errors contain no tracebacks and no server paths."""
     for exchange in [*await _refusals(server), await server.once(_no_path)]:
         found = _TRACE.search(exchange.content.decode(errors="replace"))
         need(
@@ -85,14 +85,14 @@ async def _private(server: VerifiedServer) -> None:
 request_row(
     "errors.input-type",
     "An input that is neither a string nor a list is refused",
-    "`input` is a text or a list of items.",
+    "`input` is text or a list of items.",
     f"{_CREATE}input",
     INVALID,
     input=7,
 )
 request_row(
     "errors.item-role",
-    "A message of an unknown role is refused",
+    "A message with an unknown role is refused",
     "`role` is one of `user`, `assistant`, `system` and `developer`.",
     f"{_CREATE}input",
     INVALID,
@@ -100,8 +100,8 @@ request_row(
 )
 request_row(
     "errors.part-type",
-    "A part of an unknown type is refused",
-    "The content of a message has `input_text`, `input_image` and `input_file`: what the model cannot see is no input.",
+    "A part with an unknown type is refused",
+    "Message parts are `input_text`, `input_image` and `input_file`. Unknown parts must not be dropped.",
     f"{_CREATE}input",
     INVALID,
     input=[user_message([{"type": "no_such_part", "text": "Hi."}])],
@@ -117,7 +117,7 @@ request_row(
 request_row(
     "errors.temperature-range",
     "A temperature outside its range is refused",
-    "What sampling temperature to use, between 0 and 2.",
+    "`temperature` is a number between 0 and 2.",
     f"{_CREATE}temperature",
     INVALID,
     temperature=17,
@@ -125,7 +125,7 @@ request_row(
 request_row(
     "errors.top-p-range",
     "A top_p outside its range is refused",
-    "`top_p` is a probability mass: a number between 0 and 1.",
+    "`top_p` is a number between 0 and 1.",
     f"{_CREATE}top_p",
     INVALID,
     top_p=-3,
@@ -133,7 +133,7 @@ request_row(
 request_row(
     "errors.max-output-tokens",
     "A negative limit is refused",
-    "`max_output_tokens` is an upper bound for the number of tokens: it is positive.",
+    "`max_output_tokens` is a positive number.",
     f"{_CREATE}max_output_tokens",
     INVALID,
     max_output_tokens=-1,
@@ -173,16 +173,16 @@ request_row(
 )
 request_row(
     "limits.metadata-pairs",
-    "More than 16 pairs of metadata are refused",
-    "`metadata` is a set of 16 key-value pairs.",
+    "More than 16 metadata pairs are refused",
+    "`metadata` has at most 16 key-value pairs.",
     f"{_CREATE}metadata",
     INVALID,
     metadata={f"key{n}": "value" for n in range(17)},
 )
 request_row(
     "limits.metadata-values",
-    "Long values of metadata are refused",
-    "Values of metadata are strings with a maximum length of 512 characters.",
+    "Long metadata values are refused",
+    "Metadata values are strings with at most 512 characters.",
     f"{_CREATE}metadata",
     INVALID,
     metadata={"key": "x" * 513},
@@ -191,13 +191,13 @@ request_row(
 
 @check_row("errors.no-input", "A request without input is refused", "Open Responses specification, Chat Inference")
 async def _no_input(server: VerifiedServer) -> None:
-    """A `model` and either a string `input` or an array of input items."""
+    """A request needs a string `input` or an array of input items."""
     need_status(await server.send("POST", "/responses", {"model": server.model, "max_output_tokens": 16}), INVALID)
 
 
 @check_row("errors.param", "An error names the field", _ERRORS)
 async def _param(server: VerifiedServer) -> None:
-    """`param`: the input parameter related to the error, if applicable."""
+    """`param` is the input parameter related to the error, if applicable."""
     for ask, field in ((_wrong_type, "temperature"), (_wrong_input, "input")):
         exchange = await server.once(ask)
         error = exchange.object.get("error")
@@ -219,7 +219,7 @@ async def _malformed(server: VerifiedServer) -> None:
     "errors.json-object", "A body that is not an object is a 400", "Open Responses specification, HTTP Request Bodies"
 )
 async def _not_object(server: VerifiedServer) -> None:
-    """Clients MUST send request bodies encoded as `application/json`: an object with the fields of the request."""
+    """Request bodies MUST be JSON objects."""
     need_status(await server.send("POST", "/responses", [1, 2, 3]), INVALID)
 
 
@@ -229,7 +229,7 @@ async def _not_object(server: VerifiedServer) -> None:
     f"{_TYPES}; openai-python, openai-node, AI SDK",
 )
 async def _stream_status(server: VerifiedServer) -> None:
-    """A request that is refused has the status of its error, streamed or not: clients retry by the status alone."""
+    """Rejected requests have an HTTP error status, even with `stream: true`. Clients retry by status."""
     bodies = [exchange.body for exchange in await _refusals(server) if isinstance(exchange.body, dict)]
     if not bodies:
         raise Unclear("No request for a response was refused: see errors.*-type.")
@@ -251,9 +251,9 @@ async def _path(server: VerifiedServer) -> None:
     need_status(await server.once(_no_path), (404, 405))
 
 
-@check_row("errors.type", "The type fits the status", _TYPES)
+@check_row("errors.type", "The error type matches the status", _TYPES)
 async def _type(server: VerifiedServer) -> None:
-    """Error types generally map to the status code of the response: `invalid_request` to 400, `server_error` to 500."""
+    """Error types match the HTTP status: `invalid_request` is 400, `server_error` is 500."""
     for exchange in await _refusals(server):
         event_type = str(exchange.refusal.get("type"))
         if exchange.status in (400, 422) and isinstance(exchange.object.get("error"), dict):
@@ -266,7 +266,7 @@ async def _keyless(server: VerifiedServer) -> HTTPExchange:
 
 
 async def _guarded(server: VerifiedServer) -> HTTPExchange:
-    """Return the answer to a request without a key; raises `Unsupported` if the server requires no key."""
+    """Return the answer to a request without a key; raises `Unsupported` if no key is required."""
     if KEY not in server.keys:
         raise Unsupported("No key was given with --api-key.")
     exchange = await server.once(_keyless)
@@ -277,7 +277,7 @@ async def _guarded(server: VerifiedServer) -> HTTPExchange:
 
 @check_row("errors.no-key", "A request without a key is a 401", "Open Responses specification, HTTP Requests")
 async def _no_key(server: VerifiedServer) -> None:
-    """`Authorization` is required: the token identifying the developer."""
+    """The `Authorization` header is required."""
     exchange = await _guarded(server)
     need_status(exchange, (401, 403))
 
@@ -298,7 +298,7 @@ for _ in range(120):
 request_row(
     "limits.long-input",
     "A long input is answered or refused",
-    "An input of 100,000 characters is no failure of the server.",
+    "An input with 100,000 characters causes no server error.",
     _SERVER,
     NO_FAILURE,
     input="hello " * 16_667,
@@ -307,7 +307,7 @@ request_row(
 request_row(
     "limits.many-items",
     "Many items are answered or refused",
-    "An input of 300 items is no failure of the server.",
+    "An input with 300 items causes no server error.",
     _SERVER,
     NO_FAILURE,
     input=[user_message(f"{n}") for n in range(300)],
@@ -315,7 +315,7 @@ request_row(
 request_row(
     "limits.many-tools",
     "Many tools are answered or refused",
-    "A request with 128 tools is no failure of the server.",
+    "A request with 128 tools causes no server error.",
     _SERVER,
     NO_FAILURE,
     tools=[{**samples.TIME_TOOL, "name": f"get_time_{n}"} for n in range(128)],
@@ -323,7 +323,7 @@ request_row(
 request_row(
     "limits.deep-schema",
     "A deep schema is answered or refused",
-    "A schema of 120 levels is no failure of the server.",
+    "A schema with 120 levels causes no server error.",
     _SERVER,
     NO_FAILURE,
     tools=[{"type": "function", "name": "deep", "parameters": _DEEP}],
@@ -332,7 +332,7 @@ request_row(
 request_row(
     "limits.unicode",
     "Any text is answered or refused",
-    "Emoji, control characters, NUL and lone surrogates are no failure of the server.",
+    "Emoji, control characters, NUL and lone surrogates cause no server error.",
     _SERVER,
     NO_FAILURE,
     input="\U0001f600 \u0000 \u202e \ud83d \x1b[31m e\u0301",
@@ -340,7 +340,7 @@ request_row(
 request_row(
     "limits.large-number",
     "Large numbers are answered or refused",
-    "`max_output_tokens` beyond all limits is no failure of the server.",
+    "A huge `max_output_tokens` causes no server error.",
     _SERVER,
     NO_FAILURE,
     max_output_tokens=10**30,
@@ -348,7 +348,7 @@ request_row(
 request_row(
     "limits.empty-input",
     "An empty input is answered or refused",
-    "An empty list of items is no failure of the server.",
+    "An empty list of items causes no server error.",
     _SERVER,
     NO_FAILURE,
     input=[],
@@ -357,7 +357,7 @@ request_row(
 
 @check_row("errors.recovers", "The server recovers from errors", _ERRORS)
 async def _recovers(server: VerifiedServer) -> None:
-    """A refused request does not affect the next one."""
+    """A rejected request does not affect the next request."""
     given(await server.once(samples.text))
     await _refusals(server)
     exchange = await server.respond(max_output_tokens=LIMIT)

@@ -1,4 +1,4 @@
-"""The forms of input that clients send: each is answered."""
+"""Input forms sent by clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ITEMS = "Open Responses specification, Items"
 
 
 def _form(row_id: str, title: str, law: str, source: str, sent: object, *optional: str, **fields: object) -> None:
-    """Register a check that an input is answered. A server reports a missing feature by the words `optional`."""
+    """Register a check that an input is answered. An error with a word in `optional` reports a missing feature."""
 
     async def run(server: VerifiedServer) -> None:
         exchange = answered(await server.respond(input=sent, max_output_tokens=LIMIT, **fields), *optional)
@@ -43,58 +43,58 @@ _form(
 _form(
     "input.message-string",
     "A message whose content is a string",
-    "The content of a message is a text or a list of parts.",
+    "A message's content is text or a list of parts.",
     f"{_PARAM}UserMessageItemParam",
     [user_message("Say hello.")],
 )
 _form(
     "input.message-parts",
-    "A message of several parts",
-    "The content of a message is a text or a list of parts.",
+    "A message with several parts",
+    "A message's content is text or a list of parts.",
     f"{_PARAM}UserMessageItemParam",
     [user_message([_text("Say"), _text("hello.")])],
 )
 _form(
     "input.untyped",
     "A message without a type",
-    "`type` of a message may be left out, as the SDKs' shortest form does.",
+    "A message may omit `type`, as in the SDKs' shortest form.",
     "OpenAI API reference, Create a model response, input; openai-python",
     [{"role": "user", "content": "Say hello."}],
 )
 _form(
     "input.system",
     "A system message",
-    "A message with the role `system` is an item of the input.",
+    "A message with the role `system` is an input item.",
     f"{_PARAM}SystemMessageItemParam",
     [message("system", "Be brief."), user_message("Say hello.")],
 )
 _form(
     "input.developer",
     "A developer message",
-    "A message with the role `developer` is an item of the input.",
+    "A message with the role `developer` is an input item.",
     f"{_PARAM}DeveloperMessageItemParam",
     [message("developer", "Be brief."), user_message("Say hello.")],
 )
 _form(
     "input.developer-twice",
     "Instructions and a developer message in the middle",
-    "Instructions, and messages of the developer at any place, go together: templates that allow one system message at "
-    "the beginning are the server's concern.",
+    "Instructions and developer messages at any position can be combined. A server adapts them to chat templates "
+    "that only allow a single system message at the start.",
     f"{_PARAM}DeveloperMessageItemParam; Codex",
     [user_message("Hi."), message("developer", "Be brief."), user_message("Say hello.")],
     instructions="Be kind.",
 )
 _form(
     "input.assistant-string",
-    "An assistant's message as a string",
-    "The content of an assistant's message is a text or a list of parts.",
+    "An assistant message as a string",
+    "An assistant message's content is text or a list of parts.",
     f"{_PARAM}AssistantMessageItemParam",
     [user_message("Hi."), assistant_message("Hello!"), user_message("Say hello.")],
 )
 _form(
     "input.assistant-parts",
-    "An assistant's message of output_text",
-    "Items are bidirectional: a message of an answer is an item of the next request.",
+    "An assistant message with output_text",
+    "Items are bidirectional: output messages are valid input.",
     f"{_ITEMS}; {_PARAM}OutputTextContentParam",
     [
         user_message("Hi."),
@@ -105,28 +105,28 @@ _form(
 _form(
     "input.refusal",
     "An assistant's refusal",
-    "`refusal` is a part of an assistant's message.",
+    "`refusal` is a content part in assistant messages.",
     f"{_PARAM}RefusalContentParam",
     [user_message("Hi."), assistant_message([{"type": "refusal", "refusal": "No."}]), user_message("Say hello.")],
 )
 _form(
     "input.phase",
     "A message with a phase",
-    "`phase` labels an assistant's message as commentary or the final answer: preserve and resend it.",
+    "`phase` labels an assistant message as commentary or final answer. Clients send it back.",
     f"{_PARAM}Message.phase",
     [user_message("Hi."), assistant_message([_said("Let me see.")], phase="commentary"), user_message("Say hello.")],
 )
 _form(
     "input.empty-message",
     "A message without content",
-    "An assistant's message may be empty, as it is beside a call.",
+    "An assistant message may be empty, for example next to a call.",
     f"{_PARAM}AssistantMessageItemParam; AI SDK",
     [user_message("Hi."), assistant_message([]), user_message("Say hello.")],
 )
 _form(
     "input.dump",
-    "An item as a typed client writes it",
-    "Fields of items that have no value are null: `model_dump()` of openai-python writes them all.",
+    "Items with null fields, as typed clients send them",
+    "Item fields without a value may be null: openai-python's `model_dump()` includes them.",
     "openai-python, ResponseOutputMessage.model_dump()",
     [
         {"type": "message", "role": "user", "content": "Hi.", "id": None, "status": None},
@@ -142,7 +142,7 @@ _form(
 _form(
     "input.nulls",
     "Optional fields that are null",
-    "Optional fields of a request are nullable.",
+    "Optional request fields are nullable.",
     f"{_PARAM}CreateResponseBody; llama-index",
     "Say hello.",
     **dict.fromkeys(
@@ -156,7 +156,7 @@ _form(
 _form(
     "input.empty-lists",
     "Empty lists",
-    "`tools` and `include` may be empty, as the Agents SDK sends them.",
+    "`tools` and `include` may be empty lists. The Agents SDK sends them.",
     "openai-agents",
     [user_message("Say hello.")],
     tools=[],
@@ -164,15 +164,15 @@ _form(
 )
 _form(
     "input.unicode",
-    "Text of all scripts",
-    "Bodies are JSON, whose text is Unicode.",
+    "Text in many scripts",
+    "JSON strings are Unicode.",
     "Open Responses specification, HTTP Request Bodies",
     "Say hello. \u4f60\u597d \u0645\u0631\u062d\u0628\u0627 \U0001f600\U0001f1eb\U0001f1f7 e\u0301",
 )
 _form(
     "input.image",
     "An image as a data URL",
-    "`input_image` has an image, as a URL or base64-encoded in a data URL.",
+    "The image in `input_image` is a URL or a base64 data URL.",
     f"{_PARAM}InputImageContentParamAutoParam",
     [user_message([_text("What is this?"), {"type": "input_image", "image_url": samples.HEART, "detail": "low"}])],
     *samples.IMAGE_WORDS,
@@ -188,7 +188,7 @@ _form(
 _form(
     "input.metadata",
     "Metadata",
-    "`metadata` is a set of key-value pairs that can be attached to a response.",
+    "`metadata` attaches key-value pairs to a response.",
     f"{_PARAM}MetadataParam",
     "Say hello.",
     metadata={"topic": "verify"},
@@ -196,7 +196,7 @@ _form(
 _form(
     "input.service-tier",
     "A service tier",
-    "`service_tier` is a hint to the provider about how urgently a request should be processed.",
+    "`service_tier` is a hint about the request's priority.",
     "Open Responses specification, service_tier",
     "Say hello.",
     "service_tier",
@@ -205,7 +205,7 @@ _form(
 _form(
     "input.stop-at-user",
     "A list that ends with an answer",
-    "Items are a context, whatever item is the last of it.",
+    "The input may end with any item.",
     _ITEMS,
     [user_message("Say hello."), assistant_message("Hello")],
     "assistant",
@@ -215,7 +215,7 @@ _form(
 
 @check_row("input.parts-agree", "A string and a message are the same input", _CHAT)
 async def _agree(server: VerifiedServer) -> None:
-    """A string input is interpreted as a user message: the input has the same tokens."""
+    """A string input is interpreted as a user message, with equal `input_tokens`."""
     tokens = []
     for sent in (samples.WORDS, [user_message(samples.WORDS)], [user_message([_text(samples.WORDS)])]):
         exchange = given(await server.respond(input=sent, max_output_tokens=16))
@@ -225,7 +225,7 @@ async def _agree(server: VerifiedServer) -> None:
 
 @check_row("input.history", "All items of the input reach the model", _CHAT)
 async def _history(server: VerifiedServer) -> None:
-    """An array of input items is the context of the request: no item is dropped."""
+    """All input items are part of the context."""
     for before in (
         [user_message(samples.WORDS), assistant_message("Yes.")],
         [user_message("Hi."), assistant_message([_said(samples.WORDS)])],
@@ -240,7 +240,7 @@ async def _history(server: VerifiedServer) -> None:
     "input.instructions", "Instructions reach the model", "OpenAI API reference, Create a model response, instructions"
 )
 async def _instructions(server: VerifiedServer) -> None:
-    """`instructions` is a system (or developer) message inserted into the model's context."""
+    """`instructions` is inserted into the model's context as a system or developer message."""
     short = given(await server.respond(max_output_tokens=16))
     exchange = answered(await server.respond(max_output_tokens=16, instructions=samples.WORDS), "instructions")
     need_longer(exchange, short, 10, "instructions of many words")

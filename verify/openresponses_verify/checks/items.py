@@ -1,4 +1,4 @@
-"""Output items, limits of the output, and log probabilities."""
+"""Output items, output limits and log probabilities."""
 
 from __future__ import annotations
 
@@ -22,21 +22,18 @@ async def _messages(server: VerifiedServer) -> tuple[HTTPExchange, list[dict[str
 
 @check_row("items.output", "A response has output", "Open Responses specification, Chat Inference")
 async def _output(server: VerifiedServer) -> None:
-    """
-    A successful non-streaming request MUST return a `response` object with an `output` array containing model-produced
-    items.
-    """
+    """A `response` object MUST have an `output` array with model-produced items."""
     exchange = answered(await server.once(samples.text))
     need(exchange.output, "The output is empty.", exchange, exchange.response.get("output"))
 
 
 @check_row(
     "items.message",
-    "Text is in a message of the assistant",
+    "Text is in an assistant message",
     "Open Responses specification, User Content vs Model Content",
 )
 async def _message(server: VerifiedServer) -> None:
-    """A message of the model has the role `assistant`, and its text is `output_text`."""
+    """The model's message has the role `assistant` and `output_text` parts."""
     exchange, messages = await _messages(server)
     for item in messages:
         need(item.get("role") == "assistant", f"The role is {item.get('role')!r}.", exchange, item)
@@ -58,11 +55,11 @@ async def _text(server: VerifiedServer) -> None:
 
 @check_row("items.required", "Items have id, type and status", _FIELDS)
 async def _required(server: VerifiedServer) -> None:
-    """Every Item MUST include the top-level fields `id`, `type` and `status`, regardless of its specific type."""
+    """Every item MUST have `id`, `type` and `status`."""
     for sample in samples.RESPONSES:
         exchange = await server.once(sample)
         for item in exchange.output if exchange.ok else ():
-            # A reasoning item has no status in the schema.
+            # In the schema, reasoning items have no status.
             names = ("id", "type") if item.get("type") in ("reasoning", "compaction") else ("id", "type", "status")
             for name in names:
                 found = item.get(name)
@@ -71,7 +68,7 @@ async def _required(server: VerifiedServer) -> None:
 
 @check_row("items.ids-fresh", "Ids are unique across responses", _FIELDS)
 async def _fresh(server: VerifiedServer) -> None:
-    """Item ids are unique: two responses share no item."""
+    """Item ids are unique across responses."""
     one, other = given(await server.once(samples.text)), given(await server.once(samples.cut_off))
     both = ({item.get("id") for item in one.output} & {item.get("id") for item in other.output}) - {None}
     need(not both, f"Items of two responses have the id {sorted(map(str, both))}.", other)
@@ -81,7 +78,7 @@ async def _fresh(server: VerifiedServer) -> None:
 
 @check_row("items.completed", "Items of a completed response are completed", _STATES)
 async def _completed(server: VerifiedServer) -> None:
-    """`completed`: the model has finished emitting tokens containing the item."""
+    """`completed`: the model has finished the item."""
     exchange = given(await server.once(samples.text))
     if exchange.response.get("status") != "completed":
         raise Unclear(f"The status of the response is {exchange.response.get('status')!r}.", exchange)
@@ -107,7 +104,7 @@ def _limited(exchange: HTTPExchange) -> HTTPExchange:
 
 @check_row("limits.max-output-tokens", "max_output_tokens is respected", f"{_CREATE}max_output_tokens")
 async def _limit(server: VerifiedServer) -> None:
-    """`max_output_tokens` is an upper bound for the number of tokens that can be generated for a response."""
+    """`max_output_tokens` is an upper bound for generated tokens."""
     exchange = answered(await server.once(samples.cut_off), "max_output_tokens")
     tokens = exchange.usage.get("output_tokens")
     if not isinstance(tokens, int):
@@ -117,9 +114,7 @@ async def _limit(server: VerifiedServer) -> None:
 
 @check_row("limits.incomplete", "A truncated response is incomplete", _STATES)
 async def _incomplete(server: VerifiedServer) -> None:
-    """
-    `incomplete`: the model has exhausted its token budget. Agents take a truncated answer with `completed` as final.
-    """
+    """`incomplete`: the token budget is exhausted. Agents treat a truncated answer with `completed` as final."""
     exchange = _limited(await server.once(samples.cut_off))
     status = exchange.response.get("status")
     need(status == "incomplete", f"The answer was truncated at 16 tokens, but its status is {status!r}.", exchange)
@@ -129,7 +124,7 @@ async def _incomplete(server: VerifiedServer) -> None:
     "limits.incomplete-reason", "The reason is max_output_tokens", "Open Responses schema, IncompleteDetails.reason"
 )
 async def _reason(server: VerifiedServer) -> None:
-    """`incomplete_details.reason` is the reason why the response could not be completed."""
+    """`incomplete_details.reason` is why the response is incomplete."""
     exchange = _limited(await server.once(samples.cut_off))
     if exchange.response.get("status") != "incomplete":
         raise Unclear("The response is not incomplete.", exchange)
@@ -140,7 +135,7 @@ async def _reason(server: VerifiedServer) -> None:
 
 @check_row("limits.incomplete-item", "The truncated item is incomplete", _STATES)
 async def _cut_item(server: VerifiedServer) -> None:
-    """`incomplete`: the model has exhausted its token budget while emitting tokens belonging to this item."""
+    """`incomplete`: the token budget was exhausted within this item."""
     exchange = _limited(await server.once(samples.cut_off))
     if exchange.response.get("status") != "incomplete" or not exchange.output:
         raise Unclear("The response is not incomplete, or has no items.", exchange)
@@ -154,7 +149,7 @@ async def _cut_item(server: VerifiedServer) -> None:
     "OpenAI API reference, Streaming events, response.incomplete",
 )
 async def _cut_stream(server: VerifiedServer) -> None:
-    """`response.incomplete` is emitted when a response finishes as incomplete."""
+    """A stream ends with `response.incomplete` if the response is incomplete."""
     exchange = _limited(await server.once(samples.cut_off_stream))
     ends = [
         event["type"] for event in exchange.events if event.get("type") in ("response.completed", "response.failed")
@@ -168,7 +163,7 @@ async def _cut_stream(server: VerifiedServer) -> None:
     "OpenAI API reference, Streaming events",
 )
 async def _agrees(server: VerifiedServer) -> None:
-    """The same request ends with the same status whether it is streamed or not."""
+    """A request ends with the same status, streamed or not."""
     one, other = _limited(await server.once(samples.cut_off)), _limited(await server.once(samples.cut_off_stream))
     statuses = one.response.get("status"), other.response.get("status")
     need(statuses[0] == statuses[1], f"The status is {statuses[0]!r} as JSON, but {statuses[1]!r} streamed.", other)
@@ -176,7 +171,7 @@ async def _agrees(server: VerifiedServer) -> None:
 
 @check_row("limits.call-cut", "A truncated call is not completed", _STATES)
 async def _call_cut(server: VerifiedServer) -> None:
-    """A truncated call is incomplete. Clients would run it with broken arguments."""
+    """A truncated call is incomplete. Otherwise clients run it with broken arguments."""
     tool = {**samples.WEATHER_TOOL, "name": "write_essay", "description": "Write a long essay.", "strict": False}
     parameters = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
     prompt = f"Write an essay with this text: {samples.WORDS * 3}"
@@ -201,7 +196,7 @@ async def _logprobs(server: VerifiedServer) -> HTTPExchange:
 
 @check_row("items.logprobs", "Log probabilities are included on request", f"{_CREATE}include")
 async def _with_logprobs(server: VerifiedServer) -> None:
-    """`message.output_text.logprobs`: include logprobs with assistant messages."""
+    """`message.output_text.logprobs` in `include` requests log probabilities."""
     exchange = answered(await server.once(_logprobs), "include", "top_logprobs", "logprobs")
     parts = [part for item in exchange.output if item.get("type") == "message" for part in item.get("content") or []]
     found = [part.get("logprobs") for part in parts if isinstance(part, dict)]
@@ -216,7 +211,7 @@ async def _with_logprobs(server: VerifiedServer) -> None:
 
 @check_row("items.no-logprobs", "Log probabilities are not included without a request", f"{_CREATE}include")
 async def _without_logprobs(server: VerifiedServer) -> None:
-    """`logprobs` is empty in answers to requests that do not include them."""
+    """`logprobs` is empty unless requested by `include`."""
     exchange, messages = await _messages(server)
     for item in messages:
         for part in item.get("content") or []:
@@ -254,57 +249,57 @@ _RESOURCE = "Open Responses schema, ResponseResource."
 _echo(
     "items.echo-sampling",
     "The response has the sampling parameters",
-    "`temperature` and `top_p` are the parameters that were used for this response.",
+    "`temperature` and `top_p` are the sampling parameters used.",
     f"{_RESOURCE}temperature",
     _ECHOED,
 )
 _echo(
     "items.echo-instructions",
     "The response has the instructions",
-    "`instructions` are the additional instructions that were used to guide the model for this response.",
+    "`instructions` contains the instructions used.",
     f"{_RESOURCE}instructions",
     {"instructions": "Be brief."},
 )
 _echo(
     "items.echo-metadata",
     "The response has the metadata",
-    "`metadata` is a set of key-value pairs that were attached to the response.",
+    "`metadata` contains the key-value pairs in the request.",
     f"{_RESOURCE}metadata",
     {"metadata": {"a": "1", "b": ""}},
 )
 _echo(
     "items.echo-parallel",
-    "The response says whether calls may be parallel",
-    "`parallel_tool_calls`: whether the model was allowed to call multiple tools in parallel.",
+    "The response has parallel_tool_calls",
+    "`parallel_tool_calls` tells whether parallel calls were allowed.",
     f"{_RESOURCE}parallel_tool_calls",
     {"parallel_tool_calls": False},
 )
 _echo(
     "items.echo-truncation",
     "The response has the truncation strategy",
-    "`truncation`: how the input was truncated by the service when it exceeded the model context window.",
+    "`truncation` is the truncation strategy for inputs beyond the context window.",
     f"{_RESOURCE}truncation",
     {"truncation": "auto"},
 )
 _echo(
     "items.echo-identifiers",
     "The response has the caller's identifiers",
-    "`safety_identifier` and `prompt_cache_key` are the identifiers that were sent.",
+    "`safety_identifier` and `prompt_cache_key` are returned unchanged.",
     f"{_RESOURCE}prompt_cache_key",
     {"safety_identifier": "user-1", "prompt_cache_key": "key-1"},
 )
 _echo(
     "items.echo-max-tool-calls",
     "The response has max_tool_calls",
-    "`max_tool_calls` is the maximum number of total calls to tools that can be processed in a response.",
+    "`max_tool_calls` is the response's maximum number of tool calls.",
     f"{_RESOURCE}max_tool_calls",
     {"max_tool_calls": 3},
 )
 
 
-@check_row("items.store-echo", "The response says whether it is stored", f"{_RESOURCE}store")
+@check_row("items.store-echo", "The response has store", f"{_RESOURCE}store")
 async def _store(server: VerifiedServer) -> None:
-    """`store`: whether the response was stored so it could be retrieved later."""
+    """`store` tells whether the response was stored for later retrieval."""
     exchange = given(await server.once(samples.text))
     found = samples.repeated(exchange, "store")
     need(found is False, f"The request has store: false, but the response has {found!r}.", exchange)

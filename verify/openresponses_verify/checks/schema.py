@@ -1,4 +1,4 @@
-"""Answers and events against the specification's JSON schema."""
+"""Responses, items and events against the specification's JSON schema."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SLUG = re.compile(r"[a-z0-9_.-]+:[a-z0-9_.-]+")
 _SCHEMA = "Open Responses schema (2026-04-24), "
 _FIELDS = "Open Responses specification, Extending Open Responses"
 
-# Item types of OpenAI's API that the specification does not have.
+# Item types in OpenAI's API, but not in the specification.
 _OPENAI_ITEMS = frozenset(
     [
         *("custom_tool_call", "tool_search_call", "tool_search_output", "web_search_call", "file_search_call"),
@@ -29,7 +29,7 @@ _OPENAI_EVENTS = re.compile(
     r"response\.(reasoning_text|custom_tool_call_input|mcp_|web_search_call|file_search_call|code_interpreter_call|"
     r"image_generation_call|shell_call|audio|compaction)|keepalive$|error$"
 )
-# OpenAI's names for events of the specification.
+# OpenAI's names for events in the specification.
 _ALIASES = {
     "response.reasoning_text.delta": "response.reasoning.delta",
     "response.reasoning_text.done": "response.reasoning.done",
@@ -37,7 +37,7 @@ _ALIASES = {
 
 
 async def _responses(server: VerifiedServer) -> list[HTTPExchange]:
-    """Return the successful answers to the samples, JSON and streams; raises if there are none."""
+    """Return the successful sample answers, JSON and streams; raises if none succeeded."""
     exchanges = [await server.once(sample) for sample in (*samples.RESPONSES, *samples.STREAMS)]
     if not any(exchange.ok for exchange in exchanges):
         given(exchanges[0])
@@ -45,7 +45,7 @@ async def _responses(server: VerifiedServer) -> list[HTTPExchange]:
 
 
 def _embedded(exchange: HTTPExchange) -> Iterator[tuple[dict[str, Any], object]]:
-    """Yield the responses in an answer, each with its description for the report."""
+    """Yield each response in an answer, with a description for the report."""
     if exchange.object:
         yield exchange.object, None
         return
@@ -81,25 +81,25 @@ def _own(issue: SchemaIssue) -> bool:
 
 @check_row("schema.response", "Responses have the schema's types", f"{_SCHEMA}ResponseResource")
 async def _response(server: VerifiedServer) -> None:
-    """The fields of a ResponseResource have the types of the schema."""
+    """Each field of a ResponseResource has the type in the schema."""
     _report(_of_responses(await _responses(server), lambda issue: _own(issue) and issue.kind == "wrong"))
 
 
 @check_row("schema.required", "Responses have all required fields", f"{_SCHEMA}ResponseResource, required")
 async def _required(server: VerifiedServer) -> None:
-    """A response has all required fields. A field without a value is null."""
+    """All required fields are present. Fields without a value are null."""
     _report(_of_responses(await _responses(server), lambda issue: _own(issue) and issue.kind == "missing"))
 
 
-@check_row("schema.usage", "Usage has its numbers and details", f"{_SCHEMA}Usage")
+@check_row("schema.usage", "Usage has token counts and details", f"{_SCHEMA}Usage")
 async def _usage(server: VerifiedServer) -> None:
-    """Usage has `input_tokens`, `output_tokens`, `total_tokens`, and the details of both."""
+    """Usage has `input_tokens`, `output_tokens`, `total_tokens`, and details for input and output."""
     _report(_of_responses(await _responses(server), lambda issue: issue.path[:1] == ("usage",)))
 
 
 @check_row("schema.usage-total", "Usage adds up", f"{_SCHEMA}Usage.total_tokens")
 async def _total(server: VerifiedServer) -> None:
-    """`total_tokens` is the total number of tokens used: input plus output."""
+    """`total_tokens` is the sum of input and output tokens."""
     for exchange in await _responses(server):
         counts: list[Any] = [exchange.usage.get(name) for name in ("input_tokens", "output_tokens")]
         if all(isinstance(count, int) for count in counts):
@@ -130,7 +130,7 @@ def _of_items(
 
 @check_row("schema.items", "Items have the schema's fields", f"{_SCHEMA}ItemField; Open Responses specification, Items")
 async def _item_fields(server: VerifiedServer) -> None:
-    """Each item type has a defined schema that binds it."""
+    """Items match the schema for their type."""
     _report(_of_items(await _responses(server), lambda issue: issue.path[:1] not in (("content",), ("summary",))))
 
 
@@ -140,16 +140,13 @@ async def _item_fields(server: VerifiedServer) -> None:
     f"{_SCHEMA}OutputTextContent; Open Responses specification, Content",
 )
 async def _content(server: VerifiedServer) -> None:
-    """
-    Content is a discriminated union: a part has the fields of its type, as `annotations` and `logprobs` of
-    `output_text`.
-    """
+    """Content parts have the fields for their type: `output_text` has `annotations` and `logprobs`."""
     _report(_of_items(await _responses(server), lambda issue: issue.path[:1] in (("content",), ("summary",))))
 
 
 @check_row("schema.item-types", "Item types are known or prefixed", f"{_FIELDS}, Extending Items")
 async def _item_types(server: VerifiedServer) -> None:
-    """New item types that are not part of this specification MUST be prefixed with the implementor slug."""
+    """Item types outside the specification MUST have the implementor's slug as a prefix."""
     for item, exchange, _ in _items(await _responses(server)):
         type_name = item.get("type") if isinstance(item, dict) else None
         unknown = any(issue.kind == "unknown" and not issue.path for issue in schema_issues("ItemField", item))
@@ -166,14 +163,14 @@ def _streams(exchanges: list[HTTPExchange]) -> Iterator[tuple[dict[str, Any], HT
 
 @check_row("schema.events", "Events have the schema's fields", f"{_SCHEMA}text/event-stream of POST /responses")
 async def _events(server: VerifiedServer) -> None:
-    """Each event has the fields of its schema."""
+    """Events match the schema for their type."""
     found = []
     for event, exchange in _streams(await _responses(server)):
         type_name = _ALIASES.get(str(event.get("type")), str(event.get("type")))
         if type_name in event_schemas():
             issues = schema_issues(event_schemas()[type_name], {**event, "type": type_name})
             plain = (issue for issue in issues if issue.path[:1] not in (("response",), ("item",)))
-            # The numbers of events are checked by a law of the stream.
+            # Sequence numbers and indexes are checked by stream laws.
             found += [
                 (issue._replace(path=(type_name, *issue.path)), exchange, event)
                 for issue in plain
@@ -184,16 +181,16 @@ async def _events(server: VerifiedServer) -> None:
 
 @check_row("schema.event-types", "Event types are known or prefixed", f"{_FIELDS}, Extending streaming events")
 async def _event_types(server: VerifiedServer) -> None:
-    """All extended streaming events MUST be prefixed with the implementor slug."""
+    """Event types outside the specification MUST have the implementor's slug as a prefix."""
     for event, exchange in _streams(await _responses(server)):
         type_name = str(event.get("type"))
         known = type_name in event_schemas() or bool(_OPENAI_EVENTS.match(type_name) or _SLUG.fullmatch(type_name))
         need(known, f"An event has the type {type_name!r}.", exchange, event)
 
 
-@check_row("schema.object", "A response has the object `response`", f"{_SCHEMA}ResponseResource.object; openai-node")
+@check_row("schema.object", "A response's `object` is `response`", f"{_SCHEMA}ResponseResource.object; openai-node")
 async def _object(server: VerifiedServer) -> None:
-    """`object` is always `response`. openai-node derives `output_text` only then."""
+    """`object` is always `response`. Otherwise openai-node does not derive `output_text`."""
     exchange = given(await server.once(samples.text))
     found = exchange.response.get("object")
     need(found == "response", f"The object is {found!r}.", exchange)
@@ -209,9 +206,9 @@ async def _json(server: VerifiedServer) -> None:
     need(isinstance(exchange.json, dict), "The body is not a JSON object.", exchange)
 
 
-@check_row("schema.times", "Times are in seconds, and in order", f"{_SCHEMA}ResponseResource.created_at")
+@check_row("schema.times", "Timestamps are in seconds and in order", f"{_SCHEMA}ResponseResource.created_at")
 async def _times(server: VerifiedServer) -> None:
-    """`created_at` and `completed_at` are Unix timestamps in seconds; the second is not before the first."""
+    """`created_at` and `completed_at` are Unix timestamps in seconds, in this order."""
     exchange = given(await server.once(samples.text))
     created, completed = exchange.response.get("created_at"), exchange.response.get("completed_at")
     if not isinstance(created, int | float) or not 1e9 < created < 1e11:

@@ -1,4 +1,4 @@
-"""Stored responses: retrieve, continue, fork, list and delete; `store: false`."""
+"""Stored responses: retrieve, continue, fork, list and delete."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ async def _get_stored(server: VerifiedServer) -> HTTPExchange:
 
 
 async def _continued(server: VerifiedServer) -> HTTPExchange:
-    """Continue a long first turn that has instructions."""
+    """Continue a long first turn with instructions."""
     first = response_id(await server.once(samples.stored))
     return await server.respond(input=SHORT, previous_response_id=first, store=True, max_output_tokens=samples.LIMIT)
 
 
 async def _continued_again(server: VerifiedServer) -> HTTPExchange:
-    """Fork: continue the same response once more, after the first branch."""
+    """Fork: continue the same response again."""
     given(await server.once(_continued), "previous_response_id")
     first = response_id(await server.once(samples.stored))
     return await server.respond(input=SHORT, previous_response_id=first, max_output_tokens=samples.LIMIT)
@@ -45,7 +45,7 @@ async def _third(server: VerifiedServer) -> HTTPExchange:
 
 
 async def needs_storage(server: VerifiedServer) -> None:
-    """Raise `Unsupported` unless a stored response can be retrieved or continued."""
+    """Raise `Unsupported` unless stored responses can be retrieved or continued."""
     exchange = await server.once(_get_stored)
     continued = await server.once(_continued)
     if not exchange.ok and says_unsupported(continued, "previous_response_id", "store"):
@@ -54,7 +54,7 @@ async def needs_storage(server: VerifiedServer) -> None:
 
 @check_row("state.retrieve", "A stored response can be retrieved", f"{_CREATE}store; {_API}Get a model response")
 async def _retrieve(server: VerifiedServer) -> None:
-    """`store`: whether to store the generated model response for later retrieval via API."""
+    """`store: true` stores the response for later retrieval."""
     exchange = answered(await server.once(_get_stored))
     created = (await server.once(samples.stored)).response
     for name in ("id", "status", "output", "usage", "model", "instructions"):
@@ -64,7 +64,7 @@ async def _retrieve(server: VerifiedServer) -> None:
 
 @check_row("state.retrieve-metadata", "A stored response keeps its metadata", f"{_CREATE}metadata")
 async def _metadata(server: VerifiedServer) -> None:
-    """`metadata` can be attached to an object, which is useful for storing additional information."""
+    """`metadata` is stored with the response."""
     exchange = given(await server.once(_get_stored))
     found = exchange.object.get("metadata")
     need(found == {"purpose": "verify"}, f"The metadata is {found!r}.", exchange)
@@ -72,7 +72,7 @@ async def _metadata(server: VerifiedServer) -> None:
 
 @check_row("state.retrieve-streamed", "A streamed response can be retrieved at once", f"{_API}Get a model response")
 async def _retrieve_streamed(server: VerifiedServer) -> None:
-    """The response is stored before `response.completed` is sent, so a client can retrieve it at once."""
+    """The response is stored before `response.completed` is sent, so clients can retrieve it immediately."""
     given(await server.once(_get_stored))
     streamed = given(await server.once(samples.stored_stream), "stream")
     if streamed.response.get("status") in ("in_progress", "queued"):
@@ -87,28 +87,25 @@ async def _retrieve_streamed(server: VerifiedServer) -> None:
 
 @check_row("state.unknown", "An unknown response is a 404", "Open Responses specification, Error Types")
 async def _unknown(server: VerifiedServer) -> None:
-    """`not_found`: the requested resource does not exist."""
+    """`not_found`: the response does not exist."""
     given(await server.once(_get_stored))
     need_status(await server.get(f"/responses/{NO_RESPONSE}"), NOT_FOUND)
 
 
 @check_row("state.previous-response", "previous_response_id adds the earlier turn", _PREVIOUS)
 async def _previous(server: VerifiedServer) -> None:
-    """
-    When `previous_response_id` is provided, the server MUST load both the input and output associated with that prior
-    response and treat them as part of the new request's context.
-    """
+    """With `previous_response_id`, the server MUST load the earlier response's input and output into the context."""
     exchange = answered(await server.once(_continued), "previous_response_id", "store")
     need_longer(exchange, given(await server.once(samples.alone)), 15, "the earlier turn of many words")
 
 
 @check_row(
     "state.previous-echo",
-    "The response names the previous one",
+    "The response has previous_response_id",
     "Open Responses schema, ResponseResource.previous_response_id",
 )
 async def _previous_echo(server: VerifiedServer) -> None:
-    """`previous_response_id` is the ID of the previous response in the chain that was referenced, if any."""
+    """`previous_response_id` is the previous response's id."""
     exchange = given(await server.once(_continued), "previous_response_id", "store")
     first = response_id(await server.once(samples.stored))
     found = exchange.response.get("previous_response_id")
@@ -118,8 +115,7 @@ async def _previous_echo(server: VerifiedServer) -> None:
 request_row(
     "state.previous-unknown",
     "An unknown previous response is refused",
-    "A server that continues without the earlier turns lets the model forget: an unknown `previous_response_id` is an "
-    "error of the request.",
+    "An unknown `previous_response_id` is an error. Otherwise the model would silently lose the earlier turns.",
     f"{_PREVIOUS}; {_CREATE}previous_response_id",
     REFUSED,
     input=SHORT,
@@ -129,25 +125,19 @@ request_row(
 
 @check_row(
     "state.previous-code",
-    "The error says previous_response_not_found",
+    "The error code is previous_response_not_found",
     "Open Responses specification, WebSocket; Codex; openai-agents",
 )
 async def _previous_code(server: VerifiedServer) -> None:
-    """
-    The error of an unknown `previous_response_id` has the code `previous_response_not_found`: clients then send all
-    turns again.
-    """
+    """The error code is `previous_response_not_found`. Clients then resend all turns."""
     given(await server.once(_continued), "previous_response_id", "store")
     exchange = await server.respond(input=SHORT, previous_response_id=NO_RESPONSE, max_output_tokens=samples.LIMIT)
     need_unknown_previous(exchange)
 
 
-@check_row("state.chain", "A chain keeps its first turn", _PREVIOUS)
+@check_row("state.chain", "A chain includes its first turn", _PREVIOUS)
 async def _chain(server: VerifiedServer) -> None:
-    """
-    The model is sampled over `previous_response.input` + `previous_response.output` + `input`, and the first of them
-    has a previous response in turn.
-    """
+    """The context is `previous_response.input` + `previous_response.output` + `input`, recursively."""
     second = input_tokens(given(await server.once(_continued), "previous_response_id", "store"))
     if second < input_tokens(given(await server.once(samples.alone))) + 15:
         raise Unclear("The second turn lacks the first: see state.previous-response.")
@@ -156,21 +146,18 @@ async def _chain(server: VerifiedServer) -> None:
     need(third > second, f"The third turn has {third} input tokens, the second {second}.", exchange)
 
 
-@check_row("state.fork", "Forks do not see each other", _PREVIOUS)
+@check_row("state.fork", "Forks are independent", _PREVIOUS)
 async def _fork(server: VerifiedServer) -> None:
-    """
-    Continuing twice from one response gives two branches: `previous_response_id` brings what led to that response, and
-    nothing that came after it.
-    """
+    """Two continuations are independent: each sees only the turns before the fork."""
     one = input_tokens(given(await server.once(_continued), "previous_response_id", "store"))
     exchange = given(await server.once(_continued_again), "previous_response_id", "store")
     other = input_tokens(exchange)
     need(one == other, f"The first branch has {one} input tokens, the identical second branch {other}.", exchange)
 
 
-@check_row("state.instructions", "Instructions do not carry over", f"{_CREATE}instructions")
+@check_row("state.instructions", "Instructions are not inherited", f"{_CREATE}instructions")
 async def _instructions(server: VerifiedServer) -> None:
-    """The instructions from a previous response will not be carried over to the next response."""
+    """`instructions` apply to one response and are not inherited."""
     exchange = given(await server.once(_continued), "previous_response_id", "store")
     found = exchange.response.get("instructions")
     need(found is None, f"The instructions are {found!r}, but none were sent.", exchange)
@@ -188,7 +175,7 @@ async def _instructions(server: VerifiedServer) -> None:
 
 @check_row("state.store-false", "An unstored response cannot be retrieved", f"{_CREATE}store")
 async def _store_false(server: VerifiedServer) -> None:
-    """`store: false`: the response is not stored for later retrieval."""
+    """With `store: false`, the response is not stored."""
     given(await server.once(_get_stored))
     exchange = await server.get(f"/responses/{response_id(await server.once(samples.text))}")
     need_status(exchange, NOT_FOUND, "A response with store: false")
@@ -208,7 +195,7 @@ async def _input_items(server: VerifiedServer) -> HTTPExchange:
 
 @check_row("state.input-items", "The input of a response can be listed", f"{_API}List input items")
 async def _list(server: VerifiedServer) -> None:
-    """`GET /responses/{id}/input_items` returns a list of input items for a given response."""
+    """`GET /responses/{id}/input_items` lists the response's input items."""
     exchange = answered(await server.once(_input_items))
     need(exchange.object.get("object") == "list", "The `object` is not 'list'.", exchange, exchange.object)
     need(len(exchange.listed) == 1, "The list does not have exactly one message.", exchange, exchange.object)
@@ -218,9 +205,9 @@ async def _list(server: VerifiedServer) -> None:
     need(isinstance(item.get("id"), str) and item["id"], "The message has no id.", exchange, item)
 
 
-@check_row("state.input-items-list", "The list has its pagination fields", f"{_API}List input items")
+@check_row("state.input-items-list", "The list has pagination fields", f"{_API}List input items")
 async def _list_ends(server: VerifiedServer) -> None:
-    """A list has `first_id`, `last_id` and `has_more`."""
+    """Lists have `first_id`, `last_id` and `has_more`."""
     exchange = given(await server.once(_input_items))
     missing = [name for name in ("data", "first_id", "has_more", "last_id") if name not in exchange.object]
     need(not missing, f"The list has no {missing}.", exchange, exchange.object)
@@ -233,7 +220,7 @@ async def _three(server: VerifiedServer) -> HTTPExchange:
 
 @check_row("state.input-items-order", "Input items can be ordered and paged", f"{_API}List input items")
 async def _list_order(server: VerifiedServer) -> None:
-    """`order`, `limit` and `after` choose the items that are returned; the default order is `desc`."""
+    """`order`, `limit` and `after` select the listed items. The default order is `desc`."""
     given(await server.once(_input_items))
     path = f"/responses/{response_id(await server.once(_three))}/input_items"
     rising = await server.get(f"{path}?order=asc")
@@ -256,7 +243,7 @@ def _path(exchange: HTTPExchange) -> str:
 
 @check_row("state.delete", "A response can be deleted", f"{_API}Delete a model response")
 async def _delete(server: VerifiedServer) -> None:
-    """`DELETE /responses/{id}` deletes a model response: `{id, object: 'response', deleted: true}`."""
+    """`DELETE /responses/{id}` returns `{id, object: 'response', deleted: true}`."""
     exchange = answered(await server.once(_deleted))
     found = exchange.object
     need(found.get("deleted") is True, "deleted is not true.", exchange, found)
@@ -266,14 +253,14 @@ async def _delete(server: VerifiedServer) -> None:
 
 @check_row("state.deleted-retrieve", "A deleted response is gone", f"{_API}Delete a model response")
 async def _deleted_get(server: VerifiedServer) -> None:
-    """A deleted response is a 404."""
+    """A deleted response cannot be retrieved."""
     path = _path(given(await server.once(_deleted)))
     need_status(await server.get(path), NOT_FOUND, "A deleted response")
 
 
 @check_row("state.deleted-previous", "A deleted response cannot be continued", f"{_API}Delete a model response")
 async def _deleted_previous(server: VerifiedServer) -> None:
-    """`previous_response_id` of a deleted response is refused."""
+    """A deleted response is unknown as `previous_response_id`."""
     identifier = given(await server.once(_deleted)).url.rpartition("/")[2]
     need_status(await server.respond(input=SHORT, previous_response_id=identifier, max_output_tokens=16), REFUSED)
 
@@ -290,7 +277,7 @@ async def _deleted_twice(server: VerifiedServer) -> None:
     "Open Responses schema, ItemReferenceParam; @ai-sdk/openai",
 )
 async def _reference(server: VerifiedServer) -> None:
-    """`item_reference`: an identifier for an item to reference. The AI SDK sends it for all earlier answers."""
+    """`item_reference` refers to an earlier item by id. The AI SDK sends references for all earlier answers."""
     await needs_storage(server)
     stored = given(await server.once(samples.stored))
     ids = [item["id"] for item in stored.output if item.get("type") == "message" and item.get("id")]
@@ -306,18 +293,15 @@ async def _reference(server: VerifiedServer) -> None:
     "Open Responses schema, ItemReferenceParam",
 )
 async def _reference_unknown(server: VerifiedServer) -> None:
-    """An `item_reference` to a missing item is a request error: the model would miss that item."""
+    """An `item_reference` to a missing item is an error. Otherwise the model would lack the item."""
     await needs_storage(server)
     turns = [{"type": "item_reference", "id": "msg_0000000000000000000000000000000000"}, user_message(SHORT)]
     need_status(await server.respond(input=turns, max_output_tokens=16), REFUSED)
 
 
-@check_row("state.remembers", "The model knows the earlier turns", _PREVIOUS)
+@check_row("state.remembers", "Earlier turns reach the model", _PREVIOUS)
 async def _remembers(server: VerifiedServer) -> None:
-    """
-    Using `previous_response_id` is equivalent to continuing the conversation from the point where the prior response
-    ended.
-    """
+    """`previous_response_id` continues the conversation after the previous response."""
     await needs_storage(server)
     for _ in range(3):
         first = await server.respond(input="My name is Alice.", store=True, max_output_tokens=samples.LIMIT)
@@ -335,7 +319,7 @@ async def _remembers(server: VerifiedServer) -> None:
     f"{_PREVIOUS}; Open Responses specification, Errors",
 )
 async def _failed_turn(server: VerifiedServer) -> None:
-    """A refused request changes nothing: the previous response can still be continued."""
+    """After a rejected request, the previous response can still be continued."""
     second = response_id(given(await server.once(_continued), "previous_response_id", "store"))
     refused = await server.respond(
         input=[{"type": "message", "role": "nobody", "content": "x"}], previous_response_id=second, store=True

@@ -1,4 +1,4 @@
-"""The event stream: its lines, and the laws of its events, for all sampled streams."""
+"""Event stream lines, and the stream laws on all sampled streams."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HTTP = "Open Responses specification, Streaming HTTP Responses"
 
 
 async def _streams(server: VerifiedServer) -> list[HTTPExchange]:
-    """Return the successful streams of the samples; raises if there are none."""
+    """Return the successful sample streams; raises if none succeeded."""
     exchanges = [await server.once(sample) for sample in samples.STREAMS]
     streams = [exchange for exchange in exchanges if exchange.ok and exchange.content_type == "text/event-stream"]
     return streams or [given(exchanges[0], "stream")]
@@ -22,21 +22,21 @@ async def _streams(server: VerifiedServer) -> list[HTTPExchange]:
     "stream.answer", "A response can be streamed", f"{_HTTP}; OpenAI API reference, Create a model response, stream"
 )
 async def _answer(server: VerifiedServer) -> None:
-    """A request with `stream: true` is answered with an event stream."""
+    """`stream: true` returns an event stream."""
     exchange = answered(await server.once(samples.text_stream), "stream")
     need(exchange.events, "The stream has no event.", exchange, exchange.content[:300].decode(errors="replace"))
 
 
 @check_row("stream.content-type", "The content type is text/event-stream", _HTTP)
 async def _content_type(server: VerifiedServer) -> None:
-    """When streaming, servers MUST return header `Content-Type: text/event-stream`."""
+    """Streams MUST have the header `Content-Type: text/event-stream`."""
     exchange = given(await server.once(samples.text_stream), "stream")
     need(exchange.content_type == "text/event-stream", f"The content type is {exchange.content_type!r}.", exchange)
 
 
 @check_row("stream.event-name", "The event field is the type", _HTTP)
 async def _event_name(server: VerifiedServer) -> None:
-    """The `event` field MUST match the `type` in the event body."""
+    """The `event` field MUST match `type` in the body."""
     for exchange in await _streams(server):
         for event in exchange.server_sent:
             event_type = read_object(event.data).get("type")
@@ -45,9 +45,9 @@ async def _event_name(server: VerifiedServer) -> None:
                 need(event.name == event_type, f"{told}, and the type {event_type!r}.", exchange, event.data)
 
 
-@check_row("stream.data", "Data is one JSON object", _HTTP)
+@check_row("stream.data", "Each data field is a JSON object", _HTTP)
 async def _data(server: VerifiedServer) -> None:
-    """Individual `data` objects are returned as JSON-encoded strings."""
+    """Each `data` is a JSON object."""
     for exchange in await _streams(server):
         for event in exchange.server_sent:
             good = event.data == "[DONE]" or isinstance(read_object(event.data).get("type"), str)
@@ -66,7 +66,7 @@ async def _done(server: VerifiedServer) -> None:
 
 @check_row("stream.framing", "Every event ends with a blank line", "HTML Living Standard, Interpreting an event stream")
 async def _framing(server: VerifiedServer) -> None:
-    """An event is dispatched at a blank line; an unfinished event at the end is discarded. The stream is UTF-8."""
+    """Events end with a blank line; clients discard an unfinished event. The stream is UTF-8."""
     for exchange in await _streams(server):
         tail = exchange.content[-200:].decode(errors="replace")
         ended = exchange.content.replace(b"\r\n", b"\n").endswith((b"\n\n", b"\r\r"))
@@ -95,14 +95,11 @@ CHECKS.extend(map(_of_law, STREAM_LAWS))
 
 @check_row(
     "stream.like-json",
-    "Streamed and whole answers are alike",
+    "Streamed and JSON responses have the same fields",
     "OpenAI API reference, Streaming events, response.completed",
 )
 async def _like_json(server: VerifiedServer) -> None:
-    """
-    A streamed response is the same resource as one that is not: it has the same fields, items of the same types, and
-    the same `input_tokens`.
-    """
+    """A streamed response has the same fields, item types and `input_tokens` as a JSON response."""
     for whole, streamed in ((samples.text, samples.text_stream), (samples.call, samples.call_stream)):
         one, other = await server.once(whole), await server.once(streamed)
         if not (one.ok and other.ok and other.events and one.response.get("status") == other.response.get("status")):
@@ -123,7 +120,7 @@ async def _like_json(server: VerifiedServer) -> None:
     "OpenAI API reference, Streaming events, response.created",
 )
 async def _echo(server: VerifiedServer) -> None:
-    """`response.created` has the response so far: its model, instructions and tools."""
+    """`response.created` contains the request's model, instructions and tools."""
     exchange = given(await server.once(samples.call_stream), "tools")
     created = exchange.events[0].get("response") if exchange.events else None
     if not isinstance(created, dict):

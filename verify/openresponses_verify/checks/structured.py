@@ -1,4 +1,4 @@
-"""Structured output, and reasoning."""
+"""Structured output and reasoning."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _is_person(exchange: HTTPExchange) -> bool:
 
 @check_row("structured.schema", "The text follows the JSON schema", f"{_TEXT}.format")
 async def _schema(server: VerifiedServer) -> None:
-    """`json_schema` with `strict: true`: the model will always follow the exact schema."""
+    """With `json_schema` and `strict: true`, the model follows the schema exactly."""
     first = answered(await server.once(samples.person), "text", "format", "json_schema")
     if not _is_person(first):
         await cooperating(
@@ -36,7 +36,7 @@ async def _schema(server: VerifiedServer) -> None:
 
 @check_row("structured.schema-stream", "The streamed text follows the JSON schema", _GUIDE)
 async def _stream(server: VerifiedServer) -> None:
-    """A streamed answer follows the schema too."""
+    """A streamed answer follows the schema."""
     exchange = answered(await server.once(samples.person_stream), "text", "format", "json_schema")
     if not _is_person(exchange):
         raise Unclear("The model did not follow the schema.", exchange)
@@ -48,9 +48,9 @@ def _format(exchange: HTTPExchange) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-@check_row("structured.echo", "The response has the format", "Open Responses schema, ResponseResource.text")
+@check_row("structured.echo", "The response has the text format", "Open Responses schema, ResponseResource.text")
 async def _echo(server: VerifiedServer) -> None:
-    """`text` of the response: configuration options for text output that were used."""
+    """`text` in the response contains the output format used."""
     exchange = given(await server.once(samples.person), "text", "format", "json_schema")
     found = _format(exchange)
     same = (found.get("type"), found.get("name"), found.get("strict")) == ("json_schema", "person", True)
@@ -64,9 +64,9 @@ async def _default(server: VerifiedServer) -> None:
     need(_format(exchange).get("type") == "text", "The format is not `text`.", exchange, exchange.response.get("text"))
 
 
-@check_row("structured.json-object", "json_object gives JSON", f"{_TEXT}.format")
+@check_row("structured.json-object", "json_object produces JSON", f"{_TEXT}.format")
 async def _json_object(server: VerifiedServer) -> None:
-    """`json_object`: ensures the message the model generates is valid JSON."""
+    """With `json_object`, the message is valid JSON."""
 
     def is_object(exchange: HTTPExchange) -> bool:
         return isinstance(read_json(spoken(exchange)), dict)
@@ -82,11 +82,11 @@ async def _json_object(server: VerifiedServer) -> None:
 
 @check_row(
     "structured.schema-type",
-    "A schema that is no object is refused",
+    "A schema that is not an object is refused",
     "Open Responses schema, JsonSchemaResponseFormatParam.schema",
 )
 async def _schema_type(server: VerifiedServer) -> None:
-    """`schema`: the schema for the response format, described as a JSON Schema object."""
+    """`schema` must be a JSON Schema object."""
     given(await server.once(samples.person), "text", "format", "json_schema")
     need_status(await server.respond(text={"format": {**PERSON, "schema": "a person"}}, max_output_tokens=16), INVALID)
 
@@ -101,9 +101,9 @@ request_row(
 )
 
 
-@check_row("structured.verbosity", "Verbosity is taken, and is in the response", f"{_TEXT}.verbosity")
+@check_row("structured.verbosity", "Verbosity is accepted and is in the response", f"{_TEXT}.verbosity")
 async def _verbosity(server: VerifiedServer) -> None:
-    """`verbosity` constrains the verbosity of the model's response."""
+    """`verbosity` constrains the model's verbosity."""
     exchange = answered(await server.respond(text={"verbosity": "low"}, max_output_tokens=LIMIT), "text", "verbosity")
     text = samples.repeated(exchange, "text")
     found = text.get("verbosity") if isinstance(text, dict) else None
@@ -115,11 +115,11 @@ _NO_REASONING = ("reasoning", "effort", "reasoning_effort", "think", "thinking")
 
 @check_row(
     "reasoning.effort",
-    "An effort is taken, and is in the response",
+    "An effort is accepted and is in the response",
     "Open Responses schema, ResponseResource.reasoning",
 )
 async def _effort(server: VerifiedServer) -> None:
-    """`reasoning`: the configuration options for reasoning models that were used."""
+    """`reasoning` in the response contains the reasoning options used."""
     exchange = answered(await server.once(samples.thought), *_NO_REASONING)
     found = samples.repeated(exchange, "reasoning")
     effort = found.get("effort") if isinstance(found, dict) else None
@@ -146,7 +146,7 @@ def _thoughts(exchange: HTTPExchange) -> list[dict[str, Any]]:
 
 @check_row("reasoning.item", "Reasoning is an item before the answer", _REASONING)
 async def _item(server: VerifiedServer) -> None:
-    """Reasoning items expose the model's internal thought process: `content`, `encrypted_content` or `summary`."""
+    """Reasoning items expose the model's reasoning: `content`, `encrypted_content` or `summary`."""
     exchange = await server.once(samples.thought)
     for item in _thoughts(exchange):
         need(isinstance(item.get("summary"), list), "The summary is not a list.", exchange, item)
@@ -157,10 +157,7 @@ async def _item(server: VerifiedServer) -> None:
 
 @check_row("reasoning.stream", "Reasoning has its own events", _REASONING)
 async def _stream_reasoning(server: VerifiedServer) -> None:
-    """
-    Raw reasoning follows the same delta semantics as other text-like content parts: `response.reasoning.delta`, or
-    OpenAI's `response.reasoning_text.delta`.
-    """
+    """Raw reasoning is streamed as `response.reasoning.delta` or OpenAI's `response.reasoning_text.delta`."""
     exchange = await server.once(samples.thought_stream)
     items = _thoughts(exchange)
     if any(item.get("content") or item.get("summary") for item in items):
@@ -175,7 +172,7 @@ async def _stream_reasoning(server: VerifiedServer) -> None:
 
 @check_row("reasoning.not-in-text", "Reasoning is not in the text", _REASONING)
 async def _not_in_text(server: VerifiedServer) -> None:
-    """The message is the model's answer. Users would see thinking tags in it."""
+    """The message contains only the answer, without thinking tags."""
     exchange = given(await server.once(samples.thought), *_NO_REASONING)
     text = spoken(exchange)
     need("<think>" not in text and "</think>" not in text, "The text contains thinking tags.", exchange, text)
@@ -185,7 +182,7 @@ async def _not_in_text(server: VerifiedServer) -> None:
     "reasoning.tokens", "Reasoning tokens are counted", "Open Responses schema, OutputTokensDetails.reasoning_tokens"
 )
 async def _tokens(server: VerifiedServer) -> None:
-    """`output_tokens_details.reasoning_tokens`: the number of reasoning tokens, which are output tokens."""
+    """`output_tokens_details.reasoning_tokens` counts reasoning tokens, which are output tokens."""
     exchange = await server.once(samples.thought)
     _thoughts(exchange)
     details = exchange.usage.get("output_tokens_details")
@@ -198,7 +195,7 @@ async def _tokens(server: VerifiedServer) -> None:
 
 @check_row("reasoning.replay", "Reasoning can be sent back", "Open Responses specification, Items")
 async def _replay(server: VerifiedServer) -> None:
-    """Items are bidirectional: an output reasoning item is valid input."""
+    """Items are bidirectional: reasoning items from the output are valid input."""
     exchange = await server.once(samples.thought)
     _thoughts(exchange)
     turns = [user_message("What is 2+2?"), *exchange.output, user_message("And 3+3?")]
@@ -207,16 +204,16 @@ async def _replay(server: VerifiedServer) -> None:
 
 @check_row("reasoning.encrypted", "Encrypted reasoning is included on request", f"{_CREATE}include; Codex")
 async def _encrypted(server: VerifiedServer) -> None:
-    """`reasoning.encrypted_content`: includes an encrypted version of reasoning tokens in reasoning item outputs."""
+    """`reasoning.encrypted_content` in `include` requests encrypted reasoning."""
     exchange = await server.once(samples.thought)
     contents = [item.get("encrypted_content") for item in _thoughts(exchange)]
     if not any(contents):
-        raise Unsupported("The reasoning has no encrypted_content, though it was included.", exchange)
+        raise Unsupported("The reasoning has no encrypted_content, although `include` requested it.", exchange)
 
 
 @check_row("reasoning.encrypted-opaque", "Encrypted reasoning cannot be read", _REASONING)
 async def _opaque(server: VerifiedServer) -> None:
-    """`encrypted_content` protects reasoning: it is opaque and non-inspectable."""
+    """`encrypted_content` is opaque."""
     exchange = await server.once(samples.thought)
     for item in _thoughts(exchange):
         encrypted = item.get("encrypted_content")
@@ -228,13 +225,13 @@ async def _opaque(server: VerifiedServer) -> None:
 
 
 def _letters(text: str) -> str:
-    """Return only the letters of a text, which JSON does not escape."""
+    """Remove all characters that JSON could escape."""
     return "".join(filter(str.isalpha, text))
 
 
 @check_row("reasoning.encrypted-asked", "Encrypted reasoning is not included without a request", f"{_CREATE}include")
 async def _not_asked(server: VerifiedServer) -> None:
-    """`encrypted_content` is populated when a response is generated with `reasoning.encrypted_content` in `include`."""
+    """`encrypted_content` is populated only if `include` has `reasoning.encrypted_content`."""
     exchange = await server.once(samples.thought_stream)
     for item in _thoughts(exchange):
         if item.get("encrypted_content"):
@@ -245,7 +242,7 @@ _FOREIGN = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content
 request_row(
     "reasoning.encrypted-tampered",
     "Modified encrypted reasoning is not read as text",
-    "`encrypted_content` that the server did not make is refused, or left out; it is no 500.",
+    "Foreign `encrypted_content` is refused or dropped, without a 500.",
     _REASONING,
     NO_FAILURE,
     input=[user_message("Hi."), _FOREIGN, user_message("Say hello.")],

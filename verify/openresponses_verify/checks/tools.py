@@ -1,4 +1,4 @@
-"""Client-run tools: functions, custom tools and namespaces, tool choice, and outputs."""
+"""Client-run tools: functions, custom tools, namespaces, tool choice and outputs."""
 
 from __future__ import annotations
 
@@ -35,10 +35,7 @@ _RESULT = "Sunny, 21C"
 
 @check_row("tools.call", "A required function is called", _CALLING)
 async def _call(server: VerifiedServer) -> None:
-    """
-    When the model chooses a function, the response output includes a `function_call` item with a `call_id`, `name`, and
-    JSON-string `arguments`.
-    """
+    """A call is a `function_call` item with `call_id`, `name` and JSON-string `arguments`."""
     exchange = answered(await server.once(samples.call), "tools", "tool_choice")
     item = the_call(exchange)
     need(item.get("name") == "get_weather", f"The name is {item.get('name')!r}.", exchange, item)
@@ -46,10 +43,10 @@ async def _call(server: VerifiedServer) -> None:
 
 
 @check_row(
-    "tools.arguments", "Arguments are JSON of an object, as a string", "Open Responses schema, FunctionCall.arguments"
+    "tools.arguments", "Arguments are a JSON object in a string", "Open Responses schema, FunctionCall.arguments"
 )
 async def _arguments(server: VerifiedServer) -> None:
-    """`arguments`: the arguments JSON string that was generated."""
+    """`arguments` is a JSON string."""
     exchange = given(await server.once(samples.call), "tools")
     item = the_call(exchange)
     if item.get("status") == "incomplete":
@@ -66,7 +63,7 @@ async def _arguments(server: VerifiedServer) -> None:
 @check_row("tools.call-stream", "A call is streamed", "Open Responses specification, Items are streamable")
 async def _call_stream(server: VerifiedServer) -> None:
     """
-    A `function_call` is added with its `name`; its arguments come as `response.function_call_arguments.delta` and
+    A `function_call` is added with its `name`; its arguments follow as `response.function_call_arguments.delta` and
     `.done`.
     """
     exchange = answered(await server.once(samples.call_stream), "tools", "stream")
@@ -79,9 +76,9 @@ async def _call_stream(server: VerifiedServer) -> None:
     need(all(named), "The call is added without its name.", exchange, added)
 
 
-@check_row("tools.echo", "The response has the tools and the choice", "Open Responses schema, ResponseResource.tools")
+@check_row("tools.echo", "The response has tools and tool_choice", "Open Responses schema, ResponseResource.tools")
 async def _echo(server: VerifiedServer) -> None:
-    """`tools`: the tools that were available to the model during response generation."""
+    """`tools` in the response contains the tools available to the model."""
     exchange = given(await server.once(samples.call), "tools", "tool_choice")
     tools, choice = repeated(exchange, "tools"), repeated(exchange, "tool_choice")
     tool: Any = tools[0] if isinstance(tools, list) and len(tools) == 1 else {}
@@ -98,7 +95,7 @@ async def _echo(server: VerifiedServer) -> None:
 
 @check_row("tools.named", "A named function is called", _CHOICE)
 async def _named(server: VerifiedServer) -> None:
-    """`{type: 'function', name}`: the model is required to call the specified function tool."""
+    """With `{type: 'function', name}`, the model must call the named function."""
     choice = {"type": "function", "name": "get_time"}
     exchange = await server.respond(
         input=samples.ASK_WEATHER, tools=[WEATHER_TOOL, TIME_TOOL], tool_choice=choice, max_output_tokens=LIMIT
@@ -111,7 +108,7 @@ async def _named(server: VerifiedServer) -> None:
 
 @check_row("tools.none", "No tool is called with tool_choice none", _CHOICE)
 async def _none(server: VerifiedServer) -> None:
-    """`none`: the model MUST NOT call any tools."""
+    """With `none`, the model MUST NOT call tools."""
     exchange = await server.respond(
         input=samples.ASK_WEATHER, tools=[WEATHER_TOOL], tool_choice="none", max_output_tokens=LIMIT
     )
@@ -128,10 +125,7 @@ async def _allowed_call(server: VerifiedServer) -> HTTPExchange:
 
 @check_row("tools.allowed", "Only allowed tools are called", _ALLOWED)
 async def _allowed(server: VerifiedServer) -> None:
-    """
-    Servers MUST enforce `allowed_tools` as a hard constraint: any tool call to a tool not listed MUST be rejected or
-    suppressed by the server.
-    """
+    """Servers MUST enforce `allowed_tools`: calls to other tools MUST be rejected or suppressed."""
     exchange = answered(await server.once(_allowed_call), "tool_choice", "allowed_tools")
     names = {item.get("name") for item in called(exchange)}
     need(names <= {"get_time"}, f"Only get_time was allowed, but the model called {sorted(map(str, names))}.", exchange)
@@ -139,7 +133,7 @@ async def _allowed(server: VerifiedServer) -> None:
 
 @check_row("tools.allowed-tools", "allowed_tools does not change the tools", _ALLOWED)
 async def _allowed_list(server: VerifiedServer) -> None:
-    """`allowed_tools` limits which tools the model may invoke, without changing the `tools` list itself."""
+    """`allowed_tools` restricts calls without changing `tools`."""
     exchange = given(await server.once(_allowed_call), "tool_choice", "allowed_tools")
     names = [tool.get("name") for tool in repeated(exchange, "tools") or [] if isinstance(tool, dict)]
     need(names == ["get_weather", "get_time"], f"The tools of the response are {names}.", exchange)
@@ -157,10 +151,7 @@ async def _two_calls(server: VerifiedServer, *, parallel: bool) -> HTTPExchange:
 
 @check_row("tools.parallel", "Parallel calls are separate items", f"{_CREATE}parallel_tool_calls")
 async def _parallel(server: VerifiedServer) -> None:
-    """
-    `parallel_tool_calls`: whether to allow the model to run tool calls in parallel; each is an item with its own
-    `call_id`.
-    """
+    """Parallel calls are separate items, each with its own `call_id`."""
     exchange = answered(await _two_calls(server, parallel=True), "parallel_tool_calls")
     calls = called(exchange)
     if len(calls) < 2:
@@ -170,9 +161,9 @@ async def _parallel(server: VerifiedServer) -> None:
     )
 
 
-@check_row("tools.not-parallel", "At most one call without parallel calls", _FUNCTIONS)
+@check_row("tools.not-parallel", "At most one call with parallel_tool_calls: false", _FUNCTIONS)
 async def _not_parallel(server: VerifiedServer) -> None:
-    """`parallel_tool_calls: false` ensures exactly zero or one tool is called."""
+    """With `parallel_tool_calls: false`, at most one tool is called."""
     exchange = answered(await _two_calls(server, parallel=False), "parallel_tool_calls")
     calls = called(exchange)
     need(len(calls) <= 1, f"There are {len(calls)} calls.", exchange, calls)
@@ -186,17 +177,14 @@ def _history(output: object = _RESULT) -> list[dict[str, Any]]:
 
 @check_row("tools.output", "The output of a call is accepted", _CALLING)
 async def _output(server: VerifiedServer) -> None:
-    """
-    Clients execute the function out of band and send the result back as a `function_call_output` item with the same
-    `call_id`.
-    """
+    """Clients run the function and send a `function_call_output` item with the same `call_id`."""
     exchange = await server.respond(input=_history(), tools=[WEATHER_TOOL], max_output_tokens=LIMIT)
     need(answered(exchange, "function_call_output").output, "There is no output.", exchange)
 
 
 @check_row("tools.output-reaches", "The output of a call reaches the model", _FUNCTIONS)
 async def _output_reaches(server: VerifiedServer) -> None:
-    """The model continues with the result of the function."""
+    """The model continues with the function's result."""
     short = given(await server.respond(input=_history("1"), tools=[WEATHER_TOOL], max_output_tokens=LIMIT))
     exchange = await server.respond(input=_history(samples.WORDS), tools=[WEATHER_TOOL], max_output_tokens=LIMIT)
     need_longer(given(exchange), short, 10, "an output of many words")
@@ -204,11 +192,11 @@ async def _output_reaches(server: VerifiedServer) -> None:
 
 @check_row(
     "tools.output-previous",
-    "The output continues a stored call",
+    "An output continues a stored call",
     "Open Responses specification, previous_response_id; openai-agents",
 )
 async def _output_previous(server: VerifiedServer) -> None:
-    """The result of a function is sent with `previous_response_id`, and the call is in the response before."""
+    """Results can be sent with `previous_response_id`: the call is in the previous response."""
     first = await server.respond(
         input=samples.ASK_WEATHER, tools=[WEATHER_TOOL], tool_choice="required", store=True, max_output_tokens=LIMIT
     )
@@ -219,12 +207,9 @@ async def _output_previous(server: VerifiedServer) -> None:
     answered(exchange, "previous_response_id")
 
 
-@check_row("tools.output-unknown", "An output that answers no call is refused", _FUNCTIONS)
+@check_row("tools.output-unknown", "An output without its call is refused", _FUNCTIONS)
 async def _output_unknown(server: VerifiedServer) -> None:
-    """
-    No tool call found for function call output: in a chain, an output with an unknown `call_id` is an error of the
-    request.
-    """
+    """In a chain, an output with an unknown `call_id` is an error."""
     first = await server.respond(input="Say hello.", store=True, max_output_tokens=LIMIT)
     identifier = response_id(first)
     given(await server.respond(previous_response_id=identifier, max_output_tokens=16), "previous_response_id", "store")
@@ -238,7 +223,7 @@ async def _output_unknown(server: VerifiedServer) -> None:
     "Open Responses schema, FunctionCallOutputItemParam.output; openai-agents with MCP",
 )
 async def _output_list(server: VerifiedServer) -> None:
-    """`output` of a `function_call_output` is a text, or a list of `input_text`, `input_image` and `input_file`."""
+    """`output` is text or a list of `input_text`, `input_image` and `input_file` parts."""
     parts = [{"type": "input_text", "text": "Sunny,"}, {"type": "input_text", "text": "21C"}]
     exchange = await server.respond(input=_history(parts), tools=[WEATHER_TOOL], max_output_tokens=LIMIT)
     answered(exchange, "output", "input_text")
@@ -250,7 +235,7 @@ async def _output_list(server: VerifiedServer) -> None:
     "Open Responses schema, FunctionCallOutputItemParam.output; Codex",
 )
 async def _output_image(server: VerifiedServer) -> None:
-    """`output` of a `function_call_output` may have an `input_image`, as Codex's `view_image` gives."""
+    """`output` may contain an `input_image`. Codex's `view_image` sends one."""
     parts = [{"type": "input_text", "text": "A picture:"}, {"type": "input_image", "image_url": samples.HEART}]
     exchange = await server.respond(input=_history(parts), tools=[WEATHER_TOOL], max_output_tokens=LIMIT)
     answered(exchange, *samples.IMAGE_WORDS)
@@ -258,7 +243,7 @@ async def _output_image(server: VerifiedServer) -> None:
 
 @check_row("tools.history-parallel", "Calls and outputs may be interleaved", "Open Responses specification, Items")
 async def _interleaved(server: VerifiedServer) -> None:
-    """Items are sent back unchanged: two calls, then their outputs in any order."""
+    """Two calls may be followed by their outputs in any order."""
     calls = [
         {
             "type": "function_call",
@@ -277,8 +262,8 @@ async def _interleaved(server: VerifiedServer) -> None:
 
 request_row(
     "tools.choice-unknown",
-    "A tool_choice that is not among the tools is refused",
-    "`tool_choice` names a tool of the request: another name is an error of it.",
+    "A tool_choice with an undeclared tool is refused",
+    "`tool_choice` must be a tool in the request.",
     f"{_CREATE}tool_choice",
     REFUSED,
     tools=[WEATHER_TOOL],
@@ -292,7 +277,7 @@ request_row(
     "Open Responses schema, FunctionCall.arguments; openai-agents",
 )
 async def _no_parameters(server: VerifiedServer) -> None:
-    """The arguments of a call are JSON. An empty string is not JSON."""
+    """Arguments are JSON, never an empty string."""
     exchange = await server.respond(
         input="What time is it?", tools=[TIME_TOOL], tool_choice="required", max_output_tokens=LIMIT
     )
@@ -304,14 +289,14 @@ async def _no_parameters(server: VerifiedServer) -> None:
 
 @check_row("tools.nulls", "Optional fields of a tool may be null", "Open Responses schema, FunctionToolParam; litellm")
 async def _nulls(server: VerifiedServer) -> None:
-    """`strict`, `description` and `parameters` of a function are nullable."""
+    """`strict`, `description` and `parameters` are nullable."""
     tool = {"type": "function", "name": "get_time", "description": None, "parameters": None, "strict": None}
     answered(await server.respond(tools=[tool], max_output_tokens=LIMIT), "strict", "description", "parameters")
 
 
 @check_row("tools.custom", "A custom tool is called with plain text", _CUSTOM)
 async def _custom(server: VerifiedServer) -> None:
-    """Custom tools work like functions, but take free text as input: `custom_tool_call`."""
+    """A custom tool's call is a `custom_tool_call` with free text as input."""
     exchange = answered(await server.once(samples.custom), "custom", "tools", "type")
     if not called(exchange, "custom_tool_call"):
         calls = called(exchange)
@@ -324,7 +309,7 @@ async def _custom(server: VerifiedServer) -> None:
 
 
 async def _need_custom_tool(server: VerifiedServer, exchange: HTTPExchange) -> None:
-    """Raise `Broken` if the server lost the custom tool on the way to the model."""
+    """Raise `Broken` if the server dropped the custom tool."""
     tools = exchange.response.get("tools")
     listed = [tool.get("type") for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else ["custom"]
     need("custom" in listed, "The custom tool is lost: the response does not have it.", exchange, tools)
@@ -342,7 +327,7 @@ async def _need_custom_tool(server: VerifiedServer, exchange: HTTPExchange) -> N
     "OpenAI API reference, Streaming events, response.custom_tool_call_input.delta",
 )
 async def _custom_stream(server: VerifiedServer) -> None:
-    """The input of a custom call comes as `response.custom_tool_call_input.delta` and `.done`."""
+    """The input is streamed as `response.custom_tool_call_input.delta` and `.done`."""
     exchange = given(await server.once(samples.custom_stream), "custom", "tools", "type")
     the_call(exchange, "custom_tool_call")
     types = {event.get("type") for event in exchange.events}
@@ -352,7 +337,7 @@ async def _custom_stream(server: VerifiedServer) -> None:
 
 @check_row("tools.custom-output", "A custom call and its output can be sent back", _CUSTOM)
 async def _custom_output(server: VerifiedServer) -> None:
-    """`custom_tool_call` and `custom_tool_call_output` are items of the input."""
+    """`custom_tool_call` and `custom_tool_call_output` are input items."""
     the_call(await server.once(samples.custom), "custom_tool_call")
     turns = [
         user_message("Write the note: hello."),
@@ -364,11 +349,13 @@ async def _custom_output(server: VerifiedServer) -> None:
 
 @check_row(
     "tools.namespace",
-    "A call of a namespace's function names the namespace",
+    "A call to a namespace's function has the namespace",
     f"OpenAI API reference, Create a model response, tools; {_CODEX}",
 )
 async def _namespace(server: VerifiedServer) -> None:
-    """A function of a `namespace` is called by its own name, and has a field `namespace`, as Codex needs for MCP."""
+    """
+    A call to a namespace's function has the function's own `name`, and a field `namespace`. Codex needs it for MCP.
+    """
     function = {name: value for name, value in TIME_TOOL.items() if name != "strict"}
     tool = {"type": "namespace", "name": "mcp__clock", "description": "A clock.", "tools": [function]}
     exchange = await server.respond(

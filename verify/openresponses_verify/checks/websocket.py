@@ -1,4 +1,4 @@
-"""The WebSocket: turns, the connection's memory, and errors."""
+"""WebSocket turns, connection-local memory and errors."""
 
 from __future__ import annotations
 
@@ -32,10 +32,7 @@ async def _call(server: VerifiedServer) -> HTTPExchange:
 
 @check_row("websocket.turn", "A turn on a WebSocket", _SPEC)
 async def _answers(server: VerifiedServer) -> None:
-    """
-    Servers MAY expose the Responses API over a persistent WebSocket connection at the same `/v1/responses` resource;
-    clients start each turn with `response.create`.
-    """
+    """Servers MAY accept WebSocket connections at `/v1/responses`. Clients start each turn with `response.create`."""
     exchange = answered(await server.once(_turn))
     need_turn(exchange)
     status = exchange.response.get("status")
@@ -46,12 +43,9 @@ def _unread(frame: dict[str, object]) -> bool:
     return str(frame.get("type")).startswith("(not a JSON object)")
 
 
-@check_row("websocket.events", "Frames keep the laws of the stream", _SPEC)
+@check_row("websocket.events", "Frames follow the stream laws", _SPEC)
 async def _events(server: VerifiedServer) -> None:
-    """
-    Servers MUST send response progress over the WebSocket using the same streaming event objects defined for streaming
-    HTTP responses.
-    """
+    """WebSocket events MUST be the same objects as in HTTP streams."""
     for exchange in (given(await server.once(_turn)), given(await server.once(_call))):
         if not exchange.response:
             continue
@@ -60,15 +54,15 @@ async def _events(server: VerifiedServer) -> None:
 
 @check_row("websocket.json", "Every frame is an event", _SPEC)
 async def _json(server: VerifiedServer) -> None:
-    """Each message is one JSON event: no `data:` before it, and no `[DONE]`."""
+    """Each message is one JSON event, without `data:` and `[DONE]`."""
     exchange = given(await server.once(_turn))
     for frame in exchange.frames:
         need(not _unread(frame) and frame.get("type"), "A frame is not an event.", exchange, frame)
 
 
-@check_row("websocket.sequential", "One turn follows another", _SPEC)
+@check_row("websocket.sequential", "Turns are answered in order", _SPEC)
 async def _answers_two(server: VerifiedServer) -> None:
-    """Several `response.create` on one connection are answered one after the other."""
+    """Several `response.create` messages on one connection are answered in order."""
     given(await server.once(_turn))
     async with server.websocket() as socket:
         first = await socket.turn(max_output_tokens=LIMIT)
@@ -82,7 +76,7 @@ async def _answers_two(server: VerifiedServer) -> None:
 
 @check_row("websocket.one-at-a-time", "Concurrent turns do not interleave", _SPEC)
 async def _queue(server: VerifiedServer) -> None:
-    """A single WebSocket connection MUST process at most one in-flight response at a time."""
+    """A connection MUST process at most one response at a time."""
     given(await server.once(_turn))
     message = {"type": "response.create", **server.body(max_output_tokens=LIMIT)}
     async with server.websocket() as socket:
@@ -107,9 +101,7 @@ async def _continuation(server: VerifiedServer) -> HTTPExchange:
 
 @check_row("websocket.continuation", "A connection remembers unstored responses", f"{_SPEC}; {_CODEX}")
 async def _continues(server: VerifiedServer) -> None:
-    """
-    Servers SHOULD keep the most recent previous-response state in connection-local memory for the active WebSocket.
-    """
+    """Servers SHOULD keep the latest unstored response in connection-local memory."""
     given(await server.once(_turn))
     exchange = await server.once(_continuation)
     need_turn(exchange, "A turn with previous_response_id and store: false")
@@ -142,18 +134,17 @@ async def _refuses_unknown(server: VerifiedServer) -> None:
 
 @check_row("websocket.error", "An error is an envelope with a status", f"{_SPEC}; {_SCHEMA}")
 async def _error(server: VerifiedServer) -> None:
-    """WebSocket failures MUST be sent as a JSON `error` envelope with a `status` code and an `error.code`."""
+    """Errors MUST be JSON `error` envelopes with a `status` and an `error.code`."""
     given(await server.once(_turn))
     exchange = await server.once(_unknown)
     frame = exchange.frames[-1] if exchange.frames else {}
     need_schema("WebSocketErrorEvent", frame, exchange, frame)
 
 
-@check_row("websocket.evicts", "A failed turn evicts the response that it continued", _SPEC)
+@check_row("websocket.evicts", "A failed turn evicts the previous response", _SPEC)
 async def _evicts(server: VerifiedServer) -> None:
     """
-    If a continuation turn fails with a 4xx or 5xx error, the server MUST evict the referenced `previous_response_id`
-    from the connection-local cache.
+    If a continuation fails with a 4xx or 5xx error, the server MUST evict `previous_response_id` from the connection.
     """
     continued = given(await server.once(_turn)) and await server.once(_continuation)
     if not continued.response:
@@ -183,7 +174,7 @@ async def _malformed(server: VerifiedServer) -> None:
 
 @check_row("websocket.generate", "generate: false warms up a turn", f"OpenAI guide, WebSocket mode; {_CODEX}")
 async def _generate(server: VerifiedServer) -> None:
-    """`generate: false` produces no output, and its input is the context of the next turn."""
+    """`generate: false` produces no output; its input becomes context for the next turn."""
     given(await server.once(_turn))
     async with server.websocket() as socket:
         first = await socket.turn(input=[user_message(samples.WORDS)], generate=False)
@@ -197,11 +188,11 @@ async def _generate(server: VerifiedServer) -> None:
 
 @check_row(
     "websocket.compacted",
-    "A compacted conversation begins a new chain",
+    "A compacted conversation starts a new chain",
     "Open Responses compliance suite, websocket-compact-new-chain",
 )
 async def _compacted(server: VerifiedServer) -> None:
-    """The output of `/responses/compact` is the input of a turn without `previous_response_id`."""
+    """Output from `/responses/compact` is valid input for a turn without `previous_response_id`."""
     given(await server.once(_turn))
     body = {"model": server.model, "input": [user_message(samples.WORDS)]}
     compacted = given(await server.send("POST", "/responses/compact", body))

@@ -1,8 +1,8 @@
 """
-The laws of the stream: rules for the events of a response, independent of server and model.
+Stream laws: rules for a response's events, independent of server and model.
 
-A law is a function from a response's events to breaches. Each law covers one rule, so that a fault
-is reported once. Laws accept malformed events and never raise.
+A law is a function from events to breaches. Each law covers one rule, so that a fault is reported once. Laws accept
+malformed events and never raise.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 
 
 def breaches_of(events: StreamEvents) -> Iterator[tuple[StreamLaw, Breach]]:
-    """Yield the breaches of all laws in a response's events."""
+    """Yield each breach with its law."""
     for law in STREAM_LAWS:
         for breach in law.breaches(events):
             yield law, breach

@@ -1,4 +1,4 @@
-"""Laws of the frame: first and last event, sequence numbers and ids."""
+"""Laws for the first and last event, sequence numbers and ids."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _SDKS = "openai-python and openai-node, responses.stream()"
 
 @stream_law("created-first", "response.created is first", f"{_OPENAI}; {_SDKS}")
 def _created_first(events: StreamEvents) -> Iterator[Breach]:
-    """`response.created` is emitted when a response is created: it is the first event, and there is one."""
+    """A stream starts with `response.created`, which occurs once."""
     if not events:
-        yield Breach("There is no event at all.")
+        yield Breach("The stream has no events.")
     elif event_type(events[0]) != "response.created":
         yield Breach(f"The first event is {event_type(events[0])}.", 0)
     for at, event in enumerate(events[1:], 1):
@@ -37,7 +37,7 @@ def _created_first(events: StreamEvents) -> Iterator[Breach]:
 
 @stream_law("in-progress", "response.in_progress follows", _EVENTS)
 def _in_progress(events: StreamEvents) -> Iterator[Breach]:
-    """When a Response moves to `in_progress`, a `response.in_progress` event is emitted."""
+    """`response.in_progress` is sent when a response moves to `in_progress`."""
     types = [event_type(event) for event in events]
     at = types.index("response.created") + 1 if "response.created" in types else 0
     at += types[at : at + 1] == ["response.queued"]
@@ -46,12 +46,11 @@ def _in_progress(events: StreamEvents) -> Iterator[Breach]:
         yield Breach(f"{types[at - 1] if at else 'The beginning'} is followed by {follows}.", min(at, len(types) - 1))
 
 
-@stream_law("one-terminal", "One terminal event, last", f"{_OPENAI}; Codex ends a turn at no other event")
+@stream_law(
+    "one-terminal", "The last event is the only terminal event", f"{_OPENAI}; Codex only ends a turn at these events"
+)
 def _one_terminal(events: StreamEvents) -> Iterator[Breach]:
-    """
-    A stream ends with one of `response.completed`, `response.incomplete` and `response.failed`, and no event follows
-    it.
-    """
+    """A stream ends with `response.completed`, `response.incomplete` or `response.failed`, and no event follows."""
     terminal = [at for at, event in enumerate(events) if event_type(event) in TERMINAL_STATUS]
     if not terminal:
         yield Breach("There is no response.completed, response.incomplete or response.failed.")
@@ -61,12 +60,9 @@ def _one_terminal(events: StreamEvents) -> Iterator[Breach]:
         yield Breach(f"{event_type(events[-1])} comes after {event_type(events[terminal[0]])}.", len(events) - 1)
 
 
-@stream_law("terminal-status", "The terminal event fits the status", _EVENTS)
+@stream_law("terminal-status", "The terminal event matches the status", _EVENTS)
 def _terminal_status(events: StreamEvents) -> Iterator[Breach]:
-    """
-    A state machine event represents a change in the status of an object: when a response changes status to `completed`,
-    a `response.completed` event is triggered.
-    """
+    """The terminal event matches the status: a response with the status `completed` ends with `response.completed`."""
     for at, event in enumerate(events):
         statuses = TERMINAL_STATUS.get(event_type(event))
         status = response_of(event).get("status")
@@ -74,18 +70,18 @@ def _terminal_status(events: StreamEvents) -> Iterator[Breach]:
             yield Breach(f"{event_type(event)} has a response whose status is {status!r}.", at)
 
 
-@stream_law("created-status", "A response begins in progress", _OPENAI)
+@stream_law("created-status", "A response starts in progress", _OPENAI)
 def _created_status(events: StreamEvents) -> Iterator[Breach]:
-    """The response of `response.created` and `response.in_progress` has the status `in_progress`, or `queued`."""
+    """In `response.created` and `response.in_progress`, the status is `in_progress` or `queued`."""
     for at, event in enumerate(events):
         status = response_of(event).get("status")
         if event_type(event) in _OPENING and status not in ("in_progress", "queued"):
             yield Breach(f"{event_type(event)} has a response whose status is {status!r}.", at)
 
 
-@stream_law("created-empty", "A response begins empty", _ITEMS)
+@stream_law("created-empty", "A response starts empty", _ITEMS)
 def _created_empty(events: StreamEvents) -> Iterator[Breach]:
-    """The first event of an item is `response.output_item.added`: before it, `output` is empty."""
+    """`output` is empty before the first `response.output_item.added`."""
     for at, event in enumerate(events):
         if event_type(event) in _OPENING and items_of(response_of(event)):
             yield Breach(f"{event_type(event)} has output before any item was added.", at)
@@ -93,14 +89,14 @@ def _created_empty(events: StreamEvents) -> Iterator[Breach]:
 
 @stream_law("sequence-start", "Sequence numbers start at 0", f"{_OPENAI}")
 def _sequence_start(events: StreamEvents) -> Iterator[Breach]:
-    """The sequence number of the first event of a stream is 0."""
+    """The first event has the sequence number 0."""
     if events and (first := events[0].get("sequence_number")) != 0:
         yield Breach(f"The first sequence_number is {first!r}.", 0)
 
 
 @stream_law("sequence-number", "Sequence numbers have no gaps", _EXTENDED)
 def _sequence_number(events: StreamEvents) -> Iterator[Breach]:
-    """`sequence_number` is a monotonically increasing number that allows clients to order events and detect gaps."""
+    """`sequence_number` increases by 1, so that clients can order events and detect gaps."""
     last = None
     for at, event in enumerate(events):
         number = event.get("sequence_number")
@@ -111,9 +107,11 @@ def _sequence_number(events: StreamEvents) -> Iterator[Breach]:
         last = number if isinstance(number, int) else last
 
 
-@stream_law("response-id", "The response keeps its id", f"{_OPENAI}; the id is what `previous_response_id` is made of")
+@stream_law(
+    "response-id", "The response id does not change", f"{_OPENAI}; clients send the id as `previous_response_id`"
+)
 def _response_id(events: StreamEvents) -> Iterator[Breach]:
-    """All events of a stream belong to one response, and its id does not change."""
+    """All events in a stream belong to the same response id."""
     ids = [(at, response_of(event).get("id")) for at, event in enumerate(events) if event_type(event) in _LIFECYCLE]
     for at, identifier in ids:
         if not identifier or not isinstance(identifier, str):
@@ -124,7 +122,7 @@ def _response_id(events: StreamEvents) -> Iterator[Breach]:
 
 @stream_law("error-then-failed", "An error is followed by response.failed", "Open Responses specification, Errors")
 def _error_then_failed(events: StreamEvents) -> Iterator[Breach]:
-    """Any error incurred while streaming will be followed by a `response.failed` event."""
+    """An `error` event is followed by `response.failed`."""
     for at, event in enumerate(events):
         if event_type(event) == "error" and [event_type(other) for other in events[at + 1 :]][-1:] != [
             "response.failed"

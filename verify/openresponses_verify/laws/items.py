@@ -31,7 +31,7 @@ _SDKS = "openai-python and openai-node, responses.stream()"
 
 @stream_law("added-once", "An item is added once", _ITEMS)
 def _added_once(events: StreamEvents) -> Iterator[Breach]:
-    """The first event MUST always be `response.output_item.added`, once for each item."""
+    """The first event for an item MUST be `response.output_item.added`, sent once."""
     seen: set[object] = set()
     for at, event in items_added(events):
         identifier = item_of(event).get("id")
@@ -46,7 +46,7 @@ def _added_once(events: StreamEvents) -> Iterator[Breach]:
     f"Open Responses schema, ResponseOutputItemAddedStreamingEvent; {_NODE}",
 )
 def _output_index(events: StreamEvents) -> Iterator[Breach]:
-    """`output_index` is the index of the item in `output`: items are added at 0, 1, 2, and so on."""
+    """`output_index` is the item's index in `output`: 0, 1, 2 and so on."""
     for expected, (at, event) in enumerate(items_added(events)):
         if event.get("output_index") != expected:
             yield Breach(f"Item {expected} is added with the output_index {event.get('output_index')!r}.", at)
@@ -54,7 +54,7 @@ def _output_index(events: StreamEvents) -> Iterator[Breach]:
 
 @stream_law("done-once", "An item is done once", _ITEMS)
 def _done_once(events: StreamEvents) -> Iterator[Breach]:
-    """When finished, the item is closed with `response.output_item.done`."""
+    """A finished item is closed by `response.output_item.done`, sent once."""
     added = {_key(event): at for at, event in items_added(events)}
     done: dict[object, int] = {}
     for at, event in items_done(events):
@@ -70,13 +70,13 @@ def _done_once(events: StreamEvents) -> Iterator[Breach]:
 
 
 def _key(event: StreamEvent) -> int | str:
-    """Return the output_index of an item, or its id without an output_index."""
+    """Return the item's output_index, or its id without an output_index."""
     index = event.get("output_index")
     return index if isinstance(index, int) else str(item_of(event).get("id"))
 
 
 def _pairs(events: StreamEvents) -> Iterator[tuple[int, Mapping[str, Any], Mapping[str, Any]]]:
-    """Yield each done item: the index of the done event, the item when it was added, and when it was done."""
+    """Yield each done event's index, with the item as added and as done."""
     added: dict[object, Mapping[str, Any]] = {}
     for at, event in enumerate(events):
         if event_type(event) == "response.output_item.added":
@@ -85,18 +85,18 @@ def _pairs(events: StreamEvents) -> Iterator[tuple[int, Mapping[str, Any], Mappi
             yield at, added.pop(event.get("output_index")), item_of(event)
 
 
-@stream_law("item-identity", "An item keeps its identity", f"{_NODE}; {_FIELDS}")
+@stream_law("item-identity", "An item's id, type and name do not change", f"{_NODE}; {_FIELDS}")
 def _item_identity(events: StreamEvents) -> Iterator[Breach]:
-    """The id, type, call_id and name of an item are the same when it is added and when it is done."""
+    """An item has the same id, type, call_id and name when added and when done."""
     for at, before, after in _pairs(events):
         for name in _SAME:
             if before.get(name) != after.get(name):
                 yield Breach(f"The item was added with {name} {before.get(name)!r}, not {after.get(name)!r}.", at)
 
 
-@stream_law("item-status", "An item is in progress, then ends", _STATES)
+@stream_law("item-status", "An item starts in progress and ends in a terminal status", _STATES)
 def _item_status(events: StreamEvents) -> Iterator[Breach]:
-    """Items are `in_progress` while the model is emitting them, and `completed` or `incomplete` when they are done."""
+    """An item is `in_progress` when added, and `completed` or `incomplete` when done."""
     for at, event in items_added(events):
         if item_of(event).get("status", "in_progress") not in (
             "in_progress",
@@ -128,24 +128,26 @@ def _unique(events: StreamEvents, name: str) -> Iterator[Breach]:
 
 @stream_law("item-ids", "Item ids are unique", _FIELDS)
 def _item_ids(events: StreamEvents) -> Iterator[Breach]:
-    """The id of an item MUST be unique enough for clients to reference the item unambiguously."""
+    """Item ids MUST be unique, so that clients can reference an item unambiguously."""
     return _unique(events, "id")
 
 
 @stream_law("call-ids", "Call ids are unique", f"Open Responses schema, FunctionCall.call_id; {_NODE}")
 def _call_ids(events: StreamEvents) -> Iterator[Breach]:
-    """`call_id` is the unique ID of the function tool call that was generated."""
+    """Each function call has a unique `call_id`."""
     return _unique(events, "call_id")
 
 
 def _of_items(events: StreamEvents) -> Iterator[tuple[int, StreamEvent]]:
-    """Yield the events of items between their added and done events."""
+    """Yield item events other than added and done."""
     return ((at, event) for at, event in enumerate(events) if "item_id" in event)
 
 
-@stream_law("item-id", "Events name their item", "Open Responses schema, ResponseOutputTextDeltaStreamingEvent.item_id")
+@stream_law(
+    "item-id", "Events have their item's id", "Open Responses schema, ResponseOutputTextDeltaStreamingEvent.item_id"
+)
 def _item_id(events: StreamEvents) -> Iterator[Breach]:
-    """`item_id` is the id of the item that was updated, which was added before."""
+    """`item_id` is the id of an item that was added earlier."""
     ids = [item_of(event).get("id") for _, event in items_added(events)]
     for at, event in _of_items(events):
         if event["item_id"] not in ids:
@@ -154,11 +156,11 @@ def _item_id(events: StreamEvents) -> Iterator[Breach]:
 
 @stream_law(
     "event-index",
-    "Events have the index of their item",
+    "Events have their item's index",
     "Open Responses schema, ResponseOutputTextDeltaStreamingEvent.output_index",
 )
 def _event_index(events: StreamEvents) -> Iterator[Breach]:
-    """`output_index` is the index of the output item that was updated."""
+    """`output_index` is the index of the updated item."""
     indexes = {item_of(event).get("id"): event.get("output_index") for _, event in items_added(events)}
     for at, event in _of_items(events):
         index = indexes.get(event["item_id"])
@@ -170,7 +172,7 @@ def _event_index(events: StreamEvents) -> Iterator[Breach]:
 
 @stream_law("while-open", "No event after an item is done", _STATES)
 def _while_open(events: StreamEvents) -> Iterator[Breach]:
-    """`completed` is a terminal status and no updates may be made to the item after it has moved into this state."""
+    """`completed` is a terminal status: no updates may follow."""
     done: set[object] = set()
     for at, event in enumerate(events):
         if event_type(event) == "response.output_item.done":
@@ -181,7 +183,7 @@ def _while_open(events: StreamEvents) -> Iterator[Breach]:
 
 @stream_law("final-output", "The final response repeats the done items", f"{_OPENAI}; {_SDKS} return it")
 def _final_output(events: StreamEvents) -> Iterator[Breach]:
-    """The `output` of the final response is exactly the items that were done, in their order."""
+    """The final `output` contains exactly the done items, in order."""
     end = max((at for at, event in enumerate(events) if event_type(event) in TERMINAL_STATUS), default=None)
     if end is None:
         return
@@ -198,7 +200,7 @@ def _final_output(events: StreamEvents) -> Iterator[Breach]:
 
 
 def _equal(name: str, done: object, final: object) -> bool:
-    """Compare a field of an item. OpenAI encrypts the content anew for each event: the ciphertexts differ."""
+    """Compare a field of an item, except ciphertexts: OpenAI encrypts the content anew for each event."""
     encrypted = name == "encrypted_content" and bool(done) and bool(final)
     return done == final or (encrypted and isinstance(done, str) and isinstance(final, str))
 
@@ -206,29 +208,28 @@ def _equal(name: str, done: object, final: object) -> bool:
 @stream_law("final-usage", "The final response has usage", f"{_OPENAI}; Codex; opencode")
 def _final_usage(events: StreamEvents) -> Iterator[Breach]:
     """
-    The response of `response.completed` has its usage: without it opencode asks again for ever, and Codex never
-    compacts.
+    `response.completed` includes usage. Without it, opencode repeats the request forever, and Codex never compacts.
     """
     for at, event in enumerate(events):
         if event_type(event) in ("response.completed", "response.incomplete") and not response_of(event).get("usage"):
             yield Breach(f"The usage of {event_type(event)} is {response_of(event).get('usage')!r}.", at)
 
 
-@stream_law("cut-told", "A truncated item is reported", _STATES)
+@stream_law("cut-told", "A truncated item makes the response incomplete", _STATES)
 def _cut_is_told(events: StreamEvents) -> Iterator[Breach]:
-    """If an item ends `incomplete`, the containing response MUST also be in an `incomplete` state."""
+    """If an item ends `incomplete`, the response MUST also be `incomplete`."""
     for at, event in enumerate(events):
         cut = [item.get("id") for item in items_of(response_of(event)) if item.get("status") == "incomplete"]
         if cut and response_of(event).get("status") == "completed":
             yield Breach(f"The response is completed, and its item {cut[0]!r} is incomplete.", at)
 
 
-@stream_law("cut-last", "A truncated item is last", _STATES)
+@stream_law("cut-last", "A truncated item is the last item", _STATES)
 def _cut_is_last(events: StreamEvents) -> Iterator[Breach]:
-    """If an item ends `incomplete`, it MUST be the last item emitted."""
+    """An item that ends `incomplete` MUST be the last item."""
     for at, event in enumerate(events):
         for item in items_of(response_of(event))[:-1]:
-            # Several calls are open at once, and a limit cuts them all.
+            # A limit truncates all open calls.
             if item.get("status") == "incomplete" and not str(item.get("type")).endswith("_call"):
                 yield Breach(f"The item {item.get('id')!r} is incomplete, and not the last.", at)
 
@@ -239,7 +240,7 @@ def _cut_is_last(events: StreamEvents) -> Iterator[Breach]:
     "Open Responses schema, ResponseResource.incomplete_details",
 )
 def _incomplete_reason(events: StreamEvents) -> Iterator[Breach]:
-    """`incomplete_details` are details about why the response is incomplete."""
+    """`incomplete_details` explains why a response is incomplete."""
     for at, event in enumerate(events):
         response = response_of(event)
         details = response.get("incomplete_details")
@@ -249,7 +250,7 @@ def _incomplete_reason(events: StreamEvents) -> Iterator[Breach]:
 
 @stream_law("failed-error", "A failed response has its error", "Open Responses schema, ResponseResource.error")
 def _failed_error(events: StreamEvents) -> Iterator[Breach]:
-    """`error` is the error that occurred, if the response failed."""
+    """`error` describes why a response failed."""
     for at, event in enumerate(events):
         error = response_of(event).get("error")
         if event_type(event) == "response.failed" and not (isinstance(error, Mapping) and error.get("message")):

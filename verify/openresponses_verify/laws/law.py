@@ -1,4 +1,4 @@
-"""The type of a law, and readers of events that tolerate any malformed event."""
+"""The type of a law, and accessors that tolerate malformed events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ StreamEvents: TypeAlias = Sequence[StreamEvent]
 
 
 class Breach(NamedTuple):
-    """A breach of a law: a message, and the index of the event if one event breaks the law."""
+    """A violation: a message, and the offending event's index if known."""
 
     message: str
     event: int | None = None
@@ -20,7 +20,7 @@ BreachFunction: TypeAlias = Callable[[StreamEvents], Iterator[Breach]]
 
 
 class StreamLaw(NamedTuple):
-    """A law: name, title, rule, source of the rule, and the function that yields breaches."""
+    """A law: name, title, rule, source of the rule, and function."""
 
     name: str
     title: str
@@ -39,7 +39,7 @@ STREAM_LAWS: list[StreamLaw] = []
 
 
 def stream_law(name: str, title: str, source: str) -> Callable[[BreachFunction], BreachFunction]:
-    """Register a function as a law. Its docstring is the rule, `source` the rule's source."""
+    """Register a function as a law, with its docstring as the rule."""
 
     def register(breaches: BreachFunction) -> BreachFunction:
         STREAM_LAWS.append(StreamLaw(name, title, docstring_of(breaches), source, breaches))
@@ -49,43 +49,43 @@ def stream_law(name: str, title: str, source: str) -> Callable[[BreachFunction],
 
 
 def docstring_of(function: Callable[..., object]) -> str:
-    """Return a function's docstring in one line."""
+    """Return a function's docstring on one line."""
     return " ".join((function.__doc__ or "").split())
 
 
 def event_type(event: StreamEvent) -> str:
-    """Return the type of an event, "" if it has none."""
+    """Return the event type, or ""."""
     return str(event.get("type", ""))
 
 
 def response_of(event: StreamEvent) -> Mapping[str, Any]:
-    """Return the response in an event, {} if there is none."""
+    """Return the response in an event, or {}."""
     response = event.get("response")
     return response if isinstance(response, Mapping) else {}
 
 
 def item_of(event: StreamEvent) -> Mapping[str, Any]:
-    """Return the item in an event, {} if there is none."""
+    """Return the item in an event, or {}."""
     item = event.get("item")
     return item if isinstance(item, Mapping) else {}
 
 
 def items_of(response: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the output items of a response."""
+    """Return a response's output items."""
     output = response.get("output")
     return [item for item in output if isinstance(item, Mapping)] if isinstance(output, list) else []
 
 
 def final_response(events: StreamEvents) -> Mapping[str, Any]:
-    """Return the response of the last terminal event, {} if there is none."""
+    """Return the response in the last terminal event, or {}."""
     return next((response_of(event) for event in reversed(events) if event_type(event) in TERMINAL_STATUS), {})
 
 
 def items_added(events: StreamEvents) -> Iterator[tuple[int, StreamEvent]]:
-    """Return the events that add an item, with their indexes."""
+    """Yield indexed events that add an item."""
     return ((at, event) for at, event in enumerate(events) if event_type(event) == "response.output_item.added")
 
 
 def items_done(events: StreamEvents) -> Iterator[tuple[int, StreamEvent]]:
-    """Return the events that end an item, with their indexes."""
+    """Yield indexed events that complete an item."""
     return ((at, event) for at, event in enumerate(events) if event_type(event) == "response.output_item.done")

@@ -1,4 +1,4 @@
-"""Laws of content parts and texts: deltas, done events and items agree."""
+"""Laws for content parts and texts: deltas, done events and items agree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from openresponses_verify.laws.law import (
 
 _TEXTS = ("text", "refusal", "arguments", "input", "code", "diff")
 _POSITIONS = ("content_index", "summary_index")
-# The output of a shell command has two interleaved streams, which the item combines in one list.
+# A shell command's stdout and stderr are interleaved; the item merges them into a list.
 _PRINTED = "response.shell_call_output"
 _ITEMS = "Open Responses specification, Items are streamable"
 _EVENTS = "Open Responses specification, Streaming"
@@ -32,7 +32,7 @@ def _positions(event: StreamEvent) -> Iterator[tuple[object, str, object]]:
 
 @stream_law("part-added", "Parts are added before their text", _ITEMS)
 def _part_added(events: StreamEvents) -> Iterator[Breach]:
-    """Streamable content MUST be backed by a content part. The first event MUST be `response.content_part.added`."""
+    """Text MUST belong to a content part, announced by `response.content_part.added`."""
     opened: set[object] = set()
     told: set[object] = set()
     for at, event in enumerate(events):
@@ -48,7 +48,7 @@ def _part_added(events: StreamEvents) -> Iterator[Breach]:
 
 @stream_law("part-done", "Parts are done once", _ITEMS)
 def _part_done(events: StreamEvents) -> Iterator[Breach]:
-    """The content part is then closed with `response.content_part.done`."""
+    """A content part is closed by `response.content_part.done`, sent once."""
     opened: dict[object, int] = {}
     done: set[object] = set()
     for at, event in enumerate(events):
@@ -71,7 +71,7 @@ def _part_done(events: StreamEvents) -> Iterator[Breach]:
     f"Open Responses schema, ResponseContentPartAddedStreamingEvent; {_NODE}",
 )
 def _content_index(events: StreamEvents) -> Iterator[Breach]:
-    """`content_index` is the index of the content part: the parts of an item are added at 0, 1, 2, and so on."""
+    """`content_index` is the content part's index in its item: 0, 1, 2 and so on."""
     counts: dict[tuple[object, str], int] = {}
     for at, event in enumerate(events):
         for identifier, name, index in _positions(event):
@@ -99,7 +99,7 @@ def _whole(event: StreamEvent) -> str | None:
 
 
 def _texts(events: StreamEvents) -> tuple[dict[tuple[object, ...], str], dict[tuple[object, ...], int]]:
-    """Return the joined deltas of each text, and the index of its last delta."""
+    """Join the deltas of each text, and find the index of its last delta."""
     pieces: dict[tuple[object, ...], list[str]] = {}
     ends = {}
     for at, event in enumerate(events):
@@ -117,7 +117,7 @@ def _texts(events: StreamEvents) -> tuple[dict[tuple[object, ...], str], dict[tu
 
 @stream_law("text-done", "Deltas end with a done event", _ITEMS)
 def _text_done(events: StreamEvents) -> Iterator[Breach]:
-    """The delta events MAY be repeated many times, and end with `response.<content_type>.done`."""
+    """Deltas are followed by `response.<content_type>.done`."""
     wholes: dict[tuple[object, ...], list[int]] = {}
     for at, event in enumerate(events):
         if _whole(event) is not None:
@@ -131,9 +131,9 @@ def _text_done(events: StreamEvents) -> Iterator[Breach]:
             yield Breach(f"{place[0]}.delta follows {place[0]}.done.", at)
 
 
-@stream_law("deltas-joined", "The joined deltas are the done text", _EVENTS)
+@stream_law("deltas-joined", "The joined deltas equal the done text", _EVENTS)
 def _deltas_joined(events: StreamEvents) -> Iterator[Breach]:
-    """A delta event represents a change to an object since its last update: deltas joined are the text of `done`."""
+    """The joined deltas equal the text in the done event."""
     joined, _ = _texts(events)
     for at, event in enumerate(events):
         text = _whole(event)
@@ -149,9 +149,9 @@ def _short(text: str) -> str:
     return repr(text if len(text) <= 60 else f"{text[:25]}...{text[-25:]}")
 
 
-@stream_law("done-text", "The done text is the item's", _ITEMS)
+@stream_law("done-text", "The done text equals the item's text", _ITEMS)
 def _done_is_the_item(events: StreamEvents) -> Iterator[Breach]:
-    """The text of a `done` event is the text of the item."""
+    """The text in a done event equals the text in the item."""
     items = {item_of(event).get("id"): item_of(event) for _, event in items_done(events)}
     for at, event in enumerate(events):
         text, item = _whole(event), items.get(event.get("item_id"))
@@ -163,21 +163,21 @@ def _done_is_the_item(events: StreamEvents) -> Iterator[Breach]:
 
 
 def _text_of(item: Mapping[str, Any], event: StreamEvent) -> str | None:
-    """Return the item's text at the position of an event, None if there is none."""
+    """Return the item's text at an event's position, or None."""
     for name, parts in (("content_index", item.get("content")), ("summary_index", item.get("summary"))):
         index = event.get(name)
         if isinstance(index, int):
             part = parts[index] if isinstance(parts, list) and index < len(parts) else {}
             return next((part[key] for key in ("text", "refusal") if isinstance(part.get(key), str)), "")
     operation = item.get("operation")
-    fields = {**item, **operation} if isinstance(operation, Mapping) else item  # of an apply_patch_call
+    fields = {**item, **operation} if isinstance(operation, Mapping) else item  # apply_patch_call
     texts = (fields.get(key) for key in ("arguments", "input", "code", "diff"))
     return next((text for text in texts if isinstance(text, str)), None)
 
 
-@stream_law("part-text", "The done part is the item's", _ITEMS)
+@stream_law("part-text", "The done part equals the item's part", _ITEMS)
 def _part_is_the_item(events: StreamEvents) -> Iterator[Breach]:
-    """The part of `response.content_part.done` is the part of the item."""
+    """The part in `response.content_part.done` equals the part in the item."""
     items = {item_of(event).get("id"): item_of(event) for _, event in items_done(events)}
     for at, event in enumerate(events):
         if not event_type(event).endswith("part.done") or event.get("item_id") not in items:
