@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # the settings import this module, which must load fast
     from app.core.request.question import EncodedQuestion, Question
     from app.core.stream.answer import AnswerDecoder, ErrorIn
 
-# Posts JSON and returns the JSON response; raises `BackendError`.
+# Raises `BackendError`.
 Post: TypeAlias = "Callable[[httpx.URL, JSONObject], Awaitable[Any]]"
 
 
@@ -39,20 +39,17 @@ def _same(value: object) -> Any:
 
 
 class Codec(NamedTuple):
-    # Encodes a question; raises `InvalidRequest` if the API cannot express it.
+    # Raises `InvalidRequest` with the field that the API cannot express.
     encode: Callable[[Question, Profile], EncodedQuestion]
-    # Returns an answer's decoder; `ErrorIn` finds errors in events.
     decoder: Callable[[EncodedQuestion, Profile, ErrorIn], AnswerDecoder]
     # Request field to Responses API field, including nested fields; equal names are omitted.
     caller_fields: Mapping[str, str] = MappingProxyType({})
-    # For the server at this base URL.
     tokenizer: Callable[[httpx.URL, Profile], TokenCounting] = NoTokenCounting
     # Converts an error to a form known to `app.backends.server.errors`, for example OpenAI's `{"error": {"message":
     # ...}}`.
     known_error: Callable[[JSONObject], JSONObject] = _same
     # Sent unless the profile sets them.
     headers: Mapping[str, str] = MappingProxyType({})
-    # The model list, below the base URL.
     models_path: str = "/models"
     # Returns a list entry with the model name as `id`; None for models without chat.
     listed_model: Callable[[JSONObject], JSONObject | None] = _same
@@ -61,7 +58,6 @@ class Codec(NamedTuple):
 class API(NamedTuple):
     # Below the base URL, with an optional query; `transport.path` overrides it. With `{model}`, the body has no model.
     path: str
-    # Import path to the `Codec`.
     implementation: str
 
     @property
@@ -86,7 +82,6 @@ AUTOMATIC = ("responses", "chat")
 
 
 def check_api(profile: Profile) -> None:
-    """Raise `ValueError` for an unknown `transport.api`."""
     if profile.transport.api not in {*APIS, "auto"}:
         raise ValueError(f"transport.api: must be {', '.join(map(repr, APIS))} or 'auto'")
 
@@ -107,11 +102,7 @@ def profiles_by_api(profile: Profile) -> list[Profile]:
 
 
 def encode(question: Question, profile: Profile) -> EncodedQuestion:
-    """
-    Encode a question, or return `question.encoded` if its profile is the same.
-
-    Raises `InvalidRequest` if the API cannot express it.
-    """
+    """Encode a question, unless `question.encoded` has the same profile; raises `InvalidRequest`."""
     if question.descriptions is not None and profile.request.content.images != "pass":
         profile = _with_images(profile)  # the client replaces images with descriptions
     encoded = question.encoded

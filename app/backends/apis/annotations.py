@@ -30,7 +30,7 @@ def flat_annotations(annotations: object) -> Iterator[JSONObject]:
 
 
 def flat_logprobs(tokens: object) -> list[JSONObject]:
-    """Return logprobs in standard form; some servers omit the bytes, send null, or add fields."""
+    """Some servers omit the bytes, send null, or add fields."""
     return [
         {**_logprob(token), "top_logprobs": [_logprob(top) for top in json_objects(token.get("top_logprobs"))]}
         for token in json_objects(tokens)

@@ -23,7 +23,7 @@ class APIDecoder(ABC):
         filters: Sequence[Filter] = (),
         repeats: PatternMatcher | None = None,
     ) -> None:
-        """`repeats` is shared with `body`; it decodes single-event reads without parsing the whole event."""
+        """`repeats`, shared with `body`, decodes single-event reads without parsing the whole event."""
         self.ending = False
         self.done = False
         self.finished = False
@@ -90,5 +90,4 @@ class APIDecoder(ABC):
         return deltas
 
     @abstractmethod
-    def _read(self, events: list[ServerEvent]) -> list[Delta]:
-        """Return deltas up to an error or the answer's end."""
+    def _read(self, events: list[ServerEvent]) -> list[Delta]: ...

@@ -16,12 +16,12 @@ from app.core.sse.repeats import PatternMatcher, RawEvent, ServerEvent
 from app.core.types import JSONObject
 from app.errors import BackendError
 
-# Converts a complete answer's JSON values to stream events; raises `BackendError`.
+# Converts a complete JSON answer to stream events; raises `BackendError`.
 AsEvents: TypeAlias = Callable[[list[JSONObject]], list[RawEvent]]
 
 
 class ChunkDecoding(Protocol):
-    """Decodes bytes into chunks; raises `BackendError`."""
+    """Raises `BackendError`."""
 
     def decode(self, data: bytes) -> list[ServerEvent]: ...
 
@@ -30,7 +30,6 @@ class ChunkDecoding(Protocol):
 
 class BodyDecoder:
     def __init__(self, as_events: AsEvents, repeats: PatternMatcher | None = None, *, named: bool = False) -> None:
-        """For `repeats` and `named` see `EventDecoder`."""
         self._head = b""
         self._stream = partial(EventDecoder, repeats, named=named)
         self._as_events = as_events
@@ -55,7 +54,7 @@ class BodyDecoder:
 
 
 class _JSON:
-    """A JSON answer to a streaming request. Some servers append `data: [DONE]`, some send several values."""
+    """Some servers append `data: [DONE]`, some send several values."""
 
     def __init__(self, as_events: AsEvents) -> None:
         self._as_events = as_events
@@ -93,7 +92,7 @@ _BLANKS = re.compile(r"\s*")
 
 
 def _values(text: bytes) -> list[JSONObject]:
-    """Parse consecutive JSON values up to the first invalid value, flattening lists."""
+    """Parse JSON values up to the first invalid one, flattening lists."""
     check_piece(text)
     try:
         values = [orjson.loads(text)]

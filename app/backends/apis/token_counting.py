@@ -17,10 +17,9 @@ ABSENT = frozenset({ERROR_CLASSES["url"].code, ERROR_CLASSES["missing"].code})
 class EndpointTokenizer:
     """Counts prompt tokens at a URL, until the server reports a missing endpoint."""
 
-    total = "input_tokens"  # count field
+    total = "input_tokens"
 
     def __init__(self, url: httpx.URL, fields: Sequence[str]) -> None:
-        """`fields` are the request fields that determine the prompt."""
         self._url = url
         self._fields = fields
         self._absent = False

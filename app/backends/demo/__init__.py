@@ -43,7 +43,7 @@ _NAME = re.compile(r"\bmy name is ([A-Z][\w-]*)", re.IGNORECASE)
 
 # As user messages, images in tool results would become the next prompt.
 _PROFILE = Profile(name="demo", request=RequestOptions(content=ContentOptions(tool_images="inline")))
-_LONG = 100_000  # characters read from a message, and at most repeated
+_LONG = 100_000  # characters
 
 
 class DemoBackend(Backend):
@@ -80,7 +80,6 @@ class DemoBackend(Backend):
         return _prompt_tokens(self.encode(question).body)
 
     async def models(self, caller_key: str | None = None) -> list[JSONObject]:
-        """Return the only model; requests may name any other."""
         return [{"id": "demo", "object": "model", "created": 0, "owned_by": "antiphon"}]
 
     async def check(self) -> None: ...
@@ -89,7 +88,7 @@ class DemoBackend(Backend):
 
 
 def demo_answer(body: JSONObject) -> tuple[float, Iterator[Delta]]:
-    """Return the pause before each delta in seconds, and the deltas."""
+    """The pause before each delta is in seconds."""
     answer = answer_to(body)
     digest = hashlib.sha256(dumps(body)).hexdigest()[:24]
     return answer.pause, _deltas(body, answer, digest, _prompt_tokens(body))
@@ -118,7 +117,7 @@ class DemoAnswer(NamedTuple):
     content: str = ""
     tool: str = ""
     arguments: str = ""
-    pause: float = 0  # seconds between deltas
+    pause: float = 0  # seconds
 
 
 def answer_to(body: JSONObject) -> DemoAnswer:
@@ -139,7 +138,7 @@ def answer_to(body: JSONObject) -> DemoAnswer:
 
 
 def _value(schema: Any, prompt: str, name: str) -> Any:
-    """Return a value for a schema; raises `InvalidRequest` for an invalid schema, like other servers."""
+    """Raises `InvalidRequest` for an invalid schema, like other servers."""
     try:
         return value_for(schema, prompt)
     except ValueError as error:
@@ -219,8 +218,6 @@ _REPLIES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], str]], ...
 
 
 class _Budget:
-    """Counts tokens (words)."""
-
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
         self.spent = 0
@@ -258,7 +255,7 @@ def _prompt_tokens(body: JSONObject) -> int:
 
 
 def _words(text: str) -> int:
-    """Count words; extrapolated from the start of a long text."""
+    """Extrapolate from the start of a long text."""
     words = len(text[:_LONG].split())
     return words * len(text) // _LONG if len(text) > _LONG else words
 

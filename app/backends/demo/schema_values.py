@@ -1,7 +1,7 @@
 """
 Generate a valid value for a JSON schema, if possible related to the prompt.
 
-For a question about the weather in Paris: `{"location": "Paris"}`. The results are deterministic.
+For a question about the weather in Paris: `{"location": "Paris"}`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ FORMATS = {
     "url": "https://example.com/",
     "uuid": "123e4567-e89b-12d3-a456-426614174000",
 }
-# Tried for a pattern.
 _CANDIDATES = (
     "a",
     "A",
@@ -149,7 +148,6 @@ class Values:
         return text[: schema.get("maxLength", len(text))]
 
     def _words_for(self, name: str) -> str:
-        """Return the prompt, a sum or a name in it, or a usual value for the field."""
         if name == "code":
             return self._code()
         if _PROMPT_FIELD.search(name):
@@ -163,7 +161,6 @@ class Values:
         return next((value for field, value in _USUAL.items() if field in name.lower()), "example")
 
     def _code(self) -> str:
-        """Return the prompt's Python code, or a `print` call with a sum or the prompt."""
         if match := _CODE.search(self._prompt):
             code = str(next(filter(None, match.groups()))).strip()
             if _is_python(code):
@@ -202,7 +199,7 @@ class Values:
 
 
 def value_for(schema: dict[str, object], prompt: str) -> object:
-    """Return a valid value; raises `ValueError` for an invalid or too large schema."""
+    """Raises `ValueError` for an invalid or too large schema."""
     try:
         return Values(schema, prompt).fill(schema)
     except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError) as error:

@@ -10,7 +10,7 @@ INHERITS = "inherits"
 
 
 def load_profile(name: str) -> Profile:
-    """Return a built-in profile, for example `vllm`; raises `ValueError` for unknown names."""
+    """Raises `ValueError` for unknown names."""
     if name not in profile_names():
         raise ValueError(f"profile {name!r} not found; available: {', '.join(profile_names())}")
     return _load(name)

@@ -68,7 +68,7 @@ _HARMLESS = frozenset(
         "safety_identifier",
         "service_tier",
         "user",
-        "verbosity",  # a preference
+        "verbosity",
     }
 )
 
@@ -109,7 +109,6 @@ class FieldAdaptation:
         return AdaptedRequest(self, body, self._rejected(str(body.get("model"))), descriptions, preferences)
 
     def undescribed_images(self, body: JSONMapping, descriptions: Mapping[str, str]) -> list[str]:
-        """Return the image URLs to describe; none if the model accepts images."""
         return undescribed(body, descriptions) if self.refuses_images(str(body.get("model"))) else []
 
     def refuses_images(self, model: str) -> bool:
@@ -138,7 +137,6 @@ class FieldAdaptation:
 
     def learn(self, model: str, fields: list[str]) -> None:
         old = self._models.pop(model, {})
-        # Of a limit's two names, the last rejected counts.
         others = {field: until for field, until in old.items() if _OTHER_NAME.get(field) not in fields}
         new = dict.fromkeys(fields, self._clock() + REMEMBERED)
         self._models[model] = dict([*(others | new).items()][-_FIELDS:])
@@ -164,7 +162,7 @@ class AdaptedRequest:
         self._original = body
         self._rejected = rejected
         self._descriptions = descriptions
-        self._named: list[str] = []  # from errors
+        self._named: list[str] = []
         self._rounds = 0
         self.body, self.warnings = self._reduced() if rejected else (body, [])
 
@@ -183,7 +181,6 @@ class AdaptedRequest:
         return True
 
     def explain(self, error: BackendError) -> BackendError:
-        """Set an error's `param` to the caller's field; return the error."""
         if kept := kept_keyword(error, self.body):
             error.param, sentence = kept
             error.message = f"{error.message} {sentence}"

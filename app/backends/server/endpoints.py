@@ -1,5 +1,3 @@
-"""The APIs that a server may support."""
-
 from __future__ import annotations
 
 import logging
@@ -19,7 +17,7 @@ from app.errors import BackendError
 logger = logging.getLogger(__name__)
 
 MODEL = "{model}"  # in `transport.path`
-_ABSENT = frozenset({404, 405, 501})  # statuses for a missing API
+_ABSENT = frozenset({404, 405, 501})
 
 
 class Endpoint:
@@ -36,7 +34,7 @@ class Endpoint:
         self._url = None if MODEL in self._path else under(base, self._path, profile)
 
     def url(self, model: object) -> httpx.URL:
-        """Return the URL for a model; raises `BackendError` for an invalid name."""
+        """Raises `BackendError` for an invalid name."""
         return self._url or model_url(self._base, self._path, model, self.profile)
 
     def sent(self, body: JSONObject) -> JSONObject:
@@ -82,7 +80,7 @@ class Endpoints:
 
 
 def model_url(base: httpx.URL, path: str, model: object, profile: Profile) -> httpx.URL:
-    """Return the URL for a path with `{model}`; raises `BackendError` for an invalid name."""
+    """Raises `BackendError` for an invalid name."""
     segment = quote(model, safe="", errors="replace") if isinstance(model, str) else ""
     if segment.strip(".") == "":
         raise failure("model")

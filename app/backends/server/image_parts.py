@@ -12,11 +12,11 @@ from app.core.request.content import NOTE, NOTE_WARNING, string_or_parts
 from app.core.types import JSONMapping, JSONObject
 from app.errors import BackendError
 
-REFUSED_IMAGE = "messages[].image"  # all images in a request
+REFUSED_IMAGE = "messages[].image"
 IMAGE_WARNING = NOTE_WARNING.format("input_image")
 
 _NOTE = NOTE.format("input_image")
-_TYPES = frozenset({"image_url", "image", "input_image"})  # in chat, Messages and Responses
+_TYPES = frozenset({"image_url", "image", "input_image"})
 # Lists that can contain images, and their text type; Gemini parts have no type.
 _TEXT_TYPES = {"messages": "text", "input": "input_text", "contents": None}
 _KEPT = ("cache_control", "prompt_cache_breakpoint")

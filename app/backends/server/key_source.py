@@ -1,11 +1,4 @@
-"""
-Expiring backend keys, read from a file or from a command's output.
-
-    source = KeySource(partial(key_from_command, ["gcloud", "auth", "print-access-token"]), lifetime=180)
-    key = await source.current()
-    ...                                   # the server answers 401
-    if await source.renew(key): ...       # the key has changed: send the request again
-"""
+"""Expiring backend keys, read from a file or from a command's output, and renewed."""
 
 from __future__ import annotations
 
@@ -22,7 +15,7 @@ from app.errors import BackendError
 logger = logging.getLogger(__name__)
 
 _COMMAND_TIMEOUT = 30.0  # seconds
-_RETRY_INTERVAL = 10.0  # seconds between attempts to renew a key
+_RETRY_INTERVAL = 10.0  # seconds between renewal attempts
 _MAX_KEY_LENGTH = 16_384  # characters
 
 
@@ -39,7 +32,7 @@ class KeySource:
         self._lock = asyncio.Lock()
 
     async def current(self) -> str:
-        """Return the key, read again after its lifetime; raises `BackendError`."""
+        """Raises `BackendError`."""
         if self.key is None or self._clock() >= self._until:
             async with self._lock:
                 if self.key is None or self._clock() >= self._until:
@@ -48,7 +41,7 @@ class KeySource:
         return self.key
 
     async def renew(self, refused: str) -> bool:
-        """Read the key again after a rejection; return whether it changed."""
+        """Return whether the key has changed after a rejection."""
         async with self._lock:
             if self.key == refused:
                 await self._read_again()
@@ -90,7 +83,7 @@ def _text_of(path: Path) -> str:
 
 
 async def key_from_command(command: Sequence[str], seconds: float = _COMMAND_TIMEOUT) -> str:
-    """Return a command's output, which is never logged; raises `BackendError`."""
+    """The output is never logged; raises `BackendError`."""
     pipe, none = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     try:
         process = await asyncio.create_subprocess_exec(*command, stdin=none, stdout=pipe, stderr=none)

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     import httpx
 
 PORTS = {"Ollama": 11434, "vLLM": 8000, "llama.cpp": 8080, "LM Studio": 1234}
-_OWNERS = {"vllm": "vLLM", "llamacpp": "llama.cpp", "sglang": "SGLang"}  # `owned_by` of models, by server
+_OWNERS = {"vllm": "vLLM", "llamacpp": "llama.cpp", "sglang": "SGLang"}
 _TIMEOUT = 0.7  # seconds
 _MAX_MODELS = 20
 

@@ -24,8 +24,6 @@ class BackendRefusal(Exception):
 
 
 class Retries:
-    """A request's retries at one server."""
-
     def __init__(self, server: str, limit: int, attempts: Attempts) -> None:
         self._server = server
         self._limit = limit
@@ -33,7 +31,7 @@ class Retries:
         self._attempts = attempts
 
     async def wait(self, error: BackendError, cause: BaseException | None = None) -> bool:
-        """Back off and return True; return False if the request must not be sent again."""
+        """Back off; return False if the request must not be sent again."""
         seconds = self._delay(error) if error.retryable and self._attempt < self._limit else None
         if seconds is None:
             return False

@@ -18,7 +18,7 @@ from app.core.types import JSONMapping, JSONObject
 from app.errors import BackendError, label
 
 PARAMETERS = "tools[].parameters."  # prefix for a rejected keyword as a field name
-_FORM = "(form)"  # instead of a keyword: schemas are rewritten (`mfjs`)
+_FORM = "(form)"  # schemas are rewritten (`mfjs`)
 _REFUSED_FORM = re.compile(r"type should be defined in anyOf|found after \$ref expansion|items must be an object")
 
 _REMOVABLE = (
@@ -78,7 +78,6 @@ def kept_keyword(error: BackendError, body: JSONMapping) -> tuple[str, str] | No
 
 
 def without_keywords(body: JSONObject, keywords: Sequence[str]) -> tuple[JSONObject, list[str]]:
-    """Remove keywords from non-strict tools; return the request and the removed keywords."""
     if _FORM in keywords:
         body = _rewritten(body)
     lenient = [schema.value for schema in _schemas(body) if schema.lenient] if keywords else []
@@ -108,14 +107,13 @@ def _without(tool: JSONObject, keywords: frozenset[str]) -> JSONObject:
     return _changed(tool, lambda schema: stripped(schema, keywords))
 
 
-# In a function: chat and Responses, Messages, Gemini.
 _SCHEMA_FIELDS = ("parameters", "input_schema", "parametersJsonSchema")
 
 
 class _Schema(NamedTuple):
     value: object
-    field: str  # in the caller's request
-    owner: str = ""  # the tool
+    field: str
+    owner: str = ""
     lenient: bool = False
 
 

@@ -67,7 +67,6 @@ _FINISH_REASONS = {
 _NO_REASON = "null"  # KoboldCpp sends it in every chunk
 
 _FIRST = (0, None, "0")  # spellings of index 0
-# Delta fields other than text and reasoning.
 _BESIDE_TEXT = frozenset({*FRAGMENTS, "reasoning_opaque", "refusal", "annotations", "tool_calls", "function_call"})
 _UNUSUAL_FIELDS = frozenset({"error", "x_groq", "citations", "search_results"})  # in a chunk
 
@@ -79,10 +78,10 @@ class ChunkReader:
         self.finished = False
         self._usage: JSONObject | None = None
         self._has_output = False  # not only a role
-        self._has_call = False  # in `tool_calls`
-        self._legacy_call = False  # in `function_call`
+        self._has_call = False
+        self._legacy_call = False
         self._cited: set[str] = set()
-        self._metadata: tuple[object, ...] | None = None  # id, model, service tier
+        self._metadata: tuple[object, ...] | None = None
 
     def read(self, chunk: RawEvent) -> list[Delta]:
         deltas: list[Delta] = []
@@ -104,7 +103,7 @@ class ChunkReader:
         return deltas
 
     def find_text(self, chunk: RawEvent) -> tuple[str, ReadTexts] | None:
-        """Return the text field and its reader if the chunk contains nothing else; see `PatternMatcher`."""
+        """See `PatternMatcher`."""
         choices = chunk.get("choices")
         if type(choices) is not list or len(choices) != 1 or type(choice := choices[0]) is not dict:
             return None
@@ -128,12 +127,7 @@ class ChunkReader:
         return (field, TextDelta) if field == "content" else None
 
     def _choices(self, chunk: RawEvent) -> list[JSONObject]:
-        """
-        Return the choices to read.
-
-        TGI counts tokens in the index, Copilot splits an answer over two choices, other gateways may send extra
-        choices.
-        """
+        """TGI counts tokens in the index, Copilot splits an answer over two choices, others send extra choices."""
         choices, which = chunk.get("choices"), self._options.choice_index
         if not choices or not isinstance(choices, list):
             return []
@@ -146,10 +140,10 @@ class ChunkReader:
 
     def _count(self, chunk: RawEvent, choices: list[JSONObject]) -> JSONObject | None:
         """
-        Return the usage so far, with the last value of each count; None if the chunk has none.
+        Return the usage so far, with the last nonzero value of each count.
 
-        Gateways to Claude send input counts first and output counts last, with zeros for the other; some end with a
-        chunk of zeros. Groq reports usage in `x_groq`, Moonshot in the choice.
+        Gateways to Claude send input counts first and output counts last; some end with zeros. Groq reports usage in
+        `x_groq`, Moonshot in the choice.
         """
         usage, beside = chunk.get("usage"), choices[0].get("usage") if choices else None
         if not usage and "x_groq" in chunk and isinstance(groq := chunk["x_groq"], dict):
@@ -163,7 +157,7 @@ class ChunkReader:
         return normal_usage(self._usage) if self._usage else None
 
     def _sources(self, chunk: RawEvent) -> Iterator[CitedSource]:
-        """Yield new sources: Perplexity lists all in every chunk, xAI in the last."""
+        """Perplexity lists all sources in every chunk, xAI in the last."""
         for source in _cited(chunk.get("citations"), chunk.get("search_results")):
             if source["url"] not in self._cited:
                 self._cited.add(source["url"])
@@ -212,7 +206,7 @@ class ChunkReader:
         yield from self._calls(delta)
 
     def _reasoning(self, delta: JSONObject) -> Iterator[Delta]:
-        """Yield a delta's reasoning once; gateways repeat it under several names."""
+        """Gateways repeat reasoning under several names."""
         fields = ((name, delta.get(name)) for name in self._options.reasoning_fields)
         field, text = next(((name, text) for name, text in fields if text and isinstance(text, str)), ("", ""))
         if text:
@@ -249,7 +243,7 @@ def _sent_back(field: str) -> str:
 
 
 def _has_fields(delta: JSONObject) -> bool:
-    """Return whether a delta has more than the role; `_content` also yields 0 and empty objects."""
+    """`_content` also yields 0 and empty objects."""
     has_any = any(value for name, value in delta.items() if name != "role")
     return has_any or type(delta.get("content")) in (int, float, dict)
 
@@ -287,7 +281,6 @@ def _part_text(part: object) -> tuple[str, str]:
 
 
 def _are_arguments(calls: object) -> bool:
-    """Return whether `tool_calls` has only a fragment of arguments."""
     if type(calls) is not list or len(calls) != 1 or type(call := calls[0]) is not dict:
         return False
     if call.get("id") or "extra_content" in call or type(call.get("index", 0)) is not int:
@@ -329,11 +322,7 @@ def _arguments(value: object) -> str:
 
 
 def _cited(citations: object, results: object) -> Iterator[CitedSource]:
-    """
-    Yield the listed sources: URLs, or objects with a `url`.
-
-    `results` are Perplexity's `search_results`, which add titles.
-    """
+    """`results` are Perplexity's `search_results`, which add titles."""
     by_url = {result["url"]: result for result in json_objects(results) if isinstance(result.get("url"), str)}
     for entry in citations if isinstance(citations, list) and citations else by_url.values():
         source = (

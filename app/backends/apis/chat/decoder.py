@@ -14,7 +14,6 @@ from app.core.stream.answer import ErrorIn
 from app.core.types.deltas import AnswerMetadata, Delta, Finished, SourcesCited, UsageReported
 from app.errors import BackendError
 
-# A chunk with usage only.
 _USAGE_CHUNK = frozenset({"id", "object", "created", "model", "choices", "usage", "service_tier", "system_fingerprint"})
 _NO_OUTPUT = (AnswerMetadata, UsageReported, SourcesCited)
 
@@ -48,7 +47,6 @@ class ChatDecoder(APIDecoder):
         return deltas
 
     def _note(self, deltas: list[Delta]) -> None:
-        """Record a finish reason, and output after it."""
         finished = False
         for delta in deltas:
             if isinstance(delta, Finished):

@@ -19,7 +19,7 @@ class CountingMethod(NamedTuple):
     path: str  # above `/v1`
     build: Callable[[JSONMapping], JSONObject]
     read: Callable[[object], object]
-    then: CountingMethod | None = None  # a second request, built from the value read
+    then: CountingMethod | None = None  # a second request, with the value read
 
 
 def _prompt(body: JSONMapping) -> JSONObject:

@@ -35,7 +35,6 @@ class Filter:
 
 
 def filters(profile: Profile, request: JSONMapping) -> list[Filter]:
-    """Return the filters for an answer, in order; `request` is the request body."""
     options = profile.response
     return [build(options, request) for needed, build in _FILTERS if needed(options)]
 
@@ -143,7 +142,7 @@ class TextToolCallFilter(Filter):
 
 
 def _declared(tools: object) -> Iterator[tuple[str, JSONMapping]]:
-    """Yield each function's name and parameters; operators can add tools in any form."""
+    """Operators can add tools in any form."""
     for tool in json_list(tools):
         function = tool.get("function", tool) if isinstance(tool, Mapping) else None
         if isinstance(function, Mapping) and isinstance(name := function.get("name"), str):

@@ -41,10 +41,9 @@ class TextToolCallParser:
         self._delimiter: _Delimiter | None = None
         self._body: list[str] = []
         self._blanks = ""  # dropped with the delimiter
-        self._after_call = False  # only white space followed the last call
+        self._after_call = False
 
     def feed(self, text: str) -> list[Piece]:
-        """Return the pieces that are final after this text."""
         pieces: list[Piece] = []
         text, self._held = self._held + text, ""
         while text:
@@ -61,7 +60,6 @@ class TextToolCallParser:
         return pieces
 
     def _outside(self, text: str, pieces: list[Piece]) -> str:
-        """Append the text before the first delimiter; return the text after it."""
         match = _OPEN.search(text)
         before = text[: match.start()] if match else text[: _certain(text)]
         if match is None:
@@ -79,7 +77,6 @@ class TextToolCallParser:
         return text[match.end() :]
 
     def _inside(self, text: str, delimiter: _Delimiter, pieces: list[Piece]) -> str:
-        """Append the call before the closing delimiter; return the text after it."""
         before, close, rest = text.partition(delimiter.close) if delimiter.close else (text, "", "")
         if close:
             self._take(delimiter, before, close, pieces)
@@ -90,7 +87,6 @@ class TextToolCallParser:
         return ""
 
     def _take(self, delimiter: _Delimiter, last: str, close: str, pieces: list[Piece]) -> None:
-        """Append the call, or the text with its delimiters if parsing fails."""
         body = "".join([*self._body, last])
         self._delimiter, self._body = None, []
         parsed = [self._validated(piece) for piece in delimiter.read(body)]
@@ -102,7 +98,7 @@ class TextToolCallParser:
             self._after_call = False
 
     def _validated(self, piece: Piece) -> Piece | None:
-        """Return a call with JSON arguments; None if its function is unknown or its arguments are invalid."""
+        """None if the function is unknown or the arguments are invalid."""
         if not isinstance(piece, TextToolCall):
             return piece
         if piece.name not in self._functions:
@@ -116,7 +112,7 @@ class TextToolCallParser:
 
 
 def _certain(text: str) -> int:
-    """Return the length of the text before a possible delimiter and its preceding white space."""
+    """Return the length of the text before a possible delimiter and its white space."""
     end = text[-_LONGEST:]
     possible = any(character in end for character in _FIRST)
     held = max(overlap(end, delimiter) for delimiter in (*_DELIMITERS, *_DROPPED)) if possible else 0
@@ -188,7 +184,7 @@ def _tool_call(body: str) -> Iterator[Piece]:
         yield from _json(body)
     elif body.lstrip().startswith("<function="):
         yield from _function(body)
-    elif match := _GLM.fullmatch(body):  # name, then keys and values
+    elif match := _GLM.fullmatch(body):
         arguments = [*_following(_ARGUMENT, match[2] or "")]
         if arguments or not match[2]:
             yield TextToolCall(match[1], {argument[1].strip(): argument[2] for argument in arguments})

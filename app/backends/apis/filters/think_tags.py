@@ -28,7 +28,6 @@ class Splitter:
         self._state = _State.UNDECIDED
 
     def feed(self, text: str) -> Parts:
-        """Return the reasoning and the text that are final after this piece."""
         text, self._held = self._held + text, ""
         return _STEPS[self._state](self, text) if text else ("", "")
 
@@ -97,5 +96,5 @@ _STEPS = {
 
 
 def overlap(text: str, tag: str) -> int:
-    """Return the number of characters at the end of `text` that may start `tag`."""
+    """Return the length of a possible start of `tag` at the end of `text`."""
     return next((length for length in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:length])), 0)

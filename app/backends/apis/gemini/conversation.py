@@ -27,7 +27,7 @@ from app.errors import label
 SIGNED_PARTS, CALL_ID, SIGNATURE = "parts", "id", "signature"
 THOUGHT_SIGNATURE = "thoughtSignature"
 
-_RESULTS = "tool"  # temporary role: keeps function responses in a separate content
+_RESULTS = "tool"  # keeps function responses in a separate content
 _ROLES = {"user": "user", _RESULTS: "user", "assistant": "model"}
 
 
@@ -56,7 +56,6 @@ class GeminiConversation(ConversationReader):
         return bound_fields(self.upstream.get(item.get("id") or ""), self.profile)
 
     def assistant(self, turn: AssistantTurn) -> list[Message]:
-        """Return the turn's content, then its function responses."""
         policy = self.options.reasoning_replay or "always"
         back = is_sent_back(policy, turn.number, last=self.turn, with_tools=self.with_tools)
         written = [part["part"] for part in turn.content]
@@ -103,7 +102,6 @@ class GeminiConversation(ConversationReader):
         return [*responses, *others]
 
     def _split(self, output: int | None, parts: list[ChatPart]) -> tuple[list[ChatPart], list[ChatPart]]:
-        """Split an output: inside the function response, and after all function responses."""
         position = output or 0
         options = self.hosted_content if self.items[position].get(HOSTED) else self.content
         match options.tool_images:
@@ -139,7 +137,7 @@ def _text(text: str) -> list[JSONObject]:
 
 
 def _unsigned(part: JSONObject) -> JSONObject | None:
-    """Remove a part's signature; None for thoughts and parts with only a signature."""
+    """None for thoughts and parts with only a signature."""
     if part.get("thought") or not part.get("text", " "):
         return None
     return {name: value for name, value in part.items() if name != THOUGHT_SIGNATURE}

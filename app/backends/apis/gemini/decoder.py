@@ -83,10 +83,10 @@ class ResponseReader:
         self._profile = profile
         self._calls = 0
         self._items = 0
-        self._code: JSONObject | None = None  # without a result yet
+        self._code: JSONObject | None = None
         self._written = ""  # last part: text, thought or ""
         self._texts: list[str] = []
-        self._signed: list[JSONObject] = []  # in the open item
+        self._signed: list[JSONObject] = []
         self._usage: JSONMapping = {}
         self._grounding: JSONMapping = {}
         self._citations: list[JSONObject] = []
@@ -121,7 +121,7 @@ class ResponseReader:
         return []
 
     def _begin(self, written: str) -> bool:
-        """Record the next part's kind; return whether a new item begins."""
+        """Return whether a new item begins."""
         begins = self._written != written
         if begins:
             self._written, self._signed = written, []
@@ -207,7 +207,7 @@ class ResponseReader:
         return [*deltas, Finished(finish)]
 
     def _cited(self) -> list[Delta]:
-        """Return sources, as annotations with positions if the message is still open."""
+        """Annotations with positions require an open message."""
         if self._written == "text" and (found := citations("".join(self._texts), self._grounding, self._citations)):
             return [AnnotationsAdded(found)]
         sources = grounding_sources(self._grounding)
@@ -231,7 +231,7 @@ _PARTS = {
 
 
 def _ending(candidate: JSONMapping, feedback: JSONMapping) -> tuple[str, FinishReason] | None:
-    """Return Google's reason for the end or for a blocked prompt, and ours; None if the answer continues."""
+    """Return Google's reason and ours; None if the answer continues."""
     reason = json_text(candidate.get("finishReason"))
     if reason and reason != _UNSPECIFIED:
         return reason, _FINISH_REASONS.get(reason, FinishReason.ERROR)

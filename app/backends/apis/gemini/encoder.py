@@ -18,7 +18,6 @@ from app.errors import InvalidRequest, label
 
 
 def to_gemini(question: Question, profile: Profile) -> EncodedQuestion:
-    """Translate a question; raises `InvalidRequest` with the invalid field."""
     model = model_name(profile.request.model_map.get(question.model, question.model))
     options = _options(profile.request, model)
     read = read_question(question, profile, options, GeminiConversation)
@@ -65,11 +64,7 @@ def _options(options: RequestOptions, model: str) -> RequestOptions:
 
 
 def _response_format(state: TranslationState, *, by_prompt: bool) -> tuple[JSONObject, str]:
-    """
-    Return the response format fields, and an instruction for the model.
-
-    `by_prompt`: only the instruction, since models before Gemini 3 reject a format together with functions.
-    """
+    """`by_prompt`: models before Gemini 3 reject a format together with functions."""
     if by_prompt:
         formats = state.options.response_format.model_copy(update={"json_schema": "prompt", "json_object": "drop"})
         state = replace(state, options=state.options.model_copy(update={"response_format": formats}))
@@ -153,7 +148,6 @@ def _declaration(function: JSONMapping) -> JSONObject:
 
 
 def _calling_config(value: object) -> JSONObject | None:
-    """Convert a Chat Completions `tool_choice`; None to send none."""
     if isinstance(value, dict) and value["type"] == "allowed_tools":
         allowed = value["allowed_tools"]
         names = [tool["function"]["name"] for tool in allowed["tools"]]

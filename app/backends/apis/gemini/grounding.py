@@ -13,7 +13,6 @@ _WEB = ("https://", "http://")
 
 
 def citations(text: str, grounding: JSONMapping, cited: Iterable[JSONMapping]) -> list[JSONObject]:
-    """Return a text's annotations from the candidate's `groundingMetadata` and `citationMetadata` list."""
     return [*flat_annotations([*_supports(text, grounding), *_quotations(text, cited)])]
 
 
@@ -48,7 +47,7 @@ def _page(chunk: object) -> JSONObject | None:
 
 
 def _place(text: str, segment: JSONMapping) -> JSONObject | None:
-    """Return a segment's position in characters; None if it is not in the text."""
+    """Return positions in characters; None if the segment is not in the text."""
     start, end = segment.get("startIndex") or 0, segment.get("endIndex")
     quoted = json_text(segment.get("text"))
     if isinstance(start, int) and isinstance(end, int) and 0 <= start < end:

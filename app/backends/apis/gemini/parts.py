@@ -46,7 +46,6 @@ def _video(part: Part, options: ContentOptions) -> JSONObject:
 
 
 def _media(url: str, default: str, field: str) -> JSONObject:
-    """Return the part for a data URL, a web address or a `gs://` address."""
     if match := _DATA_URL.match(url):
         return _inline(match[1].lower().replace("image/jpg", "image/jpeg") or default, url[match.end() :])
     if "://" not in url[:20]:

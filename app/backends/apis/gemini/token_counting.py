@@ -15,15 +15,12 @@ _PROMPT = ("contents", "systemInstruction", "tools")
 
 
 def gemini_tokenizer(base: httpx.URL, profile: Profile) -> TokenCounting:
-    """Return the server's tokenizer; it does not count if the configured path has no method."""
     generate = (profile.transport.path or APIS["gemini"].path).partition("?")[0]
     model, method, _ = generate.partition(":streamGenerateContent")
     return GeminiTokenizer(base, f"{model}:countTokens", profile) if method else NoTokenCounting(base, profile)
 
 
 class GeminiTokenizer(EndpointTokenizer):
-    """Counts prompt tokens with the model's `countTokens` method."""
-
     total = "totalTokens"
 
     def __init__(self, base: httpx.URL, path: str, profile: Profile) -> None:

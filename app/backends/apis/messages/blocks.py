@@ -15,7 +15,7 @@ _WEB = ("https://", "http://")
 
 
 def _text(part: Part, options: ContentOptions) -> JSONObject:
-    return CHAT_PARTS.parts[part["type"]](part, options)  # the same in both APIs
+    return CHAT_PARTS.parts[part["type"]](part, options)
 
 
 def _image(part: Part, options: ContentOptions) -> JSONObject:

@@ -46,7 +46,6 @@ class MessagesConversation(ConversationReader):
             self.warnings.add(UNSIGNED)
 
     def assistant(self, turn: AssistantTurn) -> list[Message]:
-        """Return the turn's message, then the message with tool results."""
         policy = self.options.reasoning_replay
         back = is_sent_back(policy, turn.number, last=self.turn, with_tools=self.with_tools)
         content = [block for block in turn.content if back or block["type"] not in THINKING_BLOCKS]
@@ -98,7 +97,7 @@ def _is_blank(block: JSONObject) -> bool:
 
 def system_and_messages(messages: Iterable[Message]) -> tuple[list[JSONObject], list[Message]]:
     """
-    Return the system prompt's blocks, and the messages in an order that the server accepts.
+    Return system blocks, and messages in an accepted order.
 
     The first and last messages are the user's, since newer models reject a final assistant message. Assistant messages
     do not end with a thought.
@@ -124,7 +123,7 @@ _OPENING: Message = {"role": "user", "content": [{"type": "text", "text": OPENIN
 
 
 def _alternating(messages: Iterable[Message]) -> list[Message]:
-    """Merge consecutive messages with the same role; drop blank blocks and empty messages."""
+    """Also drop blank blocks and empty messages."""
     runs: list[list[Message]] = []
     for message in messages:
         content = cast(list[JSONObject], message["content"])

@@ -66,7 +66,7 @@ class MessagesDecoder(APIDecoder):
 
     @property
     def continuation(self) -> JSONObject | None:
-        """The same request plus the message so far, if the server paused."""
+        """The same request plus the message so far."""
         if not (self.done and self._message.paused):
             return None
         messages = [*self._request_body["messages"], {"role": "assistant", "content": self._message.content}]
@@ -103,13 +103,13 @@ class MessageReader:
         self.begun = False
         self.warnings: list[str] = []
         self.finished = False
-        self.paused = False  # whether the server waits for another request with the content so far
-        self.content: list[JSONObject] = []  # complete blocks, as sent back
+        self.paused = False  # waiting for a continuation
+        self.content: list[JSONObject] = []
         self._profile = profile
         self._pauses = 0
-        self._before: JSONMapping = {}  # usage before the last pause
+        self._before: JSONMapping = {}
         self._usage: JSONObject = {}
-        self._start: JSONMapping = {}  # in the first event
+        self._start: JSONMapping = {}
         self._blocks: dict[int, JSONObject] = {}  # open, by index
         self._calls = 0
         self._length = 0  # characters in complete text blocks since the last other block
@@ -128,7 +128,6 @@ class MessageReader:
         self._before, self._usage = self._total(), {}
 
     def _total(self) -> JSONObject:
-        """Add the usage before and after the last pause."""
         names = {*self._before, *self._usage}
         counts = {name: token_count(self._before.get(name)) + token_count(self._usage.get(name)) for name in names}
         reported = [_thinking_tokens(usage) for usage in (self._before, self._usage)]
@@ -189,7 +188,7 @@ class MessageReader:
         return []
 
     def find_text(self, event: RawEvent) -> tuple[str, ReadTexts] | None:
-        """Return a delta's text field and reader; see `PatternMatcher`."""
+        """See `PatternMatcher`."""
         delta, index = json_object(event.get("delta")), _index(event)
         name = _DELTAS.get(str(delta.get("type")))
         if event.get("type") != "content_block_delta" or name is None or not json_text(delta.get(name)):
@@ -219,7 +218,6 @@ class MessageReader:
         return None
 
     def stop_block(self, event: JSONMapping) -> list[Delta]:
-        """Return a block's signature, its annotations, or the arguments of a call without deltas."""
         block = self._blocks.pop(_index(event), None)
         if block is None:
             return []
@@ -241,7 +239,7 @@ class MessageReader:
         return []
 
     def _signed(self, name: str, block: JSONMapping) -> list[Delta]:
-        """Return a signed block; the server rejects unsigned ones. Local servers sign with an empty string."""
+        """The server rejects unsigned blocks; local servers sign with an empty string."""
         if not (block.get("signed") or json_text(block.get(name))):
             return []
         return [ProviderFields(bound(self._profile, **{THINKING: self.content[-1]}))]
@@ -285,7 +283,6 @@ _READ: dict[str, Callable[[MessageReader, JSONMapping], list[Delta]]] = {
 
 
 def _as_events(values: list[JSONObject]) -> list[RawEvent]:
-    """Convert complete messages to stream events."""
     return [event for value in values for event in _events_of(value)]
 
 
@@ -304,7 +301,6 @@ def _events_of(message: JSONObject) -> list[JSONObject]:
 
 
 def _complete(block: JSONMapping) -> JSONObject:
-    """Return a block as sent back to the server."""
     written = "".join(block["pieces"])
     kept = {name: value for name, value in block.items() if name not in _OWN}
     match block.get("type"):
@@ -322,7 +318,7 @@ _OWN = frozenset({"pieces", "start", "call", "cited", "signed"})  # not the serv
 
 
 def message_usage(usage: JSONMapping) -> JSONObject | None:
-    """Return usage in OpenAI's form, with cached tokens included in the prompt; None without counts."""
+    """Cached tokens are included in the prompt; None without counts."""
     if not any(is_token_count(usage.get(name)) for name in ("input_tokens", "output_tokens")):
         return None
     cached = token_count(usage.get("cache_read_input_tokens"))

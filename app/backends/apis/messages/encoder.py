@@ -18,7 +18,6 @@ _JSON = "Answer only with a JSON object. Do not use a code fence."
 
 
 def to_messages_request(question: Question, profile: Profile) -> EncodedQuestion:
-    """Translate a question; raises `InvalidRequest` with the invalid field."""
     options = _options(profile.request)
     cached = options.cache != "off"
     read = read_question(question, profile, options, CachedConversation if cached else MessagesConversation)
@@ -65,7 +64,6 @@ def _options(options: RequestOptions) -> RequestOptions:
 
 
 def _system(state: TranslationState) -> tuple[list[JSONObject], JSONObject | None]:
-    """Return the instructions as the first system block, and the output format."""
     form, instruction = response_format(state)
     text_format: JSONObject | None = None
     if form and form["type"] == "json_schema" and state.request.text.format.type == "json_schema":
@@ -80,7 +78,7 @@ def _system(state: TranslationState) -> tuple[list[JSONObject], JSONObject | Non
     return ([{"type": "text", "text": lead}] if lead and not lead.isspace() else []), text_format
 
 
-# Same meaning in both APIs; client parameters outside the Responses API.
+# Same meaning in both APIs.
 _SAMPLING = ("temperature", "top_p")
 _UNSENT = ("presence_penalty", "frequency_penalty", "top_logprobs", "seed", "logit_bias")
 _TIERS = {"auto": "auto", "default": "standard_only"}

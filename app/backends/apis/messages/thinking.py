@@ -25,7 +25,6 @@ _SAMPLING = ("temperature", "top_p", "top_k")
 
 
 def add_thinking(state: TranslationState, body: JSONObject) -> None:
-    """Add thinking and effort; remove incompatible parameters."""
     reasoning, options = state.request.reasoning, state.options
     asked = reasoning.effort if reasoning else None
     if asked is None and not (reasoning and reasoning.summary):
@@ -42,7 +41,7 @@ def add_thinking(state: TranslationState, body: JSONObject) -> None:
         return
     if not by_budget and effort:
         body["output_config"] = {**body.get("output_config", {}), "effort": effort}
-    if "thinking" in body:  # by the caller
+    if "thinking" in body:
         return
     if (body.get("tool_choice") or {}).get("type") in ("any", "tool"):
         state.warnings.add("This backend's models do not reason when a tool call is forced.")
@@ -55,7 +54,7 @@ def add_thinking(state: TranslationState, body: JSONObject) -> None:
 
 
 def _budget(state: TranslationState, effort: str, body: JSONMapping) -> JSONObject | None:
-    """Return a token budget; None if `max_tokens` is too small or the turn began without thinking."""
+    """None if `max_tokens` is too small or the turn began without thinking."""
     room = body["max_tokens"] - 1
     if room < _MIN_BUDGET:
         state.warnings.add(f"Reasoning requires 'max_output_tokens' above {_MIN_BUDGET}; reasoning.effort was ignored.")
@@ -73,8 +72,7 @@ def _began_without_thinking(messages: Sequence[Message]) -> bool:
     """
     Return whether tool results end a turn whose first message has no thinking block.
 
-    Servers differ on whether a user message with results and text, for example a compaction summary, begins a turn.
-    Therefore both turns are checked.
+    Depending on the server, a user message with results and text begins a turn: both turns are checked.
     """
     first: Any = None
 

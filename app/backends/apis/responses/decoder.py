@@ -56,9 +56,9 @@ _FINISH_REASONS = {"content_filter": FinishReason.CONTENT_FILTER}
 class _Output:
     type: str
     number: int  # among calls and native items
-    written: bool = False  # had a delta
+    written: bool = False
     parts: int = 0
-    named: bool = False  # the call's name is known
+    named: bool = False
     opened: bool = False  # a custom tool's input has begun
     done: bool = False
     native: bool = False  # for a tool in the server
@@ -75,8 +75,7 @@ class ResponsesDecoder(APIDecoder):
         self._last: _Output | None = None
         self._last_piece: tuple[_Output, list[str]] | None = None  # the last delta's item and texts
         self._calls = 0
-        self._complete = 0  # done items
-        # Function names by namespace and name.
+        self._complete = 0
         self._names = {
             (binding.fields.get("namespace"), binding.fields.get("name")): name
             for name, binding in encoded.bindings.items()
@@ -110,7 +109,7 @@ class ResponsesDecoder(APIDecoder):
         return deltas
 
     def _piece(self, event: _Event, type_: str, kind: type[TextDelta | ReasoningDelta | ToolCallDelta]) -> list[Delta]:
-        """Return an item's text delta; consecutive deltas for an item are merged."""
+        """Consecutive deltas for an item are merged."""
         text, logprobs = event.get("delta"), event.get("logprobs")
         if not isinstance(text, str) or not text:
             return []
@@ -134,7 +133,7 @@ class ResponsesDecoder(APIDecoder):
         return [TextDelta(texts) if kind is TextDelta else ReasoningDelta(texts)]
 
     def _output(self, event: _Event, type_: str) -> _Output:
-        """Return the event's item; begin it if the server never added it."""
+        """Begin an item that the server never added."""
         item_id, index = event.get("item_id"), event.get("output_index")
         output = self._item_of(event)
         if output is None and not isinstance(item_id, str) and not isinstance(index, int):
@@ -159,12 +158,10 @@ class ResponsesDecoder(APIDecoder):
         return self._by_index.get(index) if output is None and isinstance(index, int) else output
 
     def _native_item_of(self, event: _Event) -> _Output | None:
-        """Return the event's native item if it is in progress."""
         output = self._item_of(event)
         return output if output and output.native and not output.done else None
 
     def _delta(self, event: _Event, type_: str) -> str:
-        """Return a delta's text, and mark its item as written."""
         delta = event.get("delta")
         if not isinstance(delta, str) or not delta:
             return ""
@@ -283,7 +280,6 @@ class ResponsesDecoder(APIDecoder):
         return self._call(self._output(event, "custom_tool_call"), _escaped(delta)) if delta else []
 
     def ended(self, event: _Event) -> list[Delta]:
-        """Read the final response: status, usage, and items without events."""
         response = json_object(event.get("response"))
         deltas: list[Delta] = []
         unknown = not self._complete  # otherwise items may be repeated with other ids and indexes
@@ -315,7 +311,6 @@ class ResponsesDecoder(APIDecoder):
         return self.ended({"response": {**response, "status": known}})
 
     def error(self, event: _Event) -> list[Delta]:
-        """The fields are nested or at the top level."""
         nested = event.get("error")
         fields = nested if nested else {name: event.get(name) for name in ("code", "message", "param")}
         self.failure = self._error_in({"error": fields}) or failure("failure")
@@ -326,7 +321,6 @@ class ResponsesDecoder(APIDecoder):
             self.warnings.append(warning)
 
 
-# Item type, delta type.
 _PIECES: dict[str, tuple[str, type[TextDelta | ReasoningDelta | ToolCallDelta]]] = {
     "response.output_text.delta": ("message", TextDelta),
     "response.reasoning_text.delta": ("reasoning", ReasoningDelta),
@@ -353,7 +347,7 @@ _EVENTS: dict[str, _Read] = {
     "error": ResponsesDecoder.error,
 }
 
-# Without information, or with repeated information.
+# Without new information.
 _REPEATED = frozenset(
     {
         "keepalive",
@@ -387,7 +381,7 @@ def _escaped(text: str) -> str:
 def _as_events(values: list[JSONObject]) -> list[RawEvent]:
     response = next((value for value in values if isinstance(value.get("output"), list)), None)
     if response is None:
-        return [*values]  # errors or unknown values
+        return [*values]
     return [{"type": f"response.{response.get('status') or 'completed'}", "response": response}]
 
 

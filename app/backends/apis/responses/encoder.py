@@ -45,7 +45,6 @@ _KEPT = frozenset(
 
 _MIN_TOKENS = 16  # for `max_output_tokens`; other client APIs accept less
 
-# Sent unchanged if the caller set them.
 _SAME = (
     "temperature",
     "top_p",
@@ -62,7 +61,6 @@ _SAME = (
 
 
 def to_responses(question: Question, profile: Profile) -> EncodedQuestion:
-    """Encode a question; raises `InvalidRequest` with the invalid field."""
     request, items = question.request, question.items
     options = _with_allowed_tools(profile.request)
     positions, native = native_tools(request.tools, options, question.hosted)

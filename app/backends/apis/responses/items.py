@@ -35,7 +35,6 @@ NATIVE = "item"
 
 
 def native_item_types(options: RequestOptions) -> set[str]:
-    """Return the item types for tools in the server."""
     return {re.sub(r"(_preview)?(_\d.*)?$", "", type_) + "_call" for type_ in options.passes}
 
 
@@ -63,10 +62,9 @@ def input_items(
     state: TranslationState, tools: ToolSet, items: Sequence[Item], input_indexes: Sequence[int]
 ) -> list[JSONObject]:
     """
-    Return the items to send, oldest first.
+    Return the items to send, oldest first; raises `InvalidRequest` for unsupported content.
 
-    All calls in `items` are function calls, except native calls. `input_indexes` contains indexes in the request's own
-    input, negative for earlier turns. Raises `InvalidRequest` for unsupported content.
+    `input_indexes` contains indexes in the request's own input, negative for earlier turns.
     """
     conversation = _Conversation(state, tools, items, input_indexes)
     warn_bound_elsewhere(items, state.upstream, state.profile, state.warnings)
@@ -117,7 +115,6 @@ class _Conversation:
             self.warnings.add(f"Items of unknown type {label(type_)} were ignored.")
 
     def native(self, item: Item) -> JSONObject | None:
-        """Return a native item with the server's own id, if known."""
         if not self.stays(item):
             return None
         upstream = self.state.upstream.get(str(item.get("id")), {})
@@ -135,7 +132,7 @@ class _Conversation:
         self.sent.append({"type": "message", "role": role, "content": parts})
 
     def answer(self, position: int, item: Item) -> None:
-        """Add a model message with a new id: it is required, but nothing refers to it."""
+        """The message needs an id, but nothing refers to it."""
         parts: list[JSONObject] = []
         content = item.get("content")
         for part in [{"type": "output_text", "text": content}] if isinstance(content, str) else content or ():

@@ -16,7 +16,7 @@ Named = JSONMapping
 def native_tools(
     tools: Sequence[Named], options: RequestOptions, hosted: HostedTools
 ) -> tuple[list[int], list[JSONObject]]:
-    """Return the positions and declarations of tools in the server, excluding tools that run here."""
+    """Exclude tools that run here."""
     if not options.passes:
         return [], []
     positions = [
@@ -69,14 +69,12 @@ def is_in_namespace(function: Function, options: RequestOptions) -> bool:
 
 
 def native_name(name: str, function: Function | None, options: RequestOptions) -> JSONObject:
-    """Return the fields that name a function in a call or choice."""
     if function is None or function.source is None or not is_in_namespace(function, options):
         return {"name": name}
     return {"name": function.source.name, "namespace": function.source.namespace}
 
 
 def tool_choice(state: TranslationState, tools: ToolSet, native: Sequence[Named]) -> tuple[Choice, object]:
-    """Return the declared functions and the `tool_choice` to send."""
     request = state.request
     sent: Any = request.tool_choice if "tool_choice" in request.model_fields_set else None
     types = {tool["type"] for tool in native}

@@ -17,7 +17,6 @@ from app.errors import BackendError
 
 _MAX_MESSAGE_LENGTH = 2000  # characters; some servers quote the whole request
 
-# Objects with the fields, if nested.
 _WRAPPERS = ("error", "errors", "detail", "base_resp", "message", "fault", "issues")
 _FIELDS = {
     "message": (
@@ -84,7 +83,6 @@ def backend_error(
 def error_in_chunk(
     chunk: RawEvent, *, secret: str | None = None, host: str = "", passthrough: bool = False
 ) -> BackendError | None:
-    """Return a chunk's error with a suitable HTTP status, or None."""
     if not _has_error(chunk):
         return None
     fields = _read(next(_choice_errors(chunk), chunk))
@@ -188,7 +186,7 @@ def _fields(value: JSONObject) -> Iterator[tuple[str, Any]]:
 
 
 def _parse(text: str) -> Any:
-    """Return a body as JSON, its chunk with the error, or text; None for HTML."""
+    """Return JSON, the chunk with the error, or text; None for HTML."""
     text = text.strip().removeprefix("\ufeff")
     if text[:1] in ("{", "[", '"'):
         try:

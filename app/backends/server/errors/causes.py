@@ -11,7 +11,6 @@ from app.runtime.connect_errors import causes, why_unreachable
 
 
 def unreachable(error: httpx.TransportError) -> BackendError:
-    """Return the retryable error for a request without an answer."""
     unanswered = _unreachable(error)
     unanswered.retryable = True
     return unanswered

@@ -13,7 +13,7 @@ class ErrorClass(NamedTuple):
     status: int
     type: str
     code: str
-    message: str  # if the backend's message is not shown
+    message: str
 
 
 ERROR_CLASSES = {
@@ -45,7 +45,7 @@ ERROR_CLASSES = {
 }
 CALLER_KEY = {"key": "own_key", "forbidden": "own_forbidden"}
 
-# Classes with a hidden backend message, which can contain keys or addresses.
+# Classes with keys or addresses in the backend's message.
 HIDDEN = frozenset({"key", "own_key", "url"})
 
 # Other statuses: `mistake` from 400, `failure` from 500.
@@ -78,14 +78,12 @@ CODES = {
 
 
 def failure(kind: str, message: str = "") -> BackendError:
-    """Return the error for a failure detected here; `kind` is a key in `ERROR_CLASSES`."""
+    """`kind` is a key in `ERROR_CLASSES`."""
     row = ERROR_CLASSES[kind]
     return BackendError(message or row.message, code=row.code, error_type=row.type, status=row.status)
 
 
 class Rule(NamedTuple):
-    """Status 0 stands for an error in a 200 response."""
-
     kind: str
     statuses: Container[int]
     pattern: re.Pattern[str]
@@ -185,7 +183,7 @@ _NOTHING_BUT_MISSING = re.compile(r"\W+|404|page|not_found\w*|not|found")
 
 
 def classify(status: int, code: str = "", error_type: str = "", message: str = "") -> str:
-    """Return an error's class, a key in `ERROR_CLASSES`; status 0: an error in a 200 response."""
+    """Return a key in `ERROR_CLASSES`; status 0: an error in a 200 response."""
     if status != 413:  # Groq's 413 has a rate limit's code, but a retry would also fail
         for name in (code, error_type):
             if kind := CODES.get(re.sub(r"[^a-z0-9]", "", name.lower())):

@@ -1,8 +1,4 @@
-"""
-Find request fields that a server's error reports as unknown.
-
-Nested fields have a form common to all messages or tools: `messages[].reasoning_content`.
-"""
+"""Find request fields that a server's error reports as unknown: `top_k`, `messages[].reasoning_content`."""
 
 from __future__ import annotations
 
@@ -14,10 +10,8 @@ from app.core.types import JSONMapping, JSONObject
 from app.errors import BackendError
 
 MESSAGE, CALL, ITEM, STRICT = "messages[].", "messages[].tool_calls[].", "input[].", "tools[].strict"
-DECLARATIONS = "functionDeclarations"  # in a Gemini tool
-_OF_MESSAGES = frozenset(
-    {"role", "content", "tool_calls", "tool_call_id"}
-)  # others are extensions, for example reasoning
+DECLARATIONS = "functionDeclarations"
+_OF_MESSAGES = frozenset({"role", "content", "tool_calls", "tool_call_id"})  # others are extensions
 _OF_CALLS = frozenset({"id", "type", "function"})
 _EXTRA_OF_ITEMS = frozenset({"phase", "status", "namespace"})  # without effect on the item's meaning
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
@@ -33,7 +27,6 @@ def unknown_fields(error: BackendError, body: JSONMapping) -> list[str]:
     return [*dict.fromkeys(field for field in fields if field and holds(body, field))]
 
 
-# Changes demanded by an error, under special names.
 REASONING_OFF = "reasoning_effort with tools"  # sent as `none`; Chat Completions only
 READABLE = "input[].encrypted_content"  # removes items with content that the server cannot read
 
@@ -114,7 +107,6 @@ def functions(body: JSONMapping) -> list[JSONObject]:
 
 
 def _objects(body: JSONMapping, name: str) -> list[JSONObject]:
-    """Return a list's objects; unknown APIs can send other values."""
     value = body.get(name)
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
@@ -168,7 +160,6 @@ _ERROR_PATTERNS = (
     r"""['"]loc['"]: ?[\[(](?P<path>[^\])]*)[\])], ?['"]msg['"]: ?['"]EXTRA""",
 )
 
-# Other errors by code and message.
 _CHANGES = (
     # OpenAI's gpt-5.4 and later, in chat (openai-openapi#541, litellm#34569)
     (REASONING_OFF, r"tools (?:with|and) ['\"`]?reasoning[_ ]effort['\"`]? (?:is|are) not supported"),

@@ -18,9 +18,9 @@ from app.core.redaction import redact
 from app.errors import BackendError
 
 CHAT = "/chat/completions"
-MESSAGES = "/messages"  # Anthropic's API
+MESSAGES = "/messages"
 _BELOW_MESSAGES = f"{MESSAGES}/"
-_SPEAK_CHAT = frozenset({"chat", "auto"})  # values of `transport.api`
+_SPEAK_CHAT = frozenset({"chat", "auto"})
 
 _DEFAULTS = frozenset({b"anthropic-version"})  # sent only if the caller does not
 _LISTS = frozenset({b"anthropic-beta"})  # extended by a profile
@@ -32,7 +32,6 @@ def is_of_messages(endpoint: str) -> bool:
 
 
 def forwards_to(endpoint: str, options: TransportOptions) -> bool:
-    """Return whether requests to an endpoint are passed through instead of translated."""
     if endpoint != CHAT and not is_of_messages(endpoint):
         return True
     if options.passthrough != "auto":
@@ -41,7 +40,6 @@ def forwards_to(endpoint: str, options: TransportOptions) -> bool:
 
 
 def session_header(profile: Profile, conversation: Callable[[], str]) -> dict[str, str]:
-    """Return the header by which a server's routers recognize a conversation, if any."""
     name = profile.request.session_header
     return {name: session_id(key)} if name and (key := conversation()) else {}
 
@@ -67,7 +65,7 @@ class Forwarding:
 
     def request(self, request: RawRequest, credentials: dict[str, str], *, own_account: bool) -> httpx.Request:
         """
-        Return the request to send; raises `BackendError` if the endpoint requires a model and none is named.
+        Raises `BackendError` if the endpoint requires a model and none is named.
 
         `own_account`: the credentials are this server's, so the caller's organization is not sent.
         """

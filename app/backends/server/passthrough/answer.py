@@ -15,7 +15,7 @@ from app.core.profile import Profile
 from app.core.types import JSONObject
 from app.core.usage import cost_in_nanos
 
-# A first event that may be an error, in Messages, Responses or Chat Completions.
+# In Messages, Responses or Chat Completions.
 _FIRST_ERROR = re.compile(
     rb'\s*(?:event: ?error\r?\n)?data: ?(\{"(?:type": ?"error"|error": ?\{)[^\r\n]{1,10000}\})\r?\n\r?\n'
 )
@@ -68,7 +68,7 @@ class ForwardedAnswer:
         return True
 
     def usage(self) -> JSONObject | None:
-        """Return the usage reported so far, with the cost in LiteLLM's header."""
+        """Includes the cost in LiteLLM's header."""
         usage = self._usage.usage()
         if usage and "cost" not in usage and not self._streamed:
             cost = cost_in_nanos(self._response.headers.get("x-litellm-response-cost"))

@@ -63,11 +63,7 @@ _ANSWER = frozenset(
 
 
 def request_headers(headers: Iterable[Header], *, messages: bool, own_account: bool) -> list[Header]:
-    """
-    Return the caller's headers to forward, with names in lower case.
-
-    `messages`: the endpoint belongs to Anthropic's API. `own_account`: the credentials are the operator's.
-    """
+    """`messages`: the endpoint belongs to Anthropic's API. `own_account`: the credentials are the operator's."""
     names = _MESSAGES_REQUEST if messages else _REQUEST
     prefixes = _MESSAGES_REQUEST_PREFIXES if messages else _REQUEST_PREFIXES
     return [

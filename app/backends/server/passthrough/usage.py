@@ -45,7 +45,6 @@ class UsageReader:
                 self._events += dropped.count(_EVENT)
 
     def usage(self) -> JSONObject | None:
-        """Return the last usage in Chat Completions form."""
         tail = b"".join(self._pieces)[-_TAIL:]
         usage = _first_with_counts(tail, reversed([*_USAGE.finditer(tail)]))
         if self._streamed or not usage:
