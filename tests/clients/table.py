@@ -27,7 +27,7 @@ COLUMNS = {
     "calls": {"whole": "tools", "streamed": "tools_streamed"},
     "schema": {"whole": "structured", "streamed": "structured_streamed"},
     "reasoning": {"whole": "thinking", "streamed": "thinking_streamed"},
-    "failures": {"refusals": "", "cut streams": "stream"},
+    "failures": {"errors": "", "cut streams": "stream"},
 }
 # They are not played with frameworks.
 FOR_CLIENTS = {"structured_streamed", "thinking_streamed"}
@@ -68,7 +68,7 @@ _CHAT_TESTS: Mapping[str, Mapping[str, str]] = {
     "text": dict.fromkeys(("whole", "streamed"), "test_chat_client_shows_text"),
     "calls": dict.fromkeys(("whole", "streamed"), "test_chat_client_calls_two_functions"),
     "schema": {"whole": "test_chat_client_reads_structured_output"},
-    "failures": dict.fromkeys(("refusals", "cut streams"), "test_chat_client_takes_no_broken_stream_for_an_answer"),
+    "failures": dict.fromkeys(("errors", "cut streams"), "test_chat_client_takes_no_broken_stream_for_an_answer"),
 }
 _CUT_ANSWERS = {"cut answers": "test_framework_takes_no_answer_that_breaks_off_for_a_whole_one"}
 
@@ -90,7 +90,7 @@ ROWS: dict[str, Row] = {
             "schema": {"streamed": "test_codex_sends_an_image_and_a_schema"},
             "reasoning": {"streamed": "test_codex_shows_reasoning_and_sends_it_back_with_results"},
             "failures": {
-                "refusals": "test_codex_at_a_refusal_shows_its_message",
+                "errors": "test_codex_at_a_refusal_shows_its_message",
                 "cut streams": "test_codex_at_a_stream_that_breaks_off_retries",
             },
         },
@@ -104,7 +104,7 @@ ROWS: dict[str, Row] = {
             "text": {"streamed": "test_opencode_writes_a_file_and_goes_on"},
             "calls": {"streamed": "test_opencode_writes_a_file_and_goes_on"},
             "failures": {
-                "refusals": "test_opencode_at_a_refusal_shows_its_message",
+                "errors": "test_opencode_at_a_refusal_shows_its_message",
                 "cut streams": "test_opencode_at_a_stream_that_breaks_off_retries",
             },
         },
@@ -118,7 +118,7 @@ ROWS: dict[str, Row] = {
             "text": {"streamed": "test_copilot_runs_a_command_and_goes_on"},
             "calls": {"streamed": "test_copilot_runs_a_command_and_goes_on"},
             "failures": {
-                "refusals": "test_copilot_shows_the_words_of_a_refusal",
+                "errors": "test_copilot_shows_the_words_of_a_refusal",
                 "cut streams": "test_copilot_retries_when_a_stream_breaks_off",
             },
         },
@@ -133,7 +133,7 @@ ROWS: dict[str, Row] = {
             "calls": {"streamed": "test_vs_code_continues_with_results_alone"},
             "reasoning": {"streamed": "test_vs_code_thoughts_are_shown_and_sealed"},
             "failures": {
-                "refusals": "test_vs_code_shows_the_words_of_a_refusal",
+                "errors": "test_vs_code_shows_the_words_of_a_refusal",
                 "cut streams": "test_vs_code_takes_no_stream_that_breaks_off_for_an_answer",
             },
         },
@@ -151,7 +151,7 @@ ROWS: dict[str, Row] = {
             "calls": {"streamed": "test_open_webui_sends_all_messages_with_results"},
             "reasoning": {"streamed": "test_open_webui_thoughts_are_shown"},
             "failures": {
-                "refusals": "test_open_webui_shows_the_words_of_a_refusal",
+                "errors": "test_open_webui_shows_the_words_of_a_refusal",
                 "cut streams": "test_open_webui_takes_no_stream_that_breaks_off_for_an_answer",
             },
         },
@@ -202,7 +202,7 @@ ROWS: dict[str, Row] = {
             "text": {"streamed": "test_claude_code_runs_commands_and_reads_files"},
             "calls": {"streamed": "test_claude_code_edits_a_file_with_a_chat_model"},
             "failures": {
-                "refusals": "test_claude_code_shows_a_refusal",
+                "errors": "test_claude_code_shows_a_refusal",
                 "cut streams": "test_claude_code_asks_without_a_stream_when_one_breaks_off",
             },
         },
