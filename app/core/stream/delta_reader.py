@@ -28,7 +28,6 @@ from app.core.types.deltas import (
     UsageReported,
 )
 
-# The reasons for incomplete answers.
 _ENDINGS = {
     FinishReason.LENGTH: "max_output_tokens",
     FinishReason.CONTENT_FILTER: "content_filter",
@@ -38,10 +37,10 @@ _ENDINGS = {
 
 class DeltaReader:
     """
-    Passes an answer's deltas to the builder. Afterwards, `ended` reports how the answer ended.
+    Passes an answer's deltas to the builder.
 
-    `logprobs`: whether the caller requested them. `finish_required`: whether the server ends every complete answer with
-    a finish reason.
+    `logprobs`: whether the caller requested them. `finish_required`: whether every complete answer from this server
+    ends with a finish reason.
     """
 
     def __init__(
@@ -55,16 +54,16 @@ class DeltaReader:
     ) -> None:
         self.builder = builder
         self.calls = ToolCalls(builder, rules, limits or CallLimits())
-        self._first = len(builder.response["output"])  # this answer's first output index
+        self._first = len(builder.response["output"])  # the answer's first output index
         self.finish_reason: FinishReason | None = None
         self.usage: JSONObject | None = None
         self.prompt_estimate: int | None = None  # tokens of a large prompt, if the answer ended without usage
         self.service_tier: str | None = None
-        self.done = False  # whether the server marked the end of the stream
+        self.done = False
         self._logprobs = logprobs
         self._finish_required = finish_required
         self._native: dict[int, OpenNativeItem] = {}  # by `NativeItem.number`
-        self._sources: list[CitedSource] = []  # cited before the first text
+        self._sources: list[CitedSource] = []  # before the first text
 
     def feed(self, deltas: Iterable[Delta]) -> None:
         for delta in deltas:
@@ -138,7 +137,7 @@ class DeltaReader:
         self.usage = delta.usage
 
     def finished(self, delta: Finished) -> None:
-        # Some servers send several reasons. The first one other than `stop` is the most specific.
+        # Some servers send several reasons. The first except `stop` is the most specific.
         if self.finish_reason in (None, FinishReason.STOP):
             self.finish_reason = delta.reason
             self.builder.stop_sequence = delta.stop_sequence
@@ -147,7 +146,7 @@ class DeltaReader:
         self.done = True
 
     def _cite(self) -> None:
-        """Annotate the message, once it exists, with the whole answer's sources."""
+        """Annotate the message, once added, with the whole answer's sources."""
         output = self.builder.response["output"]
         if output and output[-1]["type"] == "message":
             for source in self._sources:
@@ -161,10 +160,8 @@ class DeltaReader:
     @property
     def ended(self) -> str | None:
         """
-        How the answer ended: `completed`, `max_output_tokens`, `content_filter`, `error`, or None if the stream broke
+        How the answer ended: `completed`, `max_output_tokens`, `content_filter` or `error`; None if the stream broke
         off.
-
-        A compaction without text ends with `no_summary`.
 
         Content overrides the finish reason: a call with incomplete arguments was truncated, even if the reason is
         `stop`. An empty stream is not an answer.
@@ -176,10 +173,9 @@ class DeltaReader:
         return "max_output_tokens" if ending == "completed" and self.calls.cut else ending
 
     def end(self, *, cut: bool) -> None:
-        """End the calls after the last delta; `cut`: whether the answer was truncated or failed."""
+        """`cut`: whether the answer was truncated or failed."""
         self.calls.end(cut=cut)
 
-    # The method for each delta type.
     reads: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
         TextDelta: text,
         ReasoningDelta: reasoning,
@@ -199,5 +195,4 @@ class DeltaReader:
     }
 
 
-# An annotation without a text position.
 _WHOLE_ANSWER: JSONObject = {"type": "url_citation", "url": "", "start_index": 0, "end_index": 0, "title": ""}

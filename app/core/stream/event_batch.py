@@ -1,8 +1,8 @@
 """
 Batches of events from `EventBuilder`.
 
-Nearly all events are deltas of an open part and differ only in sequence number and text. A batch stores only these two
-per event; the shared fields are encoded once per part. Iterating over a batch yields dicts.
+Nearly all events are deltas that differ only in sequence number and text. A batch stores only these two per event; the
+shared fields are encoded once per part. Iterating over a batch yields dicts.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from app.core.types.request import Event
 
 
 class DeltaFields:
-    """The shared fields of a part's or call's delta events: all except sequence number and text."""
+    """A part's or call's delta event fields, except sequence number and text."""
 
     __slots__ = ("_after", "_template", "before", "type")
 
     def __init__(self, event_type: str, before: JSONMapping, after: JSONMapping) -> None:
-        """Each event has the `before` fields, then `delta`, then the `after` fields."""
+        """Events contain the `before` fields, then `delta`, then the `after` fields."""
         self.type = event_type
         self.before, self._after = before, after
         self._template: bytes | None = None
@@ -33,7 +33,7 @@ class DeltaFields:
         return event  # type: ignore[return-value]  # its fields depend on its type
 
     def sse(self, number: int, deltas: Sequence[str]) -> bytes:
-        """Encode server-sent events with these texts and consecutive sequence numbers from `number`."""
+        """Encode consecutive events; `number` is the first sequence number."""
         template = self._template
         if template is None:
             template = self._template = self._sse_template()
@@ -42,14 +42,14 @@ class DeltaFields:
         return b"".join([template % (at, orjson.dumps(delta)) for at, delta in enumerate(deltas, number)])
 
     def _sse_template(self) -> bytes:
-        """Return a format string for an event, with the sequence number and the JSON text as arguments."""
+        """Return a format string with two arguments: the sequence number and the JSON text."""
         head, tail = orjson.dumps(self.event(-1, "\\")).split(b'"\\\\"')
         before, after = head.replace(b"%", b"%%").split(b":-1,")
         name = self.type.encode()
         return b"event: %b\ndata: %b:%%d,%b%%b%b\n\n" % (name, before, after, tail.replace(b"%", b"%%"))
 
 
-# Consecutive delta events: their shared fields, the first sequence number, and their texts.
+# Shared fields, first sequence number, and texts of consecutive delta events.
 DeltaEvents: TypeAlias = tuple[DeltaFields, int, Sequence[str]]
 
 
@@ -63,7 +63,7 @@ class EventBatch:
 
     def __init__(self, entries: list[Event | DeltaEvents] | None = None) -> None:
         self.entries = [] if entries is None else entries
-        self.characters = 0  # in event texts other than deltas
+        self.characters = 0  # in texts other than deltas
 
     def __bool__(self) -> bool:
         return bool(self.entries)
@@ -80,19 +80,17 @@ class EventBatch:
         self.characters += later.characters
 
     def parts(self) -> list[EventBatch]:
-        """Return the batch, or if it is large, a batch per entry: the final events repeat a text up to four times."""
+        """Split a large batch by entry: the final events repeat a text up to four times."""
         if self.characters <= LARGE or len(self.entries) == 1:
             return [self]
         return [EventBatch([entry]) for entry in self.entries]
 
     @property
     def first(self) -> Event:
-        """The first event; the batch must not be empty."""
         entry = self.entries[0]
         return events_of(entry)[0] if isinstance(entry, tuple) else entry
 
     @property
     def last(self) -> Event:
-        """The last event; the batch must not be empty."""
         entry = self.entries[-1]
         return events_of(entry)[-1] if isinstance(entry, tuple) else entry

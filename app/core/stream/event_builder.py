@@ -1,8 +1,5 @@
 """
-Build a response's events.
-
-`EventBuilder` receives model output in pieces, builds the Responses events, and updates the response resource, without
-I/O:
+Build a response's events, and update the response resource.
 
     builder = EventBuilder(response)
     builder.start()
@@ -39,14 +36,13 @@ from app.core.types.deltas import REASONING_CONTENT
 from app.core.types.request import Item, Response
 from app.errors import APIError
 
-# The fields that the backend sent for an item, under the backend's names, to be sent back unchanged.
+# An item's backend fields, under the backend's names, to send back unchanged.
 Upstream: TypeAlias = JSONObject
 
-# Terminal events that do not match the status. Neither the spec nor OpenAI defines `response.cancelled`, and clients
-# reject or ignore unknown events. All clients handle `response.incomplete` as truncated output.
+# Neither the spec nor OpenAI defines `response.cancelled`, and clients reject or ignore unknown events.
 TERMINAL_EVENTS = {"cancelled": "response.incomplete"}
 
-# Notes needed in later turns: hosted call outputs as shown to the model, and session state.
+# Notes for later turns: hosted call outputs as shown to the model, and session state.
 _NEEDED = frozenset({"output", "arguments", "session"})
 
 
@@ -54,9 +50,8 @@ class EventBuilder:
     """
     The state machine of a response.
 
-    At most one message or reasoning item is open at a time; any other output closes it. Several tool calls can be open
-    at once, also in addition to such an item, because backends can interleave arguments. The open item and calls are
-    the whole state.
+    At most one message or reasoning item is open; any other output closes it. Several tool calls can also be open,
+    because backends interleave arguments.
     """
 
     def __init__(
@@ -71,15 +66,14 @@ class EventBuilder:
     ) -> None:
         """
         `reasoning` lists the forms in which raw reasoning is shown. `new_id` creates an id from a prefix. `encryption`
-        creates the `encrypted_content` of reasoning items; without it they have none. The builder continues from
-        `state`.
+        creates the reasoning items' `encrypted_content`.
         """
         state = state or OpenOutput()
         self.response = response
         self.new_id = new_id
         self.upstream: dict[str, Upstream] = {}  # by item id; values can be callables: see `resolve_upstream`
         self.failure: APIError | None = None
-        self.stop_sequence: str | None = None  # the matched sequence, if known
+        self.stop_sequence: str | None = None  # the matched sequence
         self.framework_events = False  # whether the caller requested `antiphon:*` events
         self._reasoning = reasoning
         self._clock = clock
@@ -94,14 +88,13 @@ class EventBuilder:
         self._last_reasoning: str | None = None  # item id
         self._citations: Citations | None = None
         self._phase: str | None = None  # for the next message
-        self._held_logprobs: list[Any] = []  # for held text, which can be the start of a citation mark
+        self._held_logprobs: list[Any] = []  # for held text, a possible citation mark
 
     def pop_events(self) -> EventBatch:
-        """Return the events built since the last call, and forget them."""
         events, self._events = self._events, EventBatch()
         return events
 
-    # The status of the response.
+    # Response status.
 
     def mark_queued(self) -> None:
         self.response["status"] = "queued"
@@ -120,26 +113,24 @@ class EventBuilder:
         self._emit("response.in_progress", response=self._snapshot())
 
     def complete(self) -> None:
-        """Close all open output, and set the status `completed`."""
         self.close()
         self.response.update({"status": "completed", "completed_at": int(self._clock())})
 
     def incomplete(self, reason: str) -> None:
-        """End the response early, for example with `reason` `max_output_tokens`; open items become incomplete."""
         self.close("incomplete")
         self.response.update({"status": "incomplete", "incomplete_details": {"reason": reason}})
 
     def cancel(self) -> None:
-        """Set the status `cancelled`. A failed response stays failed, because `error` was emitted."""
+        """Set the status `cancelled`, except after `fail`, which has emitted `error`."""
         self.close("incomplete")
         if self.failure is None:
             self.response.update({"status": "cancelled", "incomplete_details": None})
 
     def fail(self, error: APIError) -> None:
         """
-        Set the status `failed`, even after `complete`, if the response has not ended yet.
+        Set the status `failed`, even after `complete`.
 
-        The `error` event has its fields both nested, as in the spec, and flat, as at OpenAI. Some clients only read
+        The `error` event has its fields nested, as in the spec, and flat, as at OpenAI. Some clients only read
         `response.failed`, which follows.
         """
         self.close("incomplete")
@@ -152,15 +143,15 @@ class EventBuilder:
         )
 
     def end(self) -> None:
-        """Emit the terminal event, after `complete`, `incomplete`, `cancel` or `fail`."""
+        """Emit the terminal event."""
         status = self.response["status"]
         self._emit(TERMINAL_EVENTS.get(status, f"response.{status}"), response=self._snapshot())
 
     def keepalive(self) -> None:
-        """Emit a keepalive, for clients with an idle timer that ignores SSE comments."""
+        """Emit an event for clients with an idle timer that ignores SSE comments."""
         self._emit("keepalive")
 
-    # The output of the model.
+    # Model output.
 
     def cite(self, sources: Mapping[str, JSONMapping]) -> None:
         """Annotate later text that cites these sources, keyed by number or URL."""
@@ -169,7 +160,7 @@ class EventBuilder:
         self._citations.add(sources)
 
     def text(self, *deltas: str, logprobs: list[Any] | None = None) -> None:
-        """Write text, with one event per delta; `logprobs` belong to its tokens, if the caller requested them."""
+        """Write text, with one event per delta."""
         self.texts(deltas, logprobs)
 
     def texts(self, deltas: Sequence[str], logprobs: list[Any] | None = None) -> None:
@@ -189,7 +180,6 @@ class EventBuilder:
                 self.annotation(piece)
 
     def _flush_held(self) -> None:
-        """Write the held text at the end of a text part."""
         if self._citations is not None:
             self._write_cited(self._citations.end())
 
@@ -203,7 +193,7 @@ class EventBuilder:
             self._open = OpenItem(self._add(item), item, ())
 
     def begin_part(self) -> None:
-        """Begin another part in the open item; the part is added with its first text."""
+        """Begin a part, which is added with its first text."""
         self._flush_held()
         if self._open:
             self._close_parts(self._open)
@@ -227,16 +217,16 @@ class EventBuilder:
         self._write(self._reasoning, deltas).source = source
 
     def reasoning_summary(self, *deltas: str) -> None:
-        """Write a reasoning summary from the backend, always shown as a summary."""
+        """Write the backend's own summary."""
         self._write(SUMMARY_REASONING, deltas)
 
     def reasoning_upstream(self) -> Upstream:
         """
-        Return the backend fields for the current reasoning item; fields can be added until the response ends.
+        Return the current reasoning item's backend fields; fields can be added until the response ends.
 
-        The current item is the open one, otherwise the last (signatures can arrive late), otherwise a new one: some
-        backends send a signature without reasoning text. Encrypted items are immutable, so with encryption only the
-        open item or a new one is used.
+        The current item is the open item, otherwise the last (signatures can arrive late), otherwise a new item,
+        because some backends send a signature without text. An encrypted item is immutable, so with encryption the last
+        item is skipped.
         """
         if self._encryption:
             item_id = (self._open_reasoning or self._open_for(self._reasoning)).item["id"]
@@ -245,7 +235,7 @@ class EventBuilder:
         return self.upstream.setdefault(item_id, {})
 
     def message_upstream(self) -> Upstream:
-        """Return the backend fields for the open message; fields can be added until it closes."""
+        """Return the open message's backend fields; fields can be added until it closes."""
         return self.upstream.setdefault(self._open_for(TEXT).item["id"], {})
 
     @property
@@ -253,7 +243,7 @@ class EventBuilder:
         return self._open if self._open and self._open.item["type"] == "reasoning" else None
 
     def call(self, call_id: str, binding: ToolBinding, **upstream: object) -> OpenCall:
-        """Open a function call; `upstream` are the backend's other fields for it."""
+        """Open a function call; `upstream` are its other backend fields."""
         if upstream and self._encryption and binding.kind.call_id:  # a hosted call's fields are sent with its result
             self._encrypt_with_reasoning(self._encryption, call_id, upstream)
         self.close_item()
@@ -287,10 +277,9 @@ class EventBuilder:
 
     def close_call(self, call: OpenCall, status: str = "completed") -> None:
         """
-        Close a call after its arguments; with status `incomplete` if it was truncated.
+        Close a call; with status `incomplete` if its arguments were truncated.
 
-        A completed hosted call stays in `running` until `end_call`. An item added only when complete is added now, or
-        never.
+        A completed hosted call stays in `running` until `end_call`.
         """
         self._calls.remove(call)
         kind, item, written = call.kind, call.item, call.written
@@ -317,11 +306,11 @@ class EventBuilder:
     # Hosted tools.
 
     def run_call(self, call: OpenCall) -> None:
-        """Emit the events for the start of a hosted call's run."""
+        """Emit a hosted call's start events."""
         self._emit_each(call, call.kind.running)
 
     def add_item(self, kind: ItemType, fields: JSONMapping) -> OpenCall:
-        """Add a tool's item that is not a call; it is open until `end_call`."""
+        """Add a tool's item other than a call; it is open until `end_call`."""
         self.close_item()
         status = {"status": "in_progress"} if kind.has_status else {}
         item = with_fields({"type": kind.type, "id": self.new_id(kind.prefix)}, {**kind.empty, **fields, **status})
@@ -331,13 +320,13 @@ class EventBuilder:
         return call
 
     def progress(self, call: OpenCall, name: str, fields: JSONMapping) -> None:
-        """Emit a progress event for a running call or an added item; ignored after its end."""
+        """Emit a progress event; ignored after `end_call`."""
         if call in self.running:
             event_type = call.kind.progress[name]
             self._emit(event_type, item_id=call.item["id"], output_index=call.index, **fields)
 
     def end_call(self, call: OpenCall, status: str, fields: JSONMapping) -> None:
-        """End a running call or an added item with its final fields; ignored if already ended."""
+        """End a running call or an added item; ignored if already ended."""
         if call not in self.running:
             return
         self.running.remove(call)
@@ -347,7 +336,7 @@ class EventBuilder:
         item = with_fields(call.item, {**call.kind.final(call.written), **fields})
         self._done(call.index, {**item, "status": status} if call.kind.has_status else item)
 
-    # Items of a backend's own tools.
+    # Native items.
 
     def add_native_item(self, item: JSONMapping) -> OpenNativeItem:
         """Add a native item unchanged, except for its id."""
@@ -378,7 +367,7 @@ class EventBuilder:
     # Items finished elsewhere.
 
     def add_finished(self, item: Item, events: Iterable[tuple[str, JSONObject]]) -> None:
-        """Add a finished item with its events, as types and fields (see `replay.item_events`)."""
+        """Add a finished item; for `events` see `replay.item_events`."""
         self.close_item()
         self.response["output"].append(item)
         for event_type, fields in events:
@@ -387,9 +376,9 @@ class EventBuilder:
 
     def encrypt_calls(self, item_ids: Iterable[str]) -> None:
         """
-        Add an encrypted reasoning item with hosted calls' fields that later turns need and their items lack.
+        Add a reasoning item that contains, encrypted, the hosted calls' fields for later turns.
 
-        This serves clients that store items themselves. Without encryption it does nothing.
+        For clients that store items themselves.
         """
         if self._encryption is None:
             return
@@ -401,20 +390,18 @@ class EventBuilder:
             self._add_encrypted(self._encryption)
 
     def _encrypt_with_reasoning(self, encryption: ReasoningEncryption, call_id: str, upstream: Upstream) -> None:
-        """Encrypt a call's fields with the preceding reasoning, or in a separate reasoning item."""
         encryption.hold(call_id, upstream)
         if not self._open_reasoning:
             self._add_encrypted(encryption)
 
     def _add_encrypted(self, encryption: ReasoningEncryption) -> None:
-        """Add a reasoning item with only `encrypted_content`."""
         self._close_open("completed")
         item: Item = {"type": "reasoning", "id": self.new_id("rs"), "summary": [], "status": "in_progress"}
         index = self._add(item)
         self._done(index, {**item, "status": "completed", "encrypted_content": encryption.content({})})
 
     def begin_step(self, kind: str) -> str | None:
-        """Emit `antiphon:step_started`; return the step id for `end_step`, or None without `framework_events`."""
+        """Return the step id for `end_step`; None without `framework_events`."""
         if not self.framework_events:
             return None
         step_id = self.new_id("step")
@@ -426,7 +413,6 @@ class EventBuilder:
             self.framework("step_completed", step_id=step_id, kind=kind)
 
     def framework(self, event_type: str, **fields: object) -> None:
-        """Emit an `antiphon:*` event, if the caller included `antiphon:events`."""
         if self.framework_events:
             self._emit(f"antiphon:{event_type}", source="framework", **fields)
 
@@ -435,7 +421,6 @@ class EventBuilder:
         self._close_open("completed")
 
     def close(self, status: str = "completed") -> None:
-        """Close all open items and calls with a status."""
         while self._calls:
             self.close_call(self._calls[0], status)
         while self.running:
@@ -453,8 +438,6 @@ class EventBuilder:
         parts = (part.text for part in (self._open.parts if self._open else ()))
         return [*self.response["output"], *parts, *(call.written for call in (*self._calls, *self.running))]
 
-    # Private.
-
     def _emit(self, event_type: str, **fields: object) -> None:
         event = {"type": event_type, "sequence_number": self._sequence_number, **fields}
         self._events.entries.append(event)  # type: ignore[arg-type]  # its fields depend on its type
@@ -465,7 +448,7 @@ class EventBuilder:
             self._emit(event_type, item_id=call.item["id"], output_index=call.index)
 
     def _note_closed(self, length: int) -> None:
-        """Count characters that were added to items, before their events are emitted."""
+        """Count characters added to items; call before their events are emitted."""
         self._closed += length
         self._events.characters += length
 
@@ -509,7 +492,7 @@ class EventBuilder:
         return open_
 
     def _open_for(self, rows: tuple[PartType, ...]) -> OpenItem:
-        """Return the open item if its parts match; otherwise close it and open a new one."""
+        """Return the open item if its parts match, otherwise a new item."""
         if rows is not TEXT:
             self._flush_held()
         open_ = self._open
@@ -558,12 +541,11 @@ class EventBuilder:
         item: Item = {**open_.item, "status": status}
         if self._encryption and item["type"] == "reasoning":
             item["encrypted_content"] = self._encryption.content(resolve_upstream(fields))
-        elif self._encryption and fields:  # for the next reasoning item: clients expect a message as the last item
+        elif self._encryption and fields:  # for the next reasoning item: clients expect a message at the end
             self._encryption.hold(item["id"], fields)
         self._done(open_.index, item)
 
     def _upstream_of(self, open_: OpenItem) -> Upstream:
-        """Return an open item's backend fields, including its current text."""
         fields = self.upstream.get(open_.item["id"], {})
         return {open_.source: open_.parts[0].text, **fields} if open_.source else fields
 
@@ -576,15 +558,13 @@ def _without_id(item: JSONMapping) -> JSONObject:
 
 
 def _length(fields: JSONMapping) -> int:
-    """Return the characters in an item's or event's strings, for example image data."""
     return sum(len(value) for value in fields.values() if isinstance(value, str))
 
 
 def _interruption(kind: ItemType) -> JSONObject:
-    """Return an interrupted item's fields other than its status."""
     return kind.error("The response ended before this call was complete.") if kind.interrupted == "failed" else {}
 
 
 def resolve_upstream(upstream: Upstream) -> Upstream:
-    """Return backend fields with each callable (a value still being assembled) replaced by its result."""
+    """Replace callables, values still being assembled, by their results."""
     return {name: value() if callable(value) else value for name, value in upstream.items()}

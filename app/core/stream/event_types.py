@@ -15,30 +15,30 @@ from app.core.types.hosted import HostedFunction
 
 
 class PartType(NamedTuple):
-    """A kind of streamed text: a message part or a reasoning part."""
+    """A message part or a reasoning part."""
 
-    item: str  # the containing item's type
-    prefix: str  # the item id's prefix
-    empty: JSONMapping  # the item's other fields when it is added
-    type: str  # the part's type
-    field: str  # the part's text field
-    list: str  # the item's list that contains the part
+    item: str  # the item's type
+    prefix: str  # for the item's id
+    empty: JSONMapping  # the item's other fields when added
+    type: str
+    field: str  # for the text
+    list: str  # the item's field with the parts
     position: str  # the events' field for the index in `list`
     part_added: str
     delta: str
     done: str
     part_done: str
-    done_fields: tuple[str, ...]  # the part's fields that the `done` event repeats
-    extra: tuple[str, ...] = ()  # the part's fields that are lists
-    delta_fields: JSONMapping = MappingProxyType({})  # the delta events' fields other than the text
+    done_fields: tuple[str, ...]  # part fields in the `done` event
+    extra: tuple[str, ...] = ()  # part fields with lists
+    delta_fields: JSONMapping = MappingProxyType({})  # the delta events' other fields
 
 
 class ToolBinding(NamedTuple):
     """How a function call from the backend appears to the client."""
 
     kind: ItemType
-    fields: JSONMapping  # the item's `name` and, if the tool has one, `namespace`
-    # The function for the server to run; None if the client runs the call, or must approve it first.
+    fields: JSONMapping  # the item's `name` and `namespace`
+    # None if the client runs the call, or must approve it first.
     hosted: HostedFunction | None = None
 
 
@@ -91,7 +91,6 @@ _SUMMARY = _REASONING._replace(
 # The spec's names are `response.reasoning.*`. OpenAI uses these names, and its SDKs reject unknown ones.
 _OPENAI_REASONING = _REASONING._replace(delta="response.reasoning_text.delta", done="response.reasoning_text.done")
 
-# The parts for each kind of text: raw reasoning can be shown in two forms.
 TEXT = (_TEXT,)
 REFUSAL = (_REFUSAL,)
 CONTENT_REASONING = (_REASONING,)

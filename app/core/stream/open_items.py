@@ -14,12 +14,10 @@ from app.core.types.request import Item
 
 @dataclass(slots=True)
 class OpenPart:
-    """An unfinished message part or reasoning part."""
-
     row: PartType
-    where: JSONObject  # item_id, output_index, and the part's index: the first fields in each of its events
+    where: JSONObject  # item_id, output_index, and the part's index: the first fields in each event
     delta: DeltaFields = field(init=False)
-    pieces: list[str] = field(default_factory=list)  # joined once, at the end
+    pieces: list[str] = field(default_factory=list)
     extra: dict[str, list[Any]] = field(default_factory=dict)  # annotations and logprobs
 
     def __post_init__(self) -> None:
@@ -39,8 +37,6 @@ class OpenPart:
 
 @dataclass(slots=True)
 class OpenItem:
-    """An unfinished message or reasoning item."""
-
     index: int
     item: Item
     rows: tuple[PartType, ...]
@@ -50,31 +46,25 @@ class OpenItem:
 
 @dataclass(slots=True)
 class OpenNativeItem:
-    """An unfinished item from a backend's own tool."""
-
     index: int
     item: Item
 
 
 @dataclass(slots=True)
 class OpenCall:
-    """
-    A tool call with incomplete arguments, or a running hosted call.
-
-    `index` is None until the item is added to the output (`ItemType.added_when_complete`).
-    """
+    """A tool call with incomplete arguments, or a running hosted call."""
 
     index: int | None
     item: Item
     kind: ItemType
     binding: ToolBinding | None = None
     call_id: str = ""  # the backend's id
-    delta: DeltaFields | None = None  # for the arguments' delta events, set with the first
+    delta: DeltaFields | None = None  # set with the first delta
     pieces: list[str] = field(default_factory=list)
 
     @property
     def written(self) -> str:
-        """The current argument text, in the item's stored form (see `OpenPart.text`)."""
+        """The current argument text, as in `OpenPart.text`."""
         text = "".join(self.pieces)
         self.pieces = [text]
         return text
@@ -82,8 +72,6 @@ class OpenCall:
 
 @dataclass(slots=True)
 class OpenOutput:
-    """The open items of a response, and its next sequence number."""
-
     sequence_number: int = 0
     open: OpenItem | None = None
     calls: list[OpenCall] = field(default_factory=list)

@@ -1,8 +1,4 @@
-"""
-Join streamed reasoning fragments, which servers expect back whole.
-
-The fields are `reasoning_details` and `thinking_blocks`.
-"""
+"""Join streamed reasoning fragments, which servers expect back whole."""
 
 from __future__ import annotations
 
@@ -11,15 +7,14 @@ from collections.abc import Iterator
 from app.core.json_values import json_objects, json_text
 from app.core.types import JSONObject
 
-_JOINED = ("text", "summary", "data")  # the fields that arrive in pieces
+_JOINED = ("text", "summary", "data")  # fields that arrive in pieces
 
 
 class ReasoningDetails:
     """
-    Merges streamed fragments; calling it returns the details.
+    Merges fragments with the same index and type; calling it returns the details.
 
-    Fragments with the same index and type form a detail: their texts are joined, and the signature, sent with the last
-    fragment, covers the whole detail.
+    The signature, sent with the last fragment, covers the whole detail.
     """
 
     def __init__(self) -> None:
@@ -28,7 +23,7 @@ class ReasoningDetails:
     def feed(self, fragments: list[object]) -> None:
         for fragment in json_objects(fragments):
             index, item_id, type_ = (fragment.get(name) for name in ("index", "id", "type"))
-            if not isinstance(index, int):  # without an index, an equal id means the same detail
+            if not isinstance(index, int):
                 index = item_id if item_id and isinstance(item_id, str) else len(self._details)
             key = (index, str(type_))
             detail = self._details.setdefault(key, {})
@@ -50,7 +45,7 @@ class ReasoningDetails:
 
     @staticmethod
     def texts(fragments: list[object]) -> Iterator[str]:
-        """Return the readable texts and summaries, without encrypted data."""
+        """Return the texts and summaries that are not encrypted."""
         texts = (json_text(each.get(name)) for each in json_objects(fragments) for name in ("text", "summary"))
         return filter(None, texts)
 
@@ -90,7 +85,7 @@ class ThinkingBlocks:
         return filter(None, (json_text(each.get("thinking")) for each in json_objects(fragments)))
 
 
-# By the backend's field name, received and sent back.
+# By the backend's field name.
 FRAGMENTS: dict[str, type[ReasoningDetails] | type[ThinkingBlocks]] = {
     "reasoning_details": ReasoningDetails,
     "thinking_blocks": ThinkingBlocks,

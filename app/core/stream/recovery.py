@@ -1,8 +1,7 @@
 """
 Restore an `EventBuilder` from stored events.
 
-If a process dies during generation, another process restores the builder and ends the response properly: it closes open
-items and continues the sequence numbers.
+If a process dies during generation, another process restores the builder, closes open items and ends the response.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _ROWS = (
     *event_types.OPENAI_CONTENT_REASONING,
     *event_types.SUMMARY_REASONING,
 )
-# A part without deltas does not reveal its dialect: the spec's is assumed, so its rows take precedence.
+# A part without deltas does not reveal its dialect, so the spec's is assumed.
 _BY_TYPE: dict[str, PartType] = {row.type: row for row in reversed(_ROWS)}
 _BY_DELTA: dict[str, PartType] = {row.delta: row for row in _ROWS}
 _CALLS = {
@@ -40,10 +39,9 @@ _ARGUMENTS_DONE = {row.done for row in _CALLS.values() if row.done and row.hoste
 
 def recovered_builder(response: Response, events: Iterable[Event]) -> EventBuilder:
     """
-    Return a builder in the state after these events.
+    Return a builder in the state after these events; without events, it queues the response.
 
-    `response` is the resource as first stored; its output comes from the events. Without events, the builder queues the
-    response.
+    `response` is the resource as first stored; its output comes from the events.
     """
     state = _Recovered()
     for event in events:
@@ -57,8 +55,6 @@ def recovered_builder(response: Response, events: Iterable[Event]) -> EventBuild
 
 @dataclass
 class _Recovered(OpenOutput):
-    """The state after the applied events."""
-
     started: bool = False
     output: list[Item] = field(default_factory=list)
 

@@ -14,14 +14,14 @@ from app.core.types.request import Event, Item, Response
 
 _PART_LISTS = ("summary", "content")
 
-_Events: TypeAlias = Iterator[tuple[str, JSONObject]]  # event types and fields, without sequence numbers
+_Events: TypeAlias = Iterator[tuple[str, JSONObject]]  # types and fields
 
 
 def replayed_events(response: Response, reasoning: tuple[PartType, ...]) -> EventBatch:
     """
-    Return the events of a finished response, with one delta per part and per call.
+    Return the events, with one delta per part and per call.
 
-    `reasoning` lists the parts in which the caller's dialect shows raw reasoning.
+    `reasoning` lists the dialect's parts for raw reasoning.
     """
     batch = EventBatch()
     characters = len(response.get("instructions") or ()) * 3  # repeated in the first two events and the last
@@ -47,11 +47,7 @@ def _events(response: Response, reasoning: tuple[PartType, ...]) -> _Events:
 
 
 def item_events(index: int, item: Item, reasoning: tuple[PartType, ...]) -> _Events:
-    """
-    Yield a finished item's events: types and fields, without sequence numbers.
-
-    `index` is the item's output index. `reasoning` lists the parts in which raw reasoning is shown.
-    """
+    """Yield a finished item's events: types and fields, without sequence numbers."""
     if item["type"] in ("message", "reasoning"):
         rows = {row.type: row for row in (*TEXT, *REFUSAL, *SUMMARY_REASONING, *reasoning)}
         yield from _text_item(index, item, rows)

@@ -18,17 +18,13 @@ from app.core.types.deltas import (
 
 
 def stop_sequences(parameters: JSONMapping | None) -> list[str]:
-    """Return the valid stop sequences (`stop`) from a request's unvalidated extra fields."""
+    """Return the valid stop sequences in a request's unvalidated extra fields."""
     stop = parameters.get("stop") if parameters else None
     return [entry for entry in (stop if isinstance(stop, list) else [stop]) if isinstance(entry, str) and entry]
 
 
 class StopSequences:
-    """
-    Finds the first complete stop sequence in text fed in pieces.
-
-    A possible start of a sequence is held back.
-    """
+    """Finds the first complete stop sequence in text fed in pieces; a possible start is held back."""
 
     def __init__(self, sequences: Sequence[str]) -> None:
         self._sequences = sequences
@@ -36,7 +32,7 @@ class StopSequences:
         self.matched: str | None = None
 
     def feed(self, text: str) -> str:
-        """Return text to write: without a match all except a possible start, otherwise the text before the match."""
+        """Return text to write: all except a possible start, or the text before a match."""
         text = self._held + text
         found = [(at + len(sequence), at, sequence) for sequence in self._sequences if (at := text.find(sequence)) >= 0]
         if found:
@@ -49,7 +45,6 @@ class StopSequences:
         return text[:end]
 
     def flush(self) -> str:
-        """Return the held text at the end of the input."""
         held, self._held = self._held, ""
         return held
 
@@ -112,7 +107,7 @@ class StoppingReader(DeltaReader):
 
 
 def _within(logprobs: Sequence[JSONMapping], text: str) -> list[Any]:
-    """Return the log probabilities for tokens that start within a text."""
+    """Return the tokens that start within a text."""
     kept, length = [], 0
     for entry in logprobs:
         if length >= len(text):

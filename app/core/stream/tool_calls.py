@@ -29,25 +29,22 @@ ORIGINAL_ID_V1 = "said_id"  # its name in turns from earlier versions
 
 @dataclass(slots=True)
 class _Assembly:
-    """A call assembled from its fragments."""
-
     id: str | None = None
     name: str = ""
     extra: JSONObject = field(default_factory=dict)
     begun: bool = False  # whether arguments have arrived
-    pieces: list[str] = field(default_factory=list)  # the backend's argument pieces, until the call is opened
+    pieces: list[str] = field(default_factory=list)  # argument pieces, until the call is opened
     reader: ArgumentsReader = field(default_factory=ObjectReader)
-    empty: bool = False  # the arguments are an empty object, not emitted yet
+    empty: bool = False  # whether the arguments are an unemitted empty object
     open: OpenCall | None = None
-    ended: bool = False  # opened and closed
-    suppressed: bool = False  # not permitted, so never emitted
+    ended: bool = False
+    suppressed: bool = False  # not permitted
 
     @property
     def closed(self) -> bool:
         return self.empty or self.reader.closed
 
     def equals(self, arguments: str) -> bool:
-        """Compare with the current arguments; for an open call, with the emitted form."""
         if self.open is None:
             return arguments == "".join(self.pieces)
         if _is_empty(arguments):
@@ -62,9 +59,9 @@ class _Assembly:
 class CallRules:
     """Rules for an answer's calls, enforced regardless of the backend."""
 
-    bindings: Mapping[str, ToolBinding] = field(default_factory=dict)  # functions, by the backend's names
-    allowed: frozenset[str] | None = None  # functions the model may call; None: any
-    parallel: bool = True  # whether a second call is allowed
+    bindings: Mapping[str, ToolBinding] = field(default_factory=dict)  # by the backend's function names
+    allowed: frozenset[str] | None = None  # functions; None: any
+    parallel: bool = True
     name_noise: Sequence[re.Pattern[str]] = ()  # matches characters that models add around names
 
 
@@ -73,19 +70,15 @@ ANY_CALLS = CallRules()
 
 @frozen
 class CallLimits:
-    """Remaining limits for an answer's calls, after earlier calls in the response."""
+    """An answer's remaining limits, after earlier calls in the response."""
 
-    forbidden: Collection[str] = frozenset()  # functions that can no longer be called
-    hosted: int | None = None  # how many more calls the server runs; None: unlimited
+    forbidden: Collection[str] = frozenset()  # functions
+    hosted: int | None = None  # number of hosted calls; None: unlimited
     ids: set[str] = field(default_factory=set)  # all call ids in the response, updated with this answer's
 
 
 class ToolCalls:
-    """
-    Assembles calls from their deltas, and writes them to the builder.
-
-    Calls not allowed by the rules or limits are suppressed.
-    """
+    """Assembles calls from their deltas, and writes permitted calls to the builder."""
 
     def __init__(self, builder: EventBuilder, rules: CallRules, limits: CallLimits) -> None:
         self.bindings = rules.bindings
@@ -95,7 +88,7 @@ class ToolCalls:
         self._calls: list[_Assembly] = []
         self._by_index: dict[int, _Assembly] = {}
         self._hosted_left = limits.hosted
-        self.has_pending_empty = False  # whether a call's empty object can still be replaced by real arguments
+        self.has_pending_empty = False  # whether real arguments can still replace a call's empty object
 
     def __bool__(self) -> bool:
         return bool(self._calls)
@@ -124,9 +117,9 @@ class ToolCalls:
 
     def end(self, *, cut: bool = False) -> None:
         """
-        Announce and close the calls.
+        Close the calls.
 
-        With `cut` the answer was truncated: a call with incomplete arguments stays open, and the builder ends it as
+        With `cut`, the answer was truncated: a call with incomplete arguments stays open, and the builder ends it as
         incomplete. Otherwise the arguments are completed.
         """
         for call in self._calls:
@@ -151,7 +144,6 @@ class ToolCalls:
                 self._finish(call)
 
     def _find(self, index: int | None, call_id: str | None, name: str | None, arguments: str) -> _Assembly:
-        """Return an existing or new call for a fragment."""
         if index is not None and (call := self._by_index.get(index)):
             return self._new_call(index) if _starts_another(call, call_id, name, arguments) else call
         last = self._calls[-1] if self._calls else None
@@ -225,7 +217,7 @@ class ToolCalls:
             self._finish(call)
 
     def _is_complete(self, name: str) -> bool:
-        """Whether a name is complete without arguments: it names a function and is not a prefix of another name."""
+        """Return whether a function has this name, and no other function's name starts with it."""
         return name in self.bindings and not any(other != name and other.startswith(name) for other in self.bindings)
 
     def _announce(self, call: _Assembly) -> None:
@@ -242,7 +234,7 @@ class ToolCalls:
         original = {ORIGINAL_ID: call.id} if call.id and len(call.id) > MAX_CALL_ID else {}
         call.open = self._builder.call(self._call_id(call.id), binding, **call.extra, **original)
         call.reader = binding.kind.reader()
-        for piece in () if call.empty else call.pieces:  # pieces from before the call was opened
+        for piece in () if call.empty else call.pieces:
             self._write_arguments(call, call.reader.feed(piece))
         call.pieces.clear()
 
@@ -263,7 +255,6 @@ class ToolCalls:
         call.ended = True
 
     def _without_noise(self, name: str) -> str:
-        """Return the name without surrounding noise if that is a function's name, otherwise unchanged."""
         bare = name
         for noise in self._rules.name_noise:
             if bare in self.bindings:
@@ -272,7 +263,7 @@ class ToolCalls:
         return bare if bare in self.bindings else name
 
     def _call_id(self, call_id: str | None) -> str:
-        """Return a nonempty id, unique in this response and within the limit; the backend's if possible."""
+        """Return the backend's id if nonempty, unique and within the limit, otherwise another."""
         if call_id and len(call_id) > MAX_CALL_ID:
             call_id = f"call_{hashlib.sha256(call_id.encode()).hexdigest()[:40]}"
         if not call_id or call_id in self._limits.ids:
@@ -282,14 +273,14 @@ class ToolCalls:
 
 
 def _starts_another(call: _Assembly, call_id: str | None, name: str | None, arguments: str) -> bool:
-    """Whether a fragment with a call's index starts another call: some gateways send index 0 for every call."""
+    """Return whether a fragment with a call's index starts another call: some gateways send index 0 for every call."""
     if not (name and call.name):
         return False
     if call_id and call.id and call_id != call.id:
         return True
     if not call.closed:
         return False
-    # Without ids, different arguments mean another call to the same function; equal arguments are a repetition.
+    # Without ids, equal arguments are a repetition.
     return name != call.name or (
         not (call_id and call.id) and arguments.lstrip()[:1] == "{" and not call.equals(arguments)
     )
@@ -297,7 +288,7 @@ def _starts_another(call: _Assembly, call_id: str | None, name: str | None, argu
 
 # Encodings of empty arguments: Go writes `null`, PHP a list.
 _EMPTY = frozenset({"{}", "null", "[]"})
-_SHORT = 16  # characters; longer arguments are not empty, even with surrounding whitespace
+_SHORT = 16  # characters
 
 
 def _is_empty(arguments: str) -> bool:

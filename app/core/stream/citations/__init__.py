@@ -1,8 +1,8 @@
 """
 Citations in model output: marks, for example `【3】`, and Markdown links.
 
-Hosted tools show sources to the model, which cites each by its mark or by a link to its URL. Every citation becomes an
-annotation with its text position.
+Hosted tools show sources to the model, which cites them by mark or by link. Every citation becomes an annotation with
+its text position.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from app.core.stream.citations.links import CitationLinks
 from app.core.stream.citations.marks import Annotation, CitationMarks
 from app.core.types import JSONObject
 
-# Applied to pieces joined with NULs. Finds the start of a mark or link, or a space at the end of a piece.
+# Finds the start of a mark or link, or a space at the end of a piece, in pieces joined with NULs.
 _MAY_CITE = re.compile(r"[\[【]| \0")
 
 
 def noted_sources(upstream: Mapping[str, Mapping[str, object]]) -> dict[str, Annotation]:
-    """Return the sources that a conversation's calls have shown to the model, by number or URL."""
+    """Return the sources shown to the model by the conversation's calls, by number or URL."""
     sources: dict[str, Annotation] = {}
     for notes in [fields[NOTES] for fields in upstream.values() if NOTES in fields]:
         if isinstance(notes, Mapping) and isinstance(shown := notes.get("sources"), Mapping):
@@ -29,7 +29,7 @@ def noted_sources(upstream: Mapping[str, Mapping[str, object]]) -> dict[str, Ann
 
 
 def cited_by(sources: Iterable[tuple[str | None, Annotation]]) -> dict[str, Annotation]:
-    """Return the sources' annotations, keyed by mark number, or by URL if a source has no mark."""
+    """Return annotations by mark number, or by URL if a source has no mark."""
     cited: dict[str, Annotation] = {}
     for mark, annotation in sources:
         if key := mark.strip("【】") if mark else annotation.get("url"):
@@ -38,7 +38,7 @@ def cited_by(sources: Iterable[tuple[str | None, Annotation]]) -> dict[str, Anno
 
 
 class Citations:
-    """Splits a response's text, fed in pieces, into text and annotations with positions."""
+    """Splits text, fed in pieces, into text and annotations with positions."""
 
     def __init__(self) -> None:
         self._length = 0  # characters so far
@@ -57,9 +57,9 @@ class Citations:
 
     def skip(self, pieces: Sequence[str]) -> bool:
         """
-        Skip pieces that `feed` would return unchanged, and return True. Otherwise do nothing and return False.
+        Skip pieces that `feed` would return unchanged; return whether they were skipped.
 
-        Most text cites nothing, but after a search all later turns of the conversation have sources.
+        Most text cites nothing, but after a search all later turns have sources.
         """
         text = "\0".join((*pieces, ""))
         if _MAY_CITE.search(text) or (self._marks and self._marks.pending) or (self._links and self._links.pending):
@@ -80,7 +80,7 @@ class Citations:
         return pieces
 
     def end(self) -> list[str | JSONObject]:
-        """Return the remaining text and its annotations, and reset for the next text."""
+        """Return the remaining text and annotations, and reset for the next text."""
         held = self._marks.end() if self._marks else ""
         pieces = self._linked(held) if held else []
         if self._links:
@@ -94,7 +94,7 @@ class Citations:
 
 
 def _position(annotation: Mapping[str, object], offset: int) -> dict[str, int]:
-    """Return a mark's position. Container files are cited with an (empty) span, other sources with an index."""
+    """Return a mark's position: an empty span for container files, an index for other sources."""
     if annotation["type"] == "container_file_citation":
         return {"start_index": offset, "end_index": offset}
     return {"index": offset}

@@ -1,8 +1,7 @@
 """
 Find links to sources in text that arrives in pieces.
 
-Models are instructed to cite with Markdown links: `[title](https://example.com/page)`. The text is not changed. When a
-link to a source's URL is complete, it becomes an annotation.
+Models are instructed to cite with Markdown links: `[title](https://example.com/page)`. The text is not changed.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ _LINK = re.compile(
     r"\[(?:[^\[\]\n]|\[[^\[\]\n]{0,200}\](?!\()){0,500}\]\(<?(https?://[^\s<>()\[\]]*(?:\([^\s<>()\[\]]*\)[^\s<>()\[\]]*)*)>?"
     r"(?:\s+\"[^\"\n]{0,300}\")?\)"
 )
-_LONGEST = 3000  # characters; anything longer is not treated as a link
+_LONGEST = 3000  # characters
 _TRACKING = re.compile(r"utm_[a-z]+=[^&]*&?", re.IGNORECASE)
 
 
 def link_key(url: str) -> str:
-    """Return a normalized URL: models omit `www.` and trailing slashes, and add tracking parameters."""
+    """Normalize a URL: models omit `www.` and trailing slashes, and add tracking parameters."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -35,13 +34,13 @@ def link_key(url: str) -> str:
 
 
 class CitationLinks:
-    """Finds links in a text, fed in pieces; `sources` maps URLs to annotations without a position."""
+    """Finds links in a text; `sources` maps URLs to annotations without a position."""
 
     def __init__(self, sources: Mapping[str, Annotation] | None = None) -> None:
         self._sources: dict[str, Annotation] = {}
         self.add(sources or {})
         self._length = 0  # characters so far
-        self._tail = ""  # the end of the text, which can contain the start of a link
+        self._tail = ""  # the end of the text, possibly with the start of a link
         self._pending: tuple[Annotation, int, int] | None = None  # a link; the next text can close an outer bracket
 
     def add(self, sources: Mapping[str, Annotation]) -> None:
@@ -81,7 +80,7 @@ class CitationLinks:
         return annotations
 
     def end(self) -> list[JSONObject]:
-        """Return the pending annotation, if any, and reset for the next text."""
+        """Return the pending annotation, and reset for the next text."""
         pending, self._pending = self._pending, None
         self._length, self._tail = 0, ""
         return [_at(*pending)] if pending else []

@@ -1,9 +1,4 @@
-"""
-Replace citation marks, for example `【3】`, with annotations in text that arrives in pieces.
-
-Each source shown to the model has a mark, and the model writes the mark after text based on the source. Text that only
-resembles a mark stays.
-"""
+"""Replace citation marks, for example `【3】`, with annotations in text that arrives in pieces."""
 
 from __future__ import annotations
 
@@ -24,20 +19,18 @@ _NUMBER = re.compile(r"[0-9]+")
 
 class CitationMarks:
     """
-    Splits a text, fed in pieces, into text and annotations.
+    Splits a text into text and annotations; `sources` maps numbers to annotations without a position.
 
-    `sources` maps numbers to annotations without a position. Spaces before a mark are removed with it, unless a word
-    follows. An annotation is returned only once per position.
+    Spaces before a mark are removed with it, unless a word follows. An annotation is returned only once per position.
     """
 
     def __init__(self, sources: Mapping[str, Annotation] | None = None) -> None:
         self._sources = dict(sources or {})
-        self._held = ""  # a possible start of a mark, with the spaces before it
+        self._held = ""  # a possible start of a mark, and spaces before it
         self._spaces = ""  # before a mark
         self._here: list[Annotation] = []  # annotations since the last text
 
     def add(self, sources: Mapping[str, Annotation]) -> None:
-        """Add sources, keyed by mark number."""
         self._sources |= sources
 
     @property
@@ -94,7 +87,7 @@ class CitationMarks:
 
 
 def _certain(text: str) -> int:
-    """Return the length of the text before a possible start of a mark, excluding spaces in front of the mark."""
+    """Return the length of the text before a possible mark and the spaces in front of it."""
     end = len(text)
     opening = text.rfind("【", max(0, end - _LONGEST))
     if opening >= 0 and _BEGINNING.match(text, opening):
