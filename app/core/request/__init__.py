@@ -30,10 +30,9 @@ from app.errors import InvalidRequest, did_you_mean, label
 
 def to_chat(question: Question, profile: Profile) -> EncodedQuestion:
     """
-    Translate a question.
+    Translate a question; raises `InvalidRequest` for content that cannot be sent.
 
-    Raises `InvalidRequest`, naming the field, for content that cannot be sent. The spec makes tool constraints binding,
-    so `EncodedQuestion.allowed` enforces them regardless of the backend.
+    Tool constraints are binding by the spec, so `EncodedQuestion.allowed` enforces them regardless of the backend.
     """
     options = profile.request
     cached = is_cached_chat(question, options)
@@ -57,7 +56,7 @@ def to_chat(question: Question, profile: Profile) -> EncodedQuestion:
 
 
 def encoded_question(state: TranslationState, body: dict[str, object], choice: Choice) -> EncodedQuestion:
-    """Return a question's encoding, after the profile's limits and additions."""
+    """Apply the profile's limits and additions."""
     limit(state, body)
     return EncodedQuestion(
         body=_patched(body, state.options.extra_body),
@@ -69,12 +68,12 @@ def encoded_question(state: TranslationState, body: dict[str, object], choice: C
 
 
 class ReadQuestion(NamedTuple):
-    """The common first step of all encoders: the callable tools, and the items."""
+    """The common first step of all encoders."""
 
     state: TranslationState
     tools: ToolSet
     items: Sequence[Item]  # with all calls and outputs as function calls and outputs
-    input_indexes: Sequence[int]  # the items' indexes in the request's own input
+    input_indexes: Sequence[int]  # indexes in the request's own input
     choice: Choice
     form: type[ConversationReader]
 
@@ -86,11 +85,9 @@ def read_question(
     question: Question, profile: Profile, options: RequestOptions, form: type[ConversationReader]
 ) -> ReadQuestion:
     """
-    Read a question's items and tools.
+    Read a question's items and tools; raises `InvalidRequest` for content that cannot be sent.
 
-    `options` are the profile's, adjusted by the API; `form` is the message reader's class.
-
-    Raises `InvalidRequest`, naming the field, for content that cannot be sent.
+    `options` are the profile's, adjusted by the API.
     """
     request, items = question.request, question.items
     state = TranslationState(request, profile, question.upstream, question.hosted, question.strict, options)
@@ -106,7 +103,6 @@ def read_question(
 def _with_instructions(
     state: TranslationState, messages: Sequence[Message], text_format: str, choice: Choice
 ) -> list[Message]:
-    """Add instructions to the messages, including instructions for answer format and tool choice."""
     lead, parts = "\n\n".join(filter(None, (state.request.instructions, text_format))), state.options.content.parts
     before: list[Message] = [{"role": "system", "content": text_content(lead, parts)}] if lead else []
     if not before and not messages:
@@ -151,10 +147,10 @@ def _tools(state: TranslationState, choice: Choice) -> dict[str, object]:
 # Parameters with the same name and meaning in both APIs.
 _SAME = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 
-# Chat Completions parameters outside the Responses API; clients send them as extra fields.
+# Chat Completions parameters outside the Responses API, from clients' extra fields.
 EXTRA = ("seed", "stop", "logit_bias")
 
-# Extra parameters that this server applies itself (`app.core.stream.stop_sequences`), so backends need not know them.
+# Applied here (`app.core.stream.stop_sequences`), so backends need not support them.
 APPLIED = frozenset({"stop"})
 
 _MAX_TOKENS = {
@@ -168,7 +164,7 @@ def _if_set(name: str) -> Callable[[CreateResponse], object]:
     return lambda request: getattr(request, name) if name in request.model_fields_set else None
 
 
-# Parameters implemented by this server, forwarded only if the profile says so.
+# Parameters forwarded only if the profile says so.
 _FORWARDED: dict[str, Callable[[CreateResponse], object]] = {
     "user": lambda request: request.safety_identifier or request.user,
     "safety_identifier": lambda request: request.safety_identifier or request.user,
@@ -181,19 +177,19 @@ _FORWARDED: dict[str, Callable[[CreateResponse], object]] = {
     "prompt_cache_options": lambda request: request.prompt_cache_options and request.prompt_cache_options.model_extra,
 }
 
-# Parameters that only concern the model server: their values in a request, if not forwarded.
+# Parameters for the model server: their values in a request, if not forwarded.
 _DROPPED_PARAMETERS: dict[str, Callable[[CreateResponse], object]] = {
     "text.verbosity": lambda request: request.text.verbosity,
     "service_tier": lambda request: None if request.service_tier in ("auto", "default") else request.service_tier,
     "prompt_cache_retention": lambda request: request.prompt_cache_retention,
 }
 
-# Fields that are sent, or used here, whatever their values.
+# Fields never reported as dropped.
 _SENT = frozenset(
     {"model", "input", "instructions", "stream", "store", "metadata", "max_output_tokens", "temperature", "top_p"}
 )
 
-# Known OpenAI parameters without effect here, with reasons.
+# OpenAI parameters without effect here, with reasons.
 _WITHOUT_EFFECT = {
     "access_programs": "only OpenAI has these programs",
     "background_options.continuation_id": "background responses start in the order of their requests",
@@ -208,7 +204,7 @@ _WITHOUT_EFFECT = {
     "reasoning.mode": "model servers support only reasoning effort",
 }
 
-# Fields of items, content parts and tools without a counterpart in Chat Completions.
+# Fields without a counterpart in Chat Completions.
 _DROPPED_ITEM_FIELDS = frozenset({"phase", "caller"})
 _DROPPED_PART_FIELDS = frozenset({"prompt_cache_breakpoint"})
 _DROPPED_FILE_FIELDS = frozenset({"prompt_cache_breakpoint", "detail"})
@@ -239,7 +235,6 @@ INCLUDED = frozenset(
 
 
 def known_extra_parameters(options: RequestOptions) -> frozenset[str]:
-    """Return the names of known parameters outside the Responses API."""
     return frozenset((*EXTRA, *options.extra_params, *options.forward, *IGNORED))
 
 
@@ -262,7 +257,7 @@ def warn_dropped_fields(state: TranslationState, also_sent: frozenset[str] = fro
     """
     Warn once about each request field that cannot be sent.
 
-    `also_sent` are field names that are sent despite having no counterpart in Chat Completions.
+    `also_sent` names fields that are sent despite having no counterpart in Chat Completions.
     """
     request = state.request
     if request.model_fields_set <= _SENT and not request.model_extra and isinstance(request.input, str):
@@ -310,7 +305,7 @@ def _dropped_item_fields(items: Iterable[Mapping[str, object]]) -> Iterator[str]
 
 
 def _parameters(state: TranslationState, also_sent: frozenset[str]) -> dict[str, object]:
-    """Return the caller's parameters under their Chat Completions names; for `also_sent` see `warn_dropped_fields`."""
+    """Return the caller's parameters under their Chat Completions names; `also_sent` as in `warn_dropped_fields`."""
     request, options = state.request, state.options
     warn_dropped_fields(state, also_sent)
     extra = {name: value for name, value in (request.model_extra or {}).items() if value not in EMPTY_VALUES}
@@ -341,7 +336,7 @@ def _effort(state: TranslationState) -> JSONObject:
             return {"reasoning": {"effort": mapped}}
         case "thinking.type":
             thinking = {"thinking": {"type": "disabled" if mapped == "none" else "enabled"}}
-            # An effort in `effort_map` is a level known to the server, in addition to the switch.
+            # A level known to the server, in addition to the switch.
             graded = effort in options.effort_map and mapped != "none"
             return {**thinking, "reasoning_effort": mapped} if graded else thinking
         case "enable_thinking":
@@ -358,7 +353,7 @@ def _effort(state: TranslationState) -> JSONObject:
     return {}
 
 
-# The request field for each Chat Completions field, including nested values.
+# The request field for each Chat Completions field.
 CALLER_FIELDS = {
     **dict.fromkeys((name for names in _MAX_TOKENS.values() for name in names), "max_output_tokens"),
     **dict.fromkeys(
@@ -374,7 +369,7 @@ CALLER_FIELDS = {
 }
 
 
-_SERVER_SET_FIELDS = frozenset({"stream", "stream_options", "store"})  # set by this server, not by the caller
+_SERVER_SET_FIELDS = frozenset({"stream", "stream_options", "store"})
 
 
 def limit(state: TranslationState, body: dict[str, object]) -> None:
@@ -393,7 +388,7 @@ def limit(state: TranslationState, body: dict[str, object]) -> None:
 
 
 def _patched(old: dict[str, object], patch: Mapping[str, object]) -> dict[str, object]:
-    """Apply a JSON merge patch (RFC 7396): merge nested objects; null removes a field."""
+    """Apply a JSON merge patch (RFC 7396): null removes a field."""
     merged = dict(old)
     for name, value in patch.items():
         if value is None:

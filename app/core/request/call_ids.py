@@ -3,8 +3,7 @@ Tool call ids in a form accepted by the backend.
 
 Ids are sent unchanged, as some models require, unless the profile has an id pattern, for example nine letters and
 digits. Ids longer than 64 characters are replaced, except for the server that created them, because gateways hide
-signatures in their ids. A replacement is a hash of the original id, so that later prompts begin with the same tokens
-and can be cached.
+signatures in their ids. A replacement is a hash, so that later prompts start with the same tokens.
 """
 
 from __future__ import annotations
@@ -63,14 +62,10 @@ class CallIds:
         self._pattern = None if pattern == VERBATIM else re.compile(pattern)
         self._form = _FORM if pattern == VERBATIM else _form(pattern)
         self._used: set[str] = set()
-        self._tried: dict[str, int] = {}  # number of generated replacements, by original id
+        self._tried: dict[str, int] = {}  # replacements so far, by original id
 
     def next_id(self, call_id: str, original: object = None) -> str:
-        """
-        Return the id to send for a call; a second call with the same id gets a different one.
-
-        `original` is the backend's id, if it was too long for the client.
-        """
+        """Return the id to send; `original` is the backend's id, if it was too long for the client."""
         fits = len(call_id) <= MAX_CALL_ID and self._is_free(call_id)
         result = call_id if fits else self._replacement(call_id)
         if isinstance(original, str) and self._is_free(original):

@@ -21,7 +21,7 @@ ChatPart: TypeAlias = JSONObject
 
 
 class PartError(Exception):
-    """A part that cannot be sent: its `index`, the invalid `field` ("" for the part itself), and the reason."""
+    """A part cannot be sent; `field` is "" for the part itself."""
 
     def __init__(self, message: str, field: str = "") -> None:
         super().__init__(message)
@@ -92,7 +92,7 @@ class PartForm(NamedTuple):
     """An API's representation of message parts."""
 
     parts: Mapping[str, Callable[[Part, ContentOptions], ChatPart]]  # by the item part's type
-    breakpoints: bool = False  # whether to keep the caller's prompt cache breakpoints, as `cache_control`
+    breakpoints: bool = False  # whether to keep the caller's prompt cache breakpoints
 
 
 # Some clients send `output_text` instead of `input_text`, or the reverse.
@@ -114,10 +114,10 @@ _PARTS: dict[str, Callable[[Part, ContentOptions], ChatPart]] = {
 PART_TYPES = frozenset(_PARTS)
 CHAT_PARTS = PartForm(_PARTS)
 
-# The option for whether a backend accepts a part type.
+# Options for accepted part types.
 _LIMITS = {**dict.fromkeys(IMAGES, "images"), "input_file": "files", "input_audio": "audio"}
 
-# The replacement text for a rejected part, and the warning for the caller, both with the part's type.
+# The replacement for a rejected part, and the caller's warning.
 NOTE = "(Content of type {} was omitted: this model does not support it.)"
 NOTE_WARNING = "This backend does not support {}; it was replaced by a note."
 
@@ -126,7 +126,7 @@ def read_content(
     content: str | Sequence[Part] | None, options: ContentOptions, warnings: Warnings, form: PartForm = CHAT_PARTS
 ) -> list[ChatPart]:
     """
-    Translate an item's content into chat parts, or into another form.
+    Translate content into chat parts, or into another form.
 
     Parts of unknown types are omitted with a warning. Raises `PartError` for a known part that cannot be sent.
     """
@@ -155,7 +155,7 @@ def read_content(
 
 
 def cache_control(ttl: object = None) -> JSONObject:
-    """Return a prompt cache breakpoint, with a lifetime of five minutes or an hour."""
+    """Return a breakpoint with a lifetime of five minutes or an hour."""
     return {"type": "ephemeral", **({} if ttl in (None, "5m", "in_memory") else {"ttl": "1h"})}
 
 
@@ -166,7 +166,7 @@ def _is_dropped(part: Part, options: ContentOptions) -> bool:
 
 
 def check_known(content: object, input_index: int) -> None:
-    """Raise `InvalidRequest` if all parts have unknown types; `input_index` is the item's input index."""
+    """Raise `InvalidRequest` if all parts have unknown types."""
     if isinstance(content, list) and content and all(part["type"] not in PART_TYPES for part in content):
         param = param_in_item(input_index, ".content")
         message = f"Invalid '{param}': must contain a part of a known type: {', '.join(sorted(PART_TYPES))}."
@@ -174,7 +174,7 @@ def check_known(content: object, input_index: int) -> None:
 
 
 def param_in_item(input_index: int, field: str) -> str:
-    """Return the `param` for an error in an item, by its input index; negative for items of earlier turns."""
+    """Return an error's `param`; for a negative index, an item of an earlier turn."""
     return f"input[{input_index}]{field}" if input_index >= 0 else "previous_response_id"
 
 
@@ -189,7 +189,7 @@ def media(parts: Sequence[ChatPart]) -> list[ChatPart]:
 def joined_text(
     content: str | Sequence[Part] | None, options: ContentOptions, warnings: Warnings, *, role: str, separator: str
 ) -> str:
-    """Return a message's text, for roles with only text in chat; other parts are omitted with a warning."""
+    """Return the text for roles with only text in chat; other parts are omitted with a warning."""
     if isinstance(content, str):
         return content
     parts = read_content(content, options, warnings)
@@ -203,7 +203,7 @@ _TEXTS = frozenset(type_ for type_, make in _PARTS.items() if make is _text)
 
 def plain_text(content: str | Sequence[Part] | None) -> str | None:
     """
-    Return the text of content with a single text; None for any other content.
+    Return content with a single text as a string; None for any other content.
 
     Nearly all content is a single text, and `read_content` is several times slower for it.
     """
@@ -216,12 +216,11 @@ def plain_text(content: str | Sequence[Part] | None) -> str | None:
 
 
 def text_content(text: str, form: str) -> str | list[ChatPart]:
-    """Return text as message content: a string, or with the form `array` a list with one part."""
     return [{"type": "text", "text": text}] if form == "array" else text
 
 
 def string_or_parts(parts: list[ChatPart], form: str) -> str | list[ChatPart]:
-    """Return content without media as a string; otherwise, or with the form `array`, as a list of parts."""
+    """Return content without media as a string; otherwise, or with the form `array`, as parts."""
     if len(parts) == 1 and form != "array" and parts[0]["type"] == "text" and len(parts[0]) == 2:
         text: str = parts[0]["text"]  # nearly all content
         return text

@@ -18,8 +18,7 @@ from urllib.parse import unquote_to_bytes
 
 from app.core.charsets import codec_of, declared_charset, decoded
 
-# Fields added to a part before translation, because text extraction is slow: a PDF's text, or the reason why it has
-# none.
+# Set before translation, because text extraction is slow: a PDF's text, or why it has none.
 PDF_TEXT: Final = "antiphon:text"
 PDF_ERROR: Final = "antiphon:text_error"
 
@@ -34,7 +33,7 @@ _DECLARED = re.compile(r"text/|application/(?:json|xml|yaml|toml|javascript|sql|
 
 
 def is_pdf(part: Mapping[str, object]) -> bool:
-    """Return whether a part's file is a PDF, by media type, name, or first bytes."""
+    """Return whether a file is a PDF, by media type, name, or first bytes."""
     data, name = part.get("file_data"), part.get("filename")
     if not isinstance(data, str) or not data:
         return False
@@ -45,13 +44,13 @@ def is_pdf(part: Mapping[str, object]) -> bool:
 
 
 def file_bytes(part: Mapping[str, object]) -> bytes | None:
-    """Decode a file in base64 or a data URL; None if it is invalid."""
+    """Decode base64 or a data URL; None if invalid."""
     data = part.get("file_data")
     return _decoded(data) if isinstance(data, str) else None
 
 
 def file_text(part: Mapping[str, object]) -> str | None:
-    """Return a text file's text, regardless of its name; None for other files, including PDFs."""
+    """Return a text file's text, regardless of its name; None for other files."""
     data = part.get("file_data")
     if not isinstance(data, str) or not data or is_pdf(part):
         return None
@@ -74,14 +73,13 @@ def file_text(part: Mapping[str, object]) -> str | None:
 
 
 def as_text(part: Mapping[str, object], text: str) -> str:
-    """Return a file's text as shown to the model, with the file name."""
     name = part.get("filename")
     named = f' name="{escape(name)}"' if isinstance(name, str) and name else ""
     return f"<file{named}>\n{text.strip()}\n</file>"
 
 
 def _declared(data: str) -> tuple[str, str | None]:
-    """Return a data URL's media type ("" for anything else), and the codec for its charset."""
+    """Return a data URL's media type, and the codec for its charset."""
     match = _URL.match(data)
     if match is None:
         return "", None
@@ -111,7 +109,7 @@ def _unquoted(text: str) -> Iterator[bytes]:
 
 
 def _from_base64(text: str) -> Iterator[bytes]:
-    """Decode base64 in pieces, to limit how long the GIL is held; raises `ValueError`."""
+    """Decode in pieces, to limit how long the GIL is held; raises `ValueError`."""
     text = text.rstrip(_PADDING)
     rest = ""  # an incomplete group of four characters
     for at in range(0, len(text), _PIECE):

@@ -1,9 +1,8 @@
 """
 Translate conversation items into chat messages.
 
-All model output of a turn (text, reasoning, calls, in any order) becomes one assistant message. Call results follow
-directly, one tool message per call, in call order. Backends reject any other order, and would also reject it in every
-later turn.
+A turn's model output (text, reasoning, calls, in any order) becomes one assistant message. Call results follow
+directly, in call order. Backends reject any other order, also in every later turn.
 """
 
 from __future__ import annotations
@@ -42,10 +41,8 @@ from app.core.types.request import Item
 from app.errors import InvalidRequest, Warnings, label
 
 UNREADABLE_PAST = "(An earlier part of this conversation was compacted by another server and cannot be read.)"
-_ACCEPT_ALL = ContentOptions(
-    files="pass", audio="pass", images="pass"
-)  # content that will be dropped is never rejected
-_Split: TypeAlias = tuple[list[ChatPart], list[ChatPart]]  # parts of the tool message, parts of a message after it
+_ACCEPT_ALL = ContentOptions(files="pass", audio="pass", images="pass")  # content to drop is never rejected
+_Split: TypeAlias = tuple[list[ChatPart], list[ChatPart]]  # parts for the tool message, and for a message after it
 
 _NO_FIELDS: Mapping[str, object] = {}
 _HOISTED = "(See the next message.)"
@@ -62,10 +59,9 @@ def to_messages(
     """
     Return a conversation's messages, oldest first.
 
-    Roles have the backend's names but keep their order; `roles.arrange` moves them. `input_indexes` holds each item's
-    index in the request's own input, negative for earlier turns. `form` is the message reader for the API.
-
-    Raises `InvalidRequest`, with the index in its `param`, for content that cannot be sent.
+    Roles keep their order; `roles.arrange` moves them. `input_indexes` holds each item's index in the request's own
+    input, negative for earlier turns. Raises `InvalidRequest`, with the index in its `param`, for content that cannot
+    be sent.
     """
     return form(items, state, offered, input_indexes).messages()
 
@@ -74,7 +70,7 @@ class AssistantTurn:
     __slots__ = ("before_text", "calls", "content", "number", "reasoning", "waiting")
 
     def __init__(self, number: int) -> None:  # faster than a dataclass with default factories
-        self.number = number  # number of preceding user messages
+        self.number = number  # the number of preceding user messages
         self.content: list[Any] = []  # texts; for APIs that keep the order, blocks of text and reasoning
         self.reasoning: list[Mapping[str, object]] = []
         self.before_text = 0  # the number of `reasoning` entries before the first text
@@ -84,10 +80,9 @@ class AssistantTurn:
 
 class ConversationReader:
     """
-    Reads items one by one; `open` is the current assistant turn, which can still grow.
+    Builds Chat Completions messages; `open` is the current assistant turn.
 
-    Builds Chat Completions messages. Subclasses build another API's messages: `assistant` and `tools` for model output
-    and tool results, `parts` for other content.
+    For another API, subclasses override `assistant` and `tools` for model output and tool results, and `part_form`.
     """
 
     part_form: PartForm = CHAT_PARTS
@@ -169,7 +164,7 @@ class ConversationReader:
 
     def instruct(self, role: str, content: str | list[ChatPart]) -> None:
         """
-        Add a system or developer message: in place, or as a note in the user's turn if the server rejects it there.
+        Add a system or developer message, or a note in the user's turn if the server rejects the message there.
 
         Moving it to the front would change the cached start of the prompt.
         """
@@ -181,7 +176,6 @@ class ConversationReader:
         return self.options.roles.system == "any" and not self.options.roles.alternate
 
     def is_at_start(self) -> bool:
-        """Return whether all preceding messages are system or developer messages."""
         return all(isinstance(entry, dict) and entry["role"] in SYSTEM for entry in self.read)
 
     def text(self, text: str) -> None:
@@ -221,7 +215,6 @@ class ConversationReader:
                 self.close()
 
     def output_as_message(self, position: int, introduction: str) -> None:
-        """Add an output as a user message, which is allowed anywhere."""
         self.close()
         parts = [{"type": "text", "text": introduction}, *self.parts(position, "output")]
         if media(parts) and self.content.tool_images in ("drop", "error"):
@@ -248,7 +241,6 @@ class ConversationReader:
             self.open = None
 
     def assistant(self, turn: AssistantTurn) -> list[Message]:
-        """Return the message for a model turn, and its call results."""
         calls = turn.calls
         back, thought = False, ""
         fields: dict[str, object] = {}
@@ -370,10 +362,10 @@ class CachedConversationReader(ConversationReader):
 
 _SILENT = frozenset(row.type for row in ITEM_TYPES.values() if row.silent)
 
-# Item types with a counterpart in chat, and a method of the same name. `ITEM_TYPES` converts all others to these.
+# Item types with a method of the same name. `ITEM_TYPES` converts all others to these.
 _ITEMS = frozenset({"message", "reasoning", "function_call", "function_call_output", "compaction", "item_reference"})
 
-# Where images, files and audio from tool results are sent: most servers reject them in tool messages.
+# Most servers reject images, files and audio in tool messages.
 _MEDIA: dict[str, Callable[[ConversationReader, int, list[ChatPart]], _Split]] = {
     "hoist": ConversationReader.hoist,
     "inline": ConversationReader.inline,
@@ -389,14 +381,12 @@ def lenient_content(content: ContentOptions) -> ContentOptions:
 
 
 def _texts_or(parts: list[ChatPart], otherwise: str) -> list[ChatPart]:
-    """Return only the text parts, or `otherwise` if all are empty."""
     if any(texts(parts)):
         return [part for part in parts if part["type"] == "text"]
     return [{"type": "text", "text": otherwise}]
 
 
 def compacted_past(item: Item, upstream: Mapping[str, Mapping[str, object]], warnings: Warnings) -> str:
-    """Return the replacement for a compacted past: its summary, if readable."""
     if summary := upstream.get(item.get("id") or "", {}).get("summary"):
         return f"Summary of the conversation before this message:\n\n{summary}"
     warnings.add("A compaction from another server cannot be read; the model does not see the compacted items.")

@@ -1,8 +1,4 @@
-"""
-A server-independent question to a model, and its encoding for a server.
-
-`TranslationState` holds the state of a translation.
-"""
+"""A server-independent question to a model, and its encoding for a server."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ class EncodedQuestion:
     """A request encoded for a server, and the data for reading its answer."""
 
     body: JSONObject  # must not be modified
-    bindings: Mapping[str, ToolBinding]  # functions to tools, by function name in the request
+    bindings: Mapping[str, ToolBinding]  # by function name in the request
     allowed: frozenset[str] | None  # functions the model may call; None: any, even undeclared ones
     warnings: tuple[str, ...]  # a sentence for each omission or change
     profile: Profile | None = field(default=None, compare=False, repr=False)  # of the servers for this encoding
@@ -31,10 +27,10 @@ class EncodedQuestion:
 
 @dataclass(slots=True)
 class Attempts:
-    """Counts backend requests for a response; updated by the backends."""
+    """Counts a response's backend requests; updated by the backends."""
 
-    answered_by: list[str] = field(default_factory=list)  # names of all backends that answered, over all rounds
-    retries: int = 0  # repeated requests, to the same or another server
+    answered_by: list[str] = field(default_factory=list)  # backends that answered, over all rounds
+    retries: int = 0  # to the same or another server
     queued: float = 0.0  # seconds of waiting for a free slot
     costs: list[int] = field(default_factory=list)  # reported by backends, in nano-dollars
     broken_off: bool = False  # whether the last answer ended early, or with an error as its finish reason
@@ -45,10 +41,9 @@ class Question:
     """
     A model query and its caller; each server API in `app.backends.apis` encodes it.
 
-    `items` is the whole conversation, oldest first, ending with the request's own input, with references resolved.
-    `upstream` maps item ids to fields from a backend (`{"reasoning_content": "..."}`, `{"extra_content": {...}}`), or
-    for a compaction item to the decrypted `{"summary": "..."}`. Items without an entry are sent as they are. The last
-    `later` items are this response's output so far.
+    `items` is the whole conversation, oldest first, with references resolved. `upstream` maps item ids to backend
+    fields (`{"reasoning_content": "..."}`, `{"extra_content": {...}}`), or for a compaction item to the decrypted
+    `{"summary": "..."}`. The last `later` items are this response's output so far.
 
     Only `encoded` and `attempts` change after creation.
     """
@@ -57,19 +52,19 @@ class Question:
     items: Sequence[Item]
     model: str  # the caller's name for the model
     upstream: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
-    hosted: HostedTools = NO_HOSTED_TOOLS  # tools run by this server
+    hosted: HostedTools = NO_HOSTED_TOOLS
     later: int = 0
     strict: bool = False  # reject unknown fields and tools that cannot be offered, instead of omitting them
     caller_key: str | None = None  # for backends to which it is forwarded
-    # Returns the same key for all turns of a conversation: see `app.core.affinity`. Few servers need it.
+    # Returns the conversation's key (`app.core.affinity`). Few servers need it.
     conversation: Callable[[], str] = str
     content_traceable: bool = False  # whether traces may contain its content: never with `store: false`
     retry_allowed: bool = True  # at the same server; false if another server remains to be tried
-    headers: Mapping[str, str] = field(default_factory=dict)  # additional headers, for example the trace context
+    headers: Mapping[str, str] = field(default_factory=dict)  # for example the trace context
     attempts: Attempts = field(default_factory=Attempts, compare=False)
-    # Image descriptions by URL, for models without image input. None: a note replaces each image.
+    # By URL, for models without image input. None: a note replaces each image.
     descriptions: Mapping[str, str] | None = None
-    # Set by the question's owner, which encodes it once, for the first server.
+    # Encoded once, for the first server.
     encoded: EncodedQuestion | None = field(default=None, compare=False, repr=False)
 
     def with_headers(self, added: Mapping[str, str]) -> Question:
@@ -81,12 +76,10 @@ class Question:
 
 @frozen
 class TranslationState:
-    """The translated request, the backend's profile, and warnings from all steps."""
-
     request: CreateResponse
     profile: Profile
     upstream: Mapping[str, Mapping[str, object]]  # backend fields for earlier items, by item id
-    hosted: HostedTools  # tools run by this server
+    hosted: HostedTools
     strict: bool  # reject content instead of omitting it with a warning
     options: RequestOptions
     warnings: Warnings = field(default_factory=Warnings)

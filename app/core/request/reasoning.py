@@ -1,5 +1,5 @@
 """
-Send earlier reasoning back to the backend that generated it, in its original field, if the profile says so.
+Send earlier reasoning back to its backend, in its original field, if the profile says so.
 
 Some backends reject a conversation without its reasoning, some use it if present, and some reject it.
 """
@@ -19,7 +19,7 @@ from app.core.types import list_field
 from app.core.types.request import Item
 from app.errors import Warnings
 
-# An item's upstream field with data for its own server only: `{"to": SERVER, ...}`.
+# An upstream field with data for its own server only: `{"to": SERVER, ...}`.
 BOUND = "bound"
 
 BOUND_ELSEWHERE = "Reasoning encrypted by another server was dropped."
@@ -28,12 +28,11 @@ PLAIN = "Plain-text reasoning was dropped; to send it, set this backend's option
 
 
 def bound(profile: Profile, **fields: object) -> dict[str, object]:
-    """Return the upstream field for data bound to this server."""
     return {BOUND: {"to": profile.server, **fields}}
 
 
 def bound_fields(upstream: Mapping[str, object] | None, profile: Profile) -> Mapping[str, object]:
-    """Return an item's upstream fields that are bound to this server; {} if none."""
+    """Return an item's upstream fields bound to this server."""
     fields = (upstream or {}).get(BOUND)
     return fields if isinstance(fields, Mapping) and fields.get("to") == profile.server else {}
 
@@ -48,7 +47,7 @@ def warn_bound_elsewhere(
             return
 
 
-_DEFAULT = "reasoning_content"  # the name known to most backends
+_DEFAULT = "reasoning_content"  # known to most backends
 _TEXTS = ("reasoning_content", "reasoning", "reasoning_text", "think_tags")
 
 
@@ -56,8 +55,7 @@ def upstream_reasoning(item: Item, upstream: Mapping[str, object] | None) -> Map
     """
     Return an item's reasoning, by the backend's field names.
 
-    `upstream` holds the backend's fields. Items from other servers, or with fields bound to their server, use their own
-    content, or otherwise their summary.
+    Items from other servers, or with fields bound to their server, use their own content, or otherwise their summary.
     """
     if upstream:
         if BOUND not in upstream and all(upstream.values()):
@@ -78,7 +76,7 @@ def is_sent_back(policy: str | None, turn: int, *, last: int, with_tools: Collec
     Return whether to send back a turn's reasoning, by the profile's `reasoning_replay` policy.
 
     A turn is all model output between two user messages; `last` is the current turn, and `with_tools` are the turns
-    with tool calls. In such a turn, servers require the reasoning of all messages, not only of messages with calls.
+    with tool calls. In such a turn, servers require the reasoning of all messages.
     """
     if policy is None or policy == "tool_turns":
         return turn in with_tools
@@ -100,7 +98,7 @@ class ReasoningFields:
         self._tags = tags if isinstance(tags, ThinkTagOptions) else _DEFAULT_TAGS
 
     def reasoning(self, sources: Sequence[Mapping[str, object]]) -> tuple[str, dict[str, object]]:
-        """Return the prefix for an assistant message's text (reasoning in think tags), and the message's fields."""
+        """Return the prefix for a message's text (reasoning in think tags), and the message's fields."""
         fields = self._make(sources) if self._make else {}
         if not fields and self.placeholder and self._field != "extra_content":
             name = _DEFAULT if self._field == "auto" else self._field
@@ -112,9 +110,9 @@ class ReasoningFields:
 
     def calls(self, sources: Sequence[Mapping[str, object] | None]) -> list[dict[str, object]]:
         """
-        Return the extra fields of each tool call in a message, for example `extra_content`.
+        Return each tool call's extra fields, for example `extra_content`.
 
-        For backends with reasoning in `extra_content`, the placeholder is a JSON object in the first call.
+        In `extra_content`, the placeholder is a JSON object in the first call.
         """
         if self._field not in ("auto", "extra_content"):
             return [{} for _ in sources]
@@ -174,7 +172,7 @@ _FIELDS: dict[str, Callable[[Sequence[Mapping[str, object]]], dict[str, object]]
 
 
 def _text(source: Mapping[str, object]) -> str:
-    """Return the reasoning text from the first field with text: gateways repeat it under several names."""
+    """Return the first field with text: gateways repeat reasoning under several names."""
     for name in _TEXTS:
         if isinstance(text := source.get(name), str) and text:
             return text

@@ -1,8 +1,4 @@
-"""
-Translate `text.format` into `response_format`, within the backend's support.
-
-If the backend cannot enforce a schema, the prompt contains it instead.
-"""
+"""Translate `text.format` into `response_format`, or into a prompt if the backend cannot enforce a schema."""
 
 from __future__ import annotations
 
@@ -15,14 +11,11 @@ from app.core.request.question import TranslationState
 from app.core.types import JSONObject
 from app.core.types.request import JsonSchemaFormat
 
-# The value of `response_format` (None: not sent), and an instruction for the model.
+# The value (None: not sent), and an instruction for the model.
 Form: TypeAlias = tuple[JSONObject | None, str]
 
 
 def response_format(state: TranslationState) -> Form:
-    """
-    Return a request's `response_format`, and an instruction for the model if the backend cannot enforce the format.
-    """
     json_format, options = state.request.text.format, state.options.response_format
     if isinstance(json_format, JsonSchemaFormat):
         if options.json_schema == "drop":

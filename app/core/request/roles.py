@@ -2,8 +2,7 @@
 Arrange messages in a role order accepted by the backend's chat template.
 
 Templates raise errors for a second system message, for consecutive user messages, or for a user message after a tool
-message. Messages are moved and merged; no text is lost. Only system messages at the start are moved, because moving
-later ones would change the cached start of the prompt.
+message. Only system messages at the start are moved, because moving others would change the cached prompt.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ BRIDGE: Message = {"role": "assistant", "content": "Understood."}  # inserted be
 
 
 def arrange(messages: list[Message], roles: RoleOptions) -> list[Message]:
-    """Arrange messages by `roles`; tool messages stay directly after the message with their calls."""
+    """Arrange messages by `roles`; tool messages stay directly after their calls."""
     placement = roles.system
     if roles.alternate and placement == "any":
         placement = "first_only"  # no system message between user and assistant
@@ -78,8 +77,7 @@ def _alternate(messages: list[Message]) -> list[Message]:
     """
     Make user and assistant messages alternate, starting with a user message, after the system messages.
 
-    Templates that check this ignore assistant messages with tool calls, so an assistant message is inserted between
-    tool result and user message.
+    Templates ignore assistant messages with tool calls, so another is inserted between tool result and user message.
     """
     system = [message for message in messages if message["role"] in SYSTEM]
     runs: list[list[Message]] = []
@@ -101,7 +99,7 @@ _NOTE = ("<system-reminder>\n", "\n</system-reminder>")
 
 
 def as_note(content: str | list[JSONObject]) -> str | list[JSONObject]:
-    """Return a system message's text as a note in a user message, marked as agents do."""
+    """Mark a system message's text as a note, as agents do."""
     start, end = _NOTE
     if isinstance(content, str):
         return f"{start}{content}{end}"
@@ -113,7 +111,7 @@ def as_note(content: str | list[JSONObject]) -> str | list[JSONObject]:
 
 
 def _bridge(messages: list[Message]) -> list[Message]:
-    """Insert an assistant message after tool results, for servers that accept no other message after them."""
+    """Insert an assistant message after tool results, for servers that accept no other message there."""
     bridged: list[Message] = []
     for message in messages:
         if bridged and bridged[-1]["role"] == "tool" and message["role"] not in ("tool", "assistant"):
@@ -135,9 +133,7 @@ def merge(messages: Iterable[Message]) -> Message:
 
 
 def joined(values: list[Any], separator: str = "\n\n") -> object:
-    """
-    Join values of a field: strings with `separator`, objects by field, lists end to end (a string becomes a part).
-    """
+    """Join strings with `separator`, objects by field, lists end to end (a string becomes a part)."""
     if all(isinstance(value, str) for value in values):
         return separator.join(values)
     if all(isinstance(value, dict) for value in values):

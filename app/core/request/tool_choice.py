@@ -17,17 +17,15 @@ from app.errors import InvalidRequest, label
 
 @frozen
 class Choice:
-    """The tools and `tool_choice` of a chat request."""
-
-    functions: Mapping[str, Function]  # functions to send
-    value: object = None  # value of `tool_choice`; None: not sent
+    functions: Mapping[str, Function]  # to send
+    value: object = None  # for `tool_choice`; None: not sent
     allowed: frozenset[str] | None = None
     request: str | None = None  # a message requesting a call, if the backend cannot force it
 
 
 def choose(choice: Any, offered: ToolSet, state: TranslationState) -> Choice:
     """
-    Translate a `tool_choice` (None: not set by the caller) for the backend.
+    Translate a `tool_choice` (None: not set by the caller).
 
     Raises `InvalidRequest` if it names a function outside the tools, or forces a call without any tool.
     """
@@ -43,7 +41,7 @@ def choose(choice: Any, offered: ToolSet, state: TranslationState) -> Choice:
     return _named(offered.find(*_tool_key(choice)), offered, state)
 
 
-# Tool types for choice types with a different name.
+# For choice types with a different name.
 _TOOL_TYPES_BY_CHOICE = {"computer_use": "computer"}
 
 
@@ -62,7 +60,6 @@ _NO_TOOL = "must not force a call if no tool can be offered to the model"
 
 
 def _invalid_choice(reason: str) -> InvalidRequest:
-    """Return the error for an impossible forced call; the response would claim that the call was made."""
     return InvalidRequest(f"Invalid 'tool_choice': {reason}.", param="tool_choice")
 
 
@@ -151,7 +148,7 @@ def _only(offered: ToolSet, names: frozenset[str]) -> dict[str, Function]:
 
 
 def _tool_key(tool: JSONMapping) -> tuple[str | None, str]:
-    """Return namespace and name of a chosen tool; some clients nest the name as in Chat Completions."""
+    """Return a tool's namespace and name; some clients nest the name as in Chat Completions."""
     if fixed := TOOL_TYPES[tool["type"]].name:
         return DEFAULT_NAMESPACE, fixed
     nested = tool.get(tool["type"])

@@ -1,8 +1,8 @@
 """
-Convert all call and output types to function calls and outputs, the only types in backends, and pair them.
+Convert all call and output types to function calls and outputs, and pair them.
 
-The item type table contains each conversion; this module determines the order. A hosted item combines a call and its
-result. All calls from one model answer (a *round*) become one message, followed by all results.
+The item type table contains each conversion; this module determines the order. All calls from one model answer (a
+*round*) become one message, followed by all results.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ def tool_items_as_functions(
     is_native: Callable[[Item], bool] = lambda item: False,
 ) -> tuple[list[Item], list[int]]:
     """
-    Convert calls and outputs to function calls and outputs where possible.
+    Return the converted items, and for each its position among the input `items`.
 
-    Returns the items, and for each its position among the input `items`. `upstream` holds the items' notes, by item id.
-    `is_native` returns whether an item remains unconverted because the server supports its type.
+    `upstream` holds the items' notes, by item id. `is_native` returns whether the server supports an item's type.
     """
     if _CONVERTED.isdisjoint(map(_TYPE, items)):  # most conversations
         return [*items], [*range(len(items))]
@@ -68,8 +67,8 @@ def _add_decisions(items: Sequence[Item], notes: list[Mapping[str, object]]) -> 
     """
     Add to each approval request's notes whether it was decided, and whether its call was made.
 
-    If the model was queried before the decision, the request stays undecided, as the model saw it, and the response's
-    notes contain the decision. Otherwise the prompt of an earlier turn would change.
+    If the model was queried before the decision, the request stays undecided, and the response's notes contain the
+    decision. Otherwise the prompt of an earlier turn would change.
     """
     if not any(item["type"] == "mcp_approval_request" for item in items):
         return
@@ -128,8 +127,8 @@ class PairedCalls:
     """
     The pairs of calls and outputs in a conversation, by position.
 
-    An output answers the last unanswered call with its id before it, otherwise the first one after it: some clients
-    send results first.
+    An output answers the last unanswered call with its id before it, otherwise the first after it: some clients send
+    results first.
     """
 
     def __init__(self, items: Sequence[Item]) -> None:
@@ -164,7 +163,6 @@ class PairedCalls:
 
     @cached_property
     def _answers(self) -> dict[str, list[int]]:
-        """Output positions for each call id."""
         answers: dict[str, list[int]] = {}
         for call, item in enumerate(self._items):
             if item["type"] in _CALLS:
@@ -182,8 +180,7 @@ class PairedCalls:
         """
         Return the first sentence for a user message with a late or unpaired output; "" if unnecessary.
 
-        Inventing a call would misrepresent the model. A second, different output for a call can be a correction, so
-        both are sent.
+        A second, different output for a call can be a correction, so both are sent.
         """
         output = self._items[position]
         if position in self.callers:
@@ -204,9 +201,9 @@ _OUTPUT_LATER = "(Still running. The result follows later.)"
 
 def missing_output(call: Item, warnings: Warnings, *, strict: bool) -> str:
     """
-    Return the text for a missing output; an asynchronous call's output is not due yet.
+    Return the text for a missing output; raises `InvalidRequest` if `strict`, as OpenAI does.
 
-    Raises `InvalidRequest` if `strict`, as OpenAI does.
+    An asynchronous call's output is not due yet.
     """
     if call.get("async") is True:
         return _OUTPUT_LATER

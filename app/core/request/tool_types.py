@@ -1,5 +1,5 @@
 """
-Declare every type of client-run tool as a function, the only type in backends.
+Declare every type of client-run tool as a function.
 
 To add a tool type, add a row to `TOOL_TYPES`.
 """
@@ -28,21 +28,17 @@ from app.core.request.grammar import lark
 from app.core.types import JSONMapping, JSONObject
 from app.core.types.hosted import NO_PARAMETERS
 
-TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # tool names, by the spec
+TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # by the spec
 
 ToolFields = JSONMapping
 
 
 class ToolType(NamedTuple):
-    """A type of client-run tool."""
-
-    call: ItemType  # the item type of calls
-    declare: Callable[
-        [ToolFields, RequestOptions], dict[str, object]
-    ]  # returns the backend's function, without its name
-    name: str | None = None  # the function name, for tools without a name
+    call: ItemType  # for its calls
+    declare: Callable[[ToolFields, RequestOptions], dict[str, object]]  # the function, without its name
+    name: str | None = None  # the function's name, for tools without a name
     offered: Callable[[ToolFields], bool] = lambda tool: True  # whether the client runs this tool
-    fields: Mapping[str, object] = {}  # fields in each call item
+    fields: Mapping[str, object] = {}  # in each call item
 
 
 def _function(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
@@ -62,7 +58,7 @@ def _function(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
     return {**function, "strict": strict} if isinstance(strict, bool) else function
 
 
-# OpenAI encrypts the model's value for such a parameter; other servers reject the keyword. Codex's agents use it.
+# OpenAI encrypts such a parameter's value, for Codex's agents; other servers reject the keyword.
 _SEALING = frozenset({"encrypted"})
 
 
@@ -80,7 +76,7 @@ _STRICT: dict[str, Callable[[bool | None], bool | None]] = {
     "force": lambda strict: True,
 }
 
-# Descriptions of custom tools, for example Codex's, forbid JSON, but here these tools are functions.
+# Custom tools' own descriptions, for example Codex's, forbid JSON, but here these tools are functions.
 _FREE_TEXT = f"Put the whole text into the argument `{INPUT}`. Do not wrap it in JSON, quotes or a code fence."
 _GRAMMARS = {
     "lark": "The text must match this Lark grammar:",
@@ -129,14 +125,12 @@ TOOL_SEARCH: JSONObject = {  # for clients without their own
 
 
 def _tool_search(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
-    """Declare the client's search, with its own description if present."""
     return _function({name: tool.get(name) or default for name, default in TOOL_SEARCH.items()}, options)
 
 
 def _fixed(
     description: str, properties: dict[str, object], *required: str
 ) -> Callable[[ToolFields, RequestOptions], dict[str, object]]:
-    """Return a `declare` function for a tool with a constant schema."""
     schema = {"type": "object", "properties": properties, "required": [*required], "additionalProperties": False}
     return lambda tool, options: _function({"description": description, "parameters": schema}, options)
 
@@ -163,7 +157,6 @@ _COMMANDS = {
 
 
 def _shell(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
-    """Declare the client's shell, and the skills in its environment."""
     environment = tool.get("environment")
     skills = environment.get("skills") if isinstance(environment, Mapping) else None
     lines = [
@@ -255,7 +248,7 @@ TOOL_TYPES: dict[str, ToolType] = {
 
 REJECTED_KEYWORD = "This backend rejects the keyword '{}' in tool schemas; it was removed."
 
-# The first group's keys are names from the schema, and the second group's values are data; neither contains keywords.
+# Values with names or data instead of keywords.
 _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 _DATA = frozenset({"enum", "const", "default", "example", "examples"})
 
@@ -278,7 +271,7 @@ def stripped(schema: object, keywords: frozenset[str]) -> object:
 
 
 def keyword_paths(schema: object, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each keyword in a JSON Schema and its path, for example `pattern` and `properties.day.pattern`."""
+    """Yield keywords and paths, for example `pattern` and `properties.day.pattern`."""
     if isinstance(schema, list):
         for index, one in enumerate(schema):
             yield from keyword_paths(one, f"{path}[{index}]")
@@ -326,16 +319,15 @@ def mfjs(schema: object) -> object:
 _TYPED = frozenset({"type", "$ref", "anyOf"})
 _ALTERNATIVES = ("anyOf", "oneOf")
 _COMBINED = frozenset({"$ref", "allOf", *_ALTERNATIVES})
-_LOCAL = re.compile(r"#/(\$defs|definitions)/([^/]+)")  # references to a definition in the same schema
+_LOCAL = re.compile(r"#/(\$defs|definitions)/([^/]+)")  # in the same schema
 _MAX_NESTING = 8  # alternatives within alternatives, and references to references
 
 
 def object_schema(schema: JSONMapping) -> JSONMapping:
     """
-    Return a parameter schema with `type: "object"` and its properties at the top.
+    Return a schema with `type: "object"` and `properties` at the top: most servers reject other forms.
 
-    Most servers reject other forms. Alternatives are merged: all their properties are kept, and a property is required
-    if every alternative requires it.
+    Alternatives are merged: all their properties are kept, and a property is required if every alternative requires it.
     """
     if schema.get("type") == "object" and isinstance(schema.get("properties"), dict) and _COMBINED.isdisjoint(schema):
         return schema
@@ -352,7 +344,7 @@ def _merged_fields(
     """
     Return an object's properties and required names, including its alternatives'.
 
-    Each definition is read once, so the cost is linear even with repeated references between definitions.
+    Each definition is read once, so the cost is linear even with repeated references.
     """
     properties = {**json_object(schema.get("properties"))}
     required = [name for name in json_list(schema.get("required")) if isinstance(name, str)]
@@ -381,7 +373,6 @@ def _add_missing(properties: JSONObject, others: JSONObject) -> None:
 
 
 def _definition(schema: JSONMapping, root: JSONMapping) -> JSONObject:
-    """Return a schema's referenced definition; {} without a reference, or if `root` does not contain it."""
     match = _LOCAL.fullmatch(reference) if isinstance(reference := schema.get("$ref"), str) else None
     return json_object(json_object(root.get(match[1])).get(match[2])) if match else {}
 
@@ -392,7 +383,7 @@ def _is_object(schema: JSONMapping) -> bool:
 
 
 def _either(alternatives: Sequence[JSONObject]) -> JSONObject:
-    """Return the properties of several alternatives; a property with different schemas can match any of them."""
+    """Merge alternatives' properties; a property with different schemas can match any of them."""
     schemas: dict[str, dict[str, object]] = {}
     for properties in alternatives:
         for name, schema in properties.items():

@@ -1,12 +1,11 @@
 """
 Translate the tools of a request and its conversation into chat functions.
 
-Backends only know functions with a single name. A tool in a namespace (`{"type": "namespace", "name": "mcp__lab",
-"tools": [...]}`, sent by Codex) becomes the function `mcp__lab__add`. Unsupported tool types cause a warning instead of
-an error: Codex always sends some, and works without them.
+A tool in a namespace (`{"type": "namespace", "name": "mcp__lab", "tools": [...]}`, sent by Codex) becomes the function
+`mcp__lab__add`. Unsupported tool types only cause a warning, because Codex always sends some.
 
-Tools are declared in the request's `tools`, or in `additional_tools` and `tool_search_output` items from this or an
-earlier turn. Request tools override item tools, and later items override earlier items.
+Tools are declared in the request's `tools`, or in earlier `additional_tools` and `tool_search_output` items. Request
+tools override item tools, and later items override earlier items.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from app.errors import InvalidRequest, Warnings, did_you_mean, label
 _MAX_NAME = 64  # characters, by the spec
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 
-# Maximum number of functions in a request: OpenAI's limit, above which many servers fail.
+# OpenAI's limit, above which many servers fail.
 MAX_FUNCTIONS = 128
 
 SEARCH = (DEFAULT_NAMESPACE, "tool_search")
@@ -48,7 +47,7 @@ _MAX_ABOUT = 200  # characters per tool description
 
 
 class ToolSource(NamedTuple):
-    """The declaration of a client-run tool."""
+    """A client-run tool's declaration."""
 
     namespace: str | None
     name: str
@@ -57,7 +56,7 @@ class ToolSource(NamedTuple):
 
 
 class Function(NamedTuple):
-    """A function as declared to the backend, and the tool that it represents."""
+    """A function as declared to the backend, and its tool."""
 
     tool: JSONObject
     binding: ToolBinding
@@ -65,8 +64,6 @@ class Function(NamedTuple):
 
 
 class _DeclaredHosted(NamedTuple):
-    """A hosted function, and its declaration for a profile."""
-
     profile: Profile
     hosted: HostedFunction
     function: Function
@@ -85,20 +82,17 @@ def _hosted(chat_name: str, function: HostedFunction, options: RequestOptions) -
 
 
 class ToolSet:
-    """A request's functions, by their names in the chat request."""
+    """A request's functions, by chat name."""
 
     def __init__(self) -> None:
         self.functions: dict[str, Function] = {}
-        self.deferred: set[tuple[str | None, str]] = set()  # not offered until found by a search
-        self.hosted_types: frozenset[str] = frozenset()  # hosted tools' types
+        self.deferred: set[tuple[str | None, str]] = set()  # until found by a search
+        self.hosted_types: frozenset[str] = frozenset()
         self._names: dict[tuple[str | None, str], str] = {}  # chat names, by the client's namespace and name
         self._chosen: list[tuple[HostedFunction, Collection[str]]] = []
 
     def add(self, source: ToolSource, options: RequestOptions, *, is_first: bool = False) -> None:
-        """
-        Add or replace a function; `is_first`: whether it comes first in its namespace and includes the namespace's
-        description.
-        """
+        """Add or replace a function; `is_first`: whether to include the namespace's description."""
         namespace, name, tool, about = source
         chat_name = self._names[namespace, name] = self.name(namespace, name)
         kind = TOOL_TYPES[tool["type"]]
@@ -106,11 +100,11 @@ class ToolSet:
         declared = {"type": "function", "function": {"name": chat_name, **kind.declare(described, options)}}
         fields = {**named(namespace, name)} if kind.name is None else {**kind.fields}
         if tool.get("async") is True:
-            fields["async"] = True  # also in its calls: their outputs can arrive in any later turn
+            fields["async"] = True  # also in its calls, since their outputs can arrive in any later turn
         self.functions[chat_name] = Function(declared, ToolBinding(kind.call, fields), source)
 
     def add_hosted(self, function: HostedFunction, types: Collection[str], state: TranslationState) -> bool:
-        """Add a hosted function; return False if its name is taken or the limit is reached."""
+        """Return False if the function's name is taken or the limit is reached."""
         key = function.key
         if key in self._names or len(self.functions) >= MAX_FUNCTIONS:
             return False
@@ -141,7 +135,7 @@ class ToolSet:
         self.functions[chat_name] = search._replace(tool=declared)
 
     def move_to_end(self, added: Mapping[tuple[str | None, str], int]) -> None:
-        """Move functions that items added to the end, in this order, to keep the prompt before them."""
+        """Move functions that items added to the end, in this order, to keep the cached prompt before them."""
         if added:
             order = {self._names[key]: number for key, number in added.items() if key in self._names}
             self.functions = dict(sorted(self.functions.items(), key=lambda named: order.get(named[0], 0)))
@@ -160,7 +154,7 @@ class ToolSet:
 
     def called(self, item: Item) -> str:
         """
-        Return the chat name of the function in a `function_call` item.
+        Return the chat name for a `function_call` item.
 
         For a function found by a search, VS Code also sends its name as its namespace.
         """
@@ -173,7 +167,7 @@ class ToolSet:
         return self.name(namespace, name)
 
     def find(self, namespace: str | None, name: str) -> str:
-        """Return a function's chat name; raises `InvalidRequest` if the request does not declare it."""
+        """Return a function's chat name; raises `InvalidRequest` if it is undeclared."""
         if (chat_name := self._names.get((namespace, name))) is None:
             hint = did_you_mean(name, (other for _, other in self._names))
             raise InvalidRequest(
@@ -182,7 +176,7 @@ class ToolSet:
         return chat_name
 
     def find_hosted(self, choice: Mapping[str, object]) -> list[str]:
-        """Return the chat names of the hosted functions in a choice, for example `{"type": "mcp", "server_label"}`."""
+        """Return the chat names for a choice, for example `{"type": "mcp", "server_label"}`."""
         label_, name = choice.get("server_label"), choice.get("name")
         names = [
             self.name(*function.key)
@@ -199,7 +193,7 @@ class ToolSet:
         return names
 
     def declared_in(self, item: Item) -> list[tuple[str, ToolFields]]:
-        """Return the tools declared in an item, each with its chat name."""
+        """Return an item's declared tools, each with its chat name."""
         entries = _entries(list_field(item, "tools"), lambda *_: None)
         return [
             (self.name(*entry.key), _described(entry.tool, entry.about) if entry.is_first else entry.tool)
@@ -208,12 +202,10 @@ class ToolSet:
 
 
 def named(namespace: str | None, name: str) -> dict[str, object]:
-    """Return the fields that name a tool in a call."""
     return {"name": name} if namespace is None else {"name": name, "namespace": namespace}
 
 
 def namespace_of(named: Mapping[str, object]) -> str | None:
-    """Return the namespace in a call or choice, None if it is null or missing."""
     return namespace if isinstance(namespace := named.get("namespace"), str) and namespace else None
 
 
@@ -223,10 +215,10 @@ class _Entry(NamedTuple):
     namespace: str | None
     name: str
     tool: ToolFields
-    path: str = ""  # path in the request's `tools`; "" for tools in items
+    path: str = ""  # in the request's `tools`; "" for tools in items
     found: bool = False  # by a tool search
     about: str = ""  # the namespace's description
-    is_first: bool = False  # whether it comes first in its namespace
+    is_first: bool = False  # in its namespace
 
     @property
     def key(self) -> tuple[str | None, str]:
@@ -234,12 +226,11 @@ class _Entry(NamedTuple):
 
     @property
     def hosted_key(self) -> tuple[str, str]:
-        """The key of a hosted function with the same namespace and name: see `HostedFunction.key`."""
+        """As in `HostedFunction.key`."""
         return self.namespace or DEFAULT_NAMESPACE, self.name
 
     @property
     def is_deferred(self) -> bool:
-        """Whether a tool search must find it first."""
         return self.tool.get("defer_loading") is True and not self.found
 
 
@@ -259,7 +250,7 @@ def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
         state.warnings.add(f"{message}; left out.")
 
     entries = [*_entries(state.request.tools, _refuse if state.strict else warn, "tools", served=hosted.served)]
-    added: dict[tuple[str | None, str], int] = {}  # by items, in order
+    added: dict[tuple[str | None, str], int] = {}
     for item in items:
         if item["type"] in _ADDING:
             found = _ADDING[item["type"]] == "search"
@@ -309,7 +300,7 @@ def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
 
 
 def deferred_tools(tools: Sequence[Any], items: Iterable[Item]) -> list[DeferredTool]:
-    """Return the client's deferred tools, declared in a request's `tools` and in `items`."""
+    """Return the client's deferred tools in `tools` and `items`."""
     entries = [*_entries(tools, lambda *_: None)]
     for item in items:
         if (row := ITEM_TYPES.get(item["type"])) and row.adds_tools == "declared":
@@ -326,7 +317,7 @@ def _deferred_hosted(hosted: HostedTools) -> Iterator[DeferredTool]:
 
 
 def _warn_dropped_keywords(functions: Iterable[Function], state: TranslationState) -> None:
-    """Warn about keywords that `request.schema_drop` removes, except `$schema`, which restricts nothing."""
+    """Warn about keywords in `request.schema_drop`, except `$schema`, which restricts nothing."""
     drops = {*state.options.schema_drop} - {"$schema"}
     for function in functions if drops else ():
         if function.tool["function"].get("strict") is not True:
@@ -354,7 +345,6 @@ def _check_strict(entry: _Entry) -> None:
 
 
 def _warn_dropped_fields(tool: ToolFields, warnings: Warnings) -> None:
-    """Warn about tool fields without a counterpart in Chat Completions."""
     for name in ("output_schema", "allowed_callers"):
         if (value := tool.get(name)) and value != ["direct"]:
             warnings.add(f"The parameter 'tools[].{name}' is not supported by this backend and was ignored.")
@@ -401,7 +391,7 @@ def _duplicate(entry: _Entry) -> InvalidRequest:
 
 _FULL = f"their names are already used, or the request has more than {MAX_FUNCTIONS} functions."
 
-# Called for a tool that cannot be offered, with a message without a full stop, the tool's type, and its path.
+# Receives a message without a full stop, the tool's type, and its path.
 _Unoffered: TypeAlias = Callable[[str, object, str], None]
 
 
@@ -418,7 +408,7 @@ def _entries(
     found: bool = False,
     served: Collection[int] = frozenset(),
 ) -> Iterator[_Entry]:
-    """Yield a list's client-run tools that can be offered, including tools in namespaces."""
+    """Yield the client-run tools that can be offered, including tools in namespaces."""
     for index, tool in enumerate(tools):
         type_ = tool.get("type") if isinstance(tool, dict) else None
         where = f"{path}[{index}]" if path else ""
@@ -436,7 +426,7 @@ def _entries(
 
 
 def _why_unoffered(type_: object, *, in_request: bool) -> str:
-    """Return why a tool cannot be offered, as a sentence without a full stop."""
+    """Return the reason, as a sentence without a full stop."""
     if type_ in TOOL_TYPES and type_ not in HOSTED_TABLES:
         return f"A tool of type {label(type_)} must have a valid name"
     if type_ in HOSTED_TABLES and not in_request:
@@ -444,12 +434,11 @@ def _why_unoffered(type_: object, *, in_request: bool) -> str:
     return f"Tools of type {label(type_)} {why_not_run(type_)}"
 
 
-# Known OpenAI tools, not run here.
 _NOT_RUN = {"programmatic_tool_calling": "are not supported: the model calls functions one by one"}
 
 
 def why_not_run(type_: object) -> str:
-    """Return why this server does not run a tool type, as the end of a sentence."""
+    """Return the reason, as the end of a sentence."""
     if not isinstance(type_, str):
         return "are not supported"
     table = HOSTED_TABLES.get(type_)
@@ -474,7 +463,7 @@ def _inner(namespace: ToolFields, unoffered: _Unoffered, path: str, found: bool)
 
 
 def _described(tool: ToolFields, about: str) -> ToolFields:
-    """Return a tool with its namespace's description, because Chat Completions has no namespaces."""
+    """Add the namespace's description, because Chat Completions has no namespaces."""
     return {**tool, "description": "\n\n".join(filter(None, (about, tool.get("description"))))} if about else tool
 
 
@@ -488,7 +477,7 @@ def functions_in_history(items: Iterable[Item], offered: ToolSet) -> dict[str, F
     """
     Declare the functions called in a conversation, for backends that reject calls to undeclared functions.
 
-    Their declarations have no parameters, and they must not be called.
+    The declarations have no parameters, and the functions must not be called.
     """
     functions = {}
     for item in items:

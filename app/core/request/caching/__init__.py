@@ -1,10 +1,8 @@
 """
-Set prompt cache breakpoints (`cache_control`), which some models need: the server caches its state of the prompt up to
-each.
+Set prompt cache breakpoints (`cache_control`), up to which the server caches its state of the prompt.
 
-The prompt consists of tools, system and messages, in this order. A request that continues a conversation hits the entry
-that the previous request wrote at its last message, unless too many blocks follow it. Gateways accept the same
-breakpoints in parts of chat messages.
+The prompt consists of tools, system and messages, in this order. A continued conversation hits the entry from the
+previous request's last message, unless too many blocks follow it.
 """
 
 from __future__ import annotations
@@ -22,9 +20,9 @@ from app.core.types import JSONObject
 # Request fields for breakpoints.
 CACHE_FIELDS = frozenset({"prompt_cache_breakpoint", "prompt_cache_retention", "prompt_cache_options"})
 
-THINKING_BLOCKS = frozenset({"thinking", "redacted_thinking"})  # block types without breakpoints
+THINKING_BLOCKS = frozenset({"thinking", "redacted_thinking"})  # without breakpoints
 
-_MAX_BREAKPOINTS = 4  # breakpoints in a request
+_MAX_BREAKPOINTS = 4  # in a request
 _LOOKBACK = 20  # blocks before a breakpoint in which the server looks for an earlier one
 
 
@@ -34,10 +32,9 @@ def is_cached_chat(question: Question, options: RequestOptions) -> bool:
 
 def set_breakpoints(state: TranslationState, body: JSONObject) -> None:
     """
-    Set a request's breakpoints: the caller's, or otherwise after tools, system and history.
+    Set the caller's breakpoints, or otherwise breakpoints after tools, system and history.
 
-    `body` belongs to Messages, with a separate system field, or to Chat Completions. Only top-level fields of `body`
-    are replaced; nested values are not modified.
+    `body` belongs to Messages, with a separate system field, or to Chat Completions. Nested values are not modified.
     """
     options = state.request.prompt_cache_options
     extra = (options.model_extra if options else None) or {}
@@ -83,7 +80,7 @@ def _keep_marks(state: TranslationState, body: JSONObject, marked: Sequence[JSON
 
 
 def _remarked(blocks: Sequence[JSONObject], kept: set[int], mark: JSONObject) -> list[JSONObject]:
-    """Return blocks with this breakpoint at the kept blocks (by `id`), and nowhere else."""
+    """Mark only the kept blocks (by `id`)."""
     result = []
     for block in blocks:
         changed = {name: value for name, value in block.items() if name != "cache_control"}

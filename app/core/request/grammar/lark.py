@@ -1,10 +1,9 @@
-"""
+r"""
 Translate a custom tool's grammar into a regular expression, for servers that enforce one on call arguments.
 
-    pattern("lark", 'start: "a" line+\\nline: /.+/ LF\\n%import common.LF')    # ^(a([^\\n]+\\n)+)$
+    pattern("lark", 'start: "a" line+\nline: /.+/ LF\n%import common.LF')    # ^(a([^\n]+\n)+)$
 
-Only grammars without recursion can be translated, for example Codex's `apply_patch`. Grammars with recursion or
-unsupported syntax have no pattern. In every case the model sees the grammar in the description.
+Grammars with recursion or unsupported syntax have no pattern. The model always sees the grammar in the description.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def pattern(syntax: str, definition: str, form: str = "pattern") -> str | None:
 # Names and comments are not part of the expression, so the definition's limit is higher.
 _LONGEST_DEFINITION = 4 * MAX_PATTERN_LENGTH
 
-# The terminals for `%import common.NAME`.
+# For `%import common.NAME`.
 _COMMON = {
     "LF": r"\n",
     "CR": r"\r",

@@ -1,11 +1,10 @@
-"""
+r"""
 Parse regular expressions, and render them for texts or for their JSON string encoding.
 
-    render(Regex("a.").parse())                  # a[^\\n]
-    render(Regex('"?').parse(), escaped=True)    # (\\\\")?
+    render(Regex("a.").parse())                  # a[^\n]
+    render(Regex('"?').parse(), escaped=True)    # (\\")?
 
-Servers enforce patterns with various engines, so rendered patterns only use basic syntax: unnamed groups, classes and
-repetitions, without `.`.
+Rendered patterns only use syntax that all engines support: unnamed groups, classes and repetitions, without `.`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ MAX_PATTERN_LENGTH = 8000  # characters; longer patterns are too slow for server
 
 
 class Chars(NamedTuple):
-    """A character class: ranges of code points, sorted and disjoint."""
+    """Ranges of code points, sorted and disjoint."""
 
     ranges: tuple[tuple[int, int], ...]
 
@@ -34,7 +33,7 @@ class Alt(NamedTuple):
 
 
 class Many(NamedTuple):
-    """A repetition; without limit if `most` is None."""
+    """Without limit if `most` is None."""
 
     part: Node
     least: int
@@ -79,7 +78,7 @@ def literal(text: str) -> Seq:
 
 
 def _of(members: str) -> Chars:
-    """Parse a character class from a notation like `a-z0-9_`."""
+    """Parse a notation like `a-z0-9_`."""
     return _chars((ord(item[0]), ord(item[-1])) for item in re.findall(r".-.|.", members, re.DOTALL))
 
 
@@ -202,7 +201,7 @@ def render(node: Node, *, escaped: bool = False) -> str:
     """
     Render a node as a regular expression; raises `UnsupportedPattern` if it is impossible or too long.
 
-    With `escaped` it matches the texts' JSON string encoding, without the quotation marks.
+    With `escaped` it matches JSON strings without the quotation marks.
     """
     if _size(node, {}) > MAX_PATTERN_LENGTH:
         raise UnsupportedPattern
@@ -210,7 +209,7 @@ def render(node: Node, *, escaped: bool = False) -> str:
 
 
 def _size(node: Node, sizes: dict[int, int]) -> int:
-    """Estimate the expression's length without rendering it, which can require exponential space."""
+    """Estimate the length without rendering, which can require exponential space."""
     if id(node) not in sizes:
         match node:
             case Chars(ranges):
@@ -277,7 +276,7 @@ _SHORT = {'"': '"', "\\": "\\\\", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\
 
 
 def _escaped(chars: Chars) -> str:
-    """Render a character as encoded in a JSON string: raw, or as an escape."""
+    """Render a character as in a JSON string: raw, or as an escape."""
     raw = _raw(chars)
     options = [_plain(raw)] if raw.ranges else []
     short = "".join(escape for character, escape in _SHORT.items() if _holds(chars, ord(character)))
