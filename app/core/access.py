@@ -1,4 +1,4 @@
-"""Permissions and limits of API keys, computed from the settings and looked up per request."""
+"""Permissions and limits of API keys, computed from the settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OWNER_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class KeyLimits(NamedTuple):
-    """A key's rate limits. None applies the default limit; 0 means unlimited."""
+    """None applies the default limit; 0 means unlimited."""
 
     requests: int | None = None  # per minute
     tokens: int | None = None  # per minute
@@ -31,7 +31,7 @@ _DEFAULT_LIMITS = KeyLimits()
 
 
 class BudgetLimit(NamedTuple):
-    """A budget limit: an amount per day or month, in UTC."""
+    """An amount per day or month, in UTC."""
 
     name: str  # `tokens_per_day`, `money_per_day`, `tokens_per_month` or `money_per_month`
     amount: int  # tokens, or nanos: see `app.core.prices`
@@ -39,11 +39,11 @@ class BudgetLimit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KeyAccess:
-    """A key's permissions, and its names in logs, usage and limits."""
+    """A key's permissions and limits."""
 
     name: str = "anonymous"  # in logs and usage
-    owner: str = "anonymous"  # the owner of objects stored with this key
-    counted_as: str = "everybody"  # the name for counting rate limits
+    owner: str = "anonymous"  # of objects stored with this key
+    counted_as: str = "everybody"  # for rate limits
     models: tuple[str, ...] = ("*",)  # globs
     tools: tuple[str, ...] = ("*",)  # globs of hosted tool types, or `mcp:LABEL`
     limits: KeyLimits = _DEFAULT_LIMITS
@@ -67,10 +67,10 @@ class KeyAccess:
 
     def check_fields(self, fields: Mapping[str, object], path: str = "") -> None:
         """
-        Raise `PermissionDenied` if backend fields other than `model` name a model that the key cannot use.
+        Raise `PermissionDenied` if backend fields name a model that the key cannot use.
 
         Servers accept further models in `models`, `fallbacks` or `draft_model`, and any field again in `extra_body`.
-        Values other than a name, or a list of names, cannot be checked.
+        Only names and lists of names can be checked.
         """
         if self.models == ("*",):
             return
@@ -86,7 +86,7 @@ class KeyAccess:
                         raise self._unchecked(param)
 
     def check_unread_field(self, name: str) -> None:
-        """Raise `PermissionDenied` as `check_fields` does, for a field whose unread value can name a model."""
+        """Raise `PermissionDenied` for a field whose unread value can name a model."""
         if self.models != ("*",) and _NAMES_MODELS.search(name):
             raise self._unchecked(name)
 
@@ -95,12 +95,12 @@ class KeyAccess:
         return PermissionDenied(message, param=field, code="model_not_allowed")
 
     def allows_tool(self, *names: str) -> bool:
-        """Return whether a hosted tool is allowed by any of its names: its type, its table, or `mcp:LABEL`."""
+        """Return whether any of a hosted tool's names is allowed: its type, its table, or `mcp:LABEL`."""
         return self.tools == ("*",) or any(fnmatchcase(name, pattern) for name in names for pattern in self.tools)
 
     def check_tool(self, *names: str, param: str | None = None) -> None:
         """
-        Raise `PermissionDenied` if the hosted tool with these names is not allowed; the error shows the first name.
+        Raise `PermissionDenied` if the hosted tool with these names is not allowed.
 
         Empty `names` mean that no tool is used, which is always allowed.
         """
@@ -118,9 +118,9 @@ class KeyAccess:
 
 def check_model_name(model: str) -> None:
     """
-    Raise `InvalidRequest` for a name with control characters, surrounding spaces, or too many characters.
+    Raise `InvalidRequest` for control characters, surrounding spaces, or too many characters.
 
-    Every model name is checked, because names are sent to backends and written to logs and to the usage ledger.
+    Names are sent to backends and written to logs and to the usage ledger.
     """
     if _CONTROL.search(model) or model.strip() != model:
         message = "Invalid 'model': must not contain control characters, or start or end with a space."
@@ -134,7 +134,6 @@ UNRESTRICTED = KeyAccess(admin=True)  # for callers of a server without keys
 
 
 def digest_of(key: str) -> str:
-    """Return a key's SHA-256 as hexadecimal digits."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 

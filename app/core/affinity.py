@@ -1,8 +1,8 @@
 """
 Identify requests of the same conversation, to route them to the server with its prompt in the cache.
 
-Agents that resend the whole conversation do not identify it. Their turns share the start: the instructions, the tools
-and the first user message.
+Agents that resend the whole conversation do not identify it, but their turns share the start: the instructions, the
+tools and the first user message.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hashlib import blake2b
 
 from app.core.types import JSONMapping
 
-# How much of the start is read: messages, parts per message, characters per part, tools.
+# Limits on the start: messages, parts per message, characters per part, tools.
 _MESSAGES, _PARTS, _CHARACTERS, _TOOLS = 8, 8, 4000, 256
 # Claude Code's line before its system prompt, which can change with each request.
 _BILLING = "x-anthropic-billing-header:"
@@ -22,10 +22,10 @@ _BILLING_LINE = re.compile(rf"{_BILLING}[^\n]*\n?")
 
 def conversation_key(instructions: object, tools: Iterable[object], messages: Sequence[JSONMapping]) -> str:
     """
-    Return the same key for all requests in a conversation, from its start; "" if the start has no text.
+    Return the same key for all requests in a conversation; "" if its start has no text.
 
-    `instructions` are a text, or parts with texts. `messages` are items from the Responses API, or messages from Chat
-    Completions or the Messages API, oldest first; other values are ignored.
+    `instructions` are a text, or parts. `messages` are items from the Responses API, or messages from Chat Completions
+    or the Messages API, oldest first.
     """
     texts = [*_texts(instructions), *_beginning(messages)]
     if not texts:
@@ -37,7 +37,7 @@ def conversation_key(instructions: object, tools: Iterable[object], messages: Se
 
 
 def session_id(conversation: str) -> str:
-    """Return a conversation's id for other servers, because its key can be a caller's own text."""
+    """Hash a conversation's key for other servers, because it can be a caller's own text."""
     return blake2b(conversation.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
@@ -69,7 +69,7 @@ def _texts(content: object) -> list[str]:
 
 
 def _names(tools: Iterable[object]) -> Iterator[str]:
-    """Yield tool names, or their types, except for deferred tools, which are not part of the start."""
+    """Yield tool names, or their types; deferred tools are not part of the start."""
     for _, tool in zip(range(_TOOLS), tools, strict=False):
         if isinstance(tool, dict) and not tool.get("defer_loading"):
             function = tool.get("function")

@@ -1,8 +1,7 @@
 """
 Parse untrusted JSON with limits on values and memory, and encode values that orjson rejects.
 
-An empty array has three bytes of JSON and sixty in memory, and every pass over a document costs time per value. So
-values are counted before parsing.
+An empty array has three bytes of JSON and sixty in memory, so values are counted before parsing.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ MAX_VALUES = 100_000  # a conversation with thousands of turns has tens of thous
 
 
 class TooManyValues(orjson.JSONDecodeError):
-    """A document exceeds the limit on values; most callers treat it as invalid."""
-
     def __init__(self, limit: int) -> None:
         super().__init__(f"more than {limit} JSON values", "", 0)
 
@@ -42,8 +39,7 @@ def check_values(*documents: bytes | str, limit: int = MAX_VALUES) -> None:
     """
     if sum(map(len, documents)) <= limit:
         return
-    # Commas and opening brackets are an upper bound. Excluding brackets and commas in strings is slower, so it is done
-    # only if the bound exceeds the limit.
+    # Commas and opening brackets are an upper bound; excluding those in strings is slower.
     if sum(map(_structure, documents)) <= limit:
         return
     count = 0
@@ -74,7 +70,7 @@ def _values(document: bytes | str, limit: int) -> int:
 
 
 def _structure(document: bytes | str) -> int:
-    """Return the number of commas and opening brackets in a document, plus one."""
+    """Count commas and opening brackets, plus one."""
     count = 1
     for start in range(0, len(document), _CHUNK):
         end = start + _CHUNK
@@ -85,28 +81,25 @@ def _structure(document: bytes | str) -> int:
     return count
 
 
-_CHUNK = 256 * 1024  # bytes or characters per counted piece
+_CHUNK = 256 * 1024  # bytes or characters
 _LEVELS = 250  # nested objects and arrays; orjson encodes at most 254
 
-# Bytes in memory for decoded strings, if that exceeds 2.5 times the document: with a single character outside the BMP,
-# every character in its string uses four bytes.
+# Bytes in memory for decoded strings, if that exceeds 2.5 times the document: a character outside the BMP makes every
+# character in its string use four bytes.
 _TEXT_BYTES = 64 * 1024 * 1024
 _TEXT_RATIO = 2.5
 
 
 class TextsTooLarge(orjson.JSONDecodeError):
-    """A document's strings use too much memory."""
-
     def __init__(self) -> None:
         super().__init__("strings that need many times their size in memory", "", 0)
 
 
 def loads_repaired(data: bytes, repair: Callable[[bytes], bytes]) -> object:
     """
-    Parse a JSON document like `orjson.loads`.
+    Parse JSON; raises `orjson.JSONDecodeError`, or its subclass `TextsTooLarge`.
 
-    `repair` receives JSON with unpaired surrogates, and returns it without them. Raises `orjson.JSONDecodeError`, or
-    its subclass `TextsTooLarge`.
+    `repair` receives JSON with unpaired surrogates, and returns it without them.
     """
     try:
         value = orjson.loads(data)
@@ -124,9 +117,8 @@ def dumps(value: object) -> bytes:
     """
     Encode a value like `orjson.dumps`, including values without a JSON or orjson form.
 
-    Values from other servers' libraries can contain integers above 64 bits, which become floats, or unpaired
-    surrogates, which become U+FFFD. Values without a JSON form become null, so that the response can still be completed
-    and stored.
+    Integers above 64 bits, as other servers' libraries send them, become floats, and unpaired surrogates U+FFFD. Values
+    without a JSON form become null, so that the response can still be completed and stored.
     """
     try:
         return orjson.dumps(value)

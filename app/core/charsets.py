@@ -33,7 +33,7 @@ _OTHERS = {
 }
 _OTHERS |= {"latin_1", "shift_jis", "tis_620", "utf_8", "utf_16", "utf_16_be", "utf_16_le"}
 _CODECS = _SINGLE_BYTE | _OTHERS
-# As in browsers: texts that declare one of these often contain quotation marks and dashes from Windows.
+# As in browsers: such texts often contain quotation marks and dashes from Windows.
 _IN_BROWSERS = {"ascii": "cp1252", "latin_1": "cp1252", "iso8859_9": "cp1254", "gb2312": "gbk", "tis_620": "cp874"}
 _DECLARED = re.compile(r"charset\s*=\s*\"?([\w.:-]+)", re.IGNORECASE | re.ASCII)
 _SEPARATORS = re.compile(r"[^a-z0-9]+")
@@ -48,20 +48,20 @@ _LABELS |= {"macintosh": "mac_roman", "windows874": "cp874", "iso88598i": "iso88
 
 
 def codec_of(charset: str) -> str | None:
-    """Return Python's codec name for a charset; None if it is unknown, or unsafe for untrusted text."""
+    """Return Python's codec name for a charset; None if unknown or unsafe."""
     label = _label(charset[:40])
     codec = _LABELS.get(label) or _LABELS.get(label.removeprefix("x"))
     return _IN_BROWSERS.get(codec, codec) if codec else None
 
 
 def declared_charset(media_type: str) -> str | None:
-    """Return the charset in a media type, for example `text/html; charset=utf-8`; None without one."""
+    """Return the charset in a media type, for example `text/html; charset=utf-8`."""
     match = _DECLARED.search(media_type)
     return match[1] if match else None
 
 
 def decoded(data: bytes, codec: str) -> str:
-    """Decode text with a codec from `codec_of`; invalid bytes are replaced."""
+    """Decode with a codec from `codec_of`; invalid bytes are replaced."""
     if codec in _SINGLE_BYTE:
         return codecs.charmap_decode(data, "strict", _characters(codec))[0]
     return data.decode(codec, "replace")

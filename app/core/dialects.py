@@ -1,5 +1,5 @@
 """
-Dialects: event names and heartbeats that differ between the spec and OpenAI, and the clients that expect them.
+Event names and heartbeats that differ between the spec and OpenAI, and the clients that expect them.
 
 OpenAI's SDKs throw at unknown events, and Codex's idle timer ignores SSE comments.
 """
@@ -16,8 +16,6 @@ from app.core.stream.event_types import PartType
 
 
 class Dialect(NamedTuple):
-    """A client type's reasoning events and heartbeats."""
-
     content: tuple[PartType, ...]  # raw reasoning as content, or in the form that the client shows
     both: tuple[PartType, ...]  # `content`, plus a summary
     heartbeat: str  # `comment`, or `keepalive`: an event with that name
@@ -25,7 +23,7 @@ class Dialect(NamedTuple):
     compacting: bool = False  # whether the client knows the event `response.compaction.compacting`
 
     def reasoning(self, shown: str) -> tuple[PartType, ...]:
-        """Return the forms of raw reasoning for `shown`: `content`, `summary`, or `both`."""
+        """`shown` is `content`, `summary`, or `both`."""
         return {"content": self.content, "summary": event_types.SUMMARY_REASONING, "both": self.both}[shown]
 
 
@@ -37,12 +35,12 @@ DIALECTS = {
     "openai-compacting": Dialect(
         event_types.OPENAI_CONTENT_REASONING, event_types.OPENAI_BOTH_REASONING, "keepalive", compacting=True
     ),
-    # For clients that drop raw reasoning; `both` if some clients with the same user agent drop summaries.
+    # For clients that drop raw reasoning; `both` if some with the same user agent drop summaries.
     "openai-summary": Dialect(event_types.SUMMARY_REASONING, event_types.OPENAI_BOTH_REASONING, "keepalive"),
     "openai-both": Dialect(event_types.OPENAI_BOTH_REASONING, event_types.OPENAI_BOTH_REASONING, "keepalive"),
 }
 
-# For client APIs other than Responses, with writers that use the spec's names; raw reasoning is never shown twice.
+# For other client APIs, with writers that use the spec's names; raw reasoning is never shown twice.
 TRANSLATED = Dialect(event_types.CONTENT_REASONING, event_types.CONTENT_REASONING, "comment", tool_usage=False)
 
 # By user agent; the first match applies.
@@ -55,7 +53,7 @@ _CLIENTS = tuple(
             r"ai-sdk[-/](?:openai|azure)/|opencode/|agents/javascript|langchainjs-|litellm/|GitHubCopilotChat/",
             "openai-summary",
         ),
-        # Codex, which only shows summaries, in versions that do not request them for unknown models.
+        # Codex versions that only show summaries, but do not request them for unknown models.
         (r"\bcodex\w*/0\.(?:\d\d?|1[01]\d)\.", "openai-summary"),
         # The AI SDK without a stream, which does not name its provider.
         (r"(?<![\w-])ai/\d", "openai-both"),
@@ -75,7 +73,7 @@ _CLIENTS = tuple(
 # From OpenAI's SDKs and Codex, regardless of user agent, and from Open WebUI if it identifies its users.
 _OPENAI_HEADERS = frozenset({"x-stainless-lang", "originator", "x-openwebui-user-id"})
 
-# This header requests the spec's events and heartbeats.
+# Requests the spec's events and heartbeats.
 _SPEC_HEADER = "openresponses-version"
 
 # The AI SDK's provider `open-responses`, and the SDK without a provider name.
@@ -83,7 +81,6 @@ _NEEDS_STRINGS = re.compile(r"ai-sdk/open-responses/|(?<![\w-])ai/\d", re.IGNORE
 
 
 def dialect_of(headers: Mapping[str, str], configured: str = "auto") -> Dialect:
-    """Return the configured dialect; for `auto` the client's, by its headers."""
     return DIALECTS[_recognised(headers) if configured == "auto" else configured]
 
 
@@ -103,7 +100,6 @@ def _is_suite_handshake(headers: Mapping[str, str]) -> bool:
 
 @lru_cache(maxsize=256)
 def _client(agent: str) -> str | None:
-    """Return the dialect for a user agent; None if unknown."""
     return next((name for words, name in _CLIENTS if words.search(agent)), None)
 
 

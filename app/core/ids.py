@@ -4,8 +4,8 @@ Create ids, and find an id's chain.
     resp_ 5f3759df5f3759df c0ffee00c0ffee00c0ffee00
           random           chain key
 
-All response and item ids in a chain end with its key: the store keeps a chain in one bucket, and all requests of a
-conversation can be routed to the same server.
+All ids in a chain end with its key: the store keeps a chain in one bucket, and a conversation's requests can be routed
+to the same server.
 """
 
 import re
@@ -15,12 +15,12 @@ _OWN, _KEY = 8, 12  # bytes
 _ID = re.compile(rf"[a-z]+_[0-9a-f]{{{2 * _OWN}}}([0-9a-f]{{{2 * _KEY}}})")
 
 
-# Random digits of future ids: one system call for 256 ids. `app.runtime.process` clears them in forked processes.
+# One system call for 256 ids. `app.runtime.process` clears the list in forked processes.
 UNUSED_DIGITS: list[str] = []
 
 
 def random_digits() -> str:
-    """Return 8 random bytes as 16 hexadecimal digits."""
+    """Return 8 random bytes as hexadecimal digits."""
     try:
         return UNUSED_DIGITS.pop()  # atomic: threads create ids, too
     except IndexError:
@@ -35,7 +35,6 @@ def new_key() -> str:
 
 
 def new_id(prefix: str, key: str) -> str:
-    """Return a new id, for example `msg_...`, in the chain with this key."""
     return f"{prefix}_{random_digits()}{key}"
 
 

@@ -8,12 +8,10 @@ from app.core.types import JSONObject
 
 
 def json_object(value: object) -> JSONObject:
-    """Return an object, {} for anything else."""
     return value if isinstance(value, dict) else {}
 
 
 def json_list(value: object) -> list[Any]:
-    """Return a list, [] for anything else."""
     return value if isinstance(value, list) else []
 
 
@@ -22,5 +20,4 @@ def json_objects(value: object) -> list[JSONObject]:
 
 
 def json_text(value: object) -> str:
-    """Return a string, "" for anything else."""
     return value if isinstance(value, str) else ""

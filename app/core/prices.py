@@ -1,10 +1,8 @@
 """
-Model prices and response costs, as integers: amounts are in nanos, billionths of the currency unit.
+Model prices and response costs in nanos, billionths of the currency unit.
 
     prices = PriceList({"gpt-5*": Price.per_million(Decimal("1.25"), Decimal("10"))})
     prices.cost("gpt-5-mini", usage)   # 1250000, which is 0.00125
-
-A backend can have its own price for the same models, for example as a fallback.
 """
 
 from __future__ import annotations
@@ -21,13 +19,13 @@ _CACHED = 1000  # models with a cached price
 
 
 class Price(NamedTuple):
-    """A model's price per token, in thousandths of a nano."""
+    """Prices per token, in thousandths of a nano."""
 
     input: int
     cached_input: int
     output: int
     cache_write: int
-    batch: int = 1000  # the price of batch requests, in thousandths of the full price
+    batch: int = 1000  # thousandths of the full price
 
     @classmethod
     def per_million(
@@ -38,18 +36,14 @@ class Price(NamedTuple):
         cache_write: Decimal | None = None,
         batch: Decimal = Decimal(1),
     ) -> Price:
-        """
-        Return the price from prices per million tokens; cache prices default to the input price.
-
-        `batch` is the fraction of the price for batch requests.
-        """
+        """Cache prices default to the input price; `batch` is the fraction of the price for batch requests."""
         cached = fresh_input if cached_input is None else cached_input
         written = fresh_input if cache_write is None else cache_write
         prices = (int(price * 10**6) for price in (fresh_input, cached, output, written))
         return cls(*prices)._replace(batch=int(batch * 1000))
 
     def cost(self, input_tokens: int, cached: int, output: int, written: int = 0) -> int:
-        """Return the cost of token counts, in nanos; `input_tokens` includes cached tokens."""
+        """Return the cost in nanos; `input_tokens` includes cached tokens."""
         written = min(written, input_tokens - cached)
         fresh = self.input * (input_tokens - cached - written)
         return (fresh + self.cached_input * cached + self.cache_write * written + self.output * output + 500) // 1000
@@ -59,7 +53,7 @@ class PriceList:
     """
     Model prices by glob; the first matching glob applies.
 
-    `by_backend` contains prices for single backends, by backend and glob, which take precedence.
+    `by_backend` contains single backends' prices, which take precedence, for example for a fallback.
     """
 
     def __init__(
@@ -75,7 +69,6 @@ class PriceList:
         return bool(self._prices)
 
     def price(self, model: str, backend: str = "") -> Price | None:
-        """Return a model's price at a backend; None without a price."""
         try:
             return self._cache[model, backend]
         except KeyError:
@@ -88,7 +81,7 @@ class PriceList:
         return match
 
     def cost(self, model: str, usage: Usage, *, backend: str = "", batch: bool = False) -> int | None:
-        """Return the cost of a response's usage in nanos, optionally in a batch; None for a model without a price."""
+        """Return the cost in nanos; None for a model without a price."""
         if (price := self.price(model, backend)) is None:
             return None
         details = usage.get("input_tokens_details") or {}

@@ -1,9 +1,8 @@
 """
 Profiles: a model server's differences from OpenAI, as options.
 
-The defaults suit an unknown server. Options have dotted names (`request.roles.developer`, `response.think_tags`), which
-are attribute paths here, and keys in the built-in profiles (`app/backends/profiles/profiles.toml`) and in user
-overrides.
+The defaults suit an unknown server. Options have dotted names (`request.roles.developer`), which are attribute paths
+here, and keys in the built-in profiles (`app/backends/profiles/profiles.toml`) and in user overrides.
 """
 
 from __future__ import annotations
@@ -24,13 +23,12 @@ class TransportOptions(_Options):
     """How to reach the server. Times are in seconds."""
 
     base_url: str | None = None
-    # The encoding of requests and answers: a row of `APIS` (`app/backends/apis`). auto: the Responses API, or chat for
-    # an hour if the server does not support it.
+    # A row of `APIS` (`app/backends/apis`). auto: the Responses API, or chat for an hour if the server does not support
+    # it.
     api: str = "chat"
     messages: bool = False  # whether the server has Anthropic's `/messages`, which is then passed through
-    # Whether requests from client APIs other than Responses are passed through or translated. auto: passed through if
-    # the server supports the client's API and the request does not name a hosted tool of this server. Set by
-    # `[backends.NAME] passthrough`.
+    # For requests from client APIs other than Responses. auto: passed through if the server supports the client's API
+    # and the request does not name a hosted tool, otherwise translated. Set by `[backends.NAME] passthrough`.
     passthrough: Literal["auto", "always", "never"] = "auto"
     path: str | None = None  # None: the API's default; `{model}` is replaced by the backend's model name
     model_in_body: bool = True  # false: only in the path
@@ -48,19 +46,19 @@ class RoleOptions(_Options):
     developer: Literal["system", "developer", "user"] = "system"
     # Accepted positions of system messages. any: everywhere; first_only: at the start; single_first: only one, at the
     # start; user: none, so system messages at the start are merged into the first user message. Later messages that the
-    # server does not accept are sent as notes in the user's turn.
+    # server rejects become notes in the user's turn.
     system: Literal["any", "first_only", "single_first", "user"] = "any"
     alternate: bool = False  # merge consecutive messages with the same role, begin with the user
     user_after_tool: Literal["ok", "bridge"] = "ok"  # bridge: insert an assistant message
 
 
 class ContentOptions(_Options):
-    parts: Literal["string", "array"] = "string"  # the form of text-only content
+    parts: Literal["string", "array"] = "string"  # for text-only content
     assistant_null: Literal["omit", "null", "empty"] = "omit"  # `content` of a message with only tool calls
     tool_content: Literal["string", "array"] = "string"
     tool_images: Literal["hoist", "inline", "drop", "error"] = "hoist"
-    # Text files are sent as text to every backend, and PDFs to backends without file support (with pypdf). error: 400
-    # for other files; drop: a placeholder for the model, and a warning for the caller
+    # For files other than text and PDFs, which every backend can receive as text. error: 400; drop: a placeholder for
+    # the model, and a warning for the caller.
     files: Literal["pass", "error", "drop"] = "pass"
     audio: Literal["pass", "error", "drop"] = "pass"
     images: Literal["pass", "error", "drop"] = "pass"
@@ -111,17 +109,16 @@ class RequestOptions(_Options):
     schema_form: Literal["any", "mfjs"] = "any"
     # Tell the model about keywords that Claude's servers do not enforce, instead of sending them (messages).
     schema_reduce: bool = False
-    # The model always sees a custom tool's grammar in its description. pattern: also send it as a regular expression in
-    # the schema, for servers that enforce patterns (llguidance). json_pattern: the same for servers that match the JSON
-    # string with its escapes (llama.cpp, outlines). xgrammar: json_pattern without patterns that this library narrows.
+    # How to send a custom tool's grammar, besides in its description. pattern: as a regular expression in the schema,
+    # for servers that enforce patterns (llguidance). json_pattern: the same for servers that match the JSON string with
+    # its escapes (llama.cpp, outlines). xgrammar: json_pattern without patterns that this library narrows.
     grammar: Literal["none", "pattern", "json_pattern", "xgrammar"] = "none"
     response_format: ResponseFormatOptions = ResponseFormatOptions()
     effort: EffortField = "reasoning_effort"
     effort_map: dict[str, str | None] = {}  # "" or None: not sent
     # Globs of models with a thinking token budget instead of an effort (messages) or a level (gemini).
     thinking_budget: list[str] = ["*"]
-    # Prompt cache breakpoints, which Claude models need: after tools, instructions and history, or where the caller
-    # sets them. None: off for chat, auto for messages.
+    # Prompt cache breakpoints, which Claude models need. None: off for chat, auto for messages.
     cache: Literal["auto", "off"] | None = None
     cache_models: list[str] = ["*claude*"]  # globs of models with breakpoints in chat requests
     # The turns whose earlier reasoning is sent back as text. None: tool_turns, but never for `transport.api =
@@ -135,15 +132,14 @@ class RequestOptions(_Options):
     # Native tool types, for `transport.api = "responses"`: declared to the server unchanged, with their items and
     # events forwarded to the client. Set by `[backends.NAME] passes`.
     passes: list[str] = []
-    # Tool types sent unchanged for `transport.api = "responses"`: without `custom`, custom tools become functions;
-    # without `namespace`, functions in namespaces get the namespace in their name.
+    # Tool types sent unchanged for `transport.api = "responses"`; other custom tools become functions, and other
+    # functions in namespaces get the namespace in their name.
     native_tools: list[Literal["custom", "namespace"]] = ["custom", "namespace"]
     adapt: bool = True  # retry without an unknown field, if the answer does not depend on it
-    # The server's parameters outside both APIs that callers can set, for example for sampling. Others are dropped with
-    # a warning. Not meant for routing, scheduling or billing parameters.
+    # The server's parameters outside both APIs that callers can set, for example for sampling, but not for routing,
+    # scheduling or billing. Others are dropped with a warning.
     extra_params: list[str] = ["top_k", "min_p", "repetition_penalty", "chat_template_kwargs"]
-    # The header that identifies a conversation to routers in front of the model servers, so that all its turns reach
-    # the same replica.
+    # Identifies a conversation to routers in front of the model servers, so that all its turns reach the same replica.
     session_header: str | None = None
     forward: list[str] = []  # for example metadata, store, user, service_tier, prompt_cache_key, verbosity
 
@@ -158,8 +154,6 @@ class ThinkTagOptions(_Options):
 
 
 class ResponseOptions(_Options):
-    """How the server's answers differ from OpenAI's."""
-
     think_tags: Literal["off", "auto", "implicit_open"] | ThinkTagOptions = "off"
     # Tool calls in text, between the model template's delimiters. auto: all known models' delimiters.
     call_marks: Literal["off", "auto"] = "off"
@@ -173,7 +167,7 @@ class ResponseOptions(_Options):
     choice_index: Literal["strict", "ignore", "merge"] = "strict"
     finish_map: dict[str, str] = {}
     finish_required: bool = False
-    # For an empty stream. ask_whole: repeat the request without streaming, which returns the error, or the answer.
+    # ask_whole: repeat the request without streaming, which returns the error, or the answer.
     empty_stream: Literal["failure", "ask_whole"] = "failure"
     finish_grace_s: float = Field(5, ge=0)
 
@@ -200,7 +194,7 @@ class Profile(_Options):
 
 
 def nested(options: Mapping[str, object]) -> dict[str, object]:
-    """Convert dotted names to nested dicts: `{"request.strict": "drop"}` to `{"request": {"strict": "drop"}}`."""
+    """Convert dotted names: `{"request.strict": "drop"}` to `{"request": {"strict": "drop"}}`."""
     tree: dict[str, Any] = {}
     for name, value in options.items():
         head, _, rest = name.partition(".")
@@ -209,7 +203,7 @@ def nested(options: Mapping[str, object]) -> dict[str, object]:
     return tree
 
 
-# Options with a mapping as their value, which is replaced as a whole.
+# Mappings that are replaced as a whole.
 _VALUES = {"model_map", "effort_map", "finish_map", "clamp", "extra_body", "query", "headers", "think_tags"}
 
 

@@ -23,7 +23,7 @@ class PromptTemplate:
     """A template version. `defaults` are values for optional variables."""
 
     id: str
-    version: str | None  # None: the template is not versioned
+    version: str | None  # None: not versioned
     text: str
     defaults: Mapping[str, str] = field(default_factory=dict)
     model: str | None = None  # for requests without a model
@@ -33,7 +33,7 @@ class PromptTemplate:
         return list(dict.fromkeys(VARIABLE.findall(self.text)))
 
     def render(self, values: Mapping[str, object]) -> str:
-        """Replace each placeholder with its value; raises `InvalidRequest` for a missing or unknown variable."""
+        """Replace each placeholder; raises `InvalidRequest` for a missing or unknown variable."""
         names = self.variables
         for name in values:
             if name not in names:
@@ -51,7 +51,6 @@ class PromptTemplate:
 
 
 def _text(name: str, value: object) -> str:
-    """Return a variable's text: a string, or content of type `input_text`."""
     if isinstance(value, Mapping) and value.get("type") == "input_text":
         value = value.get("text")
     if not isinstance(value, str):
@@ -61,7 +60,7 @@ def _text(name: str, value: object) -> str:
 
 
 class PromptLibrary:
-    """The server's templates by id, each with its versions from old to new."""
+    """Templates by id, each with its versions from old to new."""
 
     def __init__(self, templates: Mapping[str, list[PromptTemplate]] = MappingProxyType({})) -> None:
         self._templates = templates

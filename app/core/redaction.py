@@ -1,9 +1,8 @@
 """
 Remove secrets from everything that is shown, stored or logged.
 
-Text is redacted by pattern and by known secrets (`redact`, `Redactor`). A tool's credentials are removed from its
-declaration when a request is read; only the code that runs the tool can restore them, for the same request
-(`ToolSecrets.restore`).
+Text is redacted by pattern and by known secrets (`redact`, `Redactor`). A tool's credentials are removed when a request
+is read; only the code that runs the tool can restore them, for the same request (`ToolSecrets.restore`).
 """
 
 from __future__ import annotations
@@ -15,19 +14,18 @@ from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 _ToolFields: TypeAlias = Mapping[str, object]
-_Key: TypeAlias = tuple[str, str, str, str]  # type, label, connector and origin of a tool
+_Key: TypeAlias = tuple[str, str, str, str]  # type, label, connector and origin
 
 REDACTED = "***"
 
-# Patterns for secrets. Matches end before a quote or backslash, so that a line of JSON stays valid, and every pattern
-# runs in linear time.
+# Matches end before a quote or backslash, so that a line of JSON stays valid, and every pattern runs in linear time.
 _PATTERNS = (
     (re.compile(r"\b(Bearer|Basic)\s+[^\s\"',;\\]+", re.IGNORECASE), rf"\1 {REDACTED}"),
     (re.compile(r"\b(api[-_]key\b[\\\"']*\s*[:=]\s*[\\\"']*)[^\s\"',;\\]+", re.IGNORECASE), rf"\1{REDACTED}"),
     (re.compile(r"\b(api key provided: )[^\s\"',;\\]+", re.IGNORECASE), rf"\1{REDACTED}"),
     (re.compile(r"(://[^/\s:@\"']*:)[^/\s@\"'\\]+@"), rf"\1{REDACTED}@"),
     (re.compile(r"\bsk-[\w*.-]{6,}", re.IGNORECASE), REDACTED),
-    # A key contains a digit, or a star if it was masked, unlike `hf-internal-testing`.
+    # A key contains a digit, or a star if masked, unlike `hf-internal-testing`.
     (
         re.compile(
             r"\b(?:pk|rk|csk|gsk|xai|hf|fw|r8|nvapi|pplx|tgp)[-_](?=[\w*.-]{0,40}[\d*])[\w*.-]{8,}", re.IGNORECASE
@@ -35,17 +33,16 @@ _PATTERNS = (
         REDACTED,
     ),
     (re.compile(r"\bAIza[\w-]{20,}"), REDACTED),  # Google's
-    # JSON web tokens. None begins after a hyphen; without this rule, each of many such starts would be read to the end
-    # of the text.
+    # JSON web tokens. Without the lookbehind, each of many starts after hyphens would be read to the end of the text.
     (re.compile(r"(?<![\w-])eyJ[\w-]{10,}\.[\w.-]+"), REDACTED),
 )
-_MIN_LENGTH = 6  # a shorter known secret would be removed from ordinary words
+_MIN_LENGTH = 6  # a shorter secret would be removed from ordinary words
 
 # Every match contains one of these in lower case. This check costs a tenth of the patterns' time.
 _MARKS = ("bearer", "basic", "api", "://", "aiza", "eyj")
 _PREFIX_MARK = re.compile("[-_](?<=[prs]k.|ai.|hf.|fw.|r8.|pi.|lx.|gp.)")  # the end of a key's prefix
 
-# Fields with an entirely secret value, at any depth in a tool.
+# Entirely secret fields, at any depth in a tool.
 _CREDENTIALS = frozenset(
     ["authorization", "headers", "extra_headers", "api_key", "access_token", "client_secret", "password"]
 )
@@ -79,18 +76,16 @@ class Redactor:
         return redact(self.without_known(text))
 
     def without_known(self, text: str) -> str:
-        """Redact only the known secrets."""
         return self._known.sub(REDACTED, text) if self._known else text
 
 
 def without_password(url: str) -> str:
-    """Redact user and password in a URL."""
     user, at, rest = urlsplit(url).netloc.rpartition("@")
     return url.replace(f"{user}{at}{rest}", f"{REDACTED}@{rest}", 1) if at else url
 
 
 class ToolSecrets:
-    """A request's tools as sent by the caller, including credentials. Never stored, and not printable."""
+    """A request's tools with credentials. Never stored, and not printable."""
 
     __slots__ = ("_tools",)
 
@@ -102,7 +97,7 @@ class ToolSecrets:
 
     def restore(self, tool: _ToolFields) -> _ToolFields:
         """
-        Return a redacted tool with the secrets from this request, or unchanged without any.
+        Return a tool with the secrets from this request, if any.
 
         Tools are identified by type, `server_label` (or `name`), `connector_id` and the origin of `server_url`, so
         secrets for one server are never sent to another. The first such tool's secrets apply.
@@ -114,7 +109,6 @@ class ToolSecrets:
         return [self._redact(tool) for tool in tools]
 
     def redact_items(self, items: Sequence[object]) -> list[Any]:
-        """Return items, for example `additional_tools`, without their tools' secrets."""
         return [self._redact_item(item) for item in items]
 
     def _redact_item(self, item: object) -> object:
@@ -161,7 +155,7 @@ def without_credentials(value: object) -> Any:
 
 
 def origin_of(url: object) -> str | None:
-    """Return a URL's scheme, host and port, without user and password; None for anything except a URL with a host."""
+    """Return a URL's scheme, host and port; None for anything except a URL with a host."""
     try:
         parts = urlsplit(url) if isinstance(url, str) else None
         if not parts or not parts.scheme or not parts.hostname:

@@ -14,22 +14,20 @@ from app.core.stream.event_builder import Upstream
 from app.core.types.request import Item
 from app.errors import InvalidRequest
 
-MAX_APPROVED = 128  # approved calls per request: more than models make at once
-MAX_DENIED = 128  # stored denials per request, the last ones; earlier denials were stored when they were new
+MAX_APPROVED = 128  # per request
+MAX_DENIED = 128  # per request, the last ones; earlier denials were stored when new
 
 APPROVAL_REQUEST, APPROVAL_RESPONSE = "mcp_approval_request", "mcp_approval_response"
 
 
 class ApprovedCall(NamedTuple):
-    request: Item  # the approval request, in its stored form if stored
-    path: str  # the approval's path in the request, for example `input[1]`
+    request: Item  # in its stored form if stored
+    path: str  # in the request, for example `input[1]`
     call_id: str | None  # the backend's id
-    earlier: tuple[Item, Upstream] | None = None  # the item and backend fields of an earlier run
+    earlier: tuple[Item, Upstream] | None = None  # an earlier run's item and backend fields
 
 
 class Decisions(NamedTuple):
-    """A request's decisions about calls that need approval."""
-
     approved: Sequence[ApprovedCall] = ()
     denied: Mapping[str, str] = MappingProxyType({})  # each denial's path, by approval request id
 
@@ -112,14 +110,12 @@ def _requests(stored: Sequence[Item], new: Sequence[Item], turns: Sequence[Turn]
 
 
 def _denied_by(item: Item) -> str | None:
-    """Return the id of the approval request denied by an item, if any."""
     if item["type"] != APPROVAL_RESPONSE or item.get("approve") is not False:
         return None
     return request_id if isinstance(request_id := item.get("approval_request_id"), str) else None
 
 
 def _approved_by(item: Item, upstream: Mapping[str, Upstream]) -> str | None:
-    """Return the id of the approval request for a call, if any."""
     row = ITEM_TYPES.get(item["type"])
     if row is None or not row.hosted:
         return None

@@ -1,4 +1,4 @@
-"""The items of a compacted conversation: messages to the model, and the compaction that replaces the rest."""
+"""A compacted conversation: messages to the model, and the compaction that replaces the rest."""
 
 from __future__ import annotations
 
@@ -19,17 +19,15 @@ def is_compaction(items: Sequence[Item]) -> bool:
 
 
 def has_compaction(items: Sequence[Item]) -> bool:
-    """Return whether any item is a compaction that replaces earlier items."""
     return any(map(_replaces_earlier, items))
 
 
 def _replaces_earlier(item: Item) -> bool:
-    """Return whether an item is a readable compaction; another server's does not replace anything."""
+    """Return whether an item is a readable compaction, not another server's."""
     return item["type"] == COMPACTION and str(item.get("encrypted_content")).startswith(CONTENT_MARK)
 
 
 def retained_messages(items: Sequence[Item]) -> list[Item]:
-    """Return the messages that a compaction keeps: messages to the model."""
     return [item for item in items if _is_retained(item)]
 
 
@@ -42,8 +40,7 @@ def without_compacted(items: Sequence[Item]) -> list[Item]:
     Return a conversation without the items replaced by its latest compaction.
 
     "The latest compaction item carries the necessary context to continue the conversation." A compaction within a
-    response follows that response's input. It is moved before the input, so that the model reads the summary first,
-    then the input to answer.
+    response is moved before the response's input, so that the model reads the summary first.
     """
     latest = max((position for position, item in enumerate(items) if _replaces_earlier(item)), default=0)
     end = latest

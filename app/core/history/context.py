@@ -1,7 +1,7 @@
 """
 Combine a conversation's stored turns and a request's input into the items sent to the model.
 
-This is the whole pipeline, in order; `app.responses.context` loads its data.
+`app.responses.context` loads the data.
 """
 
 from __future__ import annotations
@@ -24,20 +24,18 @@ from app.errors import InvalidRequest, Warnings
 
 @frozen
 class RequestContext:
-    """The conversation that a response continues."""
-
-    key: str  # the key of the response's chain
+    key: str  # of the response's chain
     model: str | None  # the last response's model
     items: list[Item]  # as sent to the model, oldest first
-    new: list[Item]  # items added by the request
+    new: list[Item]  # from the request
     added: int  # the number of items at the end of `items` that come from `new`
     upstream: dict[str, Upstream]  # backend fields, by item id
     decrypted: dict[str, Upstream]  # the part of `upstream` that the request contained in encrypted form
     compacts: bool  # whether the request is for a summary instead of an answer
     warnings: Warnings
-    decisions: Decisions = NO_DECISIONS  # about calls that need approval
+    decisions: Decisions = NO_DECISIONS
     configuration: Configuration = UNCHANGED  # set by conversation items
-    images: Mapping[str, ImageReference] = field(default_factory=dict)  # images stored separately, by item id
+    images: Mapping[str, ImageReference] = field(default_factory=dict)  # stored separately, by item id
 
 
 @frozen
@@ -53,9 +51,9 @@ class NewInput:
 
 def continue_past(past: Past, new_input: NewInput, request: CreateResponse, key: str) -> RequestContext:
     """
-    Return a request's context. `key` belongs to the response's chain.
+    Return a request's context; `key` belongs to the response's chain.
 
-    Raises `InvalidRequest`, naming the field, for input that does not fit the conversation.
+    Raises `InvalidRequest` for input that does not fit the conversation.
     """
     new, warnings = new_input.items, new_input.warnings
     decisions = NO_DECISIONS
@@ -81,7 +79,7 @@ def join(
     key: str,
     decisions: Decisions = NO_DECISIONS,
 ) -> RequestContext:
-    """Return the context for new items that fit the conversation, without a compaction trigger."""
+    """Return the context for new items that fit the conversation."""
     compacts = is_compaction(new)
     if compacts:
         new = new[:-1]

@@ -1,8 +1,8 @@
 """
 A turn's images, stored separately from its record.
 
-Each turn loads the whole conversation, but only needs to know that its images exist, and an image has megabytes of
-base64. A turn's images are a single record, with the same lifetime as the turn.
+Each turn loads the whole conversation, but not its images, which have megabytes of base64. A turn's images are a single
+record, with the same lifetime as the turn.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TYPE = "image_generation_call"
 
 
 class ImageReference(NamedTuple):
-    """Where an item's image is stored: see `bucket_of`."""
+    """See `bucket_of`."""
 
     turn_id: str  # the record's name
     part: str  # of the chain
@@ -30,7 +30,7 @@ def references(turn: Turn) -> dict[str, ImageReference]:
 
 
 def detach_images(turn: Turn, part: str) -> tuple[Turn, bytes | None]:
-    """Return a turn without its images, and their record (None without images) for that part of the chain."""
+    """Return a turn without its images, and their record (None without images)."""
     images: dict[str, str] = {}
     items = [_without_image(item, images) for item in turn.input]
     output = [_without_image(item, images) for item in turn.response.get("output", ())]
@@ -41,7 +41,7 @@ def detach_images(turn: Turn, part: str) -> tuple[Turn, bytes | None]:
 
 
 def _without_image(item: Item, images: dict[str, str]) -> Item:
-    """Move an item's image to `images`; the same image can repeat, but a different image with the same id stays."""
+    """Move an item's image to `images`; a different image with the same id stays."""
     item_id, image = item.get("id"), item.get("result")
     if item["type"] != _TYPE or not item_id or not isinstance(image, str) or images.setdefault(item_id, image) != image:
         return item
@@ -62,7 +62,6 @@ def read_images(record: bytes | None) -> dict[str, str]:
 
 
 def with_image(item: Item, images: Mapping[str, object]) -> Item:
-    """Return an item with its separately stored image, if any."""
     if item["type"] != _TYPE or item.get("result") or item.get("id") not in images:
         return item
     return {**item, "result": images[item["id"]]}

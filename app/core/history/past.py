@@ -1,5 +1,3 @@
-"""The stored turns before a request, as a conversation."""
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,21 +15,17 @@ from app.errors import Warnings
 
 @frozen
 class Past:
-    """
-    A stored conversation, oldest first.
-
-    It is immutable, because many requests can share it.
-    """
+    """A stored conversation, oldest first; immutable, because many requests can share it."""
 
     response_ids: Sequence[str] = ()
     items: Sequence[Item] = ()  # in stored form
     sent: Sequence[Item] = ()  # as sent to the model: rewritten, and without compacted items
     upstream: dict[str, Upstream] = field(default_factory=dict)  # backend fields, by item id
     model: str | None = None  # the last response's model
-    has_unstored: bool = False  # whether any turn is not stored
+    has_unstored: bool = False
     configuration: Configuration = UNCHANGED  # for later responses
     warnings: Sequence[str] = ()  # about items that cannot be sent
-    images: Mapping[str, ImageReference] = field(default_factory=dict)  # images stored separately, by item id
+    images: Mapping[str, ImageReference] = field(default_factory=dict)  # stored separately, by item id
 
     @staticmethod
     def of(turns: Iterable[Turn]) -> Past:

@@ -14,16 +14,16 @@ from app.errors import Warnings
 
 
 def drop_repetitions(history: Sequence[Item], new: Sequence[Item], warnings: Warnings) -> list[Item]:
-    """Return the new items without repetitions; in chat, results follow their calls directly."""
+    """In chat, results follow their calls directly."""
     return _without_repeated_message(history, _without_repeated_answer(history, new, warnings), warnings)
 
 
 def _without_repeated_answer(history: Sequence[Item], new: Sequence[Item], warnings: Warnings) -> list[Item]:
     """
-    Return the new items without earlier responses' calls and compactions, and without repeated items before them.
+    Drop earlier responses' calls and compactions, and repeated items before them.
 
     Open WebUI repeats the answer with the calls, VS Code the last compaction. The model would see each call twice, once
-    without a result. A repeated compaction would also replace earlier items, including the calls for these results.
+    without a result. A repeated compaction would also replace the calls for these results.
     """
     if not any(map(_is_answer_item, new)):
         return [*new]
@@ -37,7 +37,6 @@ def _without_repeated_answer(history: Sequence[Item], new: Sequence[Item], warni
 
 
 def _is_answer_item(item: Item) -> bool:
-    """Return whether an item can only come from an answer."""
     return item["type"] == COMPACTION or (_call_id(item) is not None and not item["type"].endswith("_output"))
 
 
@@ -69,9 +68,9 @@ def _canonical(content: object) -> bytes | str:
 
 def _without_repeated_message(history: Sequence[Item], new: Sequence[Item], warnings: Warnings) -> list[Item]:
     """
-    Return the new items without the last user message, if it is repeated before a tool result.
+    Drop the last user message if repeated before a tool result, as Semantic Kernel does.
 
-    Semantic Kernel repeats it. In chat, results follow their calls, so the model would see the question again.
+    Results follow their calls, so the model would see the question again.
     """
     last = max((position for position, item in enumerate(new) if item["type"].endswith("_output")), default=0)
     if not any(map(is_by_user, new[:last])):  # nearly all requests; a history can be long

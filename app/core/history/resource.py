@@ -15,8 +15,8 @@ def new_response(
     """
     Return the resource for a new response, with all required fields.
 
-    Request parameters are echoed; others have their effective default. The JSON schema in `text.format` is also echoed,
-    although the spec has null, because clients parse the output by it.
+    Unset parameters have their effective default. The JSON schema in `text.format` is echoed, although the spec has
+    null, because clients parse the output by it.
     """
     reasoning = request.reasoning
     return {
@@ -77,7 +77,7 @@ _WEB_SEARCH: Mapping[str, object] = {
     "search_context_size": "medium",
     "user_location": {"type": "approximate", "city": None, "country": None, "region": None, "timezone": None},
 }
-# Effective values of unset or null tool fields in the echo, by tool type.
+# Effective values of unset or null tool fields, by tool type.
 _TOOL_DEFAULTS: Mapping[str, Mapping[str, object]] = {
     "function": {"description": None, "parameters": None, "strict": False},
     "custom": {"format": {"type": "text"}},
@@ -106,7 +106,6 @@ _COMPLETED = ("user_location", "ranking_options")
 
 
 def _tool(tool: Mapping[str, object]) -> dict[str, object]:
-    """Echo a tool, with defaults for unset fields."""
     defaults = _TOOL_DEFAULTS.get(str(tool["type"]), {})
     echoed = {**defaults, **tool, **{name: value for name, value in defaults.items() if tool.get(name) is None}}
     for name in _COMPLETED:

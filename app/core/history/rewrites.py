@@ -16,9 +16,9 @@ _UPDATE = "openai:configuration_update"
 
 @frozen
 class Configuration:
-    """Parameters set by a conversation's `configuration_update` items, which override the request's."""
+    """Parameters from `configuration_update` items, which override the request's."""
 
-    effort: str | None = None  # reasoning effort
+    effort: str | None = None
     text_format: Mapping[str, object] | None = None  # as in `text.format`
 
     def updated(self, items: Iterable[Item]) -> Configuration:
@@ -49,7 +49,7 @@ _SEALED = re.compile(r"gAAAAA[\w-]{80,}={0,2}")
 
 
 def rewrite_items(items: Iterable[Item], warnings: Warnings) -> list[Item]:
-    """Return the items with agent messages, and outputs without a call, as user messages."""
+    """Rewrite agent messages, and outputs without a call, as user messages."""
     return [rewrite(item, warnings) if (rewrite := _REWRITES.get(item["type"])) else item for item in items]
 
 

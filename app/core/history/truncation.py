@@ -4,8 +4,8 @@ Remove the oldest part of a conversation that is too long for the model.
 "`auto`: The server MAY truncate earlier parts of the context ... Providers SHOULD apply sensible heuristics when doing
 so (e.g., preserving system messages and recent turns)."
 
-The conversation is removed in pieces, oldest first: whole turns, then single model steps with their call results from
-the current turn (the longest in an agent). A call is never separated from its output, or an answer from its question.
+Whole turns are removed first, oldest first, then single model steps with their call results from the current turn (the
+longest in an agent). A call is never separated from its output, or an answer from its question.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from app.core.items import ITEM_TYPES, OUTPUTS, is_by_user
 from app.core.types.request import Item
 from app.core.usage.token_estimate import estimate_json
 
-# Items outside all turns, which stay: instructions, tools, and compactions.
+# Items that always stay: instructions, tools, and compactions.
 _PINNED = frozenset(row.type for row in ITEM_TYPES.values() if row.pinned)
 _HOSTED = frozenset(row.type for row in ITEM_TYPES.values() if row.hosted)
 _PINNED_ROLES = frozenset({"system", "developer"})
@@ -31,8 +31,7 @@ class Truncation:
     """
     Removes more and more of a conversation while its prompt is too long.
 
-    System and developer messages, the last user message and the last model step always stay, even if they alone are too
-    long. Estimates are computed once.
+    System and developer messages, the last user message and the last model step always stay.
     """
 
     def __init__(self, items: Sequence[Item], prompt_tokens: int | None = None) -> None:
@@ -60,7 +59,7 @@ class Truncation:
                 yield left
 
     def shortened(self, share: float) -> list[Item]:
-        """Return the conversation without its oldest pieces, with about `share` (0 to 1) of its tokens left."""
+        """Keep about `share` (0 to 1) of the conversation's tokens."""
         excess = self._total * (1 - share)
         removed: set[int] = set()
         for piece in self._pieces:
@@ -73,7 +72,7 @@ class Truncation:
 
 
 def _remainder(item: Item) -> Item | None:
-    """Return the needed part of a removed item: tools found by a search can still be called."""
+    """Return a search's tools, which can still be called."""
     tools = item.get("tools") if item["type"] == "tool_search_output" else None
     return {"type": item["type"], "tools": tools} if tools else None
 
@@ -94,8 +93,7 @@ def _steps(items: Sequence[Item], current: int) -> list[list[int]]:
     """
     Return the positions of each earlier turn, and of each step in the current turn.
 
-    A turn begins with a user message, a step when the model continues after an output. A hosted tool's item contains a
-    call and its output.
+    A turn begins with a user message, a step when the model continues after an output.
     """
     steps: list[list[int]] = []
     answered = False  # whether the last item was an output
@@ -147,7 +145,7 @@ def fitting_share(message: str) -> float | None:
     """
     Return the prompt share that fits, from a backend's error message about an overlong prompt.
 
-    None unless the message contains both numbers: the limit, and the backend's token count.
+    None unless the message contains the limit and the backend's token count.
     """
     match = _LIMIT.search(message)
     limit = _count(match[1] or match[2]) if match else 0

@@ -2,8 +2,7 @@
 The stored turns of a conversation.
 
 A chain is a tree of turns, each with its response, its own input items, and its parent's id. A turn's history is the
-path from the root, so continuing an earlier response creates a fork, and siblings are excluded. Turns do not copy
-earlier turns.
+path from the root, so continuing an earlier response creates a fork, and siblings are excluded.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class Turn(NamedTuple):
     upstream: dict[str, Upstream]  # backend fields by item id
     request: Mapping[str, object] | None = None  # see `recorded_request`; None in older records
     warnings: Sequence[str] | None = None  # about omitted or changed request parameters
-    images: Mapping[str, str] | None = None  # for items with separately stored images: see `history.images`
+    images: Mapping[str, str] | None = None  # see `history.images`
     measures: Mapping[str, object] | None = None  # times and cost of a finished response
 
     def record(self) -> bytes:
@@ -73,23 +72,21 @@ class Turn(NamedTuple):
 
     @property
     def items(self) -> list[Item]:
-        """Input items, then output items."""
         return [*self.input, *self.response["output"]]
 
 
-# The record's field with the omitted upstream field names, by reasoning item id.
+# The omitted upstream field names, by reasoning item id.
 _TEXT_FIELDS = "text_fields"
 
 
 def _reasoning(response: Response) -> Iterator[tuple[str, str]]:
-    """Yield the id and text of each reasoning item with text."""
     for item in response.get("output") or ():
         if item.get("type") == "reasoning" and (texts := _texts(item.get("content")) or _texts(item.get("summary"))):
             yield item["id"], texts[0]
 
 
 def _name_of(text: str, upstream: Upstream | None) -> str | None:
-    """Return the name of the field that holds this text object (compared by identity)."""
+    """Return the field with this text object (compared by identity)."""
     return next((name for name, value in (upstream or {}).items() if value is text), None)
 
 
@@ -123,16 +120,13 @@ def tools_used(output: Sequence[Item]) -> list[str]:
 
 
 def answer_preview(output: Sequence[Item]) -> str:
-    """Return the start of the answer's text or refusal, joined from its first two messages' texts."""
+    """Return the start of the first two messages' texts or refusals."""
     texts = (text for item in output if item.get("type") == "message" for text in _texts(item.get("content")))
     return _beginning("\n".join(itertools.islice(texts, 2)))
 
 
 def preview(items: Sequence[Item]) -> str:
-    """
-    Return the start of the input's last user message, or else of its last call output, or else its last approval
-    decision.
-    """
+    """Return the start of the last user message, call output or approval decision, in this order."""
     texts = (text for item in reversed(items) if item.get("role") == "user" for text in _texts(item.get("content")))
     outputs = (text for item in reversed(items) for text in _texts(item.get("output")))
     answers = (
@@ -180,16 +174,15 @@ _RECORDED = {
 
 def recorded_request(request: CreateResponse, extra_names: Collection[str]) -> dict[str, object]:
     """
-    Return the request parameters to store in addition to input and response, for translating the request again.
+    Return the request parameters to store for translating the request again.
 
-    `extra_names` are the backend's parameters outside the Responses API. Other parameters are not stored.
+    `extra_names` are the backend's parameters outside the Responses API.
     """
     fields = request.model_dump(exclude_unset=True, include=_RECORDED, by_alias=True, serialize_as_any=True)
     return fields | {name: value for name, value in (request.model_extra or {}).items() if name in extra_names}
 
 
 def request_of(turn: Turn) -> CreateResponse:
-    """Return a stored turn's request, with its own input."""
     response = turn.response
     echoed = {} if turn.request is not None else {name: response.get(name) for name in _RECORDED}
     fields = {
@@ -206,8 +199,8 @@ def path(records: Mapping[str, bytes], response_id: str, known: Container[str] =
     """
     Return the turns from the first to `response_id`, or None if any is missing.
 
-    The path stops before a `known` response. Partial history is not returned, because the model would answer as if the
-    missing turn had never happened.
+    The path stops before a `known` response. With partial history, the model would answer as if the missing turn had
+    never happened.
     """
     turns: list[Turn] = []
     next_id: str | None = response_id
@@ -221,11 +214,7 @@ def path(records: Mapping[str, bytes], response_id: str, known: Container[str] =
 
 
 def find_item(records: Iterable[bytes], item_id: str) -> tuple[Item, Turn] | None:
-    """
-    Return an item in a chain by its id, with its turn.
-
-    If a client sent the item again as input, returns the original output item.
-    """
+    """Return an item and its turn; an output item takes precedence over copies in later input."""
     mark = item_id.encode()
     sent: tuple[Item, Turn] | None = None
     for record in records:
@@ -279,7 +268,6 @@ def input_item(item: Item, key: str) -> Item:
 
 
 def parts_of(content: str | Sequence[Part] | None, role: str) -> list[Part]:
-    """Return message content, a string or a list of parts, as a list of parts."""
     if isinstance(content, str):
         content = [{"type": _TEXT_OF.get(role, "input_text"), "text": content}]
     return [{"annotations": [], **part} if part.get("type") == "output_text" else part for part in content or []]

@@ -1,4 +1,4 @@
-"""The time until a server allows a retry, in seconds, from its headers or message."""
+"""Read how many seconds to wait before a retry, from a server's headers or message."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RESETS = re.compile(r"(?:x-|anthropic-)?ratelimit-(?:reset(-\w+)?|(\w+)-reset)"
 
 def retry_after(headers: Mapping[str, str], text: str = "", now: float | None = None) -> float | None:
     """
-    Return the seconds to wait, at most a year; None if the response does not state a time.
+    Return the seconds to wait, at most a year; None if unknown.
 
     Sources, by precedence: `retry-after-ms`, `Retry-After` (seconds, a duration or a date), the resets of exhausted
     limits, text in the body, body fields, and headers quoted in the body. `now` is Unix time.
@@ -70,7 +70,6 @@ def _resets(headers: Mapping[str, str], now: float) -> Iterator[tuple[float, str
 
 
 def _seconds(text: str, now: float) -> float | None:
-    """Return the seconds from a number, a duration or a date."""
     if (number := _number(text)) is not None:
         return number
     return _duration(text) if _DURATION.match(text) else _until(text, now)

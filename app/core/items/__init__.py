@@ -1,8 +1,7 @@
 """
 The table of item types.
 
-To add an item type, add a row to `ITEM_TYPES`: its role, its fields and events during generation and run, and its
-conversion for a model. All other tables of item types are derived from it.
+To add an item type, add a row to `ITEM_TYPES`. All other tables of item types are derived from it.
 """
 
 from __future__ import annotations
@@ -46,12 +45,12 @@ class ItemType:
     silent: bool = False  # whether it is omitted without a warning if it cannot be converted
     awaits_client: bool = False  # whether it ends the response because the client must answer
 
-    # How `EventBuilder` builds a call.
+    # Calls in `EventBuilder`.
     call_id: bool = True
     has_status: bool = True
-    field: str | None = None  # the field for the model's arguments, if any
-    empty: Mapping[str, object] = dataclasses.field(default_factory=dict)  # other item fields when it is added
-    added_events: tuple[str, ...] = ()  # events directly after `output_item.added`
+    field: str | None = None  # for the model's arguments
+    empty: Mapping[str, object] = dataclasses.field(default_factory=dict)  # other item fields when added
+    added_events: tuple[str, ...] = ()  # after `output_item.added`
     delta: str | None = None  # event with a piece of the arguments
     done: str | None = None  # event with all arguments
     done_fields: tuple[str, ...] = ()  # other item fields in the `done` event
@@ -62,9 +61,9 @@ class ItemType:
     )
     argument: str | None = None  # the function argument for the field; None: all arguments, as JSON
     value: Callable[[str], object] = _as_text  # the field's value, from the model's text
-    added_when_complete: bool = False  # whether the item is added only when complete
+    added_when_complete: bool = False
 
-    # Events and fields during a hosted run.
+    # Hosted runs.
     running: tuple[str, ...] = ()  # events when the run starts
     # Events for tools to emit, by short names.
     progress: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -81,7 +80,6 @@ class ItemType:
         return self.role == "hosted"
 
     def reader(self) -> ArgumentsReader:
-        """Return a reader that extracts the item field from the function's arguments."""
         return InputReader(self.argument) if self.argument else ObjectReader()
 
 
@@ -95,7 +93,7 @@ def as_object(written: str) -> dict[str, object]:
 
 
 def _as_action(**defaults: object) -> Callable[[str], dict[str, object]]:
-    """Return a function that parses an action and sets missing or mistyped fields to these defaults."""
+    """Return a parser that sets missing or mistyped fields to these defaults."""
 
     def read(written: str) -> dict[str, object]:
         action = as_object(written)
@@ -119,9 +117,9 @@ def _as_exec(written: str) -> dict[str, object]:
 
 def as_json_object(written: str) -> str:
     """
-    Return arguments as a valid JSON object; anything else becomes its field `_raw`.
+    Return arguments as a JSON object; anything else becomes its field `_raw`.
 
-    Otherwise, backends that parse arguments for their chat template would answer 400 or 500 in every later turn.
+    Backends that parse arguments for their chat template would answer 400 or 500 in every later turn.
     """
     if not written or written.isspace():
         return "{}"
@@ -368,15 +366,12 @@ _ROWS = (
     ),
 )
 
-# By type.
 ITEM_TYPES: dict[str, ItemType] = {row.type: row for row in _ROWS}
 
-# Item types with a call's output.
 OUTPUTS = frozenset(row.type for row in _ROWS if row.role == "output")
 
 
 def type_of(item: JSONMapping) -> ItemType | None:
-    """Return the row for an item's type; None for an unknown type."""
     return ITEM_TYPES.get(item["type"])
 
 

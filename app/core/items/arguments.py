@@ -1,8 +1,8 @@
-"""
+r"""
 Parse tool call arguments incrementally.
 
-Backends send all arguments as JSON, in pieces. Function arguments are forwarded unchanged. A custom tool's input is a
-string in the arguments, `{"input": "..."}`, and is extracted as it arrives:
+Function arguments are forwarded unchanged. A custom tool's input is a string in the arguments, `{"input": "..."}`, and
+is extracted as it arrives:
 
     reader = InputReader()
     reader.feed('{"input": "a\\')    # "a"
@@ -25,15 +25,13 @@ INPUT = "input"  # a custom tool's function argument
 
 
 class ArgumentsReader(Protocol):
-    """Extracts the visible text from arguments, and detects their end."""
-
     @property
     def closed(self) -> bool:
         """Whether the arguments are complete; later text does not belong to them."""
         ...
 
     def feed(self, piece: str) -> str:
-        """Process the backend's next piece, and return the text to emit."""
+        """Return the text to emit for the backend's next piece."""
         ...
 
     def end(self) -> str:
@@ -69,7 +67,7 @@ class ObjectReader:
         self._string = False
         self._skip = 0  # characters to skip in the next piece, after a backslash
         self._quoted: list[str] | None = None  # the buffered pieces of a string
-        self._value: object = None  # the decoded string
+        self._value: object = None
 
     @property
     def closed(self) -> bool:
@@ -107,7 +105,6 @@ class ObjectReader:
         return "".join(self._quoted or ())
 
     def _unquoted(self) -> object:
-        """Return the buffered string's value, or `_INVALID`."""
         if self._value is None:
             self._value = _value_of(self.held())
         return self._value
@@ -115,7 +112,7 @@ class ObjectReader:
     def cut(self, emitted: Sequence[str], *, broken: bool) -> bool:
         # Invalid JSON means truncation; without arguments, `broken` decides.
         if self._started and not self._closed and self._depth < _NEVER:
-            return True  # an unfinished object
+            return True
         if self._quoted is not None:
             return self._unquoted() is _INVALID
         written = "".join(emitted)
@@ -163,9 +160,9 @@ _STEPS = [(code in b"{[") - (code in b"}]") for code in range(256)]
 
 def _depths(depth: int, text: str) -> tuple[list[int], bool]:
     """
-    Return the depth after each bracket, for JSON that begins at a depth, outside a string.
+    Return the depth after each bracket, and whether the text ends inside a string.
 
-    Also returns whether the text ends inside a string.
+    The JSON begins at `depth`, outside a string.
     """
     data = text.encode(errors="replace")
     if b"\\" in data:
@@ -184,7 +181,6 @@ _INVALID = object()
 
 
 def _value_of(text: str) -> object:
-    """Return a JSON document's value, or `_INVALID`."""
     try:
         return loads(text)
     except ValueError:
@@ -192,7 +188,6 @@ def _value_of(text: str) -> object:
 
 
 def _object_in(value: object) -> str | None:
-    """Return a string containing a JSON object; None for any other value."""
     return value if isinstance(value, str) and isinstance(_value_of(value), dict) else None
 
 
@@ -200,19 +195,17 @@ class InputReader:
     """
     Extracts the member `input` from a JSON object as it arrives; other members are skipped.
 
-    Anything else is forwarded unchanged: plain text without an object, or an object without `input`. A lone JSON string
-    is decoded, and parsed again if the server encoded the object twice. An empty object means no arguments, so its
-    input is empty.
+    Anything else is forwarded unchanged: plain text, or an object without `input`. A lone JSON string is decoded, and
+    parsed again if the server encoded the object twice. An empty object means an empty input.
     """
 
     def __init__(self, argument: str = INPUT) -> None:
-        """`argument` is the member to extract."""
         self._argument = argument
         self._state = "begin"
         self._held: list[str] = []  # pieces, while the kind of text is undecided
         self._string = _String()
         self._key: list[str] = []
-        self._depth = 0  # nesting depth in the skipped value
+        self._depth = 0  # in the skipped value
 
     @property
     def closed(self) -> bool:
@@ -367,7 +360,6 @@ class _String:
         r"|\\(?P<escaped>.)",
         re.DOTALL,
     )
-    # Valid text and escapes.
     _VALID = re.compile(
         r'(?:[^"\\]++|\\(?:["\\/bfnrt]|u(?:[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}'
         r"|(?![dD][89a-fA-F])[0-9a-fA-F]{4})))++"
@@ -417,11 +409,7 @@ class _String:
 
 
 def _ended_string(piece: str, at: int) -> tuple[str, int] | None:
-    """
-    Decode the JSON string at a position, and return the position after it.
-
-    Returns None if it does not end in this piece, or is invalid.
-    """
+    """Return the decoded JSON string, and the position after it; None if unfinished or invalid."""
     end = piece.replace("\\\\", "\0\0").replace('\\"', "\0\0").find('"', at) + 1
     if not end:
         return None

@@ -1,11 +1,8 @@
 """
 Convert items of every type to function calls and outputs, the only types in Chat Completions.
 
-Conversations can come from other servers, so calls to tools that are not offered here are converted too, to show the
-model its past calls. A hosted item contains a call and its result, and becomes two items.
-
-Each function here is a `Read`: given an item, the functions' chat names, and the item's stored notes, it returns the
-replacement items. Items without a call id stay unchanged.
+Calls to tools that are not offered here, from other servers, are converted too, to show the model its past calls. A
+hosted item becomes a call and its result. Items without a call id stay unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from app.core.types.hosted import DEFAULT_NAMESPACE
 # `arguments` of the call as written by the model, `output` as shown to the model, `round`.
 NOTES = "hosted"
 
-# A field in outputs from hosted items.
+# Marks outputs from hosted items.
 HOSTED: Final = "hosted"
 
 NOT_STORED = "(The results were not stored.)"
@@ -33,7 +30,7 @@ _WITHOUT_RESULT = {"incomplete": INTERRUPTED, "in_progress": INTERRUPTED, "faile
 
 
 class Names(Protocol):
-    """The functions' names in the chat request."""
+    """Chat names of functions."""
 
     def name(self, namespace: str | None, name: str) -> str:
         """Return a function's name, even if it is no longer offered."""
@@ -89,13 +86,12 @@ def _description(tool: Mapping[str, object]) -> str:
 
 
 def program(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
-    """Convert a model's program, run by another server."""
     code = names.name(DEFAULT_NAMESPACE, "programmatic_tool_calling")
     return _call(item, item.get("call_id"), code, {"code": json_text(item.get("code"))})
 
 
 def multi_agent_call(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
-    """Convert a call to other agents, run by another server; its action becomes the function's name."""
+    """The action becomes the function's name."""
     name = names.name(DEFAULT_NAMESPACE, json_text(item.get("action")) or "multi_agent")
     return _call(item, item.get("call_id"), name, item.get("arguments") or "{}")
 
@@ -127,7 +123,7 @@ def call_of(name: str, *fields: str, **defaults: object) -> Read:
 
 
 def output_of(*fields: str) -> Read:
-    """Return a `Read` for call outputs: the first nonempty field in `fields`."""
+    """Return a `Read` for outputs: the first nonempty field in `fields`."""
 
     def read(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
         output = next((value for field in fields if (value := item.get(field))), "")
@@ -177,7 +173,7 @@ def mcp_call(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item
 
 
 def mcp_result(item: Item) -> str | None:
-    """Return an `mcp_call`'s output, or its error as text; None without either."""
+    """Return the output, or the error as text."""
     if isinstance(output := item.get("output"), str):
         return output
     error = item.get("error")

@@ -2,7 +2,7 @@
 Decode events from a model server's stream.
 
 Accepts invalid framing and content: backends send nulls, lists, bare words and unpaired surrogates instead of chunks,
-and events without separators. `encoder.py` encodes our own events.
+and events without separators.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class EventDecoder:
             events += decoder.decode(data)
         events += decoder.end()
 
-    The events do not depend on how the bytes are split. `decode` raises `BackendError` for an event that is too long
-    (see `EventFramer`) or has too many values. Events after `END` are ignored.
+    `decode` raises `BackendError` for an event that is too long (see `EventFramer`) or has too many values. Events
+    after `END` are ignored.
     """
 
     def __init__(self, repeats: PatternMatcher | None = None, *, named: bool = False) -> None:
         """
-        With `repeats`, events that differ from an earlier event only in their text are returned as a `RepeatedEvent`.
+        With `repeats`, an event that differs from an earlier one only in its text becomes a `RepeatedEvent`.
 
         `named`: the API names its events, and each is returned with its name as `type`.
         """
@@ -62,7 +62,7 @@ class EventDecoder:
         self._repeats = repeats
 
     def decode(self, data: bytes) -> list[ServerEvent]:
-        """Return the events that end in `data`; `END` is the last in a stream."""
+        """Return the events that end in `data`."""
         if self._done or not data:
             return []
         chunks = self._events(self._framer.feed(data))
@@ -158,7 +158,7 @@ class EventDecoder:
 
 
 def _two_lines(event: bytes) -> RawEvent | None:
-    """Return the value of an event with a name line and a data line; None for any other event."""
+    """Parse an event with a name line and a data line; None for any other event."""
     if not event.startswith(b"event: ") or event.count(b"\n") != 1:
         return None
     _, found, data = event.partition(b"\ndata: {")
@@ -185,7 +185,7 @@ _BORDER = re.compile(rb"data: ?(?=[{\[])|(?<=[}\]])\s*(?=\{)")
 
 def _parts(text: bytes, lines: list[bytes]) -> list[bytes]:
     """
-    Split a frame that cannot be parsed as a whole.
+    Split an invalid frame.
 
     Some servers omit blank lines between events, or line ends; some write `data: data: `; some stop in the middle of a
     chunk and continue with the next.
@@ -235,12 +235,12 @@ _Path: TypeAlias = tuple[str | int, ...]
 
 
 class _SurrogateJoiner:
-    """
+    r"""
     Joins surrogate pairs that are split between chunks.
 
-    JavaScript gateways cut strings between the two surrogates of a character (`"\\ud83d"`, then `"\\ude00"`). A high
+    JavaScript gateways cut strings between the two surrogates of a character (`"\ud83d"`, then `"\ude00"`). A high
     surrogate at the end of a delta's string stays pending until the next chunk with choices. If no low surrogate
-    follows, U+FFFD replaces it. Every returned string can be encoded.
+    follows, U+FFFD replaces it.
     """
 
     def __init__(self) -> None:
@@ -255,7 +255,6 @@ class _SurrogateJoiner:
         return [*map(_replacement, previous), joined]
 
     def release(self) -> list[RawEvent]:
-        """Return replacements for all pending surrogates."""
         previous, self.pending = self.pending, {}
         return [*map(_replacement, previous)]
 

@@ -24,7 +24,6 @@ def encode_batch(events: EventBatch) -> bytes | list[EventBatch]:
 
 
 def encode_sse(events: EventBatch | Iterable[Event]) -> bytes:
-    """Encode events as server-sent events, for a single write."""
     entries = events.entries if isinstance(events, EventBatch) else [*events]
     encoded: list[bytes] = []
     for entry in entries:

@@ -1,5 +1,5 @@
 """
-Frame server-sent events: split the byte stream into events.
+Split a byte stream into server-sent events.
 
 Follows the WHATWG specification ("9.2.6 Interpreting an event stream").
 """
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from app.errors import BackendError
 
-# Limit for a buffered event, or for an answer in a single document. Real events with images or audio have a few million
-# bytes.
+# For a buffered event, or an answer in a single document. Real events with images or audio have a few million bytes.
 MAX_EVENT_BYTES = 32 * 1024 * 1024
 TOO_LONG = f"The backend sent more than {MAX_EVENT_BYTES // 1024**2} MiB in a single event or document."
 
@@ -19,9 +18,9 @@ _BLOCK = 1024 * 1024  # bytes
 
 class EventFramer:
     """
-    Buffers a stream, fed in pieces of any size, until events are complete.
+    Buffers a stream, fed in pieces of any size, until events are complete, in linear time.
 
-    The cost is linear. Lines can be long, but `feed` raises `BackendError` if an event exceeds `MAX_EVENT_BYTES`.
+    `feed` raises `BackendError` if an event exceeds `MAX_EVENT_BYTES`.
     """
 
     def __init__(self) -> None:
@@ -33,14 +32,10 @@ class EventFramer:
 
     @property
     def between_events(self) -> bool:
-        """Whether the next byte begins an event."""
         return not (self._pieces or self._after_cr)
 
     def feed(self, data: bytes) -> bytes | None:
-        """
-        Return the events that end in `data`, separated by blank lines, with LF line ends; None without a complete
-        event.
-        """
+        """Return the events that end in `data`, separated by blank lines, with LF line ends."""
         if self._after_cr or b"\r" in data:
             data = self._newlines(data)
         cut = data.rfind(b"\n\n")

@@ -9,7 +9,7 @@ import orjson
 from app.core.dialects import Dialect
 from app.core.types.request import Event
 
-# Encoded JSON does not contain line breaks, so a blank line ends a frame.
+# Encoded JSON does not contain line breaks.
 _END = b"\n\n"
 # Matches `event:` followed by `data:`, which only occurs at the start of an event. Anchoring with `^` is much slower.
 _REASONING = re.compile(
@@ -22,13 +22,13 @@ def decode_events(data: bytes) -> list[Event]:
 
 
 def events_after(data: bytes, first: int, after: int) -> bytes:
-    """Return the events after sequence number `after`; `first` is the first sequence number in `data`."""
+    """Return the events after sequence number `after`; `first` is the first in `data`."""
     skipped = after - first + 1
     return data if skipped <= 0 else data.split(_END, skipped)[-1]
 
 
 def translate_dialect(data: bytes, dialect: Dialect) -> bytes:
-    """Return encoded events with their event types renamed for a dialect."""
+    """Rename event types for a dialect."""
     row = dialect.both[0]
     names = {b"delta": row.delta.encode(), b"done": row.done.encode()}
 

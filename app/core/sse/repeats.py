@@ -4,8 +4,6 @@ Decode events that differ from an earlier event only in their text.
 Nearly all events in a stream are identical except for a JSON string with a piece of the answer's text. An
 `EventPattern` holds the bytes around that string, learned from a parsed event. In later events with the same
 surrounding bytes only the string is parsed, at a fraction of the cost.
-
-The result always equals parsing the whole event, because a match is the learned event with another JSON string.
 """
 
 from __future__ import annotations
@@ -19,9 +17,9 @@ import orjson
 from app.core.types import JSONObject
 from app.core.types.deltas import Delta
 
-RawEvent: TypeAlias = JSONObject  # an event's JSON, as the server sends it
+RawEvent: TypeAlias = JSONObject
 
-# Returns the delta for repeated events, given their texts; None if the texts are ignored.
+# Returns the delta for repeated events; None if their texts are ignored.
 ReadTexts: TypeAlias = Callable[[list[str]], Delta | None]
 
 # Returns an event's text field and the reader for its texts in later events; None if the event has no text or another
@@ -30,8 +28,6 @@ FindText: TypeAlias = Callable[[RawEvent], tuple[str, ReadTexts] | None]
 
 
 class RepeatedEvent:
-    """Consecutive events that differ from an earlier event only in `texts`."""
-
     __slots__ = ("read", "texts")
 
     def __init__(self, read: ReadTexts, texts: list[str]) -> None:
@@ -56,20 +52,15 @@ class PatternMatcher:
         self._find_text = find_text
         self._pattern: EventPattern | None = None
         self._attempts = _ATTEMPTS
-        self.enabled = False  # whether `match_frame` can match: the next byte begins an event
+        self.enabled = False  # whether the next byte begins an event
 
     def learn(self, event: bytes, parsed: RawEvent) -> None:
-        """Learn from a parsed event, if it has a text and no other relevant field."""
         if self._attempts and (pattern := pattern_of(event, parsed, self._find_text)):
             self._pattern = pattern
             self._attempts -= 1
 
     def match(self, events: Sequence[bytes], start: int = 0) -> RepeatedEvent | None:
-        """
-        Decode events from index `start` up to the first mismatch; None if the first does not match.
-
-        Each event is a single line.
-        """
+        """Decode single-line events from index `start` up to the first mismatch; None if the first does not match."""
         pattern = self._pattern
         if pattern is None:
             return None
@@ -132,8 +123,6 @@ def _parsed(strings: list[bytes]) -> list[str]:
 
 
 class EventPattern:
-    """The bytes around an event's text, and the reader for the text."""
-
     __slots__ = ("frame_head", "frame_size", "frame_tail", "head", "read", "tail")
 
     def __init__(self, head: bytes, tail: bytes, read: ReadTexts) -> None:
@@ -146,7 +135,7 @@ class EventPattern:
 
 def pattern_of(event: bytes, parsed: RawEvent, find_text: FindText) -> EventPattern | None:
     """
-    Return the pattern of a parsed event.
+    Return a parsed event's pattern.
 
     None if the event has no text or another relevant field, or if the text is hard to locate.
     """

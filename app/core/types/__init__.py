@@ -1,9 +1,8 @@
 """
-Shared data types: items and their parts, responses, usage and events.
+Items and their parts, responses, usage and events, as plain dicts.
 
-They are plain dicts. These types list the fields that the code reads. All except `type` are optional (`total=False`),
-because clients can send fewer or other fields. Values not validated by pydantic are `object`, to be checked where they
-are read.
+These types list the fields that the code reads. All except `type` are optional, because clients can send fewer or other
+fields. Values not validated by pydantic are `object`, to be checked where they are read.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from typing_extensions import TypedDict
 
 from app.errors import ErrorPayload
 
-# This server sets `antiphon:...`. These names, and `async`, cannot be written in a class body.
+# These names, the first set by this server, cannot be written in a class body.
 _PdfFields = TypedDict("_PdfFields", {"antiphon:text": str, "antiphon:text_error": str}, total=False)
 _AsyncField = TypedDict("_AsyncField", {"async": object}, total=False)
 
 
 JSONObject: TypeAlias = dict[str, Any]  # parsed JSON, with values checked where they are read
-JSONMapping: TypeAlias = Mapping[str, Any]  # a read-only `JSONObject`
+JSONMapping: TypeAlias = Mapping[str, Any]
 
 
 class Part(_PdfFields, total=False):
@@ -42,7 +41,7 @@ class Part(_PdfFields, total=False):
 
 
 class Item(_AsyncField, total=False):
-    """A conversation item; `ITEM_TYPES` (`items.py`) describes each type."""
+    """`ITEM_TYPES` (`items.py`) describes each type."""
 
     type: Required[str]
     id: str  # clients can send null, or omit it
@@ -87,7 +86,7 @@ class OutputTokensDetails(TypedDict, total=False):
 
 
 class Usage(TypedDict, total=False):
-    """The tokens used by a response; {} before any are counted."""
+    """{} before any tokens are counted."""
 
     input_tokens: int
     input_tokens_details: InputTokensDetails
@@ -142,7 +141,7 @@ class Response(TypedDict, total=False):
 
 
 class Event(TypedDict, total=False):
-    """A stream event; further fields depend on its type."""
+    """Further fields depend on the type."""
 
     type: Required[str]
     sequence_number: int
@@ -161,11 +160,10 @@ class Event(TypedDict, total=False):
 
 
 def list_field(item: Item, name: str) -> list[Any]:
-    """Return an item's list field; [] if it is missing or null."""
     value = item.get(name)
     return value if isinstance(value, list) else []
 
 
 def with_fields(item: Item, fields: Mapping[str, object]) -> Item:
-    """Return an item with `fields` added or replaced; valid names depend on the item's type."""
+    """Valid field names depend on the item's type."""
     return {**item, **fields}  # type: ignore[typeddict-item]

@@ -115,7 +115,7 @@ def _from_chat(part: dict[str, object]) -> dict[str, object]:
 _Image = Annotated[ImagePart, BeforeValidator(_from_chat)]
 
 
-# Chat Completions audio formats, by media subtypes with a different name.
+# Chat Completions audio formats for media subtypes with a different name.
 _FORMATS = {"x-wav": "wav", "wave": "wav", "vnd.wave": "wav", "mpeg": "mp3", "mp4": "m4a", "x-m4a": "m4a"}
 _AUDIO_URL = re.compile(r"data:audio/([\w.+-]+)(?:;[^,]*)?;base64", re.IGNORECASE)
 
@@ -131,7 +131,6 @@ def _from_url(part: dict[str, object]) -> dict[str, object]:
 
 
 def tag_of(value: object, known: frozenset[str]) -> str:
-    """Return a value's union tag, by its `type`."""
     kind = value.get("type") if isinstance(value, dict) else None
     return f"<{kind}>" if isinstance(kind, str) and kind in known else "<unknown>"
 
@@ -140,7 +139,7 @@ _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 _IMAGES = ("input_image", "image_url", "computer_screenshot")
 _PARTS = frozenset([*_TEXTS, *_IMAGES, "refusal", "input_file", "file", "input_audio", "input_video"])
 
-# Image part types in validated requests.
+# In validated requests.
 IMAGES = frozenset({"input_image", "computer_screenshot"})
 
 # Union tags are in angle brackets, so that they can be removed from error paths.

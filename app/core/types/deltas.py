@@ -1,8 +1,8 @@
 """
-The deltas of a streamed answer: a closed set of types, shared by all model server APIs.
+The deltas of a streamed answer, shared by all model server APIs.
 
 Decoders (`app.backends.apis`) turn bytes into deltas, filters transform them, and `DeltaReader` writes them to an
-`EventBuilder`. Events in the same network read that differ only in their text become one delta with several texts.
+`EventBuilder`. Events in a network read that differ only in their text become one delta with several texts.
 """
 
 from __future__ import annotations
@@ -27,14 +27,12 @@ class FinishReason(StrEnum):
 
 
 class CitedSource(TypedDict):
-    """A source cited by the whole answer."""
-
     url: str
     title: str
 
 
 class FragmentJoiner(Protocol):
-    """Joins fragments of a provider field. Calling the joiner returns the value to send back."""
+    """Joins fragments of a provider field; calling it returns the value to send back."""
 
     def feed(self, fragments: list[object]) -> None: ...
 
@@ -43,8 +41,6 @@ class FragmentJoiner(Protocol):
 
 @dataclass(slots=True)
 class TextDelta:
-    """Message text, with its token logprobs."""
-
     texts: list[str]
     logprobs: list[JSONObject] | None = None
 
@@ -52,7 +48,7 @@ class TextDelta:
 @dataclass(slots=True)
 class ReasoningDelta:
     """
-    Raw reasoning and the server's name for its field.
+    Raw reasoning; `field` is the server's name for it.
 
     Some servers expect the joined `fragments` back. Each reasoning item gets its own `joiner`.
     """
@@ -65,7 +61,7 @@ class ReasoningDelta:
 
 @dataclass(slots=True)
 class ReasoningSummaryDelta:
-    """A summary of the reasoning, written by the server."""
+    """A summary written by the server."""
 
     text: str
 
@@ -92,7 +88,7 @@ class ToolCallDelta:
 
 @dataclass(slots=True)
 class ItemStarted:
-    """A message or reasoning item starts. Only APIs with items send this."""
+    """A message or reasoning item starts, in APIs with items."""
 
     type: str  # `message` or `reasoning`
     phase: str | None = None  # for messages
@@ -119,7 +115,7 @@ class SourcesCited:
 
 @dataclass(slots=True)
 class ProviderFields:
-    """Provider fields to send back together with the current reasoning item, or with the open message."""
+    """Fields to send back with the current reasoning item, or with the open message."""
 
     fields: JSONObject
     item: Literal["reasoning", "message"] = "reasoning"
@@ -128,12 +124,12 @@ class ProviderFields:
 @dataclass(slots=True)
 class NativeItem:
     """
-    A native tool's item or event: the server runs the tool.
+    An item or event of a native tool, run by the server.
 
     An item's first and last delta carry `item`, all others `event`.
     """
 
-    number: int  # numbers the items within the answer
+    number: int  # within the answer
     item: JSONObject | None = None
     event: JSONObject | None = None
     done: bool = False
@@ -142,8 +138,6 @@ class NativeItem:
 
 @dataclass(slots=True)
 class AnswerMetadata:
-    """The server's answer id, model name and service tier."""
-
     id: str | None = None
     model: str | None = None
     service_tier: str | None = None
@@ -151,7 +145,7 @@ class AnswerMetadata:
 
 @dataclass(slots=True)
 class UsageReported:
-    """The current token counts, in the shape of `chunk_usage`."""
+    """Current token counts, in the shape of `chunk_usage`."""
 
     usage: JSONObject
 
@@ -161,7 +155,7 @@ class Finished:
     """The model has stopped. More deltas can follow."""
 
     reason: FinishReason
-    stop_sequence: str | None = None  # the matched sequence, if the server reports it
+    stop_sequence: str | None = None  # if the server reports it
 
 
 @dataclass(slots=True)

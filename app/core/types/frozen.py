@@ -1,5 +1,3 @@
-"""Dataclasses that only the type checker treats as frozen."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -11,9 +9,8 @@ T = TypeVar("T")
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def frozen(cls: type[T]) -> type[T]:
     """
-    Make a class a dataclass with slots; the type checker rejects assignments to its fields.
+    Make a dataclass with slots that only the type checker treats as frozen.
 
-    `dataclass(frozen=True)` also rejects assignments at run time, but makes creation ten times slower. This is for
-    per-request objects.
+    `dataclass(frozen=True)` makes creation ten times slower. This is for per-request objects.
     """
     return dataclass(slots=True, unsafe_hash=True)(cls)

@@ -1,4 +1,4 @@
-"""Hosted functions, which the server runs itself, in the form used by the core."""
+"""Functions that the server runs itself."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-# The namespace for functions without their own name, for example the tool search.
+# For functions without their own name, for example the tool search.
 DEFAULT_NAMESPACE = ""
 
 # The settings table for each hosted tool type.
@@ -23,7 +23,7 @@ HOSTED_TABLES: Mapping[str, str] = {
     "web_search_preview_2025_03_11": "tools.web_search",
 }
 
-FILE_SEARCH_RESULTS = 20  # default number of results in a `file_search`
+FILE_SEARCH_RESULTS = 20
 
 NO_PARAMETERS: dict[str, object] = {"type": "object", "properties": {}}
 
@@ -33,13 +33,11 @@ class HostedFunction:
     """A function that the server runs when the model calls it; see `app.tools`."""
 
     name: str  # in its tool
-    item: str  # the item type of its calls, for example `mcp_call`
+    item: str  # its calls' item type, for example `mcp_call`
     description: str = ""
     parameters: Mapping[str, object] = field(default_factory=lambda: NO_PARAMETERS)  # a JSON Schema
-    namespace: str | None = None  # `lab` in `lab__add`: sessions can have functions with the same name
-    fields: Mapping[str, object] = field(
-        default_factory=dict
-    )  # initial item fields, for example `container_id`; see `item_fields`
+    namespace: str | None = None  # `lab` in `lab__add`
+    fields: Mapping[str, object] = field(default_factory=dict)  # initial item fields, for example `container_id`
     strict: bool | None = None
     needs_approval: bool = False  # whether the caller must approve each call
     deferred: bool = False  # whether it is offered only after a tool search finds it
@@ -58,7 +56,7 @@ class HostedFunction:
 
     @property
     def server_label(self) -> str:
-        """The server's label in an approval request."""
+        """For approval requests."""
         return str(self.fields.get("server_label") or self.namespace or self.item.removesuffix("_call"))
 
 
@@ -98,11 +96,11 @@ def needs_table(table: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HostedTools:
-    """A request's hosted tools: the functions to offer, each with its types in a `tool_choice`."""
+    """A request's hosted functions, each with its types in a `tool_choice`."""
 
     functions: Sequence[tuple[HostedFunction, Collection[str]]] = ()
-    served: Collection[int] = frozenset()  # the declarations' positions in the request's `tools`
-    types: Collection[str] = frozenset()  # the declarations' types
+    served: Collection[int] = frozenset()  # positions in the request's `tools`
+    types: Collection[str] = frozenset()  # of the declarations
     # Function declarations for a server, by name, created once for all rounds of a response.
     declared: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 

@@ -139,7 +139,7 @@ class _TextUpdate(Tolerant):
 class ConfigurationUpdateItem(Tolerant):
     type: Literal["configuration_update"]
     id: NotRequired[str | None]
-    reasoning: NotRequired[dict[Literal["effort"], Effort | None] | None]  # only the effort can be updated
+    reasoning: NotRequired[dict[Literal["effort"], Effort | None] | None]
     text: NotRequired[_TextUpdate | None]
 
 
@@ -253,7 +253,7 @@ class RequestBody(BaseModel):
 class UndeclaredField(NamedTuple):
     path: str  # for example `reasoning.efort`
     value: object
-    known: frozenset[str]  # the known names at the same path
+    known: frozenset[str]  # at the same path
 
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
@@ -273,7 +273,7 @@ def undeclared_fields(
         for name, value in extra.items():
             if name not in known:
                 yield UndeclaredField(f"{path}{name}", value, known)
-    fields = body.__dict__  # declared fields
+    fields = body.__dict__
     for name in body.model_fields_set:
         value = fields.get(name)
         if type(value) in _SCALARS:
@@ -314,7 +314,7 @@ _PLAIN_TEXT = TextOptions()  # for all requests without `text`
 class ReasoningOptions(RequestBody):
     effort: Effort | None = None
     summary: Literal["concise", "detailed", "auto"] | None = None
-    generate_summary: Literal["concise", "detailed", "auto"] | None = None  # the former name of `summary`
+    generate_summary: Literal["concise", "detailed", "auto"] | None = None  # OpenAI's former name
 
     @model_validator(mode="after")
     def _by_its_new_name(self) -> ReasoningOptions:
@@ -339,7 +339,7 @@ class PromptCacheOptions(RequestBody):
 
 
 class BackgroundOptions(RequestBody):
-    completion_window: Literal["soonest", "2h", "8h"] = "soonest"  # the deadline for a background response
+    completion_window: Literal["soonest", "2h", "8h"] = "soonest"
 
 
 def _without_nul(text: str) -> str:
@@ -357,10 +357,7 @@ Metadata = Annotated[
     Field(max_length=16),
 ]
 Key = Annotated[str, StringConstraints(max_length=64), WITHOUT_NUL]
-Identifier = Annotated[
-    str, StringConstraints(max_length=128), WITHOUT_NUL
-]  # the spec's limit is 64, as formerly OpenAI's
-# An id, or an object with an id.
+Identifier = Annotated[str, StringConstraints(max_length=128), WITHOUT_NUL]  # the spec's limit is 64
 Conversation = Annotated[
     str, WITHOUT_NUL, BeforeValidator(lambda value: value.get("id") if isinstance(value, dict) else value)
 ]
@@ -377,7 +374,7 @@ class PromptReference(RequestBody):
 class CreateResponse(RequestBody):
     """The spec's `CreateResponseBody`, with additional fields from OpenAI's API and its clients."""
 
-    model: str | None = None  # checked by `KeyAccess.check_model`, as for all endpoints
+    model: str | None = None  # checked by `KeyAccess.check_model`
     input: Input | None = None
     previous_response_id: Annotated[str, WITHOUT_NUL] | None = None
     conversation: Conversation | None = None
@@ -413,7 +410,7 @@ class CreateResponse(RequestBody):
 
     @model_validator(mode="after")
     def _redact_tools(self) -> CreateResponse:
-        """Remove credentials from all tools, so that the request can be shown and stored."""
+        """Remove credentials, so that the request can be shown and stored."""
         if self.tools:
             self.tools = self.tool_secrets.redact(self.tools)
         if isinstance(self.input, list):
@@ -425,12 +422,12 @@ class CreateResponse(RequestBody):
 
     @cached_property
     def tool_secrets(self) -> ToolSecrets:
-        """The credentials of this request's tools; `request.tool_secrets.restore(tool)` adds them to a tool."""
+        """The tools' credentials; `request.tool_secrets.restore(tool)` adds them to a tool."""
         return ToolSecrets()
 
     @cached_property
     def body_bytes(self) -> int:
-        """The request body's size, set after parsing; it counts towards the quota."""
+        """Set after parsing; counts towards the quota."""
         return 0
 
     @cached_property
@@ -439,7 +436,6 @@ class CreateResponse(RequestBody):
         return frozenset()
 
     def items(self) -> list[Item]:
-        """Return the input as typed items; a string becomes a user message."""
         if self.input is None:
             return []
         if isinstance(self.input, str):

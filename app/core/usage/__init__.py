@@ -12,7 +12,6 @@ from app.core.usage.token_estimate import estimate, estimate_prompt
 
 
 def is_counted(counted: Mapping[str, object] | None) -> bool:
-    """Return whether chunk usage contains a token count."""
     if not counted:
         return False
     return is_token_count(counted.get("prompt_tokens")) or is_token_count(counted.get("completion_tokens"))
@@ -25,13 +24,10 @@ def usage_of(
     prompt_estimate: int | None = None,
 ) -> Usage:
     """
-    Return a response's token usage, from the usage in its chunks; estimated if not reported.
+    Return a response's usage, from the usage in its chunks; estimated if not reported.
 
-    `prompt_estimate` is the body's `estimate_prompt`, if known.
-
-    The result is never null, because clients loop or crash on a finished response without usage. It is always
-    consistent: input and output add up to the total, and details are at most their totals. Unreported reasoning tokens
-    are estimated from the share of reasoning in the output text.
+    `prompt_estimate` is the body's `estimate_prompt`, if known. Clients loop or crash on a finished response without
+    usage, or with inconsistent totals. Unreported reasoning tokens are estimated from their share of the output text.
     """
     counted = counted or {}
     if not is_counted(counted):
@@ -54,7 +50,7 @@ def usage_of(
 
 
 def request_usage(reported: object) -> Usage | None:
-    """Return the usage reported by another endpoint, for example images or embeddings; None without any."""
+    """Return the usage reported by another endpoint, for example images or embeddings."""
     counts = json_object(reported)
     output_tokens = token_count(counts.get("output_tokens"), counts.get("completion_tokens"))
     input_tokens = token_count(counts.get("input_tokens"), counts.get("prompt_tokens"))
@@ -87,8 +83,6 @@ def chunk_usage(
     cost: int | None = None,
 ) -> JSONObject:
     """
-    Return chunk usage.
-
     Cached and written tokens are part of the prompt. `reasoning` and `cost` (nano-dollars) are None if not reported.
     """
     return {
@@ -106,7 +100,7 @@ _MAX_COST = 10**6  # US dollars per request; a higher cost is an error
 
 
 def cost_in_nanos(dollars: object) -> int | None:
-    """Convert dollars, as a number or text, to nano-dollars; None for anything else."""
+    """Convert dollars, as a number or text, to nano-dollars."""
     try:
         amount = float(dollars) if isinstance(dollars, int | float | str) and not isinstance(dollars, bool) else -1.0
     except (ValueError, OverflowError):
@@ -123,7 +117,7 @@ def _share(output_tokens: int, output: Sequence[Item | str]) -> int:
 
 
 def _estimates(output: Iterable[Item | str]) -> tuple[int, int]:
-    """Estimate tokens in items, or in open items' texts: reasoning tokens, and others."""
+    """Estimate reasoning tokens and others, in items or in open items' texts."""
     reasoning = rest = 0
     for item in output:
         tokens = sum(map(estimate, _texts_of(item)))
@@ -160,20 +154,18 @@ def _usage(input_tokens: int, output_tokens: int, cached: int = 0, written: int 
     }
 
 
-# Other values are invalid: negative, infinite, not a number. Real answers are smaller, and 64-bit sums and costs in the
-# ledger have room for many of these.
+# Larger values are errors. 64-bit sums and costs in the ledger have room for many of these.
 _MAX_COUNT = 10**9
 
 
 def is_token_count(value: object) -> TypeGuard[str | int | float]:
-    """Return whether a value is a token count; some servers send a string."""
+    """Some servers send a string."""
     if isinstance(value, str):
         return value.isdecimal() and len(value) < 16
     return isinstance(value, (int, float)) and 0 <= value < _MAX_COUNT
 
 
 def token_counts(fields: Mapping[str, object]) -> dict[str, int]:
-    """Return a usage's fields that are token counts."""
     counts = {}
     for name, value in fields.items():
         if type(value) is int and 0 <= value < _MAX_COUNT:  # nearly always
@@ -184,12 +176,10 @@ def token_counts(fields: Mapping[str, object]) -> dict[str, int]:
 
 
 def token_count(*values: object) -> int:
-    """Return the first valid token count, or 0."""
     return reported_count(*values) or 0
 
 
 def reported_count(*values: object) -> int | None:
-    """Return the first valid token count, or None."""
     for value in values:
         if type(value) is int and 0 <= value < _MAX_COUNT:
             return value  # nearly always
@@ -199,7 +189,6 @@ def reported_count(*values: object) -> int | None:
 
 
 def _texts_of(item: Item | str) -> Iterator[str]:
-    """Yield an item's generated texts, or an open item's text itself."""
     if isinstance(item, str):
         yield item
         return

@@ -15,11 +15,10 @@ from typing import Any
 from app.core.bounded_json import to_json
 from app.core.types import JSONMapping
 
-# Tokens per image, audio or file, regardless of its size. For an image, vision models use some hundreds to two
-# thousand.
+# Regardless of size. For an image, vision models use some hundreds to two thousand.
 TOKENS_PER_MEDIA_ITEM = 1000
 _MESSAGE = 4  # a message's role and delimiters
-_SAMPLE = 100_000  # counted characters; the rest is extrapolated
+_SAMPLE = 100_000  # characters; the rest is extrapolated
 
 # Scripts without spaces (Chinese, Japanese, Korean, Thai and others), and emoji.
 _WIDE = r"\u0e00-\u0fff\u1100-\u11ff\u2e80-\ud7ff\uf900-\ufaff\uff00-\uffef\U00010000-\U0010ffff"
@@ -44,8 +43,8 @@ def estimate_json(value: object) -> int:
     """
     Estimate the tokens of all strings in a JSON value, without field names.
 
-    Image, audio or file data counts as `TOKENS_PER_MEDIA_ITEM` tokens. For many strings, only the start of each is
-    counted, so that a long conversation costs no more than a single long string.
+    For many strings, only the start of each is counted, so that a long conversation costs no more than a single long
+    string.
     """
     texts: list[str] = []
     others = _collect(value, texts)
@@ -59,7 +58,7 @@ def estimate_json(value: object) -> int:
 
 
 def _collect(value: object, texts: list[str]) -> int:
-    """Append a JSON value's strings to `texts`, in any order, and return the tokens of its other values."""
+    """Append a JSON value's strings to `texts`, and return its other values' tokens."""
     others = 0
     values = [value]
     while values:
@@ -81,17 +80,12 @@ def _collect(value: object, texts: list[str]) -> int:
     return others
 
 
-# Fields with image, audio or file data.
+# Image, audio or file data.
 DATA = frozenset({"data", "file_data", "file_url", "image_url", "input_audio", "video_url"})
 
 
 def conversation_of(body: JSONMapping) -> Sequence[Any]:
-    """
-    Return the conversation in a model server request: messages, or items in the Responses API.
-
-    For other requests, returns the whole body as a single message, except fields counted separately by
-    `estimate_prompt`.
-    """
+    """Return a request's messages or items; other bodies are a single message."""
     for name in ("messages", "input"):
         if name in body:
             conversation: Sequence[Any] = body[name] or ()
@@ -105,7 +99,7 @@ _COUNTED_SEPARATELY = {*_INSTRUCTIONS, "tools", "model"}
 
 
 def estimate_prompt(body: JSONMapping) -> int:
-    """Estimate a model server request's prompt tokens: instructions, conversation and tools."""
+    """Estimate a request's prompt tokens: instructions, conversation and tools."""
     conversation = conversation_of(body)
     tokens = (_MESSAGE - 1) * len(conversation) + estimate_json(conversation)  # the role is counted as a text
     tokens += sum(_MESSAGE + estimate_json(body[name]) for name in _INSTRUCTIONS if body.get(name))

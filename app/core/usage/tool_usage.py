@@ -23,7 +23,6 @@ _UNUSED: Counts = {
 
 
 def added_counts(counts: Counts, more: Counts) -> dict[str, int | Counts]:
-    """Add two groups of counts; missing names count as 0."""
     added = dict(counts)
     for name, value in more.items():
         before = added.get(name)
@@ -35,12 +34,11 @@ def added_counts(counts: Counts, more: Counts) -> dict[str, int | Counts]:
 
 
 def complete_tool_usage(counts: Counts) -> dict[str, int | Counts]:
-    """Return a response's `tool_usage`: all tools' counts, and 0 in other required fields."""
     return added_counts(_UNUSED, counts)
 
 
 def image_usage(usage: Mapping[str, object]) -> Counts:
-    """Return the counts in an images API answer; without details, all input tokens are text."""
+    """Return an images API answer's counts; without details, all input tokens are text."""
     input_tokens, output_tokens = token_count(usage.get("input_tokens")), token_count(usage.get("output_tokens"))
     counts: dict[str, int | Counts] = {
         "input_tokens": input_tokens,
@@ -54,7 +52,6 @@ def image_usage(usage: Mapping[str, object]) -> Counts:
 
 
 def _details(details: object) -> dict[str, int]:
-    """Return image and text tokens; {} without details."""
     if not isinstance(details, Mapping):
         return {}
     return {name: token_count(details.get(name)) for name in ("image_tokens", "text_tokens")}
