@@ -12,7 +12,7 @@ The loop (`app.responses`) calls the model, emits events and stores the items an
         def from_settings(cls, table, host):           # raises ValueError for an invalid table
             return cls()
 
-        def open(self, declaration):                   # a session per declaration and response
+        def open(self, declaration):
             return nullcontext(DiceSession(declaration.tool.get("sides", 6)))
 
         async def check(self):                         # for `antiphon check`
@@ -34,8 +34,7 @@ The loop guarantees:
 
 - Calls in a session run concurrently unless the request contains `parallel_tool_calls: false`.
 - A call runs at most once, if necessary after the caller's approval. Its arguments are a JSON object.
-- If the response is cancelled or times out, or its client disconnects, `run` is cancelled (`asyncio.CancelledError`),
-and then the session is closed.
+- If the response ends early, `run` is cancelled (`asyncio.CancelledError`), and then the session is closed.
 - An `mcp_call` gets its `name` and `server_label` from the function and its namespace.
 
 A tool guarantees:
@@ -61,7 +60,7 @@ from app.core.types.request import Item, Part
 from app.core.usage.tool_usage import Counts
 from app.errors import InvalidRequest, Warnings
 
-# By table name: `[tools.NAME]`. A table with another name has the key `tool`, an import path `package.module:Class`.
+# By table name: `[tools.NAME]`. Other tables have the key `tool`, an import path `package.module:Class`.
 # `from_settings` does no I/O and raises ValueError for an invalid table.
 TOOLS: dict[str, str] = {
     "code_interpreter": "app.tools.code_interpreter.tool:CodeInterpreter",
@@ -80,7 +79,7 @@ OutcomeStatus: TypeAlias = Literal["completed", "incomplete", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class ToolLimits:
-    max_rounds: int = 16  # rounds with hosted tools, before a last round without them
+    max_rounds: int = 16  # then a last round without hosted tools
     parallel: int = 4  # concurrent calls
     max_result_chars: int = 60_000  # per call, shown to the model
     max_call_seconds: float = 300  # per call
@@ -88,27 +87,25 @@ class ToolLimits:
 
 @dataclass(frozen=True, slots=True)
 class ToolHost:
-    """Server context for tools."""
-
     backends: Mapping[str, Any] = field(default_factory=dict)  # `BackendSettings` by name
-    directory: Path = Path()  # base directory for relative paths in the settings
-    environment: Mapping[str, str] = field(default_factory=dict)  # for settings such as `api_key_env`
+    directory: Path = Path()  # for relative paths in the settings
+    environment: Mapping[str, str] = field(default_factory=dict)
     max_result_chars: int = 60_000  # per call, shown to the model; the loop truncates longer results
-    tables: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # all tools' tables, by name
+    tables: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     store_url: str = ""
     workers_directory: Path | None = None  # shared by this server's workers; None with a single worker
 
 
 @frozen
 class Declaration:
-    """An entry in a request's `tools` for a hosted tool, with its caller."""
+    """An entry in a request's `tools`, with its caller."""
 
     tool: Mapping[str, object]  # as echoed, without secrets
     secrets: Mapping[str, object]  # as sent: with `authorization`, `headers`, and the full `server_url`
     param_path: str  # such as `tools[0]`, for the `param` of errors
-    owner: str  # hash of the caller's key; owns all stored objects
+    owner: str  # hash of the caller's key
     response_id: str
-    chain: str  # the conversation's chain key: the last part in its ids
+    chain: str  # the last part in the conversation's ids
     include: frozenset[str] = frozenset()
     # The caller's key in the settings: its table name, if any, and `sha256:` with its SHA-256.
     key_names: frozenset[str] = frozenset()
@@ -117,7 +114,7 @@ class Declaration:
     warnings: Warnings = field(default_factory=Warnings)
 
     def require(self, *rights: str) -> None:
-        """Raise `PermissionDenied`, with the first right, unless the caller's key includes any of them."""
+        """Raise `PermissionDenied` unless the caller's key includes any right."""
         self.access.check_tool(*rights, param=f"{self.param_path}.type")
 
     def require_model(self, model: str, field: str = "type") -> None:
@@ -143,13 +140,13 @@ def unknown_server(declaration: Declaration) -> InvalidRequest:
 
 @frozen
 class ToolCall:
-    id: str  # item id
+    id: str
     function: HostedFunction
     arguments: JSONObject
     items: Sequence[Item]  # the conversation with this response's finished items, oldest first
-    approval_request_id: str | None = None  # the approved request, if the function needs approval
+    approval_request_id: str | None = None
     call_id: str = ""  # the backend's call id
-    deferred: Sequence[DeferredTool] = ()  # tools that a tool search can find
+    deferred: Sequence[DeferredTool] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +169,9 @@ class Outcome:
     A call's result.
 
     - `output` is shown to the model: text, or input parts (`{"type": "input_text", "text"}`, `{"type": "input_image",
-    "image_url"}`). It is stored with the turn unless the item itself contains it.
+      "image_url"}`). It is stored with the turn unless the item itself contains it.
     - `fields` are added to the finished item, such as `{"action": {...}}` in a `web_search_call`. The loop removes
-      fields
-    that require `include`.
+      fields that require `include`.
     - `usage` is added to the response's `tool_usage`: `{"web_search": {"num_requests": 1}}`.
     - `begun` is False for a failed call that was never sent: its approval can be reused.
     """
@@ -194,8 +190,6 @@ class Outcome:
 
 
 class ReportedItem(Protocol):
-    """An open item, added by a tool."""
-
     @property
     def id(self) -> str: ...
 
@@ -212,7 +206,7 @@ class ReportedItem(Protocol):
 
 class Account(Protocol):
     """
-    An API key's account, charged for tools' backend requests like for the key's own requests.
+    An API key's account, charged for tools' backend requests.
 
     Before a request, a tool checks the model (`Declaration.require_model`) and the limits. Afterwards it charges the
     usage reported by the backend, even if the call fails later.
@@ -226,7 +220,7 @@ class Account(Protocol):
 
 
 class Report(Account, Protocol):
-    """Reports a session's progress, and charges its requests to the caller's key. Ignored after the response's end."""
+    """A session's progress and charges. Reports after the response's end are ignored."""
 
     def event(self, name: str, **fields: object) -> None:
         """Emit a `progress` event for the running call's item, such as `partial_image`."""
@@ -247,19 +241,17 @@ class Report(Account, Protocol):
         ...
 
     def warn(self, message: str) -> None:
-        """Add a warning for the caller: a sentence about ignored or adapted parts."""
+        """Add a sentence about ignored or adapted parts, for the caller."""
         ...
 
 
 class ToolSession(Protocol):
-    """A tool during a response."""
-
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
         """
         List the functions before the first model call. May do I/O.
 
         Tools listed in `items`, the conversation, need not be listed again. If the tool is unreachable, it adds an item
-        with the error, or warns, and returns no functions; the response continues without it.
+        with the error, or warns, and returns no functions.
         """
         ...
 
@@ -277,10 +269,8 @@ class DeclaringTool(Protocol):
 
 @runtime_checkable
 class LinkedTool(Protocol):
-    """A hosted tool that uses another tool, if configured."""
-
     def link(self, tools: Mapping[str, HostedTool]) -> None:
-        """Find the other tool by table name. Called once, before any other use."""
+        """Find another tool by table name. Called once, before any other use."""
         ...
 
 
@@ -290,14 +280,14 @@ class StartingTool(Protocol):
         """
         Start background tasks in the server's event loop; `aclose` ends them.
 
-        `account_of` returns the account for a key name, to charge work done later for a caller.
+        `account_of` returns the account for a key name, to charge work done later.
         """
         ...
 
 
 @runtime_checkable
 class ResourceTool(Protocol):
-    """A hosted tool with API resources. `RESOURCES` in `app.assembly.routes` lists their routes."""
+    """A hosted tool with API resources; see `RESOURCES` in `app.assembly.routes`."""
 
     @property
     def resources(self) -> Mapping[str, object]:
@@ -326,8 +316,6 @@ class ToolWithRights(Protocol):
 
 @runtime_checkable
 class FileTool(Protocol):
-    """A hosted tool with uploaded files that requests can reference."""
-
     @property
     def input_files(self) -> InputFiles: ...
 
@@ -341,16 +329,12 @@ class DetailedTool(Protocol):
 
 @runtime_checkable
 class PreparingTool(Protocol):
-    """A hosted tool with checks at server start beyond `from_settings`."""
-
     async def prepare(self) -> Sequence[str] | None:
-        """Return warnings; raise ValueError for unusable settings, but not if something is unreachable."""
+        """Check the settings at start. Returns warnings; raises ValueError, but not if something is unreachable."""
         ...
 
 
 class HostedTool(Protocol):
-    """A tool from the settings, shared by all responses."""
-
     @property
     def types(self) -> Collection[str]:
         """Declaration types, such as `web_search` and `web_search_preview`."""

@@ -1,5 +1,5 @@
 """
-A built-in tool for demonstrations and tests: needs no network, and uses every feature of hosted tools.
+A tool for demonstrations and tests: needs no network, and uses every feature of hosted tools.
 
 With `[tools.demo]` in the settings, a request declares it as an MCP server: `{"type": "mcp", "server_label": "demo"}`.
 """
@@ -73,7 +73,6 @@ class DemoSession:
         self._allowed = allowed
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
-        """List the functions once per conversation, like an MCP server's."""
         functions = [
             self._labelled(*entry) for entry in _LABELLED if self._allowed is None or entry[0] in self._allowed
         ]

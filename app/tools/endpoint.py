@@ -13,7 +13,7 @@ def endpoint_options(host: ToolHost, name: str, field: str, endpoint: str) -> Tr
     """
     Return a backend's transport options; raises `ValueError` if tools cannot use the backend.
 
-    `field`, the key in the tool's table, and `endpoint` appear in errors.
+    Errors contain `field`, the key in the tool's table, and `endpoint`.
     """
     backend = host.backends.get(name)
     if backend is None:

@@ -7,7 +7,7 @@ Outbound requests to hosts chosen by a caller or a model, guarded against server
     page = await fetch("https://example.com/")     # follows redirects and checks each hop
 
 Each connection resolves the name once, checks all addresses, and connects to a checked address, so DNS rebinding has no
-effect (TLS still verifies the name). Environment proxies are ignored.
+effect (TLS still verifies the name).
 
 `Reach` is the set of allowed addresses: "public" (globally routable), "private" (also private networks, but no
 link-local addresses or metadata services), "any" (for hosts configured by the operator).
@@ -49,7 +49,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class OutboundRefused(Exception):
-    """A refused request, or a response above the limits. The message is safe to show to a caller."""
+    """The message is safe to show to a caller."""
 
 
 _GLOBAL_UNICAST = ip_network("2000::/3")
@@ -57,7 +57,7 @@ _NAT64 = ip_network("64:ff9b::/96")
 # Local NAT64 prefixes, with a variable IPv4 position (RFC 8215, RFC 6052).
 _LOCAL_NAT64 = ip_network("64:ff9b:1::/48")
 _COMPATIBLE = ip_network("::/96")
-# Some Python versions report these ranges as global: IETF protocols, 6to4 relays, IPv6 documentation.
+# Some Python versions report these as global: IETF protocols, 6to4 relays, IPv6 documentation.
 _NOT_PUBLIC = (ip_network("192.0.0.0/24"), ip_network("192.88.99.0/24"), ip_network("3fff::/20"))
 # Cloud metadata services, which return credentials. Link-local ones are refused anyway.
 _METADATA = frozenset(
@@ -93,7 +93,7 @@ def _embedded(address: Address) -> IPv4Address | None:
         return None
     if embedded := address.ipv4_mapped or address.sixtofour:
         return embedded
-    compatible = address in _COMPATIBLE and int(address) > 1  # but neither `::` nor `::1`
+    compatible = address in _COMPATIBLE and int(address) > 1
     if compatible or address in _NAT64:
         return IPv4Address(int(address) & 0xFFFF_FFFF)
     return None
@@ -261,7 +261,7 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: object = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Connect to a host's first reachable address; raises `OutboundRefused`, or the library's errors."""
+        """Raises `OutboundRefused`, or the library's errors."""
         try:
             async with asyncio.timeout(timeout):
                 return await self._connect(host, port, local_address, socket_options)
@@ -302,7 +302,6 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
 
 @cache
 def tls() -> ssl.SSLContext:
-    """Return the TLS context, which respects `SSL_CERT_FILE`."""
     return httpx.create_ssl_context()
 
 
@@ -373,15 +372,13 @@ def plain_headers(headers: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _plain_media_type(value: str) -> str:
-    """Remove parameters except a safe charset: `httpx` would decode with any Python codec."""
+    """`httpx` would decode with any Python codec."""
     codec = codec_of(declared_charset(value) or "")
     media_type = value.partition(";")[0].strip()
     return f"{media_type}; charset={codec}" if codec else media_type
 
 
 class BoundedBody:
-    """Decompressed, limited response body from `httpx` or `httpx2`."""
-
     _too_large: type[Exception] = OutboundRefused
 
     def __init__(self, response: Any, max_bytes: int) -> None:
@@ -418,7 +415,7 @@ async def fetch(
     resolver: Resolver = resolve,
 ) -> FetchedPage:
     """
-    Fetch a URL, with any status. Redirects are followed, and each target is checked.
+    Fetch a URL, with any status. Each redirect's target is checked.
 
     Raises `OutboundRefused` for disallowed URLs and large responses, `TimeoutError`, and `httpx.HTTPError`.
     """

@@ -1,5 +1,3 @@
-"""Visible text of HTML pages."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -15,7 +13,7 @@ _BLOCKS |= {"option", "p", "pre", "section", "summary", "table", "td", "th", "tr
 
 def html_title_and_text(page: str | bytes) -> tuple[str, str]:
     """
-    Return a page's title and visible text, both empty for an empty document.
+    Return a page's title and visible text.
 
     Non-UTF-8 bytes are decoded with the declared charset, else as Latin-1.
     """
@@ -39,7 +37,7 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def _visible_text(tree: object) -> Iterator[str]:
-    """Yield visible text. Iterative, since nesting may exceed the recursion limit."""
+    """Iterative, since nesting may exceed the recursion limit."""
     stack: list[Any] = [tree]
     while stack:
         node = stack.pop()

@@ -4,8 +4,6 @@ The hosted tool `image_generation`, using a backend's images API.
     [tools.image_generation]
     backend = "default"            # its /images/generations and /images/edits
     model = "gpt-image-1"
-
-The model may edit the conversation's latest images, sent by the caller or generated.
 """
 
 from __future__ import annotations
@@ -84,7 +82,6 @@ class ImageDeclaration(BaseModel):
     size: str | None = None
 
     def options(self) -> dict[str, object]:
-        """Fields sent unchanged."""
         return self.model_dump(exclude_none=True, exclude={"action", "input_image_mask", "model", "partial_images"})
 
 
@@ -241,7 +238,7 @@ def _without_none(fields: Mapping[str, object]) -> dict[str, object]:
 
 
 def _images_of(items: Sequence[Item], report: Report) -> Iterator[InputImage | Item]:
-    """Yield generated and sent images, latest first; the item of an image in the store."""
+    """Yield generated and sent images, latest first. An image in the store is yielded as its item."""
     stored: set[str] = set()  # a client may have resent an item
     for item in reversed(items):
         if item.get("type") == "image_generation_call":
@@ -297,7 +294,7 @@ class ImagesAPI:
     async def images(
         self, options: Mapping[str, object], images: Sequence[InputImage], mask: InputImage | None, partial: int
     ) -> AsyncIterator[JSONObject]:
-        """Generate or edit an image. Yields partial images, then the response. Raises `ImageFailed`."""
+        """Yield partial images, then the response. Raises `ImageFailed`."""
         fields = _without_none(options)
         if str(fields.get("model") or "").startswith(("dall-e", "sd", "flux")):
             fields["response_format"] = "b64_json"  # other models always return base64, and reject the field
@@ -308,7 +305,7 @@ class ImagesAPI:
                     async for event in _events(response):
                         yield event
                     return
-            # Servers that cannot stream images reject the fields before generating anything, so retry without them.
+            # Servers that cannot stream images reject the fields before generating anything.
             async with self._request(fields, images, mask) as response:
                 async for event in _events(response):
                     yield event

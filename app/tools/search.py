@@ -1,5 +1,5 @@
 """
-The hosted tool `tool_search` for deferred tools: `{"type": "tool_search"}`.
+The hosted tool `tool_search`: `{"type": "tool_search"}`.
 
 The model is first offered only the search, then the tools it finds: the client's and hosted functions.
 """
@@ -22,7 +22,7 @@ _MAX_LIMIT = 20
 
 
 class ToolSearch:
-    """Always available, without rights, since it only reads the request's declarations."""
+    """Needs no right, since it only reads the request's declarations."""
 
     types = ("tool_search",)
 
@@ -44,7 +44,7 @@ class ToolSearchSession:
         return [HostedFunction("tool_search", "tool_search_call", **TOOL_SEARCH, fields={"execution": "server"})]
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
-        """Search the deferred tools. The loop offers the tools in the resulting `tool_search_output`."""
+        """The loop offers the tools in the resulting `tool_search_output`."""
         argument = call.arguments.get("limit")
         limit = min(max(argument, 1), _MAX_LIMIT) if isinstance(argument, int) else _DEFAULT_LIMIT
         results = best(str(call.arguments.get("query") or ""), call.deferred)[:limit]

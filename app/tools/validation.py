@@ -13,7 +13,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def read_table(model: type[M], table: Mapping[str, object]) -> M:
-    """Validate a table; raises `ValueError` with the invalid keys, never their values."""
+    """Raises `ValueError` with the invalid keys, never their values."""
     try:
         return model.model_validate(dict(table))
     except ValidationError as error:

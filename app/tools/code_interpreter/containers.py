@@ -1,9 +1,9 @@
 """
 Containers: a sandbox with a Python process, its state, and files under `/mnt/data`.
 
-A container belongs to an owner (a hash of the caller's key); other owners' containers are not found. Its sandbox starts
-on first use, and restarts after a suspension. Sandboxes are child processes of a single server process and end with it
-(`local.py`); `shared.py` shares them between workers.
+A container belongs to an owner (a hash of the caller's key). Its sandbox starts on first use, and restarts after a
+suspension. Sandboxes are child processes of a single server process and end with it (`local.py`); `shared.py` shares
+them between workers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ContainerFile:
     container_id: str
     path: str
     bytes: int
-    changed: int  # time of the last write, in nanoseconds
+    changed: int  # nanoseconds
     created_at: int  # Unix time of the first listing
     source: str  # `user` or `assistant`
 
@@ -108,11 +108,7 @@ class SandboxChannel(Protocol):
 
 
 class Containers(ABC):
-    """
-    All callers' containers and their file operations.
-
-    Unknown ids raise `NotFound`, and unknown cursors `UnknownCursor`.
-    """
+    """Unknown ids, and other owners' ids, raise `NotFound`; unknown cursors raise `UnknownCursor`."""
 
     def __init__(self, settings: CodeSettings, skills: SkillFolder | None = None) -> None:
         self.settings = settings
@@ -122,7 +118,7 @@ class Containers(ABC):
 
     @abstractmethod
     async def create(self, owner: str, **options: Unpack[NewContainer]) -> Container:
-        """Create a container; its sandbox starts on first use. Raises `InvalidRequest`."""
+        """The sandbox starts on first use. Raises `InvalidRequest`."""
 
     @abstractmethod
     async def get(self, owner: str, container_id: str) -> Container: ...
@@ -143,7 +139,7 @@ class Containers(ABC):
 
     @abstractmethod
     async def summaries(self, owner: str | None, limit: int) -> Sequence[dict[str, object]]:
-        """Return an owner's (None: all owners') newest containers, without their content."""
+        """Return an owner's (None: all owners') newest containers."""
 
     @abstractmethod
     async def delete(self, owner: str, container_id: str) -> dict[str, object]: ...
@@ -238,7 +234,7 @@ class Containers(ABC):
             yield data
 
     async def files(self, owner: str, container_id: str, page: Page) -> dict[str, object]:
-        """Return a page with a container's files, or with their copies after the container ended."""
+        """List a container's files, or their copies after the container ended."""
         try:
             container = await self.get(owner, container_id)
         except NotFound:
@@ -250,7 +246,7 @@ class Containers(ABC):
             return page_of([file.resource() for file in container.files.values()], page)
 
     async def file(self, owner: str, container_id: str, file_id: str) -> tuple[ContainerFile, AsyncIterator[bytes]]:
-        """Return a file and its content, from the copy if the container has ended or lost it."""
+        """Return a file and its content, or its copy if the container has ended or lost it."""
         try:
             container = await self.get(owner, container_id)
             async with self.use(container) as sandbox:
@@ -279,7 +275,6 @@ class Containers(ABC):
             yield data
 
     async def delete_file(self, owner: str, container_id: str, file_id: str) -> dict[str, object]:
-        """Delete a file and its copy."""
         kept = self.kept and await self.kept.delete(owner, container_id, file_id)
         try:
             container = await self.get(owner, container_id)
@@ -294,7 +289,7 @@ class Containers(ABC):
 
 
 def path_for(filename: str) -> str:
-    """Return a file's path in the container; raises `InvalidRequest` for an invalid file name."""
+    """Raises `InvalidRequest` for an invalid file name."""
     name = "".join(char for char in filename.replace("\\", "/").rpartition("/")[2] if char.isprintable())
     if name in ("", ".", "..") or len(name.encode("utf-8", "replace")) > MAX_CONTAINER_NAME - 1:
         raise InvalidRequest("Invalid 'file': must have a name of at most 255 bytes.", param="file")
@@ -302,7 +297,7 @@ def path_for(filename: str) -> str:
 
 
 def page_of(entries: list[dict[str, object]], page: Page) -> dict[str, object]:
-    """Return a page from entries in creation order; raises `UnknownCursor`."""
+    """`entries` are in creation order. Raises `UnknownCursor`."""
     ordered = entries[::-1] if page.descending else entries
     start = 0
     if page.after is not None:

@@ -25,8 +25,6 @@ class KeptFile(ContainerFile):
 
 
 class KeptFiles:
-    """Methods raise `FilesUnavailable` in an outage."""
-
     def __init__(self, attachments: Attachments, days: int, max_owner_bytes: int | None) -> None:
         """`max_owner_bytes` limits an owner's files and copies together."""
         self._attachments = attachments
@@ -34,7 +32,7 @@ class KeptFiles:
         self._limit = max_owner_bytes
 
     async def keep(self, owner: str, file: ContainerFile, pieces: AsyncIterator[bytes]) -> None:
-        """Copy a file. Failures are only logged."""
+        """Failures are only logged."""
         detail = orjson.dumps({"path": file.path, "source": file.source, "created_at": file.created_at}).decode()
         new = new_attachment(owner, file.container_id, file.id, detail=detail)
         copy = new._replace(expires_at=new.created_at + self._lifetime)
@@ -49,7 +47,6 @@ class KeptFiles:
             logger.warning("container file not kept", extra={"reason": error.code})
 
     async def files(self, owner: str, container_id: str) -> Sequence[KeptFile]:
-        """Return copies of a container's files, sorted by path."""
         newest = {one.name: one for one in await self._attachments.list(owner, container_id)}
         return sorted(map(_kept_file, newest.values()), key=lambda file: file.path)
 
@@ -60,7 +57,7 @@ class KeptFiles:
         return self._attachments.content(file.attachment)
 
     async def delete(self, owner: str, container_id: str, file_id: str | None = None) -> bool:
-        """Delete a file's copies, or all copies for a container; return whether any existed."""
+        """Delete one file's copies, or the container's; return whether any existed."""
         return await self._attachments.delete(owner, container_id, None if file_id is None else [file_id])
 
 

@@ -1,8 +1,4 @@
-"""
-Containers whose sandboxes are child processes, and end with this process.
-
-Suspended containers retain only their files.
-"""
+"""Containers whose sandboxes are child processes. Suspended containers retain only their files."""
 
 from __future__ import annotations
 
@@ -39,20 +35,20 @@ from app.tools.files import File, Page
 logger = logging.getLogger(__name__)
 
 MAX_CONTAINERS = 10_000  # running or suspended
-SWEEP_INTERVAL = 10.0  # seconds between sweeps of expired containers
+SWEEP_INTERVAL = 10.0  # seconds
 SAVE_SECONDS = 60.0  # per container
 _SAVED_OVERHEAD = 1024  # packed bytes per file, in addition to its content
-_ANONYMOUS = KeyAccess().owner  # owner of all containers on a server without keys
+_ANONYMOUS = KeyAccess().owner  # on a server without keys
 
 
 @dataclass(slots=True)
 class LocalContainer(Container):
     mounts: Sequence[File] = ()  # to copy into a new sandbox
-    chain: str | None = None  # the conversation for which it was created
+    chain: str | None = None
     sandbox: Sandbox | None = None
     slot: ContainerSlot | None = None
     saved: SavedFiles | None = None  # while suspended
-    state_loss: str = ""  # state lost at the next start: `variables`, or `files` (which includes variables)
+    state_loss: str = ""  # at the next start: `variables`, or `files` (which includes variables)
     users: int = 0  # requests that use it or wait for it
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # one request at a time
     deleted: bool = False
@@ -71,7 +67,7 @@ class LocalContainers(Containers):
         self._bubblewrap = bubblewrap
         self._clock = clock
         self._containers: dict[str, LocalContainer] = {}
-        self._conversations: dict[tuple[str, str], str] = {}  # container ids by owner and chain
+        self._conversations: dict[tuple[str, str], str] = {}  # by owner and chain
         self._slots = ContainerSlots(settings.max_containers, self._limit_of)
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None

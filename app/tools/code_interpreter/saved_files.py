@@ -1,7 +1,7 @@
 """
 Files of suspended containers, as opaque streams packed by their supervisors.
 
-Each stream is in an unnamed temporary file, which the operating system deletes with the process.
+The operating system deletes the unnamed temporary files with the process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SavedFiles:
 
     @classmethod
     async def save(cls, sandbox: Sandbox, max_bytes: int) -> SavedFiles:
-        """Save at most `max_bytes` packed bytes; raises `SandboxEnded` and `OSError`."""
+        """Raises `SandboxEnded`, and `OSError` above `max_bytes`."""
         saved = cls(await asyncio.to_thread(tempfile.TemporaryFile, prefix="antiphon-container-"))
         try:
             while data := await _packed(sandbox, first=not saved.size):
@@ -39,7 +39,7 @@ class SavedFiles:
         return saved
 
     async def restore(self, sandbox: Sandbox) -> None:
-        """Write the files into another sandbox; raises `SandboxEnded` and `OSError`."""
+        """Raises `SandboxEnded` and `OSError`."""
         await asyncio.to_thread(self._file.seek, 0)
         data = b"-"
         while data:

@@ -51,7 +51,7 @@ class SharedContainers(Containers):
     def __init__(
         self, bubblewrap: Bubblewrap, settings: CodeSettings, directory: Path, skills: SkillFolder | None = None
     ) -> None:
-        """Only the workers' user may write to `directory`, which contains the lock file and the socket."""
+        """Only the workers' user may write to `directory`."""
         super().__init__(settings, skills)
         self._bubblewrap = bubblewrap
         self._lock_path, self._socket_path = directory / "containers.lock", directory / "containers.socket"
@@ -175,7 +175,7 @@ class SharedContainers(Containers):
         connection.add_done_callback(self._connections.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Run a connection's operation. It is cancelled when the other worker closes the connection."""
+        """The operation is cancelled when the other worker closes the connection."""
         assert self._local
         lines: asyncio.Queue[Mapping[str, object]] = asyncio.Queue()
         work = asyncio.create_task(self._work(self._local, lines, writer))
@@ -219,8 +219,6 @@ class SharedContainers(Containers):
 
 
 class _RemoteSandbox:
-    """A connection to the host, for a single operation or for a sandbox in use."""
-
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
 
@@ -229,7 +227,7 @@ class _RemoteSandbox:
         return answer
 
     async def send(self, operation: str, fields: JSONMapping) -> Any:
-        """Send a message and return the result; raises `APIError`, or `SandboxEnded` if the host has exited."""
+        """Raises the host's `APIError`, or `SandboxEnded` if the host has exited."""
         try:
             _write(self._writer, {"operation": operation, "fields": fields})
             await self._writer.drain()

@@ -34,7 +34,7 @@ MAX_SKILLS = 16  # per container
 MAX_SKILL_FILES = 100  # per skill
 MAX_SKILL_BYTES = 8 * 1024 * 1024  # per skill, unpacked
 MAX_ARCHIVE = 8 * 1024 * 1024  # bytes per ZIP archive
-MAX_STORED_SKILLS = 1024**3  # bytes on disk for all inline skills
+MAX_STORED_SKILLS = 1024**3  # bytes for all inline skills
 _ABOUT = (
     "These skills are available. Each skill is a read-only folder with instructions in `SKILL.md`. Before a task that "
     "a skill describes, read its `SKILL.md`:"
@@ -84,7 +84,7 @@ DeclaredSkills: TypeAlias = Annotated[list[DeclaredSkill], Field(max_length=MAX_
 class Skill(NamedTuple):
     name: str
     description: str
-    directory: str  # on this machine
+    directory: str
 
     @property
     def folder(self) -> str:
@@ -102,7 +102,7 @@ class SkillFolder:
         self._lock = threading.Lock()  # skills are unpacked in threads
 
     async def resolve(self, declared: Sequence[InlineSkill | SkillReference], param_path: str) -> list[Skill]:
-        """Return the declared skills; raises `InvalidRequest`, with a field below `param_path`."""
+        """Raises `InvalidRequest`, with a field below `param_path`."""
         skills: list[Skill] = []
         for index, skill in enumerate(declared):
             try:
@@ -263,7 +263,7 @@ def _invalid(message: str) -> InvalidRequest:
 
 def read_skill_files(skills: Sequence[Skill]) -> dict[str, bytes]:
     """
-    Return skill files by container path, for a new sandbox.
+    Return skill files by container path.
 
     Skips links and files beyond the limits. A deleted skill has no files.
     """

@@ -27,18 +27,18 @@ class ContainerSlot:
 class _Waiter:
     slot: ContainerSlot
     granted: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    evicting: ContainerSlot | None = None  # the slot being evicted for this waiter
+    evicting: ContainerSlot | None = None  # evicted for this waiter
 
 
 class ContainerSlots:
     def __init__(self, total: int, limit_of: Callable[[str], int]) -> None:
-        """`limit_of` returns an owner's maximum number of slots."""
+        """`limit_of` returns an owner's maximum."""
         self._total, self._limit_of = total, limit_of
         self._held: set[ContainerSlot] = set()
         self._waiters: list[_Waiter] = []
 
     async def acquire(self, owner: str, evict: Callable[[], None], within: float) -> ContainerSlot:
-        """Wait up to `within` seconds for a slot, marked as in use; raises `TooManyRequests`."""
+        """Wait up to `within` seconds; raises `TooManyRequests`."""
         waiter = _Waiter(ContainerSlot(owner, evict))
         self._waiters.append(waiter)
         self._serve()
@@ -64,7 +64,6 @@ class ContainerSlots:
         self._serve()
 
     def mark_busy(self, slot: ContainerSlot) -> None:
-        """Prevent the slot's eviction."""
         slot.idle_since = None
 
     def mark_idle(self, slot: ContainerSlot, now: float) -> None:
@@ -83,7 +82,7 @@ class ContainerSlots:
                 candidate.evict()
 
     def _in_order(self) -> list[_Waiter]:
-        """Sort waiters: owners with the fewest slots first, then by arrival."""
+        """Owners with the fewest slots first, then by arrival."""
         held = self._counts()
         waiting = [waiter for waiter in self._waiters if not waiter.granted.done()]  # some may be cancelled
         return sorted(waiting, key=lambda waiter: held[waiter.slot.owner])

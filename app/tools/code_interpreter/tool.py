@@ -51,7 +51,7 @@ MAX_COMMANDS = 32  # per shell call
 MAX_CITED = 20  # files per call
 MAX_SAVED_IMAGES = 4  # per call; image files that are also returned as images
 MAX_SAVED_IMAGE_BYTES = 4 * 1024 * 1024
-FIRST_MARK = 900_001  # citation marks for created files; other tools use lower numbers
+FIRST_MARK = 900_001  # for created files; other tools use lower numbers
 
 _PYTHON = (
     "Run Python code in a sandbox without network access. Variables, imports and files are kept for later calls, as in "
@@ -158,7 +158,7 @@ class CodeInterpreter:
         """
         Create the tool. Raises `ValueError` for an invalid table, or if this machine cannot run sandboxes.
 
-        With the provider `mcp:NAME`, returns an `MCPCodeInterpreter`, which has no containers.
+        With the provider `mcp:NAME`, returns an `MCPCodeInterpreter`.
         """
         if str(table.get("provider")).startswith("mcp:"):
             tool: HostedTool = import_object(_BY_MCP).from_settings(table, host)
@@ -177,7 +177,7 @@ class CodeInterpreter:
         return cls(LocalContainers(bubblewrap, settings, SkillFolder(operators)))
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession] | None:
-        """Return the session, or None if the client runs the shell. Raises `InvalidRequest`."""
+        """Return None if the client runs the shell. Raises `InvalidRequest`."""
         tool = declaration.tool
         shell = tool["type"] == "shell"
         field = "environment" if shell else "container"
@@ -198,7 +198,7 @@ class CodeInterpreter:
         return nullcontext(session_class(self.containers, declaration, options, param_path))
 
     async def check(self) -> Mapping[str, str | None]:
-        """Report no error: the server only starts if sandboxes can be created."""
+        """The server only starts if sandboxes can be created."""
         return {"bubblewrap": None}
 
     async def aclose(self) -> None:
@@ -218,14 +218,13 @@ class _Session(ABC):
         self._container: Container | None = None
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
-        """Find or create the container, and return the tool's function; raises `APIError`."""
         return [self._function(await self._find(items))]
 
     @abstractmethod
     def _function(self, container: Container) -> HostedFunction: ...
 
     async def _find(self, items: Sequence[Item]) -> Container:
-        """Return the declaration's container. Raises `APIError` with `param` set to the field."""
+        """Raises `APIError` with `param` set to the field."""
         owner, options, param_path = self._declaration.owner, self._options, self._param_path
         try:
             if isinstance(options, ContainerReference):
@@ -249,7 +248,7 @@ class _Session(ABC):
         return self._container
 
     def _sources(self, files: Sequence[ContainerFile], items: Sequence[Item]) -> tuple[list[Source], str]:
-        """Return files as citable sources, and a list for the model ("" without files)."""
+        """Return citable sources, and a list for the model ("" without files)."""
         marks = FIRST_MARK + MAX_CITED * sum(item.get("type") in _CALLS for item in items) % 90_000
         sources, lines = [], []
         for number, file in enumerate(files[:MAX_CITED], marks):
@@ -329,7 +328,6 @@ class ShellSession(_Session):
         return HostedFunction("shell", "shell_call", about, _SHELL_SCHEMA, fields=fields)
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
-        """Run the commands in order, and add their output as a `shell_call_output` item."""
         container, settings = self._container, self._containers.settings
         assert container
         argument = call.arguments.get("commands")
@@ -389,7 +387,7 @@ def _entry(stdout: str, stderr: str, exit_code: int) -> dict[str, object]:
 
 
 def _earlier_containers(items: Sequence[Item]) -> list[str]:
-    """Return the container ids in the conversation's earlier calls, latest first."""
+    """Return container ids from earlier calls, latest first."""
     ids: dict[str, None] = {}
     for item in reversed(items):
         environment = item.get("environment")

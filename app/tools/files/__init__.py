@@ -1,8 +1,8 @@
 """
 Uploaded files and vector stores: `/v1/files`, `/v1/vector_stores` and the tool `file_search`.
 
-A `FileStore` stores files and search indexes per owner (a hash of the caller's key). Other owners' objects are reported
-as not found.
+Files and vector stores have an owner (a hash of the caller's key). Unknown ids, and other owners' ids, raise
+`NotFound`; unknown cursors raise `UnknownCursor`. In an outage, every database method raises `FilesUnavailable`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FILE_STORES = {
     "postgres": "app.tools.files.postgres:PostgresFileStore",
 }
 
-PIECE = 1024 * 1024  # bytes of content per read or write
+PIECE = 1024 * 1024  # bytes
 ABANDONED_AFTER = 3600  # seconds without a new piece until an upload is deleted
 
 
@@ -41,7 +41,7 @@ class FilesUnavailable(APIError):
 
 
 class VectorsUnsupported(ValueError):
-    """The database cannot store embeddings. The message contains the reason and the remedy."""
+    """The message contains the reason and the remedy."""
 
 
 class UnknownCursor(InvalidRequest):
@@ -70,7 +70,7 @@ class Page:
 
     @property
     def order(self) -> str:
-        """The SQL sort order, `ASC` or `DESC`. Callers read `limit + 1` entries."""
+        """For SQL: `ASC` or `DESC`. Callers read `limit + 1` entries."""
         return "DESC" if self.descending != self._backwards else "ASC"
 
     def trim(self, entries: list[T]) -> tuple[list[T], bool]:
@@ -105,10 +105,10 @@ class File:
 
 class FileStore(Protocol):
     """
-    Stores all owners' files. Every method raises `FilesUnavailable` in an outage; `files` raises `UnknownCursor`.
+    All owners' files. Expired files are not found.
 
     Content is written and read in pieces of about `PIECE` bytes, so a whole file is never in memory. Reading content
-    does not check the owner. Expired files are not found.
+    does not check the owner.
     """
 
     @property
@@ -129,15 +129,11 @@ class FileStore(Protocol):
         ...
 
     async def add(self, file: File, limit: int | None = None) -> bool:
-        """
-        Make a file visible after its content was written.
-
-        Returns False, without changes, if the owner's files would exceed `limit` bytes in total.
-        """
+        """Make a written file visible; return False if the owner's files would exceed `limit` bytes in total."""
         ...
 
     async def stored_bytes(self, owner: str) -> int:
-        """Include pending uploads."""
+        """Includes pending uploads."""
         ...
 
     async def discard(self, file_id: str) -> None:
@@ -163,7 +159,7 @@ class FileStore(Protocol):
         ...
 
     async def prepare_vectors(self) -> None:
-        """Create the schema for embeddings; raises `VectorsUnsupported` if the database does not support them."""
+        """Create the schema for embeddings; raises `VectorsUnsupported`."""
         ...
 
     async def check(self) -> None:

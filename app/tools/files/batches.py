@@ -43,7 +43,7 @@ class BatchJob:
     created_at: int
     expires_at: int
     metadata: Mapping[str, str] | None = None
-    output_lifetime: int = BATCH_LIFETIME  # seconds; expiry of the output files
+    output_lifetime: int = BATCH_LIFETIME  # of the output files, in seconds
     status: str = "validating"
     times: Mapping[str, int] = field(default_factory=dict)  # start time by status
     errors: Sequence[Mapping[str, object]] = ()
@@ -103,19 +103,15 @@ class ClaimedRequest(NamedTuple):
 
 class RequestResult(NamedTuple):
     succeeded: bool
-    output: bytes  # a line for the output or error file, without line break
+    output: bytes  # a line without line break
     usage: Sequence[int] = (0, 0, 0, 0)
 
 
 class BatchRecords(Protocol):
-    """
-    Stores batches. Every method raises `FilesUnavailable` in an outage; `list` raises `UnknownCursor`.
-
-    Methods for a claimed batch or request return False, without changes, if the claim was lost.
-    """
+    """Methods for a claimed batch or request return False, without changes, if the claim was lost."""
 
     async def create(self, batch: BatchJob) -> bool:
-        """Add a batch; return False, without changes, if the owner already has `MAX_UNFINISHED`."""
+        """Return False, without changes, if the owner already has `MAX_UNFINISHED`."""
         ...
 
     async def get(self, owner: str, batch_id: str) -> BatchJob | None: ...
@@ -123,7 +119,7 @@ class BatchRecords(Protocol):
     async def list(self, owner: str, page: Page) -> tuple[list[BatchJob], bool]: ...
 
     async def cancel(self, owner: str, batch_id: str) -> bool:
-        """Start cancelling a batch; return False, without changes, if it has ended."""
+        """Return False, without changes, if the batch has ended."""
         ...
 
     async def claim_batch(self, worker: str, lease: float) -> BatchJob | None:
@@ -150,7 +146,7 @@ class BatchRecords(Protocol):
         """
         Renew a process's claims: on the batch it reads or ends, and on requests, by batch and number.
 
-        Returns the requests to continue; the others are released. Claims not listed here expire.
+        Returns the requests to continue. Claims not listed here expire.
         """
         ...
 
@@ -180,8 +176,6 @@ class CreateBatchJob(BaseModel):
 
 
 class Batches:
-    """Unknown ids raise `NotFound`, unknown cursors `UnknownCursor`."""
-
     def __init__(self, store: FileStore, clock: Callable[[], float] = time.time) -> None:
         self.store, self.records, self._clock = store, store.batches, clock
         self.wake: Callable[[], None] = lambda: None  # called when a batch needs processing
@@ -226,7 +220,7 @@ class Batches:
         return list_page([batch.resource() for batch in batches], more)
 
     async def cancel(self, owner: str, batch_id: str) -> dict[str, object]:
-        """Start cancelling a batch, and return it; raises `InvalidRequest` if it has ended."""
+        """Raises `InvalidRequest` if the batch has ended."""
         cancelled = await self.records.cancel(owner, batch_id)
         batch = await self.retrieve(owner, batch_id)
         if not cancelled and batch["status"] not in ("cancelling", "cancelled"):

@@ -1,5 +1,3 @@
-"""`BatchRecords` in SQLite or PostgreSQL."""
-
 from __future__ import annotations
 
 from collections import Counter
@@ -174,7 +172,7 @@ class SQLBatches:
             for row in rows:
                 claim = "UPDATE antiphon_request_batches SET claim = $2, claimed_until = {now} + $3 WHERE id = $1"
                 yield Statement(claim, (row[0], worker, lease))
-                # A process that died may have stored some requests from the file: read it again.
+                # A process that died may have stored some requests.
                 delete = "DELETE FROM antiphon_batch_requests WHERE batch = $1"
                 if _batch_of(row).status == "validating":
                     yield Statement(delete, (row[0],))
@@ -324,7 +322,7 @@ class SQLBatches:
 
 
 def _hold(batch: BatchJob, worker: str) -> Steps[bool]:
-    """Lock a claimed batch; return False if the claim was lost."""
+    """Return False if the claim was lost."""
     rows = yield Statement(f"SELECT 1 FROM antiphon_request_batches WHERE {_HELD} FOR UPDATE", (batch.id, worker))
     return bool(rows)
 

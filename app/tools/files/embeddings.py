@@ -1,5 +1,3 @@
-"""Embeddings, from the `/embeddings` endpoint of a backend."""
-
 from __future__ import annotations
 
 import array
@@ -27,7 +25,7 @@ MAX_DIMENSIONS = 16_384
 _ATTEMPTS = 3
 _MAX_WAIT = 10.0  # seconds between attempts
 _MAX_BYTES = 32 * MAX_DIMENSIONS * BATCH  # per response
-_MAX_ERROR = 10_000  # bytes read from an error response
+_MAX_ERROR = 10_000  # bytes
 _RETRYABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 
 
@@ -51,11 +49,7 @@ class Embeddings:
         self._http = endpoint_client(options, timeout=httpx.Timeout(60, connect=10), max_bytes=_MAX_BYTES)
 
     async def documents(self, texts: Sequence[str], account: Account | None = None) -> list[bytes]:
-        """
-        Embed at most `BATCH` texts: a normalized vector per text, as float32 bytes.
-
-        Raises `EmbeddingsUnavailable`.
-        """
+        """Return a normalized vector per text (at most `BATCH`), as float32 bytes. Raises `EmbeddingsUnavailable`."""
         return await self._embed([self._document_prefix + text for text in texts], account)
 
     async def queries(self, texts: Sequence[str], account: Account | None = None) -> list[bytes]:
@@ -89,7 +83,7 @@ class Embeddings:
         return await asyncio.to_thread(_vectors, document, len(texts))
 
     async def _document(self, texts: list[str]) -> JSONObject:
-        """Return a 200 response's JSON; raises `_Refused` for all others."""
+        """Raises `_Refused` for statuses other than 200."""
         try:
             answer = await self._http.post("embeddings", json={**self._body, "input": texts})
         except OutboundRefused as error:
@@ -107,7 +101,7 @@ class Embeddings:
 
 class _Refused(Exception):
     def __init__(self, problem: str, *, again: bool, wait: float | None = None) -> None:
-        """`again`: whether to retry, after `wait` seconds if the backend sent `Retry-After`."""
+        """Retry if `again`, after `wait` seconds if the backend sent `Retry-After`."""
         super().__init__(problem)
         self.error = EmbeddingsUnavailable(f"The backend returned no embeddings: {problem}.", retry_after=wait)
         self.again = again

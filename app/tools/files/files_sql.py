@@ -1,5 +1,3 @@
-"""`FileStore` methods shared by SQLite and PostgreSQL."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator

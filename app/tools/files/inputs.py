@@ -13,7 +13,7 @@ from app.core.types.request import Item, Part
 from app.errors import InvalidRequest, NotFound, Warnings
 from app.tools.files import File, FileStore, file_not_found
 
-MAX_INPUT_FILE_BYTES = 32 * 1024 * 1024  # total per request; held in memory and sent to the backend
+MAX_INPUT_FILE_BYTES = 32 * 1024 * 1024  # per request; held in memory and sent to the backend
 
 _FIELDS = ("content", "output")
 _PARTS = frozenset({"input_file", *IMAGES})

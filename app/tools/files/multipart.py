@@ -31,7 +31,7 @@ from app.tools.files.uploads import (
 
 MAX_PART_BYTES = 64 * 1024 * 1024
 MAX_PARTS_OF_FILE = 10_000
-UPLOAD_LIFETIME = 3600  # seconds to complete an upload
+UPLOAD_LIFETIME = 3600  # seconds
 
 UploadStatus: TypeAlias = Literal["pending", "completed", "cancelled", "expired"]
 
@@ -47,7 +47,7 @@ class MultipartUpload:
     expires_at: int
     lifetime: int | None = None  # seconds until the completed file expires
     status: UploadStatus = "pending"
-    file_id: str | None = None  # the completed file
+    file_id: str | None = None
 
     def resource(self, file: File | None = None) -> dict[str, object]:
         return {
@@ -75,18 +75,14 @@ class UploadPart:
 
 
 class UploadRecords(Protocol):
-    """
-    Stores multipart uploads. Every method raises `FilesUnavailable` in an outage.
-
-    Methods return False, without changes, if their condition fails, for example after the upload ended.
-    """
+    """Methods return False, without changes, if their condition fails, for example after the upload ended."""
 
     async def create(self, upload: MultipartUpload, limit: int | None = None) -> bool:
-        """Add an upload; return False if the owner's files would exceed `limit` bytes."""
+        """Return False if the owner's files would exceed `limit` bytes."""
         ...
 
     async def get(self, owner: str, upload_id: str) -> MultipartUpload | None:
-        """Return an upload or None. Overdue uploads have the status `expired`."""
+        """Overdue uploads have the status `expired`."""
         ...
 
     async def add_part(self, part: UploadPart, max_bytes: int, limit: int | None = None) -> str | None:
@@ -105,9 +101,7 @@ class UploadRecords(Protocol):
         """Create a file from parts, and delete unused parts."""
         ...
 
-    async def cancel(self, upload: MultipartUpload) -> bool:
-        """Cancel an upload and delete its parts."""
-        ...
+    async def cancel(self, upload: MultipartUpload) -> bool: ...
 
 
 class _Body(BaseModel):
@@ -150,8 +144,6 @@ class CompleteUpload(_Body):
 
 
 class MultipartUploads:
-    """Unknown ids raise `NotFound`."""
-
     def __init__(
         self,
         store: FileStore,
@@ -165,7 +157,7 @@ class MultipartUploads:
         self._max_bytes, self._max_owner_bytes, self._clock = max_bytes, max_owner_bytes or None, clock
 
     async def create(self, owner: str, body: CreateUpload) -> dict[str, object]:
-        """Create an upload. Its declared bytes count as stored immediately. Raises `InvalidRequest`."""
+        """The declared bytes count as stored immediately. Raises `InvalidRequest`."""
         if body.bytes > self._max_bytes:
             message = f"Invalid 'bytes': must be at most {self._max_bytes}."
             raise InvalidRequest(message, param="bytes", code="request_too_large", status=413)
@@ -218,7 +210,7 @@ class MultipartUploads:
         return replace(upload, status="completed", file_id=file.id).resource(file)
 
     async def cancel(self, owner: str, upload_id: str) -> dict[str, object]:
-        """Cancel an upload and delete its parts; raises `InvalidRequest` if it was completed."""
+        """Raises `InvalidRequest` if the upload was completed."""
         upload = await self._get(owner, upload_id)
         if upload.status == "cancelled":
             return upload.resource()

@@ -1,5 +1,3 @@
-"""`UploadRecords` in SQLite or PostgreSQL."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -11,10 +9,9 @@ from app.tools.files.contents import claim_content
 from app.tools.files.multipart import UPLOAD_LIFETIME, MultipartUpload, UploadPart
 from app.tools.files.tables import FileTables
 
-ENDED_TTL = 86_400  # seconds; retention of ended uploads
+ENDED_TTL = 86_400  # seconds
 _EXPIRED_PER_STATEMENT = 100
 
-# A completed file's parts are in `antiphon_upload_parts`; their content is stored like a file's.
 MULTIPART_TABLES = """
 CREATE TABLE antiphon_multipart_uploads (
     {row} {identity},

@@ -78,7 +78,7 @@ class FileSearchSettings(BaseModel):
     @classmethod
     def from_table(cls, table: Mapping[str, object], environment: Mapping[str, str]) -> FileSearchSettings:
         """
-        Validate the table; raises `ValueError` with the invalid keys, never their values.
+        Raises `ValueError` with the invalid keys, never their values.
 
         Reads `store_url` from the environment variable named by `store_url_env`.
         """

@@ -14,8 +14,6 @@ from app.tools.files import Page, UnknownCursor
 
 
 class FileTables(Tables, Protocol):
-    """Every method raises `FilesUnavailable` in an outage."""
-
     def advisory_lock(self, key: str) -> Steps[None]:
         """Lock a key, such as an owner, until the transaction ends, so that concurrent uploads keep the limit."""
         ...

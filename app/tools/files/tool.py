@@ -163,7 +163,7 @@ class FileSearchSession:
         self._next_mark = 0
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
-        """Check the vector stores, and return the search function; raises `NotFound` with the field."""
+        """Raises `NotFound` with the field for an unknown vector store."""
         for index, store_id in enumerate(self._declared.vector_store_ids):
             try:
                 await self._stores.searchable(self._declaration.owner, store_id)

@@ -13,13 +13,11 @@ from app.tools.files import PIECE, File, FileStore, Page, file_not_found, new_fi
 
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
 MIN_LIFETIME, MAX_LIFETIME = 3600, 30 * 86400  # seconds; range for `expires_after`
-BATCH_LIFETIME = 30 * 86400  # seconds; default for the purpose `batch`
+BATCH_LIFETIME = 30 * 86400  # seconds; for the purpose `batch`
 MAX_FILENAME = 512  # characters
 
 
 class Files:
-    """Unknown ids raise `NotFound`, unknown cursors `UnknownCursor`."""
-
     def __init__(
         self, store: FileStore, *, max_bytes: int, max_owner_bytes: int = 0, clock: Callable[[], float] = time.time
     ) -> None:
@@ -52,7 +50,6 @@ class Files:
         return self._store.content(file.id)
 
     async def delete(self, file_id: str, owner: str) -> dict[str, object]:
-        """Delete a file, also from vector stores."""
         if not await self._store.delete(owner, file_id):
             raise file_not_found(file_id)
         return {"id": file_id, "object": "file", "deleted": True}
@@ -80,7 +77,7 @@ class ContentWriter:
                 await self._store.discard(self.id)
 
     async def write(self, data: bytes) -> None:
-        """Append content; raises `InvalidRequest` once the size limit is exceeded."""
+        """Raises `InvalidRequest` above the size limit."""
         self.bytes += len(data)
         if self.bytes > self._max_bytes:
             raise upload_too_large(self._max_bytes, self._field)
@@ -118,13 +115,13 @@ class Upload(ContentWriter):
         return self
 
     async def write(self, data: bytes) -> None:
-        """Append content; raises `InvalidRequest` once the file or the owner's files are too large."""
+        """Raises `InvalidRequest` once the file or the owner's files are too large."""
         if self._quota is not None and self.bytes + len(data) > self._quota:
             raise storage_full(self._max_owner_bytes, "file")
         await super().write(data)
 
     async def finish(self, filename: str, purpose: str, lifetime: int | None) -> File:
-        """Make the file visible and return it; `lifetime` is in seconds. Raises `InvalidRequest`."""
+        """Make the file visible; `lifetime` is in seconds. Raises `InvalidRequest`."""
         if purpose not in PURPOSES:
             raise InvalidRequest(f"Invalid 'purpose': must be one of {', '.join(PURPOSES)}.", param="purpose")
         if not self.bytes:

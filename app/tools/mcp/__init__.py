@@ -74,7 +74,7 @@ class MCPTool:
         return _rights(str(declaration["server_label"]))
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[MCPSession]:
-        """Return the session for a declaration; raises `InvalidRequest` and `PermissionDenied`."""
+        """Raises `InvalidRequest` and `PermissionDenied`."""
         label = declaration.tool.get("server_label")
         if not is_label(label):
             raise unknown_server(declaration)
@@ -124,11 +124,7 @@ class MCPTool:
         return name, server
 
     def _named_by_url(self, url: str, declaration: Declaration) -> tuple[str, MCPServer] | None:
-        """
-        Return the server declared at a caller's URL, or None.
-
-        A declared server's settings apply even if the caller selects it by URL.
-        """
+        """A declared server's settings apply even if the caller selects it by URL."""
         settings, field = self._settings, f"{declaration.param_path}.server_url"
         declaration.require(*_rights(CALLERS_URLS))
         if not settings.allow_urls:
@@ -150,7 +146,7 @@ class MCPTool:
         raise InvalidRequest(URL_NOT_ALLOWED, param=field)
 
     async def prepare(self) -> list[str]:
-        """Return a warning for each server whose program cannot be run."""
+        """Warn about programs that cannot be run."""
         servers = self._settings.servers.items()
         return [f"servers.{name}: {problem}" for name, server in servers if (problem := server.program_problem())]
 
@@ -193,7 +189,6 @@ class MCPTool:
 
 
 def _rights(server: str) -> tuple[str, str]:
-    """Return the rights for a declared server, or for `CALLERS_URLS`."""
     return f"mcp:{server}", "mcp"
 
 
@@ -215,7 +210,7 @@ def server_address(name: str, server: MCPServer) -> ServerAddress:
 
 
 def _with_token(name: str, headers: Mapping[str, str], declaration: Declaration) -> Mapping[str, str]:
-    """Add the caller's token. Other headers can only be set by the operator."""
+    """Only the operator can set other headers."""
     if declaration.secrets.get("headers"):
         message = f"The headers of the MCP server '{name}' are set by its operator. Send only `authorization`."
         raise InvalidRequest(message, param=f"{declaration.param_path}.headers")

@@ -26,7 +26,7 @@ from app.tools.mcp.session import MCPSession, tools_of
 from app.tools.mcp.settings import MCPServer, PoolLimits, read_settings
 from app.tools.validation import read_declaration, read_table
 
-_CODE = ("code", "source", "script", "python_code")  # argument names, by preference
+_CODE = ("code", "source", "script", "python_code")  # by preference
 _SESSION = ("session_id", "container_id", "session")
 _DESCRIPTION = (
     "Run Python code in a sandbox. Returns the printed output. Variables and files can be lost before the next call."
@@ -58,8 +58,6 @@ class MCPCodeSettings(BaseModel):
 
 
 class MCPCodeContainer(BaseModel):
-    """A request's `container` if an MCP server runs the code."""
-
     model_config = ConfigDict(extra="ignore")
 
     type: Literal["auto"]
@@ -91,7 +89,7 @@ class MCPCodeInterpreter:
         return cls(settings, servers[name], host.max_result_chars, mcp.pool_limits)
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[MCPSession] | None:
-        """Return the session, or None if the caller may not use the server."""
+        """Return None if the caller may not use the server."""
         if not self._server.serves(declaration.key_names):
             return None
         param_path, container = f"{declaration.param_path}.container", declaration.tool.get("container")
@@ -135,8 +133,6 @@ def code_function(tools: Sequence[Mapping[str, object]], name: str = "") -> Code
 
 
 class MCPCodeSession(MCPSession):
-    """Contacts the server only if the model runs code."""
-
     def __init__(
         self,
         settings: MCPCodeSettings,
@@ -146,7 +142,7 @@ class MCPCodeSession(MCPSession):
         max_chars: int,
         pool: SessionPool,
     ) -> None:
-        # A session per conversation, since the server may keep code state in it.
+        # The server may keep code state in the session.
         scope = f"{declaration.owner}\n{container or declaration.chain}"
         super().__init__(settings.provider, address, MCPServerTools((), "never"), max_chars, pool, scope)
         self._settings = settings
@@ -155,7 +151,7 @@ class MCPCodeSession(MCPSession):
         self._code_function: CodeFunction | None = None
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
-        """Return the function. A conversation continues in its latest call's container."""
+        """A conversation continues in its latest call's container."""
         calls = (item for item in reversed(items) if item.get("type") == "code_interpreter_call")
         earlier = (container_id for item in calls if isinstance(container_id := item.get("container_id"), str))
         self._container = self._container or next(earlier, None) or f"cntr_{self._digest(self._chain, 48)}"
@@ -173,7 +169,7 @@ class MCPCodeSession(MCPSession):
                 listed, _ = await connection.list_tools()
                 self._code_function = code_function(listed, self._settings.function)
             function = self._code_function
-            # The session id includes the owner, so that a caller's container ids only reach the caller's own sessions.
+            # The owner in the session id prevents access to other callers' sessions.
             arguments = {function.code: code}
             if function.session:
                 arguments[function.session] = self._digest(self._container, 32)
@@ -188,7 +184,6 @@ class MCPCodeSession(MCPSession):
 
 
 def _outcome(result: Outcome) -> Outcome:
-    """Convert to a `code_interpreter_call`'s logs and images."""
     parts = result.output if isinstance(result.output, list) else [{"type": "input_text", "text": result.output}]
     logs = "".join(str(part["text"]) for part in parts if part["type"] == "input_text")
     outputs: list[dict[str, object]] = [{"type": "logs", "logs": logs}] if logs else []

@@ -42,13 +42,13 @@ from app.tools.mcp.server import CONNECTION_CLOSED, REQUEST_TIMEOUT, MCPFailure,
 
 MAX_PAGES = 50  # per tool list
 MAX_LIST_BYTES = 8 * 1024 * 1024  # memory per tool list, which is stored with the turn
-MAX_MESSAGE = 2000  # characters in a server's error message
+MAX_MESSAGE = 2000  # characters
 _CLOSE_SECONDS = 5
 _CHECK_SECONDS = 5  # for a ping
 _WITHOUT_SESSIONS = "2026-07-28"  # first protocol version without HTTP sessions and pings
 _OTHER_TRANSPORT = frozenset({400, 404, 405, 406, 415})  # statuses of SSE servers for streamable HTTP requests
 
-# The SDK logs URLs, session ids and messages, so its logs are disabled.
+# The SDK logs URLs, session ids and messages.
 for _name in ("mcp", "httpx2", "httpcore2"):
     logging.getLogger(_name).setLevel(logging.CRITICAL + 1)
 # The SDK's own logger has this generic name; other packages' records under this name are still logged.
@@ -56,7 +56,7 @@ logging.getLogger("client").addFilter(lambda record: f"{os.sep}mcp{os.sep}client
 
 messages.parse_leniently()
 
-# Prefixes of the SDK's own error messages for closed connections. Servers also use their code.
+# The SDK's messages for closed connections. Servers also use their code.
 _LOST = ("Connection closed", "SSE stream ")
 
 
@@ -71,7 +71,7 @@ class ServerConnection:
     """Every method raises `MCPFailure` if the server fails."""
 
     def __init__(self, address: ServerAddress, *, stderr: bool = False) -> None:
-        """With `stderr`, a server program inherits this process's standard error; otherwise it is discarded."""
+        """With `stderr`, a server program inherits this process's standard error."""
         self._address = address
         self._stderr = stderr
         self._requests: asyncio.Queue[_Request | None] = asyncio.Queue()
@@ -88,7 +88,7 @@ class ServerConnection:
 
     async def open(self) -> None:
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # In a separate context, because the session outlives the response with its trace and log fields.
+        # A separate context: the session outlives the response with its trace and log fields.
         self._task = asyncio.create_task(self._run(opened), name="mcp-session", context=Context())
         try:
             await opened
@@ -97,18 +97,18 @@ class ServerConnection:
             raise
 
     async def list_tools(self) -> tuple[list[dict[str, object]], bool]:
-        """Return the server's tool descriptions, and whether the list is complete."""
+        """Return tool descriptions, and whether the list is complete."""
         tools, complete = await self._request(partial(_list_tools, seconds=self._address.open_seconds))
         return tools, complete
 
     async def call_tool(self, name: str, arguments: Mapping[str, object]) -> dict[str, object]:
-        """Call a tool and return its result: `content`, `structuredContent`, `isError`."""
+        """Return `content`, `structuredContent` and `isError`."""
         call = partial(_call_tool, name=name, arguments=dict(arguments), seconds=self._address.call_seconds)
         result: dict[str, object] = await self._request(call)
         return result
 
     async def check(self) -> None:
-        """Check that the server still has the session; raises `MCPFailure` if not."""
+        """Raises `MCPFailure` if the server no longer has the session."""
         try:
             await self._request(partial(_ping, seconds=_CHECK_SECONDS, over_http=not self._address.command))
         except MCPFailure as failure:
@@ -158,7 +158,7 @@ class ServerConnection:
             for future in (opened, *(request.answer for request in self._pending)):
                 if not future.done():
                     future.set_exception(failure)
-                    future.exception()  # mark as retrieved, since the future may no longer be awaited
+                    future.exception()  # the future may no longer be awaited
 
     async def _connect(self, stack: AsyncExitStack, seen: CallStatus) -> Client:
         *others, last = self._transports()
@@ -282,7 +282,7 @@ async def _call_tool(client: Client, name: str, arguments: dict[str, object], se
     parameters = mcp_types.CallToolRequestParams(name=name, arguments=arguments)
     request = mcp_types.CallToolRequest(params=parameters)
     with anyio.fail_after(seconds):
-        # `client.call_tool` would list the tools again and validate the result, which is left to the model.
+        # `client.call_tool` would list the tools again and validate the result.
         try:
             result = await client.session.send_request(request, mcp_types.CallToolResult)
         except MCPError as error:
@@ -297,7 +297,7 @@ _UNREADABLE = "The MCP server sent an invalid response."
 
 
 def failure_of(error: BaseException, status: int | None = None) -> MCPFailure:
-    """Translate an SDK exception; `status` is the refused request's HTTP status."""
+    """`status` is the refused request's HTTP status."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, MCPFailure):

@@ -23,19 +23,19 @@ _MAX_STREAM_BYTES = 8 * MAX_RESULT_BYTES
 
 @dataclass
 class CallStatus:
-    status: int | None = None  # last response with a status of 300 or above
-    on_refusal: Callable[[], None] | None = None  # called if a POST receives such a response
+    status: int | None = None  # last status of 300 or above
+    on_refusal: Callable[[], None] | None = None  # called if a POST receives such a status
 
 
 current_call: ContextVar[CallStatus | None] = ContextVar("current_call", default=None)
 
 
 class ResponseTooLarge(httpx2.StreamError):
-    """A response exceeds the size limit. The SDK treats it as unreadable, and continues."""
+    """The SDK treats the response as unreadable, and continues."""
 
 
 def http_client(address: ServerAddress, *, seconds: float) -> httpx2.AsyncClient:
-    """Return a client restricted to a server's origin; `seconds` is the timeout of each step, for example a read."""
+    """Return a client restricted to a server's origin; `seconds` limits each step, for example a read."""
     return httpx2.AsyncClient(
         transport=_GuardedTransport(address),
         headers=dict(address.headers),

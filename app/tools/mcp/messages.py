@@ -23,7 +23,6 @@ _TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)
 
 
 def parse_leniently() -> None:
-    """Patch the SDK's clients to repair such messages."""
     adapter = _Adapter(mcp_types.jsonrpc_message_adapter)
     for module in (mcp_types, streamable_http):
         setattr(module, "jsonrpc_message_adapter", adapter)  # noqa: B010 - the SDK declares its type
@@ -72,7 +71,7 @@ def truncate_nesting(data: bytes, levels: int = MAX_LEVELS) -> bytes:
 
 
 def conforming_tool(tool: object) -> dict[str, object]:
-    """Return a listed tool reduced to the protocol's fields used here. A tool without a name is unusable."""
+    """Reduce a tool to the protocol's fields used here. A tool without a name is unusable."""
     described = tool if isinstance(tool, Mapping) and isinstance(tool.get("name"), str) else {"name": ""}
     fields: dict[str, object] = {
         field: text for field in ("name", "title", "description") if isinstance(text := described.get(field), str)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _CONNECTION = "app.tools.mcp.connection"
 
-_CLOSE_SECONDS = 10  # for all connections at shutdown
+_CLOSE_SECONDS = 10  # at shutdown
 _LIST_SECONDS = 300.0  # tool list cache TTL
 _MAX_CACHED_LIST = 1024 * 1024  # characters of JSON
 
@@ -33,7 +33,7 @@ _Listed: TypeAlias = tuple[list[dict[str, object]], bool]
 
 
 async def open_connection(address: ServerAddress, *, stderr: bool = False) -> ServerConnection:
-    """Open a session with a server; raises `MCPFailure`. The first call imports the SDK."""
+    """Raises `MCPFailure`. The first call imports the SDK."""
     if _CONNECTION not in sys.modules:
         await asyncio.to_thread(importlib.import_module, _CONNECTION)  # takes over a second
     from app.tools.mcp.connection import ServerConnection
@@ -84,8 +84,6 @@ class _Opening:
 
 
 class SessionPool:
-    """Connections are closed in the background."""
-
     def __init__(self, limits: PoolLimits) -> None:
         self._limits = limits
         self._reusable: dict[_Key, PooledConnection] = {}  # least recently used first
@@ -168,7 +166,7 @@ class SessionPool:
         return pooled
 
     def release(self, pooled: PooledConnection) -> None:
-        """Release a connection: keep it open for later responses, or start closing it."""
+        """Keep the connection open for later responses, or start closing it."""
         pooled.users -= 1
         if pooled.users:
             return
@@ -194,7 +192,7 @@ class SessionPool:
             task.add_done_callback(self._closing.discard)
 
     async def aclose(self) -> None:
-        """Close all connections, waiting up to a timeout. Connections acquired later are not pooled."""
+        """Connections acquired later are not pooled."""
         self._closed = True
         while self._reusable:
             self._close(self._reusable.popitem()[1])

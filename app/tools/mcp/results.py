@@ -17,7 +17,7 @@ _LONG_SEGMENT = 16  # characters; longer URL path segments are treated as secret
 
 
 def redactor_for(url: str = "", headers: Mapping[str, str] | None = None, more: Iterable[str] = ()) -> Redactor:
-    """Return a redactor for a server's secrets: in its URL, header values (with any scheme), and `more`."""
+    """Return a redactor for secrets in a server's URL, header values (with any scheme), and `more`."""
     values = [*more, *_secrets_of(url)]
     for value in (headers or {}).values():
         values += [value, value.partition(" ")[2]]
@@ -44,7 +44,6 @@ def _secrets_of(url: str) -> list[str]:
 
 
 def outcome_of(result: JSONMapping, redactor: Redactor, max_chars: int) -> Outcome:
-    """Convert a `tools/call` result."""
     blocks: list[Block] = result.get("content") or []
     text = truncate(redactor.without_known(_text(blocks, result.get("structuredContent"))), max_chars)
     if result.get("isError"):
@@ -59,7 +58,7 @@ def outcome_of(result: JSONMapping, redactor: Redactor, max_chars: int) -> Outco
 
 
 def failed_outcome(error: Mapping[str, object], redactor: Redactor, *, begun: bool = True) -> Outcome:
-    """Return the outcome for a call without result; `error` is the `error` in the `mcp_call` item."""
+    """`error` is the `error` in the `mcp_call` item."""
     message = redactor(str(error["message"]))
     return Outcome.failed(f"Error: {message}", {"output": None, "error": {**error, "message": message}}, begun=begun)
 
@@ -69,7 +68,7 @@ def truncate(text: str, max_chars: int) -> str:
 
 
 def _text(blocks: Iterable[Block], structured: object) -> str:
-    """Join the blocks' text. Structured content is only added if no text block exists."""
+    """Structured content is only added if no text block exists."""
     blocks = list(blocks)
     if structured is not None and not any(block.get("type") == "text" for block in blocks):
         return "\n".join([json.dumps(structured, ensure_ascii=False), *filter(None, map(_block_text, blocks))])

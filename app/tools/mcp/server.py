@@ -32,7 +32,7 @@ class ServerAddress:
     reach: Reach = "public"
     command: Sequence[str] = field(default=(), repr=False)  # program to run, in place of the URL
     env: Mapping[str, str] = field(default_factory=dict, repr=False)  # additional, for the program
-    directory: str | None = None  # the program's working directory
+    directory: str | None = None  # of the program
     shared: bool = False  # whether all owners share a session
     open_seconds: float = 30
     call_seconds: float = 120
@@ -51,11 +51,7 @@ class ServerAddress:
 
 
 class MCPFailure(Exception):
-    """
-    An MCP server failed. The message is safe for the model and the caller.
-
-    `error` is the `error` in the `mcp_call` item.
-    """
+    """Its message is safe for the model and the caller. `error` is the `error` in the `mcp_call` item."""
 
     def __init__(
         self,
@@ -74,8 +70,6 @@ class MCPFailure(Exception):
 
 @dataclass(frozen=True)
 class MCPServerTools:
-    """The tools callable in a response, and the calls that need approval."""
-
     allowed: Sequence[ToolFilter]  # all must match
     approval: Approval
     added: Approval = "never"  # by the request, in addition

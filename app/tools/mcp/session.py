@@ -23,7 +23,7 @@ _SOURCE, _DIGEST = "source", "digest"
 
 
 async def tools_of(address: ServerAddress) -> list[dict[str, object]]:
-    """Connect to a server, and return its tool descriptions; raises `MCPFailure`."""
+    """Connect to a server, and list its tools; raises `MCPFailure`."""
     connection = await open_connection(address, stderr=True)
     try:
         listed, _ = await connection.list_tools()
@@ -102,7 +102,7 @@ class MCPSession(AbstractAsyncContextManager["MCPSession"]):
         return None
 
     async def _list(self, report: Report, source: str) -> list[dict[str, object]] | None:
-        """List the callable tools; None if the server fails."""
+        """Return None if the server fails."""
         item = report.add("mcp_list_tools", server_label=self._label)
         try:
             connection = await self._connection()

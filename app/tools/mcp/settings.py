@@ -49,8 +49,6 @@ class _Settings(BaseModel):
 
 
 class ToolFilter(_Settings):
-    """Selects a server's tools by name, and by whether they are read-only."""
-
     tool_names: list[str] | None = None
     read_only: bool | None = None
 
@@ -60,7 +58,7 @@ class ToolFilter(_Settings):
 
 
 class ApprovalFilter(_Settings):
-    """Selects calls that need approval. `always` overrides `never`; tools in neither need approval."""
+    """`always` overrides `never`; tools in neither need approval."""
 
     always: ToolFilter | None = None
     never: ToolFilter | None = None
@@ -79,7 +77,7 @@ def needs_approval(setting: Approval, name: str, read_only: bool) -> bool:
 
 def adds_approval(asked: Approval, name: str, read_only: bool) -> bool:
     """
-    Return whether a request requires approval for a tool beyond the operator's setting.
+    Return whether a request requires approval beyond the operator's setting.
 
     A filter selects the tools in `always`, or else all tools except those in `never`.
     """
@@ -172,7 +170,7 @@ class MCPServer(_Settings):
         return f"program {program!r} not found{' in the PATH' if in_path else ''}"
 
     def serves(self, key_names: Collection[str]) -> bool:
-        """Return whether a caller may use the server; see `Declaration.key_names`."""
+        """See `Declaration.key_names`."""
         if self.keys is None:
             return True
         keys = [key.get_secret_value() for key in self.keys]
@@ -293,7 +291,7 @@ _SAME = ("url", "env", "headers", "headers_env", "description", "allowed_tools",
 
 
 def _table(server: JSONMapping) -> dict[str, object]:
-    """Translate a server to our settings. Unknown settings are ignored."""
+    """Unknown settings are ignored."""
     table: JSONObject = {name: server[name] for name in _SAME if server.get(name) is not None}
     if url := server.get("serverUrl") or server.get("httpUrl"):
         table.setdefault("url", url)

@@ -132,7 +132,6 @@ class WebSearchSession:
     def __init__(
         self, provider: SearchProvider, pages: Pages | None, declaration: Declaration, declared: WebSearchDeclaration
     ) -> None:
-        """`pages` is None if pages may not be opened."""
         filters = declared.filters or SearchFilters()
         self._allowed = filters.allowed_domains or []
         self._blocked = filters.blocked_domains or []

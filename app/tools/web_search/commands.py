@@ -170,7 +170,7 @@ _SETTINGS = ("filters", "user_location", "search_context_size", "external_web_ac
 
 
 def _allowed_domains(domains: Sequence[str], allowed: object) -> list[str]:
-    """Return the domains within the allowed domains; an empty list allows all."""
+    """An empty list of allowed domains allows all."""
     if not isinstance(allowed, list) or not allowed:
         return [*domains]
     return [domain for domain in domains if any(domain == one or domain.endswith(f".{one}") for one in allowed)]

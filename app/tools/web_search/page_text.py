@@ -28,7 +28,7 @@ _BOMS = ((b"\xef\xbb\xbf", "utf_8"), (b"\xff\xfe", "utf_16_le"), (b"\xfe\xff", "
 
 
 class PageFailed(Exception):
-    """A page could not be fetched or read. The message is safe for the model and the caller."""
+    """The message is safe for the model and the caller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def read_page(url: str, content_type: str, content: bytes, seconds: float) -> Pa
 
 
 def _decoded(content: bytes, charset: str | None, *, is_html: bool) -> str:
-    """Decode a page like browsers: by its byte order mark, else by the charset declared by the server or the page."""
+    """Decode like browsers: by the byte order mark, else by the charset declared by the server or the page."""
     for mark, marked in _BOMS:
         if content.startswith(mark):
             return decoded(content.removeprefix(mark), marked)
@@ -73,7 +73,7 @@ def _decoded(content: bytes, charset: str | None, *, is_html: bool) -> str:
 
 
 class _TooSlow(BaseException):
-    """Extraction timed out. Not an `Exception`, since trafilatura would catch it."""
+    """Not an `Exception`, since trafilatura would catch it."""
 
 
 def _title_and_text(page: str, url: str, seconds: float) -> tuple[str, str]:
@@ -113,7 +113,7 @@ def _interrupted(seconds: float) -> Iterator[None]:
 
 
 def matches(text: str, pattern: str) -> list[str]:
-    """Return the context of each case-insensitive match; at most `MAX_MATCHES`."""
+    """Return the context of each case-insensitive match."""
     folded, wanted = _folded(text), _folded(pattern.strip())
     excerpts: list[str] = []
     at = folded.find(wanted)

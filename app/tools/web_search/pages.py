@@ -18,17 +18,12 @@ PAGE_MEMORY = 1024**3  # bytes of address space
 
 class Pages:
     def __init__(self, reach: Reach, seconds: float) -> None:
-        """`seconds` limits the time to fetch a page."""
         self._reach: Reach = reach
         self._seconds = seconds
         self._readers = IsolatedCalls(PAGE_READERS, seconds=PAGE_SECONDS, memory=PAGE_MEMORY)
 
     async def open(self, url: str, owner: str, allowed: Sequence[str], blocked: Sequence[str]) -> PageText:
-        """
-        Fetch a web page and return its text; raises `PageFailed`.
-
-        The page and each redirect must be in one of the `allowed` domains; an empty list allows all.
-        """
+        """Raises `PageFailed`. The page and each redirect must be in an `allowed` domain; an empty list allows all."""
         if not url:
             raise PageFailed("`url` must be the URL of a page.")
         if not is_in_domains(url, allowed, blocked):
@@ -55,7 +50,7 @@ class Pages:
 
 
 def _patterns(domains: Sequence[str], reach: Reach) -> list[URLPattern] | None:
-    """Return patterns for allowed URLs; None if every https URL is allowed."""
+    """Return None if every https URL is allowed."""
     hosts = [host for domain in domains for host in (domain, f"*.{domain}")]
     if reach == "public" and not hosts:
         return None

@@ -1,8 +1,7 @@
 """
 Search services: their requests and results.
 
-A service is a row in `PROVIDERS`, which describes its request and the position of results in its JSON response. Any
-other service is a class at an import path, with the methods of `SearchProvider`.
+A service is a row in `PROVIDERS`, or a class at an import path, with the methods of `SearchProvider`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ MAX_ANSWER_BYTES = 8_000_000  # per search response; Tavily and Exa return page 
 
 
 class SearchFailed(Exception):
-    """A search failed. The message is safe for the model and the caller."""
+    """The message is safe for the model and the caller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ class SearchResult:
 
 
 class SearchProvider(Protocol):
-    """A search service. The class has `from_settings(settings, key)`, which raises `ValueError`."""
+    """The class has `from_settings(settings, key)`, which raises `ValueError`."""
 
     async def search(self, query: SearchQuery) -> Sequence[SearchResult]:
         """Return the results, best first; raises `SearchFailed`."""
@@ -203,7 +202,7 @@ class HTTPSearchProvider:
 
 
 def http_host(url: str) -> str | None:
-    """Return an HTTP URL's host in lower case; None for other strings."""
+    """Return None for other schemes and invalid URLs."""
     try:
         parts = urlsplit(url)
         host = parts.hostname
@@ -213,7 +212,7 @@ def http_host(url: str) -> str | None:
 
 
 def is_in_domains(url: str, allowed: Sequence[str], blocked: Sequence[str] = ()) -> bool:
-    """Check domains and subdomains; empty `allowed` allows all."""
+    """Includes subdomains; empty `allowed` allows all."""
     host = http_host(url)
     if host is None:
         return False

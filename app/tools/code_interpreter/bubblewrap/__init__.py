@@ -32,11 +32,11 @@ from app.tools.code_interpreter.skills import MOUNT
 
 logger = logging.getLogger(__name__)
 
-START_TIMEOUT = 20.0  # seconds until a new sandbox's first answer
+START_TIMEOUT = 20.0  # seconds
 OPEN_FILES = 256  # per process
 SHARED_MEMORY = 64 * 1024 * 1024  # bytes in /dev/shm
 UNPRIVILEGED = 65534  # user and group id outside the sandbox, if the server runs as root
-INSIDE = 1000  # user and group id inside the sandbox
+INSIDE = 1000  # inside the sandbox
 
 _PASSWD = b"root:x:0:0::/:/bin/false\nsandbox:x:1000:1000::/tmp:/bin/sh\n"
 _HELP = (
@@ -62,7 +62,7 @@ _LAUNCH = Path(__file__).parent / "launch.py"
 
 
 class SandboxUnavailable(ValueError):
-    """This machine cannot run sandboxes. The message explains what to install or allow."""
+    """The message explains what to install or allow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Bubblewrap:
             raise SandboxUnavailable(f"bwrap failed ({reason}): {_HELP}")
 
     async def start(self, limits: SandboxLimits, skills: Mapping[str, bytes] | None = None) -> Sandbox:
-        """Start a sandbox, with read-only files by path; raises `SandboxEnded` if that fails."""
+        """Start a sandbox, with read-only files by path; raises `SandboxEnded`."""
         options = {
             "memory": limits.memory,
             "disk": limits.disk,
@@ -204,7 +204,7 @@ class Bubblewrap:
                 command += ["--symlink", f"usr/{name}", f"/{name}"]
             elif Path(f"/{name}").is_dir():
                 command += ["--ro-bind", f"/{name}", f"/{name}"]
-        # Debian's symbolic links between libraries; their targets are in /usr.
+        # Links between libraries in Debian; their targets are in /usr.
         command += ["--ro-bind-try", "/etc/alternatives", "/etc/alternatives"]
         command += ["--proc", "/proc", "--dev", "/dev", "--size", str(SHARED_MEMORY), "--tmpfs", "/dev/shm"]
         # /dev/full also reads as zeros, but cannot be mapped. A shared mapping of /dev/zero is memory not charged to
@@ -213,7 +213,7 @@ class Bubblewrap:
         command += ["--size", str(max(limits.disk // 2, 1)), "--tmpfs", "/tmp"]
         command += ["--size", str(limits.disk), "--tmpfs", "/mnt/data"]
         for path, fd in files.items():
-            # Skills are files in the root, which becomes read-only, since many mounts are slow.
+            # Many mounts are slow, so skills are files in the root, which becomes read-only.
             how = "--file" if path.startswith(f"{MOUNT}/") else "--ro-bind-data"
             command += ["--seccomp", str(fd)] if path == "seccomp" else ["--perms", "0444", how, str(fd), path]
         return [*command, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/mnt/data", "--"]

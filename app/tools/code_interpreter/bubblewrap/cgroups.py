@@ -1,12 +1,11 @@
 """
 Control groups (cgroup v2) for sandboxes, if this process can create them.
 
-The kernel then freezes all processes in a container between calls, and limits their total memory, including files and
-kernel buffers.
+The kernel freezes all processes in a container between calls, and limits their total memory, including files and kernel
+buffers.
 
-Creating groups works as root, and in a systemd service with `Delegate=yes`. In most containers, the cgroup file system
-is read-only. A group can only delegate controllers if it contains no processes, so a delegated group's processes are
-moved into its child group `server`.
+Creating groups works as root, and in a systemd service with `Delegate=yes`. A group can only delegate controllers if it
+contains no processes, so a delegated group's processes are moved into its child group `server`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pathlib import Path
 
 _PREFIX = "antiphon-"
 _CONTROLLERS = ("memory", "pids")
-_REMOVE_ATTEMPTS, _REMOVE_INTERVAL = 250, 0.02  # count, and interval in seconds
+_REMOVE_ATTEMPTS, _REMOVE_INTERVAL = 250, 0.02
 _MARGIN = 64 * 1024 * 1024  # bytes for bubblewrap, the supervisor, and kernel structures
 
 
@@ -28,7 +27,7 @@ class Group:
         self.directory = directory
 
     def limit(self, memory: int, processes: int) -> None:
-        """Set the available limits; `memory` is in bytes and includes files."""
+        """`memory` is in bytes and includes files."""
         for name, value in (
             ("memory.max", memory + _MARGIN),
             ("memory.swap.max", 0),
@@ -46,7 +45,6 @@ class Group:
         self._write("cgroup.kill", "1")
 
     def memory_kills(self) -> int:
-        """Count the processes killed for exceeding the memory limit."""
         with contextlib.suppress(OSError, ValueError):
             events = dict(line.split() for line in (self.directory / "memory.events").read_text().splitlines())
             return int(events["oom_kill"])
@@ -75,7 +73,6 @@ class Groups:
         return Group(directory)
 
     def remove_stale(self) -> None:
-        """Remove the groups of killed servers."""
         for directory in self._directory.glob(f"{_PREFIX}*-*"):
             pid = directory.name.removeprefix(_PREFIX).partition("-")[0]
             if not Path(f"/proc/{pid}").exists():
@@ -84,7 +81,7 @@ class Groups:
 
 
 def find_groups() -> Groups | None:
-    """Find the parent group for sandboxes; None if this process cannot create groups."""
+    """Return None if this process cannot create groups."""
     own = _own_directory()
     if own is None:
         return None
@@ -102,7 +99,7 @@ def find_groups() -> Groups | None:
 
 
 def _own_directory(mounts: Path = Path("/proc/self/mountinfo"), own: Path = Path("/proc/self/cgroup")) -> Path | None:
-    """Return this process's cgroup directory; None without cgroup v2."""
+    """Return None without cgroup v2."""
     try:
         path = next(line[3:] for line in own.read_text().splitlines() if line.startswith("0::"))
         for line in mounts.read_text().splitlines():

@@ -1,8 +1,7 @@
 """
 Starts bubblewrap: `python launch.py OPTIONS COMMAND...`, with options as a JSON object.
 
-In a separate program, limits apply before a sandbox's first process starts, regardless of the server's threads and
-event loop.
+In a separate program, limits apply before a sandbox's first process starts.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import os
 import resource
 import sys
 
-_OUT_OF_MEMORY_SCORE = 500  # if the machine runs out of memory, the kernel kills a sandbox rather than the server
+_OUT_OF_MEMORY_SCORE = 500  # the kernel kills a sandbox before the server
 _CORE = 1  # byte; at 1, the kernel neither writes a core dump nor starts the host's core dump program
 _NICE = 10
 
@@ -22,7 +21,7 @@ def launch() -> None:
     options, command = json.loads(sys.argv[1]), sys.argv[2:]
     for name in os.listdir("/proc/self/fd"):  # uvloop does not close inherited descriptors
         if int(name) not in {0, 1, 2, *options["files"]}:
-            with contextlib.suppress(OSError):  # descriptor of the listed directory
+            with contextlib.suppress(OSError):
                 os.close(int(name))
     if "group" in options:
         with open(f"{options['group']}/cgroup.procs", "w") as file:

@@ -17,12 +17,12 @@ from app.tools.code_interpreter.bubblewrap.cgroups import Group
 from app.tools.code_interpreter.bubblewrap.watch import MonitoredSandbox, SandboxMonitor, descendants, kill
 
 STOP_GRACE = 5.0  # seconds for the supervisor to answer after a timeout or stop
-MAX_ANSWER = 32 * 1024 * 1024  # bytes per supervisor answer
+MAX_ANSWER = 32 * 1024 * 1024  # bytes
 _CALLS = ("python", "shell")
 
 
 class SandboxEnded(Exception):
-    """The sandbox has ended; its state and files are lost."""
+    """The sandbox's state and files are lost."""
 
 
 class Sandbox:
@@ -94,7 +94,7 @@ class Sandbox:
             async with asyncio.timeout(STOP_GRACE):
                 reply = await answer
                 if reply.get("ended") != "stopped":
-                    await self._answer()  # the call had already ended; this is the answer to the stop
+                    await self._answer()  # the call had already ended; this answers the stop
                 return reply
         except (SandboxEnded, TimeoutError):
             answer.cancel()

@@ -5,8 +5,7 @@ Seccomp filters: the system calls allowed in a sandbox.
 that trace processes, create memory outside the memory limit, or share limits with the host. Other calls fail with
 EPERM, or with ENOSYS if newer than Linux 5.16.
 
-The rules restrict some calls by argument. SIGCONT would resume processes stopped (SIGSTOP) between calls. The network
-namespace isolates Unix and IP sockets, but not other families, such as vsock (to the hypervisor).
+The network namespace isolates Unix and IP sockets, but not other families, such as vsock (to the hypervisor).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _ALL = 0xFFFFFFFF
 
 
 class _If(NamedTuple):
-    """A condition on a call argument: its lower 32 bits, masked, equal any of `values` (with `unless`, none)."""
+    """The lower 32 bits of a call argument, masked, equal any of `values` (with `unless`, none)."""
 
     argument: int
     values: tuple[int, ...]
@@ -42,7 +41,7 @@ class _If(NamedTuple):
 
 
 class _Rule(NamedTuple):
-    """Calls that fail with an error if all conditions hold."""
+    """If all conditions hold, the calls fail."""
 
     calls: Sequence[str]
     error: int
@@ -53,13 +52,13 @@ _RULES = [
     # Filters cannot read clone3's flags, which are in memory; the C library falls back to `clone`. The same applies to
     # the signals of timers, for which programs fall back to alarms, and of message queues.
     _Rule(["clone3", "timer_create", "mq_open", "mq_notify"], errno.ENOSYS),
-    # The kernel counts inotify instances per host user, so all sandboxes share them. Programs fall back to polling.
+    # The kernel counts inotify instances per host user. Programs fall back to polling.
     _Rule(["inotify_init", "inotify_init1"], errno.ENOSYS),
     _Rule(["clone"], errno.EPERM, [_If(0, (0,), _NAMESPACES, unless=True)]),
     _Rule(["clone"], errno.EPERM, [_If(0, (_SIGCONT,), _EXIT_SIGNAL)]),
     _Rule(["prctl"], errno.EPERM, [_If(0, (_PR_SET_PDEATHSIG,)), _If(1, (_SIGCONT,))]),
     _Rule(["prctl"], errno.EINVAL, [_If(0, (_PR_SCHED_CORE,))]),  # would exclude others from the CPU's second thread
-    # The kernel also counts pipe pages per user, and fails with this error above its limit.
+    # The kernel counts pipe pages per user, and fails with this error above its limit.
     _Rule(["fcntl"], errno.EPERM, [_If(1, (_F_SETSIG, _F_SETPIPE_SZ))]),
     _Rule(["socket"], errno.EAFNOSUPPORT, [_If(0, _SOCKETS, unless=True)]),
     # Anonymous shared memory outlives its mappings, and is then charged to no process.
@@ -74,7 +73,7 @@ _RULES = [
         for upper in (False, True)
     ),
 ]
-# For code, but not for the supervisor, which resumes processes.
+# For code, but not for the supervisor. SIGCONT would resume processes stopped between calls.
 _CODE_RULES = [
     _Rule(["kill", "tkill", "rt_sigqueueinfo", "pidfd_send_signal"], errno.EPERM, [_If(1, (_SIGCONT,))]),
     _Rule(["tgkill", "rt_tgsigqueueinfo"], errno.EPERM, [_If(2, (_SIGCONT,))]),
@@ -91,12 +90,12 @@ _Instruction = tuple[int, int, int, int]  # operation, jumps if true and if fals
 
 
 def seccomp_filter(machine: str | None = None) -> bytes:
-    """Return the BPF program for all processes; raises `ValueError` for an unknown architecture."""
+    """Raises `ValueError` for an unknown architecture."""
     return _program(_RULES, machine or platform.machine(), allow_list=True)
 
 
 def code_filter(machine: str | None = None) -> bytes:
-    """Return the BPF program that the supervisor adds to the processes it starts."""
+    """The supervisor adds this filter to the processes it starts."""
     return _program(_CODE_RULES, machine or platform.machine(), allow_list=False)
 
 
@@ -116,7 +115,7 @@ def _program(rules: Sequence[_Rule], machine: str, *, allow_list: bool) -> bytes
         for number in (numbers[call] for call in rule.calls if call in numbers):
             block = [*_conditions(rule), (_RETURN, 0, 0, _ERRNO | rule.error)]
             if rule.conditions:
-                # After the block, the accumulator contains the call number again.
+                # The accumulator contains the call number again.
                 program += [(_EQUAL, 0, len(block) + 1, number), *block, (_LOAD, 0, 0, _NUMBER)]
             else:
                 program += [(_EQUAL, 0, 1, number), *block]
@@ -136,7 +135,7 @@ def _numbers(column: int) -> dict[str, int]:
 
 
 def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the first and last number in each run of consecutive numbers."""
+    """Return the first and last number in each run."""
     ranges: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if ranges and ranges[-1][1] == number - 1:

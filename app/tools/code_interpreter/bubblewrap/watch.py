@@ -24,26 +24,26 @@ IDLE_INTERVAL = 1.0  # seconds between checks otherwise
 FILE_BYTES = 1536  # kernel memory per file or folder, in addition to its content
 MAX_SOCKETS = 512  # the kernel may hold several hundred kilobytes for each
 MAX_KILLS = 3  # consecutive kills before the sandbox is ended
-FOLDERS = ("tmp", "mnt/data", "dev/shm")  # writable by code
+FOLDERS = ("tmp", "mnt/data", "dev/shm")
 
 
 @dataclass(eq=False, slots=True)
 class MonitoredSandbox:
-    memory: int  # limit, in bytes
-    files: int  # limit on files and folders
+    memory: int  # bytes
+    files: int  # limit, including folders
     root: int  # ancestor of all other processes
     supervisor: int  # child of `root`; runs no code
-    calls: int = 0  # calls started so far
+    calls: int = 0
     busy: bool = False
     ended: bool = False
     exceeded: str = ""  # limit for which the latest call's code was killed: memory, files, sockets
     last_files: int = 0  # at the previous check
     kills: int = 0  # consecutive checks with a kill
-    due: float = 0.0  # monotonic time of the next check
+    due: float = 0.0  # monotonic time
 
 
 class SandboxMonitor:
-    """A thread that checks sandboxes, and kills code that exceeds a limit. Files are retained."""
+    """Kills code that exceeds a limit. Files are retained."""
 
     def __init__(self) -> None:
         self._monitored: set[MonitoredSandbox] = set()
@@ -67,7 +67,7 @@ class SandboxMonitor:
 
     @contextlib.contextmanager
     def call(self, sandbox: MonitoredSandbox) -> Iterator[None]:
-        """Allow a sandbox's code to run within this context."""
+        """Allow code to run within this context."""
         with self._lock:
             sandbox.calls += 1
             sandbox.busy, sandbox.exceeded = True, ""
@@ -124,7 +124,6 @@ def code_processes(sandbox: MonitoredSandbox) -> Sequence[int]:
 
 
 def exceeded_limit(sandbox: MonitoredSandbox, pids: Sequence[int]) -> str:
-    """Return the exceeded limit, or ""."""
     if sum(map(resident_bytes, pids)) > sandbox.memory:
         return "memory"
     with contextlib.suppress(OSError, ValueError):  # the sandbox has ended
@@ -151,7 +150,7 @@ def kill(pids: Sequence[int]) -> None:
 
 
 def descendants(pid: int) -> Sequence[int]:
-    """Return all descendant process ids, nearest first."""
+    """Return process ids, nearest first."""
     pids: list[int] = []
     queue = [pid]
     while queue:
@@ -169,7 +168,7 @@ def descendants(pid: int) -> Sequence[int]:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return a process's anonymous and shared resident memory; 0 if it has ended."""
+    """Count anonymous and shared memory; 0 if the process has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -179,7 +178,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def is_running(pid: int) -> bool:
-    """Whether any thread runs: is not stopped, ended, or in uninterruptible sleep."""
+    """Ignores threads that are stopped, ended, or in uninterruptible sleep."""
     with contextlib.suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError):

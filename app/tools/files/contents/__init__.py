@@ -15,8 +15,6 @@ from app.tools.files import FilesUnavailable
 
 
 class Owner(NamedTuple):
-    """The row that claims content."""
-
     table: str
     id: str
 
@@ -27,10 +25,8 @@ class Owner(NamedTuple):
 
 
 class Contents(Protocol):
-    """Every method raises `FilesUnavailable` in an outage."""
-
     async def write(self, content_id: str, number: int, data: bytes) -> None:
-        """Append a piece. Pieces are numbered from 0."""
+        """Append a piece, numbered from 0."""
         ...
 
     async def finish(self, content_id: str) -> None:
@@ -42,7 +38,7 @@ class Contents(Protocol):
         ...
 
     def read(self, content_id: str, owner: Owner) -> AsyncIterator[bytes]:
-        """Yield content in pieces, while its owner exists."""
+        """Yield pieces while the owner exists."""
         ...
 
 

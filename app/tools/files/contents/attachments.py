@@ -5,8 +5,8 @@ Attachments: other parts' content in object storage, such as generated images an
     async for piece in attachments.content(attachment):
         ...
 
-Deleting an attachment's row leaves its object unclaimed, and the next sweep deletes the object. An attachment ends when
-it is deleted, expires, or is no longer needed by its checker.
+An attachment ends when it is deleted, expires, or is no longer needed by its checker. The next sweep deletes its
+object.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from app.tools.files.contents.objects import ObjectContents
 from app.tools.files.multipart_sql import within_limit
 from app.tools.files.tables import FileTables
 
-CHECKED = 100  # attachments per check
+CHECKED = 100  # per check
 UNCHECKED_AFTER = 90 * 86_400  # seconds until an overdue attachment is deleted: its checker no longer exists
 
 # `checker` is the id of the store that decides whether a record still needs the attachment.
@@ -70,15 +70,13 @@ _UNCHECKED = f"DELETE FROM antiphon_attachments WHERE check_at <= {{now}} - {UNC
 
 
 class Attachment(NamedTuple):
-    """Only the owner can read an attachment, by its place."""
-
     id: str
     owner: str
     place: str  # such as a container id
     name: str  # within the place
     bytes: int
     created_at: int  # all times are Unix times
-    detail: str = ""  # data of the calling code
+    detail: str = ""  # of the calling code
     expires_at: int | None = None
     checker: str | None = None
     check_at: int | None = None
@@ -89,8 +87,6 @@ def new_attachment(owner: str, place: str, name: str, *, detail: str = "") -> At
 
 
 class Attachments:
-    """Every method raises `FilesUnavailable` in an outage."""
-
     def __init__(self, tables: FileTables, objects: ObjectContents) -> None:
         self._tables, self._objects = tables, objects
 
@@ -120,7 +116,6 @@ class Attachments:
         return None
 
     async def list(self, owner: str, place: str) -> Sequence[Attachment]:
-        """Return a place's attachments, oldest first."""
         return [Attachment(*row) for row in await self._tables.fetch(_LIST, owner, place)]
 
     async def get(self, owner: str, place: str, attachment_id: str) -> Attachment | None:
@@ -128,7 +123,7 @@ class Attachments:
         return Attachment(*rows[0]) if rows else None
 
     def content(self, attachment: Attachment) -> AsyncIterator[bytes]:
-        """Yield content in pieces, while the attachment exists."""
+        """Yield pieces while the attachment exists."""
         return self._objects.read(attachment.id, Owner("antiphon_attachments", attachment.id))
 
     async def add_checked(self, owner: str, place: str, name: str, record: bytes, checker: str, seconds: int) -> str:
@@ -176,7 +171,6 @@ class Attachments:
         await self._tables.run(lambda: single(_POSTPONE, attachment_id, seconds))
 
     async def sweep(self) -> None:
-        """Delete expired attachments. The objects' sweep deletes their content."""
         await self._tables.run(lambda: single(_EXPIRED))
         await self._tables.run(lambda: single(_UNCHECKED))
 

@@ -16,7 +16,7 @@ from app.tools.files import FilesUnavailable
 from app.tools.files.contents import Owner
 from app.tools.files.tables import FileTables
 
-# `file` or `part` is the id of the row that claims the object, until that row is deleted.
+# The object is claimed by the row `file` or `part`, until that row is deleted.
 OBJECT_TABLES = """
 CREATE TABLE antiphon_objects (
     content text PRIMARY KEY,
@@ -28,7 +28,7 @@ CREATE INDEX antiphon_objects_by_part ON antiphon_objects (part) WHERE part IS N
 CREATE INDEX antiphon_objects_unclaimed ON antiphon_objects (content) WHERE file IS NULL AND part IS NULL;
 """
 _READ = 4 * 1024 * 1024  # bytes per request; between requests, a slow client holds no connection
-_ERASED = 100  # objects per batch
+_ERASED = 100  # per batch
 
 _CLAIM = """
 INSERT INTO antiphon_uploads (file, touched) VALUES ($1, {moment})
@@ -89,7 +89,6 @@ class ObjectContents:
             start += len(data)
 
     async def sweep(self) -> None:
-        """Delete unclaimed objects."""
         while self._storage and (rows := await self._tables.fetch(_UNCLAIMED)):
             await self._delete_objects([content_id for (content_id,) in rows])
 

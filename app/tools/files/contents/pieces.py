@@ -10,8 +10,6 @@ from app.tools.files.tables import FileTables
 
 
 class Pieces:
-    """The methods of `Contents` shared by SQLite and PostgreSQL."""
-
     def __init__(self, tables: FileTables) -> None:
         self._tables = tables
 

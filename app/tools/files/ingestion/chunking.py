@@ -18,8 +18,7 @@ def chunks(text: str, max_tokens: int, overlap: int) -> Iterator[str]:
     """
     Split a text into chunks, each at most `max_tokens` estimated tokens.
 
-    Each chunk starts with about the last `overlap` tokens from the previous chunk. Only whitespace at chunk ends is
-    dropped.
+    Each chunk starts with about the last `overlap` tokens from the previous chunk.
     """
     units = [*_units(text, max_tokens)]
     start, end = 0, 0

@@ -23,11 +23,11 @@ from app.tools.html_text import html_title_and_text
 if TYPE_CHECKING:
     from app.tools.files.vector_stores.records import ErrorCode
 
-MAX_CHARACTERS = 20_000_000  # of text per file, about 5 million tokens
-MAX_TEXT_BYTES = 80_000_000  # per text file, before decoding
-MAX_SIMPLE = 256 * 1024  # bytes; longer plain text is read in a worker process
+MAX_CHARACTERS = 20_000_000  # per file, about 5 million tokens
+MAX_TEXT_BYTES = 80_000_000  # before decoding
+MAX_SIMPLE = 256 * 1024  # bytes
 MAX_UNPACKED = 256 * 1024 * 1024  # bytes of an unzipped DOCX
-MAX_MEMORY = 3 * 1024**3  # bytes; a worker process's address space
+MAX_MEMORY = 3 * 1024**3  # bytes of address space
 
 
 class UnreadableFile(Exception):
@@ -40,7 +40,7 @@ class UnreadableFile(Exception):
 
 
 def is_simple(path: Path, filename: str) -> bool:
-    """Return whether a file is short plain text, which needs no worker process."""
+    """Return whether a file is short plain text."""
     return path.stat().st_size <= MAX_SIMPLE and _reader(path, filename) is _text
 
 
@@ -59,7 +59,7 @@ def extract(source: str, target: str, filename: str, max_tokens: int, overlap: i
 
 
 def read_text(path: Path, filename: str) -> str:
-    """Return a file's text. The file name's suffix determines the type. Raises `UnreadableFile`."""
+    """Read a file; its suffix determines the type. Raises `UnreadableFile`."""
     suffix = Path(filename.lower()).suffix
     read = _reader(path, filename)
     parts: list[str] = []
@@ -118,7 +118,7 @@ def _text(path: Path) -> Iterator[str]:
 
 
 def _json(path: Path) -> Iterator[str]:
-    """Indent JSON, so that it can be split between lines. Invalid JSON is read as plain text."""
+    """Indent JSON, so that it can be split between lines."""
     text = _decoded(path)
     try:
         yield json.dumps(json.loads(text), ensure_ascii=False, indent=1)

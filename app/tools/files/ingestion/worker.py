@@ -33,9 +33,9 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-INDEXING_WORKERS = 3  # files indexed concurrently per process; one fewer per owner
+INDEXING_WORKERS = 3  # files per process; one fewer per owner
 POLL = 5.0  # seconds between checks for files abandoned by other processes
-SWEEP = 60.0  # seconds between sweeps of expired and deleted data
+SWEEP = 60.0  # seconds
 ATTEMPTS = 3  # per file, and per step during an outage
 RETRY = 15.0  # seconds before the second attempt, if the file is not the cause; doubled for the third
 LONGEST_WAIT = 600.0  # seconds; if the backend requests a longer wait, the file fails
@@ -53,10 +53,7 @@ class Ingestion:
         index_timeout: float = 3600.0,
         retry: float = RETRY,
     ) -> None:
-        """
-        In seconds: a claim's duration, the limits for text extraction and for the whole file, and the pause before the
-        second attempt.
-        """
+        """Arguments are in seconds; `lease` is a claim's duration, and `retry` the pause before the second attempt."""
         self._files, self._records, self._embeddings = files, records, embeddings
         self._lease, self._index_timeout, self._retry_pause = lease, index_timeout, retry
         self._calls = IsolatedCalls(INDEXING_WORKERS, seconds=parse_timeout, memory=MAX_MEMORY)
@@ -66,7 +63,7 @@ class Ingestion:
         self._owners: Counter[str] = Counter()  # files being indexed, per owner
 
     def start(self, account_of: Callable[[str], Account]) -> None:
-        """Start the workers and the sweep. Embeddings are charged to `account_of` the key that added the file."""
+        """Embeddings are charged to `account_of` the key that added the file."""
         self._account_of = account_of
         self._tasks = [asyncio.create_task(self._work(wakeup)) for wakeup in self._wakeups]
         self._tasks.append(asyncio.create_task(self._sweep_all()))
@@ -76,7 +73,7 @@ class Ingestion:
             wakeup.set()
 
     async def aclose(self) -> None:
-        """Stop. Unfinished files are released for other processes or the next start."""
+        """Release unfinished files for other processes or the next start."""
         await end(*self._tasks)
 
     async def _work(self, wakeup: asyncio.Event) -> None:
@@ -100,7 +97,7 @@ class Ingestion:
                 self._end(job)
 
     async def _claim(self) -> Job | None:
-        """Claim a file, unless its owner already occupies all workers but one."""
+        """Skip owners that already occupy all workers but one."""
         async with self._claiming:
             busy = [owner for owner, count in self._owners.items() if count >= INDEXING_WORKERS - 1]
             job = await self._records.claim(self._lease, busy)
@@ -153,7 +150,7 @@ class Ingestion:
             await self._records.fail(job, error.code, error.message)
         except _IngestionDeferred as error:
             await self._records.release(job, error.seconds)
-        except EmbeddingsUnavailable as error:  # after all attempts: another claim would embed the whole file again
+        except EmbeddingsUnavailable as error:  # another claim would embed the whole file again
             logger.warning("file indexing failed", extra={"file_id": job.file_id, "reason": error.message})
             await self._records.fail(job, "server_error", error.message)
         except (FilesUnavailable, OSError) as error:
@@ -164,7 +161,7 @@ class Ingestion:
             await self._retry(job, "The server had an error while indexing the file.")
 
     async def _retry(self, job: Job, message: str) -> None:
-        """Schedule another attempt; after the last attempt, fail the file."""
+        """After the last attempt, fail the file."""
         facts = {"file_id": job.file_id, "attempt": job.attempt, "reason": message}
         logger.warning("file indexing attempt failed", extra=facts)
         if job.attempt >= ATTEMPTS:
@@ -194,11 +191,7 @@ class Ingestion:
         await self._repeated(job, lambda: self._records.complete(job, _chunks(text, vectors, size), model))
 
     async def _repeated(self, job: Job, step: Callable[[], Awaitable[_T]]) -> _T:
-        """
-        Run a step, and retry only this step in an outage.
-
-        Waiting for the backend's `Retry-After` does not count as a failure.
-        """
+        """Retry only this step in an outage. Waiting for the backend's `Retry-After` does not count as a failure."""
         failures = 0
         while True:
             try:
@@ -242,7 +235,7 @@ class Ingestion:
 
 
 class _IngestionDeferred(Exception):
-    """Indexing must wait `seconds`, for example for a rate limit."""
+    """Indexing must wait, for example for a rate limit."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)

@@ -4,8 +4,8 @@ File store in PostgreSQL (13 or later), shared by any number of replicas.
     postgresql://[user[:password]@]host[:5432][,host:port]/database
 
 The query string accepts the same options as a response store: see `app.stores.postgres`. Tables are created on first
-use, all named `antiphon_...`, in the first schema of the user's `search_path`. The response store can use the same
-database. Embeddings need the extension `vector` (pgvector). Requires the extras `files` and `postgres`.
+use, all named `antiphon_...`, in the first schema of the user's `search_path`. Embeddings need the extension `vector`
+(pgvector). Requires the extras `files` and `postgres`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,6 @@ class PostgresFileStore(SQLFileStore):
         return bool(await self._tables.run(lambda: single(statement, file_id, owner)))
 
     async def sweep(self) -> None:
-        """Also deletes the content and chunks of deleted files."""
         while len(await self._db.fetch(_ABANDONED, ABANDONED_AFTER)) == SWEPT_ROWS:
             pass
         while len(await self._db.fetch(_EXPIRED)) == SWEPT_ROWS:

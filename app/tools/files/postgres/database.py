@@ -10,11 +10,7 @@ from app.tools.files.postgres.schema import NoVectorsError, migrate_files, migra
 
 
 class PostgresDatabase(PostgresClient):
-    """
-    Every call raises `FilesUnavailable` in an outage.
-
-    The embeddings table, which needs the extension `vector`, is created on first use.
-    """
+    """The embeddings table, which needs the extension `vector`, is created on first use."""
 
     def __init__(self, url: str) -> None:
         address = read_postgres_url(url, timeout=30.0)

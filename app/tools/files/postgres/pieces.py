@@ -54,7 +54,6 @@ async def delete_removed(db: PostgresDatabase) -> None:
 
 
 async def _delete_some(connection: Connection) -> bool:
-    """Return whether more may exist."""
     removed = await connection.fetch(_REMOVED)
     if not removed:
         return False

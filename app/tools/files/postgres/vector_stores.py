@@ -1,5 +1,3 @@
-"""Vector stores in PostgreSQL: records, and the indexing queue."""
-
 from __future__ import annotations
 
 import secrets
@@ -21,7 +19,7 @@ from app.tools.files.vector_stores.records import (
 from app.tools.files.vector_stores.rows import encode_fields
 from app.tools.files.vector_stores.sql import QUEUES, FoundChunk, SQLDialect, SQLVectorStores, job_of
 
-SWEPT_FILES = 100  # expired stores' files per statement
+SWEPT_FILES = 100  # per statement
 
 _INSERT_FILES = """
 INSERT INTO antiphon_store_files (store, batch, queue, created_at, id, key, attributes, max_tokens, overlap)

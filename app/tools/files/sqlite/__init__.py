@@ -90,7 +90,7 @@ CREATE INDEX store_files_by_file ON store_files (id);
 CREATE INDEX store_files_by_batch ON store_files (batch) WHERE batch IS NOT NULL;
 CREATE INDEX store_files_to_read ON store_files (claimed_until) WHERE status = 'in_progress';
 """
-# Each owner's files wait in a separate queue; `key` is the name of the key that added the file.
+# Each owner's files wait in a separate queue; `key` names the key that added the file.
 _QUEUES = """
 ALTER TABLE store_files ADD COLUMN queue TEXT NOT NULL DEFAULT '';
 ALTER TABLE store_files ADD COLUMN key TEXT NOT NULL DEFAULT '';
@@ -98,7 +98,6 @@ UPDATE store_files SET queue = (SELECT owner FROM stores WHERE stores.id = store
 CREATE INDEX store_files_by_queue ON store_files (queue, row) WHERE status = 'in_progress';
 CREATE TABLE turns (queue TEXT PRIMARY KEY, served REAL NOT NULL) WITHOUT ROWID;
 """
-# Pieces of `removed` content are deleted in small batches.
 _REMOVED = "CREATE TABLE removed (row INTEGER PRIMARY KEY, content TEXT NOT NULL)"
 _MIGRATIONS = Migrations(
     [
@@ -167,7 +166,7 @@ class SQLiteFileStore(SQLFileStore):
 
 
 def _delete(db: apsw.Connection, file_id: str) -> list[tuple[object, ...]]:
-    """Delete a file; return its rows in vector stores, as (vector store id, row)."""
+    """Return the file's rows in vector stores, as (vector store id, row)."""
     removed = query(db, "DELETE FROM store_files WHERE id = ? RETURNING store, row", (file_id,))
     db.execute("DELETE FROM files WHERE id = ?", (file_id,))
     db.execute("DELETE FROM pieces WHERE file = ?", (file_id,))
@@ -177,7 +176,7 @@ def _delete(db: apsw.Connection, file_id: str) -> list[tuple[object, ...]]:
 
 
 def _delete_some(db: apsw.Connection) -> None:
-    """Delete a few pieces of removed content, since other processes wait for the transaction."""
+    """Delete a few pieces, since other processes wait for the transaction."""
     oldest = f"(SELECT content FROM removed ORDER BY row LIMIT {DELETED_PIECES})"
     some = f"SELECT rowid FROM pieces WHERE file IN {oldest} LIMIT {DELETED_PIECES}"
     db.execute(f"DELETE FROM pieces WHERE rowid IN ({some})")

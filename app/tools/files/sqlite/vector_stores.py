@@ -35,7 +35,6 @@ from app.tools.files.vector_stores.sql import QUEUES, FoundChunk, SQLDialect, SQ
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
-# Identifiers that SQLite replaces in shared statements: see `app.tools.files.tables`.
 SQLITE_NAMES = {
     "antiphon_vector_stores": "stores",
     "antiphon_file_batches": "batches",

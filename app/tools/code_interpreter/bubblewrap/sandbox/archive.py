@@ -18,7 +18,7 @@ _PIECE = 512 * 1024
 
 
 def pack(root: str) -> Iterator[bytes]:
-    """Yield a folder's stream. Nothing may write to the folder concurrently. Unreadable files are skipped."""
+    """Nothing may write to the folder concurrently. Unreadable files are skipped."""
     links: dict[int, str] = {}  # first path by inode, for hard links
     folders = [""]
     while folders:
@@ -59,7 +59,7 @@ def _pack_file(path: str, header: dict[str, Any], size: int) -> Iterator[bytes]:
 
 
 def _extents(fd: int, size: int) -> list[tuple[int, int]]:
-    """Return start and end of each data extent, excluding holes."""
+    """Return start and end of each extent."""
     extents: list[tuple[int, int]] = []
     end = 0
     with contextlib.suppress(OSError):
@@ -82,7 +82,7 @@ class Unpacker:
         self._finish: list[tuple[str, dict[str, Any]]] = []  # folders, whose modes and times are set last
         self._file: int | None = None
         self._header: dict[str, Any] = {}
-        self._extents: list[list[int]] = []  # remaining in the current file
+        self._extents: list[list[int]] = []
 
     def feed(self, data: bytes) -> None:
         self._data += data
@@ -94,7 +94,7 @@ class Unpacker:
             self._set(path, header)
 
     def _read_head(self) -> bool:
-        """Start the next entry; return False if more data is needed."""
+        """Return False if more data is needed."""
         size = int.from_bytes(self._data[:4], "big")
         if len(self._data) < 4 or len(self._data) < 4 + size:
             return False
@@ -115,7 +115,7 @@ class Unpacker:
         return True
 
     def _write_data(self) -> bool:
-        """Write available file data; return False if more data is needed."""
+        """Return False if more data is needed."""
         assert self._file is not None
         while self._extents:
             if not self._data:

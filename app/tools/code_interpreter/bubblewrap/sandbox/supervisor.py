@@ -29,12 +29,12 @@ from typing import Any, ClassVar
 from .archive import Unpacker, pack
 
 _DATA = "/mnt/data"
-_MAX_REPLY = 24 * 1024 * 1024  # bytes in the worker's reply, with images
+_MAX_REPLY = 24 * 1024 * 1024  # bytes, with images
 _MAX_FILES = 1000  # in a file list
 _MAX_DEPTH = 16  # nested folders in a file list
 _PIECE = 65536
 _FREEZE_SECONDS = 3.0  # for all processes to stop
-_POLL_INTERVAL = 0.001  # seconds between checks
+_POLL_INTERVAL = 0.001  # seconds
 _EXITING = 0x4  # PF_EXITING in a thread's kernel flags
 _CODE_FILTER = "/run/sandbox/code.seccomp"
 _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 4, 22, 2
@@ -43,8 +43,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class _Output:
-    """A process's output, truncated at a limit in bytes."""
-
     def __init__(self, fd: int, limit: int) -> None:
         os.set_blocking(fd, False)
         self.fd, self._limit = fd, limit
@@ -52,7 +50,7 @@ class _Output:
         self.cut = False
 
     def read(self) -> bool:
-        """Read the available output; return False at the end of the stream."""
+        """Return False at the end of the stream."""
         for _ in range(64):
             try:
                 data = os.read(self.fd, _PIECE)
@@ -80,7 +78,7 @@ class _Reaper:
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
 
     def reap(self, *started: subprocess.Popen[bytes]) -> None:
-        """Reap ended processes; those in `started` retain their exit codes."""
+        """Reap ended processes. Processes in `started` retain their exit codes."""
         with contextlib.suppress(BlockingIOError):
             os.read(self.fd, _PIECE)
         with contextlib.suppress(ChildProcessError):
@@ -123,7 +121,7 @@ class _Supervisor:
         self._control, self._answers = control, answers
         self._buffer = b""
         self._worker: _Worker | None = None
-        self._lost = ""  # state lost since the latest call: `variables`, or `files` (which includes variables)
+        self._lost = ""  # since the latest call: `variables`, or `files` (which includes variables)
         self._paths: dict[str, str] = {}  # actual paths in the latest file list, by their listed UTF-8 form
         self._packed: Iterator[bytes] = iter(())
         self._unpacker: Unpacker | None = None
@@ -187,7 +185,7 @@ class _Supervisor:
             if self._reaper.fd in ready:
                 self._reap()
             if worker.output in ready and not output.read():
-                waited.remove(worker.output)  # closed by the code
+                waited.remove(worker.output)
             if channel in ready:
                 data = worker.channel.recv(_PIECE)
                 reply += data
@@ -278,7 +276,7 @@ class _Supervisor:
         return answer
 
     def do_files(self, request: dict[str, object]) -> dict[str, object]:
-        """List regular files. Symbolic links are neither listed nor followed."""
+        """Symbolic links are neither listed nor followed."""
         files: list[dict[str, object]] = []
         self._paths.clear()
         folders = [(_DATA, 0)]
@@ -352,7 +350,7 @@ class _Supervisor:
 
 
 def signal_all(number: int) -> None:
-    """Send a signal to all other processes, including new forks."""
+    """Signal all other processes, including new forks."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, number)
 
@@ -403,7 +401,7 @@ class _Instructions(ctypes.Structure):
 
 
 def confine() -> None:
-    """Deny this process all means to resume stopped processes. Called before it runs code."""
+    """Deny this process, before it runs code, all means to resume stopped processes."""
     with open(_CODE_FILTER, "rb") as file:
         program = file.read()
     instructions = _Instructions(len(program) // 8, program)

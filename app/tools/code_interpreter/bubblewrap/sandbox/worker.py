@@ -22,7 +22,7 @@ import traceback
 import types
 from collections.abc import Sequence
 
-_NAME = "sandbox_figures"  # the matplotlib backend
+_NAME = "sandbox_figures"
 _MAX_IMAGES = 10  # per cell
 _MAX_IMAGE_BYTES = 16 * 1024 * 1024  # per cell, base64-encoded
 
@@ -50,7 +50,6 @@ class FigureBackend(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def collect_figures() -> None:
-    """Render all open figures as PNG, and close them."""
     pyplot = sys.modules.get("matplotlib.pyplot")
     if pyplot is None:
         return
@@ -73,7 +72,6 @@ class Cells:
         sys.modules["__main__"] = self._module
 
     def run(self, code: str) -> None:
-        """Run a cell. An exception's traceback is printed."""
         self._count += 1
         name = f"<cell {self._count}>"
         linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
@@ -90,7 +88,7 @@ class Cells:
             unparsed = isinstance(error, SyntaxError) and error.filename == name  # the cell has no frame yet
             traceback.print_exception(type(error), error, None if unparsed else frames)
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):  # the cell may have replaced or closed it
+            with contextlib.suppress(Exception):
                 stream.flush()
 
     def _execute(self, code: str, name: str) -> None:
