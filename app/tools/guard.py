@@ -82,7 +82,9 @@ def is_allowed(address: Address, reach: Reach) -> bool:
     if (embedded := _embedded(address)) is not None:
         return is_allowed(embedded, reach)
     if address in _LOCAL_NAT64:
-        return reach == "private" and not any(map(_hands_out_credentials, _local_embedded(address)))
+        return reach == "private" and not any(
+            inner in _METADATA or inner.is_link_local for inner in _local_embedded(address)
+        )
     if address in _METADATA or address.is_link_local or address.is_multicast or address.is_unspecified:
         return False
     return _is_public(address) or (reach == "private" and address.is_private and not _is_unused(address))
@@ -105,10 +107,6 @@ def _local_embedded(address: Address) -> Iterator[IPv4Address]:
     for start in (6, 7, 8):
         yield IPv4Address((data[start:8] + data[9:])[:4])  # the byte after the first 64 bits is skipped
     yield IPv4Address(data[12:])
-
-
-def _hands_out_credentials(address: IPv4Address) -> bool:
-    return address in _METADATA or address.is_link_local
 
 
 def _is_public(address: Address) -> bool:

@@ -324,7 +324,7 @@ class ImagesAPI:
         files = [("image[]" if len(images) > 1 else "image", _as_file(image)) for image in images]
         if mask:
             files.append(("mask", _as_file(mask)))
-        form = {name: _as_form(value) for name, value in fields.items()}
+        form = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in fields.items()}
         return self._http.stream("POST", "images/edits", data=form, files=files)
 
     async def aclose(self) -> None:
@@ -333,10 +333,6 @@ class ImagesAPI:
 
 def _as_file(image: InputImage) -> tuple[str, bytes, str]:
     return f"image.{image.media_type.partition('/')[2]}", image.data, image.media_type
-
-
-def _as_form(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 async def _events(response: httpx.Response) -> AsyncIterator[dict[str, object]]:

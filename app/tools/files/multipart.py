@@ -179,7 +179,8 @@ class MultipartUploads:
 
     async def part(self, owner: str, upload_id: str) -> PartWriter:
         """Return a context manager that receives a part; raises `InvalidRequest` if the upload has ended."""
-        upload = await self._pending(owner, upload_id)
+        upload = await self._get(owner, upload_id)
+        _check_pending(upload)
         return PartWriter(self._store, upload, self._max_owner_bytes, self._clock)
 
     async def complete(self, owner: str, upload_id: str, body: CompleteUpload) -> dict[str, object]:
@@ -223,11 +224,6 @@ class MultipartUploads:
         if upload.status != "completed":
             _check_pending(upload)
         return upload.resource(await self._store.file(upload.owner, upload.file_id or ""))
-
-    async def _pending(self, owner: str, upload_id: str) -> MultipartUpload:
-        upload = await self._get(owner, upload_id)
-        _check_pending(upload)
-        return upload
 
     async def _get(self, owner: str, upload_id: str) -> MultipartUpload:
         upload = await self._records.get(owner, upload_id)

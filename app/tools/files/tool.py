@@ -26,7 +26,6 @@ from app.tools.files.uploads import Files
 from app.tools.files.vector_stores import VectorStores
 from app.tools.files.vector_stores.filters import AttributeFilter
 from app.tools.files.vector_stores.ranking import MAX_RESULTS, Ranked, RankingOptions
-from app.tools.files.vector_stores.records import VectorStore
 from app.tools.validation import read_declaration
 
 MAX_STORES = 16  # per declaration
@@ -180,8 +179,9 @@ class FileSearchSession:
             return Outcome.failed("`queries` must be a list of strings.", {"queries": [], "results": None})
         declared = self._declared
         try:
+            ids = dict.fromkeys(declared.vector_store_ids)
             results = await self._stores.find(
-                await self._searchable(),
+                [await self._stores.searchable(self._declaration.owner, store_id) for store_id in ids],
                 queries,
                 declared.max_num_results or FILE_SEARCH_RESULTS,
                 report,
@@ -196,10 +196,6 @@ class FileSearchSession:
         fields = {"queries": queries, "results": [_result(result) for result in results]}
         output = "\n\n".join([FOUND.format(first=marks[0].strip("【】")), *passages]) if passages else NOTHING_FOUND
         return Outcome(output, fields, sources=sources[: len(passages)])
-
-    async def _searchable(self) -> list[VectorStore]:
-        ids = dict.fromkeys(self._declared.vector_store_ids)
-        return [await self._stores.searchable(self._declaration.owner, store_id) for store_id in ids]
 
     def _marks(self, items: Sequence[Item], count: int) -> list[str]:
         """Return citation marks not yet used in the conversation."""

@@ -14,6 +14,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -157,7 +158,7 @@ class CodexSearch:
                 searcher = session(filters={"allowed_domains": domains, "blocked_domains": blocked})
             else:
                 searcher = pages
-            yield _search_command(searcher, query)
+            yield partial(searcher.search, {"query": query.q})
         for opened in commands.open or ():
             yield _open_command(pages, opened)
         for find in commands.find or ():
@@ -174,13 +175,6 @@ def _allowed_domains(domains: Sequence[str], allowed: object) -> list[str]:
     if not isinstance(allowed, list) or not allowed:
         return [*domains]
     return [domain for domain in domains if any(domain == one or domain.endswith(f".{one}") for one in allowed)]
-
-
-def _search_command(session: SearchSession, query: QueryCommand) -> _Command:
-    async def search() -> Outcome:
-        return await session.search({"query": query.q})
-
-    return search
 
 
 def _open_command(session: SearchSession, command: OpenCommand) -> _Command:

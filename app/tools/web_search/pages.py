@@ -54,9 +54,5 @@ def _patterns(domains: Sequence[str], reach: Reach) -> list[URLPattern] | None:
     hosts = [host for domain in domains for host in (domain, f"*.{domain}")]
     if reach == "public" and not hosts:
         return None
-    schemes = ("https",) if reach == "public" else ("https", "http")
-    return [URLPattern(scheme, host, port, "/*") for host in hosts or ["*"] for scheme, port in _ports(schemes)]
-
-
-def _ports(schemes: Sequence[str]) -> list[tuple[str, int]]:
-    return [(scheme, 443 if scheme == "https" else 80) for scheme in schemes]
+    ports = {"https": 443} if reach == "public" else {"https": 443, "http": 80}
+    return [URLPattern(scheme, host, port, "/*") for host in hosts or ["*"] for scheme, port in ports.items()]

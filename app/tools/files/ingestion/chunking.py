@@ -20,7 +20,7 @@ def chunks(text: str, max_tokens: int, overlap: int) -> Iterator[str]:
 
     Each chunk starts with about the last `overlap` tokens from the previous chunk.
     """
-    units = [*_units(text, max_tokens)]
+    units = [unit for match in _UNITS.finditer(text) if match[0] for unit in _fitting(match[0], max_tokens)]
     start, end = 0, 0
     while end < len(units):
         first_new = end
@@ -60,14 +60,8 @@ def _overlap_start(units: list[tuple[str, int]], start: int, end: int, overlap: 
     return index
 
 
-def _units(text: str, max_tokens: int) -> Iterator[tuple[str, int]]:
-    """Yield sentences and lines with their tokens, or single words if these are too long."""
-    for match in _UNITS.finditer(text):
-        if unit := match[0]:
-            yield from _fitting(unit, max_tokens)
-
-
 def _fitting(unit: str, max_tokens: int) -> Iterator[tuple[str, int]]:
+    """Yield a unit with its tokens. A unit above `max_tokens` is split into words, and a word into halves."""
     tokens = estimate(unit)
     if tokens <= max_tokens:
         yield unit, tokens

@@ -15,6 +15,7 @@ import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -224,7 +225,7 @@ class Ingestion:
         size, account = 0, self._account_of(job.key)
         chunks = _texts(text)
         with vectors.open("wb") as out:
-            while batch := await asyncio.to_thread(_next_texts, chunks, BATCH):
+            while batch := await asyncio.to_thread(lambda: [*islice(chunks, BATCH)]):
                 await _check_limits(account, begun=True)
                 embedded = await self._repeated(job, partial(self._embeddings.documents, batch, account))
                 if size and len(embedded[0]) != size:
@@ -267,10 +268,6 @@ def _texts(path: Path) -> Iterator[str]:
     with path.open("rb") as lines:
         for line in lines:
             yield orjson.loads(line)
-
-
-def _next_texts(texts: Iterator[str], count: int) -> list[str]:
-    return [text for _, text in zip(range(count), texts, strict=False)]
 
 
 def _chunks(text: Path, vectors: Path, size: int) -> Iterator[TextChunk]:
