@@ -181,6 +181,7 @@ class AdaptedRequest:
         return True
 
     def explain(self, error: BackendError) -> BackendError:
+        """Set `param` to the caller's field, and return the error."""
         if kept := kept_keyword(error, self.body):
             error.param, sentence = kept
             error.message = f"{error.message} {sentence}"

@@ -98,7 +98,7 @@ class TextToolCallParser:
             self._after_call = False
 
     def _validated(self, piece: Piece) -> Piece | None:
-        """None if the function is unknown or the arguments are invalid."""
+        """Return None if the function is unknown or the arguments are invalid."""
         if not isinstance(piece, TextToolCall):
             return piece
         if piece.name not in self._functions:

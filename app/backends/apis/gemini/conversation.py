@@ -137,7 +137,7 @@ def _text(text: str) -> list[JSONObject]:
 
 
 def _unsigned(part: JSONObject) -> JSONObject | None:
-    """None for thoughts and parts with only a signature."""
+    """Return None for thoughts, and for parts with only a signature."""
     if part.get("thought") or not part.get("text", " "):
         return None
     return {name: value for name, value in part.items() if name != THOUGHT_SIGNATURE}

@@ -13,7 +13,7 @@ def model_name(model: str) -> str:
 
 
 def listed_model(entry: JSONObject) -> JSONObject | None:
-    """None for models that do not generate text."""
+    """Return None for models that do not generate text."""
     methods = json_list(entry.get("supportedGenerationMethods"))
     if methods and _GENERATES not in methods:
         return None

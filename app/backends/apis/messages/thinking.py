@@ -54,7 +54,7 @@ def add_thinking(state: TranslationState, body: JSONObject) -> None:
 
 
 def _budget(state: TranslationState, effort: str, body: JSONMapping) -> JSONObject | None:
-    """None if `max_tokens` is too small or the turn began without thinking."""
+    """Return None if `max_tokens` is too small or the turn began without thinking."""
     room = body["max_tokens"] - 1
     if room < _MIN_BUDGET:
         state.warnings.add(f"Reasoning requires 'max_output_tokens' above {_MIN_BUDGET}; reasoning.effort was ignored.")
