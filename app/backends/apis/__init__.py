@@ -104,13 +104,10 @@ def profiles_by_api(profile: Profile) -> list[Profile]:
 def encode(question: Question, profile: Profile) -> EncodedQuestion:
     """Encode a question, unless `question.encoded` has the same profile; raises `InvalidRequest`."""
     if question.descriptions is not None and profile.request.content.images != "pass":
-        profile = _with_images(profile)  # the client replaces images with descriptions
+        # The client replaces images with descriptions.
+        content = profile.request.content.model_copy(update={"images": "pass"})
+        profile = profile.model_copy(update={"request": profile.request.model_copy(update={"content": content})})
     encoded = question.encoded
     if encoded and (encoded.profile is profile or encoded.profile == profile):
         return encoded
     return APIS[profiles_by_api(profile)[0].transport.api].codec.encode(question, profile)
-
-
-def _with_images(profile: Profile) -> Profile:
-    content = profile.request.content.model_copy(update={"images": "pass"})
-    return profile.model_copy(update={"request": profile.request.model_copy(update={"content": content})})

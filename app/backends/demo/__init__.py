@@ -176,16 +176,13 @@ class _Turn:
             return f"{thanks}Here is what I found: {results}" if results.strip() or not thanks else thanks.strip()
         for question, reply in _REPLIES:
             if match := question.search(self.prompt):
-                return reply(match, self._user_text())
+                return reply(match, "\n".join(_text(message)[:_LONG] for message in self._users))
         earlier = len(self._users) - 1
         memory = f" Before that you sent {earlier} message{'s' if earlier > 1 else ''}." if earlier > 0 else ""
         thanks = _thanks(self._users[-1:])
         return (
             f'{thanks}You said: "{self.prompt}"{memory} I am only a demo; set ANTIPHON_BACKEND_URL to talk to a model.'
         )
-
-    def _user_text(self) -> str:
-        return "\n".join(_text(message)[:_LONG] for message in self._users)
 
 
 def _thanks(messages: Iterable[JSONObject]) -> str:

@@ -209,18 +209,15 @@ class AdaptedRequest:
             if not (_holds(body, field) and self._may_lack(body, field)):
                 continue
             if field == REFUSED_IMAGE and self._descriptions is not None:
-                body = self._described(body, self._descriptions)
+                if missing := undescribed(body, self._descriptions):
+                    raise ImagesUndescribed(missing)
+                body = with_notes(body, self._adaptation.content, self._descriptions)
             else:
                 warnings += self._warnings(body, field)
                 body = _without(body, field, self._adaptation.content)
         keywords = [each.removeprefix(PARAMETERS) for each in fields if each.startswith(PARAMETERS)]
         body, removed = without_keywords(body, keywords)
         return body, warnings + [REJECTED_KEYWORD.format(keyword) for keyword in removed]
-
-    def _described(self, body: JSONObject, descriptions: Mapping[str, str]) -> JSONObject:
-        if missing := undescribed(body, descriptions):
-            raise ImagesUndescribed(missing)
-        return with_notes(body, self._adaptation.content, descriptions)
 
     def _warnings(self, body: JSONMapping, field: str) -> list[str]:
         if field == "parallel_tool_calls" and not body[field]:

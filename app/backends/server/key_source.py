@@ -49,20 +49,16 @@ class KeySource:
 
     async def _read_again(self) -> None:
         try:
-            self.key = _checked(await self._read())
+            key = (await self._read()).strip()
+            if not key or len(key) > _MAX_KEY_LENGTH or not (key.isascii() and key.isprintable()):
+                raise _unreadable("must be one line of printable ASCII")
+            self.key = key
             self._until = self._clock() + self._lifetime
         except BackendError as error:
             if self.key is None:
                 raise
             self._until = self._clock() + _RETRY_INTERVAL
             logger.warning("backend key not renewed", extra={"reason": error.explanation})
-
-
-def _checked(text: str) -> str:
-    key = text.strip()
-    if not key or len(key) > _MAX_KEY_LENGTH or not (key.isascii() and key.isprintable()):
-        raise _unreadable("must be one line of printable ASCII")
-    return key
 
 
 def _unreadable(reason: str) -> BackendError:

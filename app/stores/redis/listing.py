@@ -78,7 +78,8 @@ async def recent(
     if page is None:
         return None
     while page:
-        entries = await _entries(client, [(key_of(bucket), name) for name, bucket in page])
+        keys = [(key_of(bucket), name) for name, bucket in page]
+        entries = await _each(client, [(key, ("HGET", key, f"{ENTRY}{name}")) for key, name in keys])
         result += [entry for entry in entries if entry is not None]
         if len(result) >= limit or len(page) < limit + _EXTRA:
             break
@@ -93,11 +94,6 @@ async def _page(client: RedisClient, owner: str, size: int, after: str) -> list[
     if page is None:
         return None
     return [(name.decode(), (bucket or b"").decode()) for name, bucket in zip(*page, strict=True)]
-
-
-async def _entries(client: RedisClient, records: Sequence[tuple[str, str]]) -> list[bytes | None]:
-    """Return each record's entry; records are pairs of key and name."""
-    return await _each(client, [(key, ("HGET", key, f"{ENTRY}{name}")) for key, name in records])
 
 
 async def stored_bytes(client: RedisClient, key_of: Callable[[str], str], owner: str, ttl: int) -> int:

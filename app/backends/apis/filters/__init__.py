@@ -102,17 +102,13 @@ class ThinkTagFilter(Filter):
 
     def _change(self, delta: Delta) -> list[Delta]:
         if isinstance(delta, TextDelta):
-            return [part for text in delta.texts for part in self._text(text, delta)]
+            return [part for text in delta.texts for part in _split(*self._splitter.feed(text), delta)]
         if isinstance(delta, ReasoningDelta):
             for text in delta.texts:
                 self._splitter.structured(text)
         elif isinstance(delta, ToolCallDelta):
             return [*self.end(), delta]
         return [delta]
-
-    def _text(self, text: str, delta: TextDelta) -> list[Delta]:
-        thought, rest = self._splitter.feed(text)
-        return _split(thought, rest, delta)
 
 
 def _split(thought: str, text: str, delta: TextDelta | None = None) -> list[Delta]:
@@ -201,13 +197,11 @@ class ReasoningAsMessageFilter(Filter):
         elif isinstance(delta, ReasoningDelta):
             if self._reasoning is not None:
                 self._reasoning += delta.texts
-        elif isinstance(delta, ToolCallDelta | RefusalDelta) or (isinstance(delta, TextDelta) and _has_text(delta)):
+        elif isinstance(delta, ToolCallDelta | RefusalDelta) or (
+            isinstance(delta, TextDelta) and any(map(str.strip, delta.texts))
+        ):
             self._reasoning = None
         return [delta]
-
-
-def _has_text(delta: TextDelta) -> bool:
-    return any(text.strip() for text in delta.texts)
 
 
 def _tags(options: ResponseOptions) -> ThinkTagOptions:

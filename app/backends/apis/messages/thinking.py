@@ -50,7 +50,8 @@ def add_thinking(state: TranslationState, body: JSONObject) -> None:
     thinking = _budget(state, asked or "medium", body) if by_budget else {"type": "adaptive", "display": "summarized"}
     if thinking:
         body["thinking"] = thinking
-        _without_sampling(state, body)
+        if named := [name for name in _SAMPLING if body.pop(name, None) is not None]:
+            state.warnings.add(f"This backend does not support {', '.join(named)} together with reasoning; ignored.")
 
 
 def _budget(state: TranslationState, effort: str, body: JSONMapping) -> JSONObject | None:
@@ -88,8 +89,3 @@ def _began_without_thinking(messages: Sequence[Message]) -> bool:
         if not any(results) or (not all(results) and without()):
             break
     return without()
-
-
-def _without_sampling(state: TranslationState, body: JSONObject) -> None:
-    if named := [name for name in _SAMPLING if body.pop(name, None) is not None]:
-        state.warnings.add(f"This backend does not support {', '.join(named)} together with reasoning; ignored.")

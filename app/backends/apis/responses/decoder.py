@@ -219,7 +219,8 @@ class ResponsesDecoder(APIDecoder):
         output.done = True
         self._complete += 1
         if output.native:
-            return [*deltas, self._native_done(output)]
+            upstream = bound(self._profile, id=output.item["id"]) if isinstance(output.item.get("id"), str) else {}
+            return [*deltas, NativeItem(output.number, output.item, done=True, provider_fields=upstream)]
         if type_ in _ARGUMENTS:
             return deltas + self._call_done(output)
         if type_ == "message" and not output.written:
@@ -242,10 +243,6 @@ class ResponsesDecoder(APIDecoder):
         if output.type == "custom_tool_call":
             return self._call(output, _escaped(text) + (_CLOSING if is_whole else ""))
         return self._call(output, text or ("{}" if is_whole and not output.written else ""))
-
-    def _native_done(self, output: _Output) -> Delta:
-        upstream = bound(self._profile, id=output.item["id"]) if isinstance(output.item.get("id"), str) else {}
-        return NativeItem(output.number, output.item, done=True, provider_fields=upstream)
 
     def _replayed(self, item: _Event) -> list[Delta]:
         """Return a reasoning item for sending back, if the server can read it."""

@@ -103,8 +103,11 @@ def _with_allowed_tools(options: RequestOptions) -> RequestOptions:
 
 def _parameters(state: TranslationState) -> dict[str, object]:
     request, options = state.request, state.options
-    _name_unsent(state)
+    warn_dropped_fields(state, _KEPT)
     extra = request.model_extra or {}
+    for name in EXTRA:
+        if name not in APPLIED and name not in options.forward and extra.get(name) not in EMPTY_VALUES:
+            state.warnings.add(f"The parameter {label(name)} is not supported by this backend and was ignored.")
     fields = {name: extra.get(name) for name in (*options.extra_params, *options.forward) if name in extra}
     fields |= {name: getattr(request, name) for name in _SAME if name in request.model_fields_set}
     if cache := request.prompt_cache_options:
@@ -115,15 +118,6 @@ def _parameters(state: TranslationState) -> dict[str, object]:
     if _LOGPROBS in request.include and not request.top_logprobs:
         fields.pop("top_logprobs", None)
     return {name: value for name, value in fields.items() if value not in EMPTY_VALUES}
-
-
-def _name_unsent(state: TranslationState) -> None:
-    warn_dropped_fields(state, _KEPT)
-    for name in EXTRA:
-        if name in APPLIED:
-            continue
-        if (state.request.model_extra or {}).get(name) not in EMPTY_VALUES and name not in state.options.forward:
-            state.warnings.add(f"The parameter {label(name)} is not supported by this backend and was ignored.")
 
 
 def _tools(state: TranslationState, tools: list[JSONObject], choice: object) -> dict[str, object]:

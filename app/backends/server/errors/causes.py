@@ -11,18 +11,15 @@ from app.runtime.connect_errors import causes, why_unreachable
 
 
 def unreachable(error: httpx.TransportError) -> BackendError:
-    unanswered = _unreachable(error)
+    if isinstance(error, httpx.TimeoutException):
+        unanswered = failure("timeout", "The backend does not accept connections.")
+    elif isinstance(error, httpx.ConnectError):
+        why = why_unreachable(error)
+        unanswered = failure("failure", f"The backend cannot be reached{f': {why}' if why else ''}.")
+    else:
+        unanswered = failure("failure", "The backend closed the connection without an answer.")
     unanswered.retryable = True
     return unanswered
-
-
-def _unreachable(error: httpx.TransportError) -> BackendError:
-    if isinstance(error, httpx.TimeoutException):
-        return failure("timeout", "The backend does not accept connections.")
-    if not isinstance(error, httpx.ConnectError):
-        return failure("failure", "The backend closed the connection without an answer.")
-    why = why_unreachable(error)
-    return failure("failure", f"The backend cannot be reached{f': {why}' if why else ''}.")
 
 
 @contextmanager
