@@ -18,7 +18,11 @@ _LONG_SEGMENT = 16  # characters; longer URL path segments are treated as secret
 
 def redactor_for(url: str = "", headers: Mapping[str, str] | None = None, more: Iterable[str] = ()) -> Redactor:
     """Return a redactor for secrets in a server's URL, header values (with any scheme), and `more`."""
-    values = [*more, *_secrets_of(url)]
+    parts = urlsplit(url)
+    # Some servers expect a key in the path or query.
+    path = [segment for segment in parts.path.split("/") if len(segment) >= _LONG_SEGMENT]
+    whole = [f"{parts.path}?{parts.query}"] if parts.query else []
+    values = [*more, *whole, *path, *(value for _, value in parse_qsl(parts.query)), parts.password or ""]
     for value in (headers or {}).values():
         values += [value, value.partition(" ")[2]]
     return Redactor(values)
@@ -33,14 +37,6 @@ def without_secrets(value: object, redactor: Redactor) -> object:
     if isinstance(value, dict):
         return {redactor.without_known(name): without_secrets(field, redactor) for name, field in value.items()}
     return value
-
-
-def _secrets_of(url: str) -> list[str]:
-    """Some servers expect a key in the path or query."""
-    parts = urlsplit(url)
-    path = [segment for segment in parts.path.split("/") if len(segment) >= _LONG_SEGMENT]
-    whole = [f"{parts.path}?{parts.query}"] if parts.query else []
-    return [*whole, *path, *(value for _, value in parse_qsl(parts.query)), parts.password or ""]
 
 
 def outcome_of(result: JSONMapping, redactor: Redactor, max_chars: int) -> Outcome:

@@ -182,9 +182,13 @@ class WebSearchSession:
         results = [result for result in _distinct(returned) if query.permits(result.url)][: self._count]
         if self._shows_sources:
             action["sources"] = [{"type": "url", "url": result.url} for result in results]
+        listed = [
+            {"type": "text_result", "url": result.url, "title": result.title, "snippet": result.text}
+            for result in results
+        ]
         return Outcome(
             _format_results(query.text, results),
-            {"action": action, "results": [_as_field(result) for result in results]},
+            {"action": action, "results": listed},
             sources=[_source(result.url, result.title) for result in results],
             usage={"web_search": {"num_requests": 1}},
         )
@@ -272,10 +276,6 @@ def _format_results(text: str, results: Sequence[SearchResult]) -> str:
         dated = f" ({result.published})" if result.published else ""
         lines.append(f"\n{number}. [{result.title}]({result.url}){dated}\n{result.text}".rstrip())
     return "\n".join(lines)
-
-
-def _as_field(result: SearchResult) -> dict[str, object]:
-    return {"type": "text_result", "url": result.url, "title": result.title, "snippet": result.text}
 
 
 def _source(url: str, title: str) -> Source:
