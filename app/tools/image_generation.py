@@ -1,10 +1,4 @@
-"""
-The hosted tool `image_generation`, using a backend's images API.
-
-    [tools.image_generation]
-    backend = "default"            # its /images/generations and /images/edits
-    model = "gpt-image-1"
-"""
+"""The hosted tool `image_generation`, using a backend's images API. Settings: `[tools.image_generation]`."""
 
 from __future__ import annotations
 

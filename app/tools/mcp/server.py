@@ -32,7 +32,7 @@ class ServerAddress:
     reach: Reach = "public"
     command: Sequence[str] = field(default=(), repr=False)  # program to run, in place of the URL
     env: Mapping[str, str] = field(default_factory=dict, repr=False)  # additional, for the program
-    directory: str | None = None  # of the program
+    directory: str | None = None  # the program's working directory
     shared: bool = False  # whether all owners share a session
     open_seconds: float = 30
     call_seconds: float = 120

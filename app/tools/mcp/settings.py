@@ -1,14 +1,4 @@
-"""
-Settings for MCP servers: the table `[tools.mcp]`, and files in other programs' `mcpServers` format.
-
-    [tools.mcp]
-    allow_urls = ["https://*.example.com/*"]      # patterns for callers' `server_url`
-    file = "mcp.json"
-
-    [tools.mcp.servers.lab]
-    url = "http://127.0.0.1:9000/mcp"
-    headers_env = { Authorization = "LAB_TOKEN" }
-"""
+"""The settings table `[tools.mcp]`, and files in other programs' `mcpServers` format."""
 
 from __future__ import annotations
 

@@ -1,12 +1,4 @@
-"""
-Settings for the table `[tools.web_search]`.
-
-    [tools.web_search]
-    provider = "searxng"                       # searxng, brave, tavily, exa, or an import path
-    url = "http://127.0.0.1:8888"
-    api_key_env = "SEARCH_KEY"
-    open_pages = false
-"""
+"""The settings table `[tools.web_search]`."""
 
 from __future__ import annotations
 

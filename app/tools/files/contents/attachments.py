@@ -76,7 +76,7 @@ class Attachment(NamedTuple):
     name: str  # within the place
     bytes: int
     created_at: int  # all times are Unix times
-    detail: str = ""  # of the calling code
+    detail: str = ""  # data of the calling code
     expires_at: int | None = None
     checker: str | None = None
     check_at: int | None = None

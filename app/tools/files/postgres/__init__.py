@@ -1,11 +1,8 @@
 """
 File store in PostgreSQL (13 or later), shared by any number of replicas.
 
-    postgresql://[user[:password]@]host[:5432][,host:port]/database
-
-The query string accepts the same options as a response store: see `app.stores.postgres`. Tables are created on first
-use, all named `antiphon_...`, in the first schema of the user's `search_path`. Embeddings need the extension `vector`
-(pgvector). Requires the extras `files` and `postgres`.
+Tables are created on first use, in the first schema of the user's `search_path`. Embeddings need the extension `vector`
+(pgvector).
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""
-File store in SQLite: persistent, and shared by the workers on a machine.
-
-    sqlite:///files.db           relative to the working directory
-    sqlite:////var/lib/files.db  absolute
-"""
+"""File store in SQLite: persistent, and shared by the workers on a machine."""
 
 from __future__ import annotations
 
