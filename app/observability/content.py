@@ -1,5 +1,5 @@
 """
-Prompts and answers in OpenTelemetry's form for span content, if the settings enable it.
+Prompts and answers in OpenTelemetry's form, for span content if enabled.
 
 https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/#capturing-instructions-inputs-and-outputs
 """
@@ -27,7 +27,7 @@ _MODALITIES = {
     "input_file": "file",
     "video_url": "video",
 }
-_MEDIA = ("image_url", "file_url", "file_data", "input_audio")  # fields with a part's data in the Responses API
+_MEDIA = ("image_url", "file_url", "file_data", "input_audio")  # fields with media in the Responses API
 
 
 def input_messages(body: JSONMapping) -> list[dict[str, object]]:
@@ -39,7 +39,7 @@ def input_messages(body: JSONMapping) -> list[dict[str, object]]:
 
 
 def _item(item: JSONMapping) -> JSONObject:
-    """Convert a Responses API item other than a message into a message."""
+    """Convert a Responses API item other than a message."""
     if "output" in item and str(item["type"]).endswith("_output"):
         response = {"type": "tool_call_response", "id": item.get("call_id"), "response": item["output"]}
         return {"role": "tool", "parts": [response]}
@@ -79,7 +79,7 @@ def _message(message: object) -> JSONObject:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """Yield the texts in a JSON value in order, without media data."""
+    """Yield a JSON value's texts without media data."""
     if isinstance(value, str):
         yield from () if _DATA_URL.match(value) else (value,)
     elif isinstance(value, dict):
@@ -106,7 +106,7 @@ def _part(part: Mapping[str, object]) -> dict[str, object]:
 
 
 def _call(call_id: str | None, name: str | None, arguments: str | None) -> JSONObject:
-    """Return a call's part. Its arguments are parsed, as in the conventions, unless they are invalid JSON."""
+    """Arguments are parsed, as in the conventions, unless they are invalid JSON."""
     parsed: object = arguments
     with contextlib.suppress(orjson.JSONDecodeError):
         parsed = orjson.loads(arguments or "null")
@@ -114,8 +114,6 @@ def _call(call_id: str | None, name: str | None, arguments: str | None) -> JSONO
 
 
 class OutputMessage:
-    """Collects a backend answer from its deltas."""
-
     def __init__(self) -> None:
         self._texts: dict[str, list[str]] = {}  # by part type
         self._calls: dict[object, JSONObject] = {}  # id, name and arguments by index

@@ -1,5 +1,3 @@
-"""Labels for metrics and spans, limited in number."""
-
 from __future__ import annotations
 
 import asyncio
@@ -29,7 +27,7 @@ class BoundedLabels:
         self._labels: set[str] = set()
 
     def __call__(self, name: str, *, confirmed: bool = True) -> str:
-        """Return a name's label; a new name becomes a label only if `confirmed`."""
+        """A new name becomes a label only if `confirmed`."""
         if name in self._labels:
             return name
         if not confirmed or len(self._labels) >= self._limit:
@@ -40,11 +38,11 @@ class BoundedLabels:
 
 class ModelLabels:
     """
-    Labels for model names, which never contain names invented by callers.
+    Labels for model names, never invented by callers.
 
-    The label is the name itself if a backend lists it or the settings contain it, else the matching glob from the
-    settings (`qwen*`), else `other`. `list_models` returns the backends' models; `configured` returns a name's label in
-    the settings, or None. New names trigger a model list request, at most every `LISTING_INTERVAL` seconds.
+    A label is a name that a backend lists or the settings contain, else the matching glob from the settings (`qwen*`),
+    else `other`. `configured` returns a name's label in the settings. New names trigger `list_models`, at most every
+    `LISTING_INTERVAL` seconds.
     """
 
     OTHER = "other"
@@ -58,10 +56,10 @@ class ModelLabels:
         self._configured = configured
         self._listed: frozenset[str] = frozenset()
         self._listing: asyncio.Task[None] | None = None
-        self._due = 0.0  # next permitted model list request, in loop time
+        self._due = 0.0  # next permitted request, in loop time
 
     def expect(self, name: str) -> None:
-        """Request the model list if a label will be needed for an unlisted name."""
+        """Request the model list for an unlisted name."""
         if self._list_models is None or self._listing or name in self._listed:
             return
         loop = asyncio.get_running_loop()
@@ -70,14 +68,13 @@ class ModelLabels:
             self._listing = loop.create_task(self._list())
 
     def resolve(self, name: str, use: Callable[[str], object]) -> None:
-        """Call `use` with the name's label, immediately or after a running model list request."""
+        """Call `use` with the name's label, after a running model list request."""
         if self._listing is None or name in self._listed:
             use(self._label(name))
         else:
             self._listing.add_done_callback(lambda _: use(self._label(name)))
 
     async def wait(self, seconds: float) -> None:
-        """Wait up to `seconds` until all resolved names have their labels."""
         if self._listing:
             await asyncio.wait({self._listing}, timeout=seconds)
 
@@ -94,7 +91,7 @@ class ModelLabels:
         try:
             self._listed = frozenset(str(model["id"]) for model in await self._list_models())
         except APIError:
-            pass  # backend unavailable or without a model list: labels come from the settings
+            pass  # labels come from the settings
         except Exception:
             logger.exception("model list request failed")
         finally:

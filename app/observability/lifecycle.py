@@ -1,8 +1,4 @@
-"""
-A response's lifecycle and its observers: metrics, traces and rate limits.
-
-Observers are called when a response starts and ends, never per event.
-"""
+"""A response's lifecycle and its observers, called at starts and ends, never per event."""
 
 from __future__ import annotations
 
@@ -26,35 +22,35 @@ Delivery: TypeAlias = Literal["json", "sse", "websocket", "background", "passthr
 
 clock = time.perf_counter
 
-MAX_STEPS = 200  # stored per response; the numbers of rounds and calls have their own limits
+MAX_STEPS = 200  # stored per response
 
 
 @dataclass(slots=True)
 class ResponseLifecycle:
-    """A response's lifecycle. All times are in seconds by `clock`."""
+    """Times are in seconds by `clock`."""
 
-    response: Response  # current state
-    delivery: Delivery  # how its events reach the client
+    response: Response
+    delivery: Delivery
     observers: Sequence[Observer] = ()
     began: float = field(default_factory=clock)
-    first: float | None = None  # when the first output arrived
-    last: float | None = None  # when the last output arrived; storage happens afterwards
+    first: float | None = None  # time of the first output
+    last: float | None = None  # last output, before storage
     ended: float | None = None
     failure: APIError | None = None
-    observed: bool = False  # whether observers have been notified of the start
+    observed: bool = False  # observers know of the start
     usage: Usage = field(default_factory=Usage)  # empty if no backend was queried
     attempts: Attempts = field(default_factory=Attempts)
     cost: int | None = None  # in nanos (`app.core.prices`); None without a price or reported cost
-    shows_cost: bool = False  # whether the response contains its cost: see `app.core.request.COST`
-    owner: str = ""  # the response's owner
-    key: str = ""  # the caller's key name
+    shows_cost: bool = False  # in the response: see `app.core.request.COST`
+    owner: str = ""
+    key: str = ""  # the key's name
     steps: list[JSONObject] = field(default_factory=list)  # finished rounds and tool calls: see `measures`
-    stopped: APIError | None = None  # the reason for an early end
-    task: asyncio.Task[object] | None = None  # generates the response; set while it can be stopped
+    stopped: APIError | None = None  # reason for an early end
+    task: asyncio.Task[object] | None = None  # set while it can be stopped
 
     @property
     def status(self) -> str:
-        """The response's terminal status; without one, `failed` after an error, else `interrupted`."""
+        """The terminal status; without one, `failed` after an error, else `interrupted`."""
         status = str(self.response["status"])
         if status in TERMINAL:
             return status
@@ -62,11 +58,11 @@ class ResponseLifecycle:
 
     @property
     def backend(self) -> str:
-        """The last backend with a response, or ""."""
+        """The last backend that answered, or ""."""
         return self.attempts.answered_by[-1] if self.attempts.answered_by else ""
 
     def end_of_log(self, usage: Usage | None) -> tuple[int, JSONObject]:
-        """Return the level and fields for the log line at the end."""
+        """Return the level and fields of the final log line."""
         failure, attempts = self.failure, self.attempts
         fields: JSONObject = {"model": self.response["model"], "status": self.status, "usage": usage}
         if attempts.answered_by:
@@ -88,8 +84,8 @@ class ResponseLifecycle:
         """
         Return the times, cost, backend, key and delivery to store with the response.
 
-        Times are in seconds since the start. `queued_seconds` is the total wait for free backend slots. With hosted
-        tools, `steps` has the start and end of session setup (`kind: "tools"`), model answers and calls.
+        Times are in seconds since the start; `queued_seconds` sums the waits for backend slots. With hosted tools,
+        `steps` lists the start and end of session setup (`kind: "tools"`), model answers and calls.
         """
         return {
             "seconds": self._since(self.last or clock()),
@@ -106,28 +102,26 @@ class ResponseLifecycle:
         return round(time - self.began, 6)
 
     def step(self, kind: str, start: float, end: float, **fields: object) -> None:
-        """Add a step to `measures`, with its start and end by `clock`. Steps beyond `MAX_STEPS` are ignored."""
+        """Add a step to `measures`, up to `MAX_STEPS`; times are by `clock`."""
         if len(self.steps) < MAX_STEPS:
             self.steps.append({"kind": kind, "start": self._since(start), "end": self._since(end), **fields})
 
     @property
     def confirmed(self) -> bool:
-        """Whether a backend generated output: then the caller did not invent the model's name."""
+        """Whether a backend generated output: callers cannot invent the model's name."""
         return self.first is not None and self.status in ("completed", "incomplete")
 
     @property
     def seconds(self) -> float:
-        """The seconds from start to end, or until now."""
         return (self.ended or clock()) - self.began
 
     @property
     def seconds_to_first(self) -> float | None:
-        """The seconds to the first token; None without tokens."""
         return None if self.first is None else self.first - self.began
 
     @property
     def seconds_per_token(self) -> float | None:
-        """The seconds per output token after the first; None with fewer than two tokens."""
+        """None with fewer than two tokens."""
         tokens = self.usage.get("output_tokens", 0)
         if self.first is None or self.last is None or tokens < 2:
             return None
@@ -136,9 +130,9 @@ class ResponseLifecycle:
     @contextmanager
     def tool_call(self, tool: str, function: str, call_id: str = "") -> Iterator[ToolCallRecord]:
         """
-        Notify the observers of a tool call within this context, and log its end.
+        Observe and log a tool call within this context.
 
-        `tool` is the name of the tool's table in the settings. The caller sets the record's `status`.
+        `tool` is the tool's table in the settings. The caller sets the record's `status`.
         """
         record = ToolCallRecord(self.response, tool, function, call_id=call_id)
         with ExitStack() as stack:
@@ -153,11 +147,7 @@ class ResponseLifecycle:
 
     @contextmanager
     def round(self, number: int) -> Iterator[RoundRecord]:
-        """
-        Notify the observers of a hosted tool round within this context.
-
-        The caller completes the record.
-        """
+        """Observe a hosted tool round within this context; the caller completes the record."""
         record = RoundRecord(self.response, number)
         queued_before = self.attempts.queued
         with ExitStack() as stack:
@@ -178,7 +168,7 @@ class ResponseLifecycle:
         Charge the usage since the last call; `usage` is the response's total so far.
 
         Called after each round, and before clients can see the end: delivered output is charged even if the process is
-        killed afterwards. Observers charge the rest when the response ends.
+        killed. Observers charge the rest when the response ends.
         """
         for observer in self.observers:
             observer.charge(self, usage)
@@ -187,7 +177,7 @@ class ResponseLifecycle:
         """
         Charge a hosted tool's backend request, in addition to the response's usage.
 
-        `cost` is the cost reported by the backend, in nano-dollars, if any.
+        `cost` is reported by the backend, in nano-dollars.
         """
         for observer in self.observers:
             observer.charge_request(model, backend, usage, cost)
@@ -205,12 +195,11 @@ class ResponseLifecycle:
                 self.task.cancel()
 
     def stoppable(self) -> Stoppable:
-        """Return the context for the response's generation; it raises the error passed to `stop`."""
         return Stoppable(self)
 
     def watched(self, usage: Callable[[], Usage], log_end: Callable[[], None] = lambda: None) -> Watched:
         """
-        Return a context that notifies the observers of the response's start and end, then calls `log_end`.
+        Return a context that observes the response's start and end, then calls `log_end`.
 
         Nested contexts do nothing.
         """
@@ -218,7 +207,7 @@ class ResponseLifecycle:
 
 
 class Watched:
-    """A whole response's context. A generator would be twice as slow."""
+    """A response's context; a generator would be twice as slow."""
 
     __slots__ = ("_lifecycle", "_log_end", "_outer", "_usage")
 
@@ -247,7 +236,7 @@ class Watched:
 
 
 class Stoppable:
-    """A response's generation context. A generator would cost each request three times as much."""
+    """Makes a response stoppable, raising the error of `stop`; a generator would be three times as slow."""
 
     __slots__ = ("_lifecycle",)
 
@@ -268,10 +257,8 @@ class Stoppable:
 
 @dataclass(slots=True)
 class ToolCallRecord:
-    """One hosted tool call."""
-
     response: Response
-    tool: str  # the name of its table in the settings
+    tool: str  # its table in the settings
     function: str
     status: str = "interrupted"  # at the end `completed`, `incomplete` or `failed`
     call_id: str = ""
@@ -279,32 +266,27 @@ class ToolCallRecord:
 
     @property
     def age(self) -> float:
-        """The seconds since the start."""
         return clock() - self.began
 
 
 @dataclass(slots=True)
 class RoundRecord:
-    """One round of a response with hosted tools: a model request and the resulting calls."""
+    """A model request and the resulting calls of hosted tools."""
 
     response: Response
     number: int  # from 0
-    calls: int = 0  # hosted tool calls
-    usage: Usage = field(default_factory=Usage)  # for the model request
+    calls: int = 0
+    usage: Usage = field(default_factory=Usage)  # of the model request
     status: str = "interrupted"  # at the end `completed`, `incomplete` or `failed`
     began: float = field(default_factory=clock)
-    answered: float | None = None  # time when the model's answer was complete
+    answered: float | None = None  # end of the model's answer
 
 
 _UNOBSERVED = nullcontext()
 
 
 class Observer:
-    """
-    Base class for response observers.
-
-    Methods and contexts must be fast and must not raise, except `check_limits`.
-    """
+    """Observes responses. Methods must be fast and must not raise, except `check_limits`."""
 
     def on_start(self, lifecycle: ResponseLifecycle) -> None:
         """Handle the start of a response."""
@@ -313,11 +295,9 @@ class Observer:
         """Handle the end, with any `lifecycle.status`."""
 
     def tool_call(self, call: ToolCallRecord) -> AbstractContextManager[None]:
-        """Return the context for a hosted tool call."""
         return _UNOBSERVED
 
     def round(self, record: RoundRecord) -> AbstractContextManager[None]:
-        """Return the context for a round."""
         return _UNOBSERVED
 
     def charge(self, lifecycle: ResponseLifecycle, usage: Usage) -> None:

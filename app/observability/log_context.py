@@ -1,5 +1,5 @@
 """
-The ids added to every log line, and the access log line of the current request.
+The ids on every log line, and the current request's access log line.
 
     log_context.reset(request_id="req_1")
     log_context.bind(response_id="resp_1")
@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from types import MappingProxyType
 
-access = logging.getLogger("app.access")  # logs the line of each request
+access = logging.getLogger("app.access")
 
 
 class RequestLine:
-    """The line logged at the end of an HTTP request. A response created by the request adds its fields."""
+    """The line logged after an HTTP request. A response created by the request adds its fields."""
 
     __slots__ = ("fields", "level", "logged", "message")
 
@@ -50,11 +50,10 @@ def fields() -> Mapping[str, str]:
 
 
 def request_id() -> str:
-    """Return this task's request id, or ""."""
     return _IDS.get().get("request_id", "")
 
 
 def request_line() -> RequestLine | None:
-    """Return the access log line of this task's HTTP request; None without one or after it was logged."""
+    """Return the access log line of this task's HTTP request; None once it was logged."""
     line = _LINE.get()
     return None if line is None or line.logged else line

@@ -1,5 +1,5 @@
 """
-Log formatting: one line per entry, as text or JSON, with the request and response ids.
+Log formatting: a line per entry, as text or JSON, with the request and response ids.
 
     logger.info("response completed", extra={"response": id, "seconds": 1.2})
 
@@ -7,9 +7,8 @@ Log formatting: one line per entry, as text or JSON, with the request and respon
     {"time": "2026-11-20T15:30:00.123Z", "level": "info", "logger": "app.responses", "message": ...}
 
 Lines and tracebacks are redacted: configured keys, bearer tokens, strings that look like API keys, passwords in URLs.
-Non-printable characters are escaped. Prompts and answers are not logged: exception messages, which can quote them, are
-omitted from a request's traceback. Only the logger `app.content`, which has its own setting, logs content. Nothing is
-logged per token.
+Only the logger `app.content`, with its own setting, logs prompts and answers. Elsewhere, a request's tracebacks
+omit exception messages, which can quote them. Nothing is logged per token.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from app.core.redaction import Redactor
 from app.observability import log_context
 from app.settings import Settings
 
-# Attributes present in every record; others come from `extra`.
+# Attributes of every record; others come from `extra`.
 _RECORD_ATTRIBUTES = {
     *logging.LogRecord("", 0, "", 0, "", (), None).__dict__,
     "message",
@@ -63,7 +62,6 @@ def _second(timestamp: int) -> str:
 
 
 def _extra(record: logging.LogRecord) -> dict[str, object]:
-    """Return a line's fields: the log context's ids and `extra`."""
     return {
         **log_context.fields(),
         **{name: value for name, value in record.__dict__.items() if name not in _RECORD_ATTRIBUTES},
@@ -83,7 +81,6 @@ def _format_value(value: object) -> str:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an exception and its causes, earliest first."""
     errors: list[BaseException] = []
     while error is not None and error not in errors:
         errors.append(error)
@@ -92,7 +89,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _without_messages(error: BaseException) -> str:
-    """Format a traceback without exception messages, which can quote a prompt or an answer."""
+    """Format a traceback without messages, which can quote a prompt or an answer."""
     return "\n".join(
         f"Traceback (most recent call last):\n{''.join(traceback.format_tb(cause.__traceback__))}"
         f"{type(cause).__qualname__}"
@@ -101,7 +98,7 @@ def _without_messages(error: BaseException) -> str:
 
 
 class _Formatter(logging.Formatter):
-    """Base class. With `content`, tracebacks include exception messages."""
+    """With `content`, tracebacks include exception messages."""
 
     def __init__(self, secrets: Iterable[str] = (), content: bool = False) -> None:
         super().__init__()
@@ -109,7 +106,6 @@ class _Formatter(logging.Formatter):
         self._content = content
 
     def _traceback(self, record: logging.LogRecord) -> str:
-        """Return the record's traceback, or ""."""
         info = record.exc_info
         if not info or info[1] is None:
             return ""
@@ -117,10 +113,10 @@ class _Formatter(logging.Formatter):
 
 
 class TextFormatter(_Formatter):
-    """Formats records as `time level logger message name=value ...`, followed by a traceback."""
+    """Formats `time level logger message name=value ...`, then a traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line. Escapes prevent forged lines and terminal control sequences."""
+        """Escapes prevent forged lines and terminal control sequences."""
         extra = "".join(f" {name}={_format_value(value)}" for name, value in _extra(record).items())
         line = f"{_time(record)} {record.levelname.lower()} {record.name} {record.getMessage()}{extra}"
         line = printable(self._redact(line))
@@ -130,7 +126,7 @@ class TextFormatter(_Formatter):
 
 
 class JSONFormatter(_Formatter):
-    """Formats records as JSON objects: `time`, `level`, `logger`, `message`, ids, `extra` fields, and `exception`."""
+    """Formats JSON objects: `time`, `level`, `logger`, `message`, ids, `extra` fields, and `exception`."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {
@@ -163,7 +159,7 @@ def secrets_of(settings: Settings) -> list[str]:
 
 
 def config(settings: Settings) -> dict[str, object]:
-    """Return the configuration for `logging.config.dictConfig`, which uvicorn applies in every worker."""
+    """Return the `logging.config.dictConfig` argument, which uvicorn applies in every worker."""
     level = settings.log_level.upper()
     return {
         "version": 1,
@@ -189,5 +185,4 @@ def config(settings: Settings) -> dict[str, object]:
 
 
 def configure(settings: Settings) -> None:
-    """Configure standard logging to write these lines to stderr."""
     logging.config.dictConfig(config(settings))

@@ -1,8 +1,8 @@
 """
 Prometheus metrics, for `GET /metrics`.
 
-Metrics change when a request, response or query starts or ends, never per token. Worker processes write separate files
-in one directory (`PROMETHEUS_MULTIPROC_DIR`, created by `antiphon serve`), so each worker can return the sum.
+Metrics change when requests, responses and queries start or end, never per token. Worker processes write separate files
+in a directory (`PROMETHEUS_MULTIPROC_DIR`, created by `antiphon serve`), so each worker can return the sum.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from app.observability.lifecycle import Observer, ResponseLifecycle, ToolCallRec
 from app.stores import Change, MeasuringStore, Store
 from app.stores.usage import UsageRow
 
-# The environment variable for the client library's directory, read when the library is imported.
+# The client library's directory; read when the library is imported.
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
-ERROR_LABELS = 50  # maximum error codes used as labels
-TOOL_MODELS = 50  # likewise, for image and embedding models
+ERROR_LABELS = 50  # error codes used as labels
+TOOL_MODELS = 50  # image and embedding models used as labels
 
 # Buckets in seconds. The first three extend OpenTelemetry's conventions for generative AI.
 TO_FIRST = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60)
@@ -59,15 +59,15 @@ WHOLE = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.4
 STORE = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
 
-_UNFLUSHED = 1000  # observations added to a histogram together
+_UNFLUSHED = 1000  # observations per flush
 
 
 class Count:
     """
-    A counter or gauge in this process, which is added to the client library's series before a scrape.
+    A counter or gauge, added to the client library's series before a scrape.
 
-    The library takes a lock and several calls for each increment. `at_once`: several processes share the series in a
-    file, so each increment is added immediately.
+    The library takes a lock and several calls per increment. With `at_once`, processes share the series in a file, so
+    increments are added immediately.
     """
 
     __slots__ = ("_at_once", "_series", "_value")
@@ -82,14 +82,13 @@ class Count:
             self.flush()
 
     def flush(self) -> None:
-        """Add the increments to the series."""
         amount, self._value = self._value, 0.0
         if amount:
             self._series.inc(amount)
 
 
 class Times:
-    """Durations in seconds, which are added to the client library's histogram before a scrape: see `Count`."""
+    """Durations in seconds, added to the library's histogram before a scrape: see `Count`."""
 
     __slots__ = ("_most", "_seconds", "_series")
 
@@ -103,18 +102,13 @@ class Times:
             self.flush()
 
     def flush(self) -> None:
-        """Add the durations to the histogram."""
         seconds, self._seconds = self._seconds, []
         for each in seconds:
             self._series.observe(each)
 
 
 class Metrics(Observer):
-    """
-    The metrics of one application.
-
-    `directory` is shared by the server's worker processes; None with a single process.
-    """
+    """`directory` is shared by worker processes; None with a single process."""
 
     def __init__(self, directory: str | None = None) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the output
@@ -158,7 +152,7 @@ class Metrics(Observer):
             "tokens", "Tokens: cached ones are part of the input, reasoning is part of the output.", "model", "kind"
         )
 
-        key = ("key", "backend")  # the key's name in the settings
+        key = ("key", "backend")  # name in the settings
         self._key_responses = counter("key_responses", "Responses by key that used a backend.", *key)
         self._key_tokens = counter("key_tokens", "Tokens by key: those of `tokens`.", *key, "kind")
         self._key_cost = counter("key_cost", "What responses cost by key, in the currency of the prices.", *key)
@@ -196,16 +190,12 @@ class Metrics(Observer):
         self._pending.append(times)
         return times
 
-    # Observer methods.
-
     def on_start(self, lifecycle: ResponseLifecycle) -> None:
-        """Count a response in progress."""
         self._open(lifecycle.delivery).inc()
         self.models.expect(str(lifecycle.response["model"]))
 
     @contextmanager
     def tool_call(self, call: ToolCallRecord) -> Iterator[None]:
-        """Count a hosted tool call, labelled by the tool's table in the settings."""
         try:
             yield
         finally:
@@ -230,7 +220,7 @@ class Metrics(Observer):
             self._count_tokens(lifecycle.usage, model)
 
     def tool_request(self, model: str, usage: Usage) -> None:
-        """Count tokens of a hosted tool's completed backend request."""
+        """Count the tokens of a hosted tool's backend request."""
         self._count_tokens(usage, self._tool_models(model))
 
     def _count_tokens(self, usage: Usage, model: str) -> None:
@@ -239,7 +229,7 @@ class Metrics(Observer):
         _count_kinds(self._tokens, (model,), counts)
 
     def used(self, access: KeyAccess, row: UsageRow) -> None:
-        """Count a key's usage. Labels are table names from the settings."""
+        """Count a key's usage; labels are table names from the settings."""
         key = access.table or (access.name if access.configured or access is UNRESTRICTED else "unnamed")
         labels = (key, row.backend)
         self._key_responses(*labels).inc(row.requests)
@@ -250,11 +240,10 @@ class Metrics(Observer):
             cost.inc(row.cost / NANO)
 
     def answered(self, method: str, route: str, status: int) -> None:
-        """Count an HTTP response; `route` is the path pattern."""
+        """`route` is the path pattern."""
         self._requests(method, route, str(status)).inc()
 
     def queued(self, backend: str, change: int) -> None:
-        """Change a backend's number of queued requests."""
         self._queue(backend).inc(change)
 
     def health(self, backend: str, replica: str, up: bool | None) -> None:
@@ -266,7 +255,6 @@ class Metrics(Observer):
 
     @contextmanager
     def socket(self) -> Iterator[None]:
-        """Count a WebSocket connection as open within this context."""
         self._sockets().inc()
         try:
             yield
@@ -274,17 +262,13 @@ class Metrics(Observer):
             self._sockets().inc(-1)
 
     def limited(self, limit: str) -> None:
-        """Count a request rejected by a rate limit."""
         self._refused(limit).inc()
 
     def exchange(self, backend: Backend, request: Question | RawRequest, server: tuple[str, str]) -> _Measure:
-        """Measure a request to a server: see `ExchangeObserver`."""
         return _Measure(self._waiting(*server), self._until_answer(*server), partial(self._failed, server))
 
-    # Exposition.
-
     def flush(self) -> None:
-        """Add all pending counts to the client library's series, for `expose`; only in the event loop's thread."""
+        """Add all pending counts to the library's series, in the event loop's thread, before `expose`."""
         for pending in self._pending:
             pending.flush()
 
@@ -308,28 +292,22 @@ class Metrics(Observer):
         _AllProcesses(registry, self._directory)  # type: ignore[no-untyped-call]
         return registry
 
-    # Measuring wrappers.
-
     def store(self, store: Store) -> Store:
-        """Wrap a store to measure its operations."""
         return _MeasuredStore(store, self)
 
     def storing(self, operation: str) -> _StoreOperation:
-        """Return a context measuring a store operation."""
         return _StoreOperation(self._store, self._store_errors, operation)
 
     def _failed(self, server: tuple[str, str], error: BackendError) -> None:
         self._errors(*server, self._kinds(error.code)).inc()
 
 
-# The gauge value of a removed server, since multiprocess files cannot drop series. The minimum over all processes is
-# shown, so a server remains visible while any process uses it.
+# A removed server's value, since multiprocess files cannot drop series. The minimum over all processes is shown, so a
+# server remains visible while any process uses it.
 _REMOVED = math.inf
 
 
 class _AllProcesses(MultiProcessCollector):
-    """All processes' metrics, without removed servers."""
-
     def collect(self) -> Iterator[Metric]:
         for metric in super().collect():  # type: ignore[no-untyped-call]
             if metric.name == "antiphon_backend_up":
@@ -338,7 +316,7 @@ class _AllProcesses(MultiProcessCollector):
 
 
 class _StoreOperation:
-    """Measures a store operation. A generator context would cost twice as much."""
+    """Measures a store operation; a generator context would cost twice as much."""
 
     def __init__(self, times: Callable[..., Times], errors: Callable[..., Count], operation: str) -> None:
         self._times = times
@@ -412,7 +390,7 @@ class _MeasuredStore:
 
 
 class _Measure:
-    """Measures a server's time to accept a request, and counts its failures."""
+    """Measures a server's time to accept a request."""
 
     headers: Mapping[str, str] = MappingProxyType({})
     tap = None

@@ -6,8 +6,8 @@ Current and recent activity, in all processes that share a store.
     await activity.hours(24)                             # counts, durations and refusals
     await activity.now()                                 # running responses and backend load
 
-Each process counts in memory and stores records with a bounded size: one per hour, deleted a day later, and one with
-its current state while it is active. Records never contain request or response content.
+Each process counts in memory and stores records of bounded size: one per hour, deleted a day later, and its current
+state while it is active. Records never contain request or response content.
 """
 
 from __future__ import annotations
@@ -35,24 +35,20 @@ from app.stores import Store
 logger = logging.getLogger(__name__)
 
 HOURS = 24  # retention
-PUBLISHING = 2.0  # seconds between an active process's records
+PUBLISHING = 2.0  # seconds between records
 PUBLISHING_TIMEOUT = 5.0  # seconds
-_STALE = 15.0  # seconds without a record after which a process counts as gone
-_LISTED = 200  # running responses listed per process: the most recent
-_NOW, _HOURS = "server:now", "server:hours"  # cannot collide with a caller's owner id
+_STALE = 15.0  # seconds without a record until a process counts as gone
+_LISTED = 200  # running responses per process: the most recent
+_NOW, _HOURS = "server:now", "server:hours"  # cannot collide with an owner's id
 
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """The current activity of all processes that share a store."""
-
     states: Sequence[JSONObject]  # per process: `running` and `backends`
-    whole: bool  # whether the other processes' states are included
+    whole: bool  # with the other processes' states
 
 
 class Activity(Observer):
-    """The activity of this process and of all others with the same store."""
-
     def __init__(
         self,
         store: Store,
@@ -60,29 +56,25 @@ class Activity(Observer):
         backends: Callable[[], list[JSONObject]] = lambda: [],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`backends` returns the backend states in this process; `clock` the Unix time."""
+        """`backends` returns this process's backend states; `clock` the Unix time."""
         self._store = store
         self._backends = backends
         self._clock = clock
-        self._process = secrets.token_hex(8)  # names this process's records
+        self._process = secrets.token_hex(8)
         self._running: dict[int, tuple[float, ResponseLifecycle]] = {}  # in start order
-        self._hours: dict[int, ActivityHour] = {}  # the current hour, and earlier ones not yet stored
-        self._shown = False  # whether the store contains a current-state record from this process
+        self._hours: dict[int, ActivityHour] = {}  # the current hour, and unstored earlier hours
+        self._shown = False  # in the store
         self._started = False
         self._publishing: asyncio.Task[None] | None = None
 
-    # Observing.
-
     def on_start(self, lifecycle: ResponseLifecycle) -> None:
-        """Add a running response."""
         self._running[id(lifecycle)] = self._clock(), lifecycle
         self._publish()
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
-        """Count a finished response."""
         self._running.pop(id(lifecycle), None)
         if _is_refused(lifecycle):
-            return  # counted as an HTTP refusal: see `refused`
+            return  # counted by `refused`
         now = self._clock()
         counts = self._current().of(now, lifecycle.key, str(lifecycle.response.get("model") or ""))
         counts.requests += 1
@@ -93,7 +85,6 @@ class Activity(Observer):
         self._publish()
 
     def refused(self, refusal: Refusal) -> None:
-        """Count a rejected request."""
         hour = self._current()
         hour.of(refusal.at, refusal.key, "").refused += 1
         hour.refuse(refusal)
@@ -107,10 +98,8 @@ class Activity(Observer):
             self._hours = {**hours, start: hour}
         return hour
 
-    # Reading.
-
     async def hours(self, number: int) -> list[ActivityHour]:
-        """Return the last hours, at most `HOURS`, one object per process and hour; raises `StoreUnavailable`."""
+        """Return the last hours, at most `HOURS`, an object per process and hour; raises `StoreUnavailable`."""
         last = self._current().start
         records = await self._store.all(_HOURS)
         records |= {self._name(hour): hour.record() for hour in self._hours.values()}  # newer than the stored records
@@ -118,7 +107,7 @@ class Activity(Observer):
         return await asyncio.to_thread(lambda: [*map(ActivityHour.read, found)])
 
     async def now(self) -> Now:
-        """Return the current activity; without the other processes during a store outage."""
+        """Return the current activity; during a store outage, only this process's."""
         own = self._state()
         try:
             records = await self._store.all(_NOW)
@@ -135,16 +124,14 @@ class Activity(Observer):
             "running": [_described(began, lifecycle) for began, lifecycle in running],
         }
 
-    # Writing.
-
     def start(self) -> None:
-        """Start writing to the store; call this in the event loop."""
+        """Start writing to the store; needs the event loop."""
         self._started = True
         if self._works():
             self._publish()
 
     async def aclose(self) -> None:
-        """Store the counts, and delete this process's current state."""
+        """Store the counts; delete this process's current state."""
         self._started = False
         await end(self._publishing)
         self._running.clear()
@@ -202,7 +189,6 @@ class Activity(Observer):
 
 
 def _start(name: str) -> int:
-    """Return the hour's start from a record name."""
     return int(name.partition("-")[0])
 
 

@@ -1,5 +1,3 @@
-"""Duration histograms, merged across processes and hours to get quantiles."""
-
 from __future__ import annotations
 
 import math
@@ -8,25 +6,24 @@ from collections import Counter
 from collections.abc import Iterable
 
 _SHORTEST = 0.001  # seconds
-_GROWTH = 2**0.25  # ratio between adjacent bucket limits; quantiles are at most 10 % off
-_CLASSES = 100  # the last bucket holds everything above nine hours
-_LIMITS = [_SHORTEST * _GROWTH ** (number + 0.5) for number in range(_CLASSES - 1)]  # all buckets but the last
+_GROWTH = 2**0.25  # ratio between bucket limits: quantiles are at most 10 % off
+_CLASSES = 100  # the last bucket starts at nine hours
+_LIMITS = [_SHORTEST * _GROWTH ** (number + 0.5) for number in range(_CLASSES - 1)]  # none for the last bucket
 
 
 class Durations:
-    """A histogram with a fixed number of buckets."""
+    """A histogram with a fixed number of buckets, merged across processes and hours."""
 
     __slots__ = ("_counts",)
 
     def __init__(self, counts: Iterable[tuple[int, int]] = ()) -> None:
-        """`counts` is a result from `pairs`."""
+        """`counts` comes from `pairs`."""
         self._counts = Counter(dict(counts))
 
     def add(self, seconds: float) -> None:
         self._counts[bisect(_LIMITS, seconds)] += 1
 
     def include(self, others: Durations) -> None:
-        """Add another histogram's counts."""
         self._counts.update(others._counts)
 
     def quantile(self, share: float) -> float | None:

@@ -1,5 +1,3 @@
-"""Requests, durations and refusals in one hour and process."""
-
 from __future__ import annotations
 
 from collections import deque
@@ -14,11 +12,11 @@ from app.core.types import JSONObject
 from app.observability.activity.durations import Durations
 
 HOUR = 3600
-SLOT = 300  # seconds counted together
+SLOT = 300  # seconds
 OTHER = "other"
 _MAX_KEYS, _MODELS_OF_KEY = 200, 20  # per hour; further names, which callers can invent, become `other`
 _MAX_COUNTS = 2000  # per hour; further names become `other`
-_MAX_OWNERS, _REFUSALS_OF_OWNER = 50, 20  # prevent a caller from evicting other callers' refusals
+_MAX_OWNERS, _REFUSALS_OF_OWNER = 50, 20  # a caller cannot evict other callers' refusals
 
 
 class Refusal(NamedTuple):
@@ -37,8 +35,6 @@ class Refusal(NamedTuple):
 
 @dataclass(slots=True)
 class RequestCounts:
-    """Request counts per key, model and slot."""
-
     requests: int = 0  # sent to a model
     failed: int = 0  # included in `requests`
     refused: int = 0  # not included in `requests`
@@ -46,7 +42,6 @@ class RequestCounts:
     total: Durations = field(default_factory=Durations)
 
     def include(self, other: RequestCounts) -> None:
-        """Add another object's counts."""
         self.requests += other.requests
         self.failed += other.failed
         self.refused += other.refused
@@ -55,10 +50,9 @@ class RequestCounts:
 
 
 class ActivityHour:
-    """Hourly counts by slot, key and model, and the last refusals."""
+    """A process's counts in an hour, by slot, key and model, and its last refusals."""
 
     def __init__(self, start: int) -> None:
-        """`start` is a Unix time."""
         self.start = start
         self.fresh = True  # never stored before
         self.changed = False  # differs from the stored record
@@ -82,7 +76,7 @@ class ActivityHour:
         return self.counts.setdefault((slot, key, model), RequestCounts())
 
     def refuse(self, refusal: Refusal) -> None:
-        """Add a refusal, and evict the oldest beyond the limits."""
+        """Add a refusal; evict the oldest beyond the limits."""
         of_owner = self._refusals.pop(refusal.owner, None) or deque(maxlen=_REFUSALS_OF_OWNER)
         of_owner.append(refusal)
         self._refusals[refusal.owner] = of_owner
@@ -91,11 +85,9 @@ class ActivityHour:
 
     @property
     def refusals(self) -> Iterator[Refusal]:
-        """All refusals, unordered."""
         return (refusal for of_owner in self._refusals.values() for refusal in of_owner)
 
     def record(self) -> bytes:
-        """Encode the hour for the store."""
         counts = [
             [*name, each.requests, each.failed, each.refused, each.first_token.pairs(), each.total.pairs()]
             for name, each in self.counts.items()
@@ -104,7 +96,6 @@ class ActivityHour:
 
     @classmethod
     def read(cls, record: bytes) -> ActivityHour:
-        """Decode an hour from the store."""
         fields: JSONObject = orjson.loads(record)
         hour = cls(fields["start"])
         for slot, key, model, requests, failed, refused, first, total in fields["counts"]:

@@ -1,9 +1,10 @@
 """
-OpenTelemetry traces and metrics, following its semantic conventions for HTTP and generative AI.
+OpenTelemetry traces and metrics, by its semantic conventions for HTTP and generative AI.
 
-Each request has a span. Backend requests are child spans, whose context is propagated to the backend. With hosted
-tools, each round is a span, the parent of its backend request and its calls. Spans omit prompts and answers by default.
-Tracing failures never affect a response. This module needs the extra `otel`, and is imported only if tracing is on.
+Each request has a span. Backend requests are child spans, whose context is propagated to the backend. Each round of
+hosted tools is a span, the parent of its backend request and calls. By default, spans omit prompts and answers.
+
+Tracing failures never affect a response. This module needs the extra `otel`; import it only if tracing is on.
 
 https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/
 """
@@ -40,7 +41,7 @@ from app.observability.tracing.requests import TracedRequests
 from app.observability.tracing.spans import conversation_attribute, harmless, mark_failed, round_span
 from app.runtime.tasks import wait_for_event
 
-FLUSH_TIMEOUT = 5.0  # seconds to export pending data at shutdown
+FLUSH_TIMEOUT = 5.0  # seconds for pending data at shutdown
 
 _OPERATION = {"gen_ai.operation.name": "chat"}
 
@@ -52,15 +53,13 @@ _TOKENS = [1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304
 
 
 def _is_exported(signal: str) -> bool:
-    """Return whether traces or metrics are exported. OpenTelemetry's variable turns them off with `none`."""
+    """Return whether traces or metrics are exported; OpenTelemetry's variable `none` turns them off."""
     return os.environ.get(f"OTEL_{signal}_EXPORTER", "").strip().lower() != "none"
 
 
 class Tracing(Observer):
-    """Records one application's traces and metrics with the given providers."""
-
     def __init__(self, traces: TracerProvider, meters: MeterProvider, *, content: bool = False) -> None:
-        """`content`: whether spans include the prompts and answers of stored responses."""
+        """`content`: spans include the prompts and answers of stored responses."""
         self.content = content
         self._providers = (traces, meters)
         self.tracer = traces.get_tracer("antiphon", __version__)
@@ -100,15 +99,12 @@ class Tracing(Observer):
         return cls(traces, meters, content=content)
 
     def exchange(self, backend: Backend, request: Question | RawRequest, server: tuple[str, str]) -> BackendSpan:
-        """Record a request to a server as a span: see `ExchangeObserver`."""
         return BackendSpan(self, backend, request, server)
 
     def middleware(self, app: ASGIApp) -> ASGIApp:
-        """Wrap an application to record each request as a span."""
         return TracedRequests(app, self.tracer)
 
     def on_start(self, lifecycle: ResponseLifecycle) -> None:
-        """Prepare the label for the response's model."""
         self.models.expect(str(lifecycle.response["model"]))
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
@@ -133,7 +129,6 @@ class Tracing(Observer):
             self._each.record(each, attributes)
 
     def round(self, record: RoundRecord) -> AbstractContextManager[None]:
-        """Record a round as a span, the parent of its backend request and calls."""
         return round_span(self.tracer, record)
 
     @contextmanager
@@ -176,6 +171,6 @@ class Tracing(Observer):
             with suppress(RuntimeError):  # the loop was closed after the timeout
                 loop.call_soon_threadsafe(sent.set)
 
-        # A daemon thread, so that an unavailable collector does not delay the exit.
+        # A daemon thread: an unavailable collector does not delay the exit.
         threading.Thread(target=send, daemon=True).start()
         await wait_for_event(sent, FLUSH_TIMEOUT)

@@ -1,5 +1,3 @@
-"""Spans for backend requests."""
-
 from __future__ import annotations
 
 import functools
@@ -66,7 +64,7 @@ _to_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
 
 
 class BackendSpan:
-    """The span of one backend request."""
+    """The span of a backend request."""
 
     def __init__(
         self, tracing: Tracing, backend: Backend, request: Question | RawRequest, server: tuple[str, str]
@@ -89,7 +87,7 @@ class BackendSpan:
         self._recorded: JSONObject = {}  # the answer's latest metadata
         self._failure: dict[str, str] = {}
         self._output: OutputMessage | None = None  # only if content is recorded
-        self._answer: RawAnswer | None = None  # for a passthrough request
+        self._answer: RawAnswer | None = None  # of a passthrough request
         self.tap: Tap = self.record
         self._start(body, profile, server)
         self.headers: Mapping[str, str] = self._context() or {}
@@ -118,7 +116,7 @@ class BackendSpan:
 
     @harmless
     def _context(self) -> dict[str, str]:
-        """Return the headers that make the backend's spans children of this one."""
+        """Return headers that make the backend's spans children of this span."""
         headers: dict[str, str] = {}
         PROPAGATOR.inject(headers, set_span_in_context(self._span))
         return headers
@@ -141,17 +139,16 @@ class BackendSpan:
                     self._recorded["finish"] = reason
 
     def accepted(self, answer: BackendExchange | RawAnswer) -> None:
-        """Remember a passthrough answer: its usage is known at its end."""
+        """A passthrough answer's usage is known at its end."""
         self._answer = cast(RawAnswer, answer) if self._passed_on else None
 
     def _fail(self, code: str) -> None:
-        """Record a rejected or interrupted request by its error code; the message can quote the prompt."""
+        """Record a failure's error code only: the message can quote the prompt."""
         self._failure = {"error.type": code}
         mark_failed(self._span, code, code)
 
     @harmless
     def end(self, error: BaseException | None) -> None:
-        """End the span with the answer's metadata, complete or not, and the final error."""
         if answer := self._answer:
             self._span.set_attribute("http.response.status_code", answer.status)
             if reported := answer.usage():

@@ -1,5 +1,3 @@
-"""Shared span functions, and spans for rounds."""
-
 from __future__ import annotations
 
 import functools
@@ -20,7 +18,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-# Only the trace context is propagated: the caller's baggage might not be meant for the backend.
+# Only the trace context: the caller's baggage might not be meant for the backend.
 PROPAGATOR = TraceContextTextMapPropagator()
 
 
@@ -48,7 +46,6 @@ def mark_failed(span: Span, kind: str, *description: str) -> None:
 
 
 def conversation_attribute() -> dict[str, str]:
-    """Return the conversation attribute if this task's response belongs to a conversation."""
     value = log_context.fields().get("conversation_id")
     return {"gen_ai.conversation.id": value} if value else {}
 
@@ -78,7 +75,6 @@ def _begin_round(tracer: Tracer, record: RoundRecord) -> Span:
 
 @harmless
 def _end_round(span: Span, record: RoundRecord) -> None:
-    """End the span with the model request's usage and the number of calls."""
     span.set_attribute("antiphon.tool_calls", record.calls)
     if usage := record.usage:
         span.set_attribute("gen_ai.usage.input_tokens", usage["input_tokens"])
