@@ -4,7 +4,7 @@ Remember request fields that a server rejects, and omit them.
     adapted = FieldAdaptation(profile.request, CALLER_FIELDS).adapt(body)
     adapted.body                 # without fields that this server rejected before
     adapted.drop_fields(error)   # True if `body` changed and can be sent again
-    adapted.accepted()           # the server accepted `body`: remember the dropped fields
+    adapted.accepted()           # remembers the dropped fields
 
 Only fields that do not affect the answer, or were not set by the caller, are dropped. A misread error is harmless,
 because nothing is remembered until the server accepts the request.
@@ -137,6 +137,7 @@ class FieldAdaptation:
 
     def learn(self, model: str, fields: list[str]) -> None:
         old = self._models.pop(model, {})
+        # Only the last rejected name of a limit counts.
         others = {field: until for field, until in old.items() if _OTHER_NAME.get(field) not in fields}
         new = dict.fromkeys(fields, self._clock() + REMEMBERED)
         self._models[model] = dict([*(others | new).items()][-_FIELDS:])

@@ -104,6 +104,7 @@ def _urls(part: object) -> Iterator[str]:
 
 
 def _url(part: JSONMapping) -> str:
+    """Return a URL that is the same in all APIs, so that descriptions apply to all."""
     if inline := part.get("inlineData"):
         return f"data:{inline.get('mimeType')};base64,{inline.get('data')}"
     if file := part.get("fileData"):

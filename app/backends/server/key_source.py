@@ -20,6 +20,8 @@ _MAX_KEY_LENGTH = 16_384  # characters
 
 
 class KeySource:
+    """Concurrent requests wait for a single read."""
+
     def __init__(
         self, read: Callable[[], Awaitable[str]], lifetime: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
@@ -48,6 +50,7 @@ class KeySource:
         return self.key != refused
 
     async def _read_again(self) -> None:
+        """Keep the last key if reading fails: the server may still accept it."""
         try:
             key = (await self._read()).strip()
             if not key or len(key) > _MAX_KEY_LENGTH or not (key.isascii() and key.isprintable()):

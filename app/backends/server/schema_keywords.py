@@ -18,7 +18,7 @@ from app.core.types import JSONMapping, JSONObject
 from app.errors import BackendError, label
 
 PARAMETERS = "tools[].parameters."  # prefix for a rejected keyword as a field name
-_FORM = "(form)"  # schemas are rewritten (`mfjs`)
+_FORM = "(form)"  # instead of a keyword: schemas are rewritten (`mfjs`)
 _REFUSED_FORM = re.compile(r"type should be defined in anyOf|found after \$ref expansion|items must be an object")
 
 _REMOVABLE = (

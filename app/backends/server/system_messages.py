@@ -14,7 +14,7 @@ from app.core.request.roles import SYSTEM, as_note, merge
 from app.core.types import JSONMapping, JSONObject
 from app.errors import BackendError
 
-SYSTEM_FIRST = "messages[].system"  # all but the first
+SYSTEM_FIRST = "messages[].system"  # all system messages but the first
 SYSTEM_WARNING = "This backend supports system messages only at the start; later ones were sent as user notes."
 
 _REFUSED = re.compile(

@@ -112,7 +112,7 @@ class TextToolCallParser:
 
 
 def _certain(text: str) -> int:
-    """Return the length of the text before a possible delimiter and its white space."""
+    """Return the length of the text before a possible delimiter and its preceding white space."""
     end = text[-_LONGEST:]
     possible = any(character in end for character in _FIRST)
     held = max(overlap(end, delimiter) for delimiter in (*_DELIMITERS, *_DROPPED)) if possible else 0

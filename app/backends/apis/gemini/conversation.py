@@ -1,8 +1,8 @@
 """
 Translate a conversation's items into Gemini's contents.
 
-Signatures (`thoughtSignature`) are sent back to their own server, on the same part. User and model contents alternate;
-function responses are a separate content, directly after their calls.
+Signatures (`thoughtSignature`) are sent back unchanged to their own server, on the same part. User and model contents
+alternate; function responses are a separate content, directly after their calls.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ _OPENING: Message = {"role": "user", "content": [{"type": "text", "text": OPENIN
 
 
 def _alternating(messages: Iterable[Message]) -> list[Message]:
-    """Also drop blank blocks and empty messages."""
+    """Merge messages with the same role; drop blank blocks and empty messages."""
     runs: list[list[Message]] = []
     for message in messages:
         content = cast(list[JSONObject], message["content"])

@@ -104,12 +104,12 @@ class MessageReader:
         self.warnings: list[str] = []
         self.finished = False
         self.paused = False  # waiting for a continuation
-        self.content: list[JSONObject] = []
+        self.content: list[JSONObject] = []  # complete blocks
         self._profile = profile
         self._pauses = 0
-        self._before: JSONMapping = {}
+        self._before: JSONMapping = {}  # usage before the last pause
         self._usage: JSONObject = {}
-        self._start: JSONMapping = {}
+        self._start: JSONMapping = {}  # the first event's message
         self._blocks: dict[int, JSONObject] = {}  # open, by index
         self._calls = 0
         self._length = 0  # characters in complete text blocks since the last other block

@@ -1,4 +1,8 @@
-"""Encode a question for Responses API servers: the whole conversation as items, not stored there."""
+"""
+Encode a question for Responses API servers: the whole conversation as items, not stored there.
+
+`previous_response_id` and `conversation` refer to state here, and are never sent.
+"""
 
 from __future__ import annotations
 

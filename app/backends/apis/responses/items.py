@@ -64,7 +64,8 @@ def input_items(
     """
     Return the items to send, oldest first; raises `InvalidRequest` for unsupported content.
 
-    `input_indexes` contains indexes in the request's own input, negative for earlier turns.
+    In `items`, all calls are function calls, except native calls. `input_indexes` contains indexes in the request's own
+    input, negative for earlier turns.
     """
     conversation = _Conversation(state, tools, items, input_indexes)
     warn_bound_elsewhere(items, state.upstream, state.profile, state.warnings)

@@ -55,7 +55,7 @@ def _declared(name: str, function: Function, options: RequestOptions) -> JSONObj
     strict = {} if options.strict == "drop" else {"strict": fields.get("strict")}
     about = {"description": fields["description"]} if "description" in fields else {}
     if about and function.source and is_in_namespace(function, options):
-        about = {"description": function.source.tool.get("description") or ""}
+        about = {"description": function.source.tool.get("description") or ""}  # without the namespace's description
     return {"type": "function", "name": name, **about, "parameters": fields["parameters"], **strict}
 
 

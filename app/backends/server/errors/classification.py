@@ -45,7 +45,7 @@ ERROR_CLASSES = {
 }
 CALLER_KEY = {"key": "own_key", "forbidden": "own_forbidden"}
 
-# Classes with keys or addresses in the backend's message.
+# The backend's message is hidden: it can contain keys or addresses.
 HIDDEN = frozenset({"key", "own_key", "url"})
 
 # Other statuses: `mistake` from 400, `failure` from 500.

@@ -18,7 +18,7 @@ _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 
 def unknown_fields(error: BackendError, body: JSONMapping) -> list[str]:
-    """Return the fields in message order. Names outside the body are ignored: they may be words in the prompt."""
+    """Return fields as the error orders them. Names outside the body are ignored: they may be words in the prompt."""
     if error.status != 400:
         return []
     text = f"{error.code}: {error.message}"

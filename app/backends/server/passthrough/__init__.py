@@ -107,6 +107,7 @@ class Forwarding:
         return given.copy_merge_params(url.params) if url.params else given
 
     def _url_without_query(self, endpoint: str, model: str) -> httpx.URL:
+        """Return the chat URL with another end."""
         path = self._path
         if endpoint != CHAT:
             path = (path.removesuffix(CHAT) if path.endswith(CHAT) else "") + endpoint
