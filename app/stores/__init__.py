@@ -44,7 +44,9 @@ class Store(Protocol):
     count as missing.
     """
 
-    async def put(self, bucket: str, name: str, record: bytes) -> None: ...
+    async def put(self, bucket: str, name: str, record: bytes) -> None:
+        """Store or replace a record."""
+        ...
 
     async def add(self, bucket: str, name: str, record: bytes) -> bool:
         """
@@ -84,7 +86,7 @@ class Store(Protocol):
         Return at most `limit` entries, newest first; at least the newest `LISTED` records are listed.
 
         A replaced record keeps its position. With `after`, a record's name, only later entries are returned; None if
-        that record is not listed. Renews no bucket.
+        that record is not listed. Entries of deleted records are not listed. Renews no bucket.
         """
         ...
 

@@ -159,7 +159,6 @@ def _calling_config(value: object) -> JSONObject | None:
     return {"mode": mode} if mode else None
 
 
-# Gemini field to request field, including nested fields.
 GEMINI_CALLER_FIELDS = {
     "contents": "input",
     "systemInstruction": "instructions",

@@ -137,7 +137,6 @@ def _tool(function: JSONObject, options: RequestOptions) -> JSONObject:
     return tool
 
 
-# Messages field to request field, including nested fields.
 MESSAGES_CALLER_FIELDS = {
     "max_tokens": "max_output_tokens",
     "messages": "input",

@@ -1,8 +1,8 @@
 """
 Allow-lists for headers of forwarded requests and answers.
 
-Dropped from requests, among others: credentials, cookies, client addresses, and gateway headers that select a URL,
-model or account. From answers: cookies, rate limits, redirects, and headers with an effect in browsers.
+They exclude credentials, cookies, client addresses, and gateway headers that select a URL, model or account; from
+answers also rate limits, redirects, and headers with an effect in browsers.
 """
 
 from __future__ import annotations
