@@ -1,1 +1,1 @@
-"""The pure part: no await, no sockets, no framework. Time and ids come in as arguments."""
+"""Pure code: no await, no sockets, no framework. Time and ids are arguments."""

@@ -1,4 +1,4 @@
-"""Permissions and limits of API keys, computed from the settings."""
+"""Permissions and limits of API keys."""
 
 from __future__ import annotations
 
@@ -39,20 +39,18 @@ class BudgetLimit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KeyAccess:
-    """A key's permissions and limits."""
-
     name: str = "anonymous"  # in logs and usage
-    owner: str = "anonymous"  # of objects stored with this key
+    owner: str = "anonymous"  # for stored objects
     counted_as: str = "everybody"  # for rate limits
     models: tuple[str, ...] = ("*",)  # globs
     tools: tuple[str, ...] = ("*",)  # globs of hosted tool types, or `mcp:LABEL`
     limits: KeyLimits = _DEFAULT_LIMITS
     budget: tuple[BudgetLimit, ...] = ()
-    max_stored_bytes: int | None = None  # per owner; None applies the default limit, 0 means unlimited
+    max_stored_bytes: int | None = None  # per owner; None and 0 as in `KeyLimits`
     expires: float = math.inf  # Unix time
-    admin: bool = False  # whether it can see all keys' usage and activity
-    configured: bool = False  # whether the settings contain a table for it
-    table: str = ""  # for callers without their own key: the table with their permissions
+    admin: bool = False  # whether the key can see all keys' usage and activity
+    configured: bool = False  # whether the settings contain a table for the key
+    table: str = ""  # the table with permissions, for callers without their own key
 
     def allows_model(self, model: str) -> bool:
         return self.models == ("*",) or any(fnmatchcase(model, pattern) for pattern in self.models)
@@ -70,7 +68,6 @@ class KeyAccess:
         Raise `PermissionDenied` if backend fields name a model that the key cannot use.
 
         Servers accept further models in `models`, `fallbacks` or `draft_model`, and any field again in `extra_body`.
-        Only names and lists of names can be checked.
         """
         if self.models == ("*",):
             return
@@ -95,12 +92,12 @@ class KeyAccess:
         return PermissionDenied(message, param=field, code="model_not_allowed")
 
     def allows_tool(self, *names: str) -> bool:
-        """Return whether any of a hosted tool's names is allowed: its type, its table, or `mcp:LABEL`."""
+        """`names` are a hosted tool's type, its table, and `mcp:LABEL`."""
         return self.tools == ("*",) or any(fnmatchcase(name, pattern) for name in names for pattern in self.tools)
 
     def check_tool(self, *names: str, param: str | None = None) -> None:
         """
-        Raise `PermissionDenied` if the hosted tool with these names is not allowed.
+        Raise `PermissionDenied` if none of the hosted tool's names is allowed.
 
         Empty `names` mean that no tool is used, which is always allowed.
         """
@@ -110,18 +107,13 @@ class KeyAccess:
             raise PermissionDenied(message, param=param, code="tool_not_allowed")
 
     def check_admin(self) -> None:
-        """Raise `PermissionDenied` for a key whose table does not set `admin = true`."""
         if self.configured and not self.admin:
             message = "This endpoint requires an admin key (`admin = true`)."
             raise PermissionDenied(message, code="insufficient_permissions")
 
 
 def check_model_name(model: str) -> None:
-    """
-    Raise `InvalidRequest` for control characters, surrounding spaces, or too many characters.
-
-    Names are sent to backends and written to logs and to the usage ledger.
-    """
+    """Raise `InvalidRequest` for a name that is unsafe in backend requests, logs or the usage ledger."""
     if _CONTROL.search(model) or model.strip() != model:
         message = "Invalid 'model': must not contain control characters, or start or end with a space."
         raise InvalidRequest(message, param="model", code="invalid_value")
@@ -130,7 +122,7 @@ def check_model_name(model: str) -> None:
         raise InvalidRequest(message, param="model", code="string_above_max_length")
 
 
-UNRESTRICTED = KeyAccess(admin=True)  # for callers of a server without keys
+UNRESTRICTED = KeyAccess(admin=True)
 
 
 def digest_of(key: str) -> str:
@@ -143,11 +135,7 @@ def hash_of(key: str) -> str:
 
 
 def owner_id(owner: str) -> str:
-    """
-    Return the id of an owner in the settings.
-
-    A value of 32 hexadecimal digits is already an id: the start of the SHA-256 of a key without a table.
-    """
+    """Return an owner's id; 32 hexadecimal digits already are the id of a key without a table."""
     return owner if _OWNER_ID.fullmatch(owner) else hashlib.sha256(f"owner:{owner}".encode()).hexdigest()[:32]
 
 

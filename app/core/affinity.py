@@ -1,8 +1,7 @@
 """
 Identify requests of the same conversation, to route them to the server with its prompt in the cache.
 
-Agents that resend the whole conversation do not identify it, but their turns share the start: the instructions, the
-tools and the first user message.
+Agents resend the whole conversation without an id, but the instructions, the tools and the first user message stay.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from hashlib import blake2b
 
 from app.core.types import JSONMapping
 
-# Limits on the start: messages, parts per message, characters per part, tools.
+# Messages, parts per message, characters per part, and tools that are read.
 _MESSAGES, _PARTS, _CHARACTERS, _TOOLS = 8, 8, 4000, 256
 # Claude Code's line before its system prompt, which can change with each request.
 _BILLING = "x-anthropic-billing-header:"
@@ -24,8 +23,7 @@ def conversation_key(instructions: object, tools: Iterable[object], messages: Se
     """
     Return the same key for all requests in a conversation; "" if its start has no text.
 
-    `instructions` are a text, or parts. `messages` are items from the Responses API, or messages from Chat Completions
-    or the Messages API, oldest first.
+    `messages`, oldest first, can come from any API.
     """
     texts = [*_texts(instructions), *_beginning(messages)]
     if not texts:
@@ -42,7 +40,6 @@ def session_id(conversation: str) -> str:
 
 
 def _beginning(messages: Sequence[JSONMapping]) -> list[str]:
-    """Return texts up to the first user message, including a compaction's summary."""
     texts: list[str] = []
     for message in messages[:_MESSAGES]:
         if not isinstance(message, dict):
@@ -69,7 +66,7 @@ def _texts(content: object) -> list[str]:
 
 
 def _names(tools: Iterable[object]) -> Iterator[str]:
-    """Yield tool names, or their types; deferred tools are not part of the start."""
+    """Yield names, or types; deferred tools can be declared later."""
     for _, tool in zip(range(_TOOLS), tools, strict=False):
         if isinstance(tool, dict) and not tool.get("defer_loading"):
             function = tool.get("function")

@@ -32,10 +32,9 @@ def loads(data: bytes | str, limit: int = MAX_VALUES) -> object:
 
 def check_values(*documents: bytes | str, limit: int = MAX_VALUES) -> None:
     """
-    Raise `TooManyValues` if JSON documents have more than `limit` values (objects, arrays, scalars) in total.
+    Raise `TooManyValues` if JSON documents have more than `limit` values in total.
 
-    In an invalid document, only values before the first error are counted exactly. Runs in linear time, without copying
-    a document.
+    Runs in linear time, without copying a document.
     """
     if sum(map(len, documents)) <= limit:
         return
@@ -84,8 +83,8 @@ def _structure(document: bytes | str) -> int:
 _CHUNK = 256 * 1024  # bytes or characters
 _LEVELS = 250  # nested objects and arrays; orjson encodes at most 254
 
-# Bytes in memory for decoded strings, if that exceeds 2.5 times the document: a character outside the BMP makes every
-# character in its string use four bytes.
+# Bytes of decoded strings, unless below 2.5 times the document: a character outside the BMP makes every character in
+# its string use four bytes.
 _TEXT_BYTES = 64 * 1024 * 1024
 _TEXT_RATIO = 2.5
 
@@ -107,7 +106,7 @@ def loads_repaired(data: bytes, repair: Callable[[bytes], bytes]) -> object:
         if "surrogate" not in error.msg:
             raise
         value = orjson.loads(repair(data))
-    # A character uses at most four bytes in memory, so short documents need no check.
+    # Characters use at most four bytes.
     if 4 * len(data) > _TEXT_BYTES and size_of(value) > max(_TEXT_BYTES, int(_TEXT_RATIO * len(data))):
         raise TextsTooLarge
     return value
@@ -115,10 +114,10 @@ def loads_repaired(data: bytes, repair: Callable[[bytes], bytes]) -> object:
 
 def dumps(value: object) -> bytes:
     """
-    Encode a value like `orjson.dumps`, including values without a JSON or orjson form.
+    Encode a value like `orjson.dumps`, including values that orjson rejects.
 
-    Integers above 64 bits, as other servers' libraries send them, become floats, and unpaired surrogates U+FFFD. Values
-    without a JSON form become null, so that the response can still be completed and stored.
+    Integers above 64 bits become floats, and unpaired surrogates U+FFFD. Values without a JSON form become null, so
+    that the response can still be completed and stored.
     """
     try:
         return orjson.dumps(value)
@@ -141,12 +140,12 @@ def _encodable(value: object, levels: int = _LEVELS) -> object:
 
 
 def to_json(value: object) -> str:
-    """Encode a value as models write JSON, with spaces after commas and colons. Replaces unpaired surrogates."""
+    """Encode a value as models write JSON, with spaces after commas and colons, and without unpaired surrogates."""
     return json.dumps(value, ensure_ascii=False).encode(errors="replace").decode()
 
 
 def size_of(value: object) -> int:
-    """Return a JSON value's bytes in memory, without field names, which objects share."""
+    """Return the bytes in memory, without field names, which objects share."""
     size = 0
     values = [value]
     for inner in values:  # grows during the loop

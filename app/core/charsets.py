@@ -1,8 +1,8 @@
 """
 Decode texts by their declared charset, limited to charsets in web pages and old documents.
 
-Some Python codecs are unsafe for untrusted text: `punycode` needs quadratic time, `idna` and `undefined` raise errors,
-and others do not decode text at all. The codecs listed here need linear time.
+Some other codecs in Python are unsafe for untrusted text: `punycode` needs quadratic time, and `idna` and `undefined`
+raise errors.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def codec_of(charset: str) -> str | None:
 
 
 def declared_charset(media_type: str) -> str | None:
-    """Return the charset in a media type, for example `text/html; charset=utf-8`."""
+    """Return the charset in, for example, `text/html; charset=utf-8`."""
     match = _DECLARED.search(media_type)
     return match[1] if match else None
 
@@ -69,5 +69,5 @@ def decoded(data: bytes, codec: str) -> str:
 
 @cache
 def _characters(codec: str) -> str:
-    """Return the characters for all bytes, so that invalid bytes decode as fast as others."""
+    """Invalid bytes then decode as fast as others."""
     return bytes(range(256)).decode(codec, "replace")

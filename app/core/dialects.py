@@ -20,7 +20,7 @@ class Dialect(NamedTuple):
     both: tuple[PartType, ...]  # `content`, plus a summary
     heartbeat: str  # `comment`, or `keepalive`: an event with that name
     tool_usage: bool = True  # whether the response has OpenAI's field `tool_usage`
-    compacting: bool = False  # whether the client knows the event `response.compaction.compacting`
+    compacting: bool = False  # whether the client knows `response.compaction.compacting`
 
     def reasoning(self, shown: str) -> tuple[PartType, ...]:
         """`shown` is `content`, `summary`, or `both`."""
@@ -47,8 +47,8 @@ TRANSLATED = Dialect(event_types.CONTENT_REASONING, event_types.CONTENT_REASONIN
 _CLIENTS = tuple(
     (re.compile(words, re.IGNORECASE), name)
     for words, name in (
-        # The AI SDK's providers `openai` and `azure`, opencode (which includes the first), the Agents SDK and LangChain
-        # for Node, LiteLLM's chat, VS Code.
+        # The AI SDK's `openai` and `azure`, opencode (which includes them), the Agents SDK and LangChain for Node,
+        # LiteLLM's chat, VS Code.
         (
             r"ai-sdk[-/](?:openai|azure)/|opencode/|agents/javascript|langchainjs-|litellm/|GitHubCopilotChat/",
             "openai-summary",
@@ -59,10 +59,9 @@ _CLIENTS = tuple(
         (r"(?<![\w-])ai/\d", "openai-both"),
         # OpenAI's SDK for Python, from 3.20.
         (r"\b(?:async)?openai/python (?:3\.[2-9]\d|[4-9]\.|\d\d)", "openai-compacting"),
-        # OpenAI's SDKs (and libraries that use them: LangChain, LlamaIndex, llm), Agents, the AI SDK's provider
-        # `open-responses`, Codex.
+        # OpenAI's SDKs and libraries that use them (LangChain, LlamaIndex, llm), Agents, the AI SDK's `open-responses`,
+        # Codex.
         (r"openai|agents/|ai-sdk|codex|langchain|litellm|pydantic-ai", "openai"),
-        # OpenRouter's SDK and agent.
         (r"@openrouter/", "openai-comments"),
         # Manual requests, web pages, and the official compliance suite, which runs on Bun.
         (r"^(?:curl|Mozilla|Bun)/", "openresponses"),
@@ -70,13 +69,11 @@ _CLIENTS = tuple(
 )
 
 
-# From OpenAI's SDKs and Codex, regardless of user agent, and from Open WebUI if it identifies its users.
+# From OpenAI's SDKs, Codex, and Open WebUI if it identifies its users.
 _OPENAI_HEADERS = frozenset({"x-stainless-lang", "originator", "x-openwebui-user-id"})
 
-# Requests the spec's events and heartbeats.
 _SPEC_HEADER = "openresponses-version"
 
-# The AI SDK's provider `open-responses`, and the SDK without a provider name.
 _NEEDS_STRINGS = re.compile(r"ai-sdk/open-responses/|(?<![\w-])ai/\d", re.IGNORECASE)
 
 
@@ -94,7 +91,7 @@ def _recognised(headers: Mapping[str, str]) -> str:
 
 
 def _is_suite_handshake(headers: Mapping[str, str]) -> bool:
-    """Return whether the compliance suite opens a WebSocket: without a user agent (Bun), and with a media type."""
+    """The compliance suite sends a media type, but no user agent (Bun)."""
     return "sec-websocket-key" in headers and "user-agent" not in headers and "content-type" in headers
 
 

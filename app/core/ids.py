@@ -4,8 +4,7 @@ Create ids, and find an id's chain.
     resp_ 5f3759df5f3759df c0ffee00c0ffee00c0ffee00
           random           chain key
 
-All ids in a chain end with its key: the store keeps a chain in one bucket, and a conversation's requests can be routed
-to the same server.
+The store keeps a chain in one bucket, and a conversation's requests can be routed to the same server.
 """
 
 import re
@@ -39,7 +38,6 @@ def new_id(prefix: str, key: str) -> str:
 
 
 def chain_key(object_id: str) -> str | None:
-    """Return the chain key in an id; None for other id formats."""
     match = _ID.fullmatch(object_id)
     return match[1] if match else None
 

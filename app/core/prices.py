@@ -50,11 +50,7 @@ class Price(NamedTuple):
 
 
 class PriceList:
-    """
-    Model prices by glob; the first matching glob applies.
-
-    `by_backend` contains single backends' prices, which take precedence, for example for a fallback.
-    """
+    """Model prices by glob; the first match applies, and `by_backend` takes precedence."""
 
     def __init__(
         self,
@@ -91,6 +87,6 @@ class PriceList:
 
 
 def format_money(nanos: int) -> str:
-    """Format nanos as a decimal number without trailing zeros, for example `0.00125`."""
+    """Format nanos, for example as `0.00125`."""
     text = f"{nanos // NANO}.{nanos % NANO:09d}".rstrip("0")
     return text.rstrip(".")

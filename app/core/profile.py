@@ -1,8 +1,8 @@
 """
 Profiles: a model server's differences from OpenAI, as options.
 
-The defaults suit an unknown server. Options have dotted names (`request.roles.developer`), which are attribute paths
-here, and keys in the built-in profiles (`app/backends/profiles/profiles.toml`) and in user overrides.
+The defaults suit an unknown server. Dotted option names (`request.roles.developer`) are attribute paths here, and keys
+in `app/backends/profiles/profiles.toml` and in user overrides.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class TransportOptions(_Options):
 
 class RoleOptions(_Options):
     developer: Literal["system", "developer", "user"] = "system"
-    # Accepted positions of system messages. any: everywhere; first_only: at the start; single_first: only one, at the
-    # start; user: none, so system messages at the start are merged into the first user message. Later messages that the
-    # server rejects become notes in the user's turn.
+    # any: everywhere; first_only: at the start; single_first: only one, at the start; user: none, so system messages at
+    # the start are merged into the first user message. Later messages that the server rejects become notes in the
+    # user's turn.
     system: Literal["any", "first_only", "single_first", "user"] = "any"
     alternate: bool = False  # merge consecutive messages with the same role, begin with the user
     user_after_tool: Literal["ok", "bridge"] = "ok"  # bridge: insert an assistant message
@@ -129,17 +129,17 @@ class RequestOptions(_Options):
     drop_params: list[str] = []
     clamp: dict[str, tuple[float, float]] = {}
     extra_body: dict[str, object] = {}
-    # Native tool types, for `transport.api = "responses"`: declared to the server unchanged, with their items and
-    # events forwarded to the client. Set by `[backends.NAME] passes`.
+    # Native tool types, for `transport.api = "responses"`: declared unchanged, with their items and events forwarded.
+    # Set by `[backends.NAME] passes`.
     passes: list[str] = []
-    # Tool types sent unchanged for `transport.api = "responses"`; other custom tools become functions, and other
-    # functions in namespaces get the namespace in their name.
+    # Tool types sent unchanged for `transport.api = "responses"`; others become functions, with their namespace in the
+    # name.
     native_tools: list[Literal["custom", "namespace"]] = ["custom", "namespace"]
     adapt: bool = True  # retry without an unknown field, if the answer does not depend on it
-    # The server's parameters outside both APIs that callers can set, for example for sampling, but not for routing,
-    # scheduling or billing. Others are dropped with a warning.
+    # The server's own parameters that callers can set, for example for sampling, but not for routing, scheduling or
+    # billing. Others are dropped with a warning.
     extra_params: list[str] = ["top_k", "min_p", "repetition_penalty", "chat_template_kwargs"]
-    # Identifies a conversation to routers in front of the model servers, so that all its turns reach the same replica.
+    # Identifies a conversation to routers in front of the model servers.
     session_header: str | None = None
     forward: list[str] = []  # for example metadata, store, user, service_tier, prompt_cache_key, verbosity
 
@@ -180,21 +180,17 @@ class Profile(_Options):
 
     @property
     def server(self) -> str:
-        """The base URL without credentials, stored with data that only this server may receive."""
+        """The base URL without credentials, stored with data for this server only."""
         parts = urlsplit(self.transport.base_url or "")
         return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
 
     def override(self, options: Mapping[str, object]) -> Profile:
-        """
-        Return this profile with changed options, by dotted name or nested.
-
-        Raises pydantic's `ValidationError` with option names as locations.
-        """
+        """Change options, by dotted name or nested; raises `ValidationError` with option names as locations."""
         return Profile.model_validate(_merge(self.model_dump(), nested(options)))
 
 
 def nested(options: Mapping[str, object]) -> dict[str, object]:
-    """Convert dotted names: `{"request.strict": "drop"}` to `{"request": {"strict": "drop"}}`."""
+    """Convert `{"request.strict": "drop"}` to `{"request": {"strict": "drop"}}`."""
     tree: dict[str, Any] = {}
     for name, value in options.items():
         head, _, rest = name.partition(".")

@@ -1,5 +1,5 @@
 """
-Prompt templates: instructions with placeholders, referenced in requests by `prompt: {id, version, variables}`.
+Prompt templates: instructions with placeholders, referenced by `prompt: {id, version, variables}`.
 
     template = PromptTemplate("greeting", "1", "Greet {{name}} in {{language}}.", {"language": "English"})
     template.render({"name": "Ada"})  # "Greet Ada in English."
@@ -33,7 +33,7 @@ class PromptTemplate:
         return list(dict.fromkeys(VARIABLE.findall(self.text)))
 
     def render(self, values: Mapping[str, object]) -> str:
-        """Replace each placeholder; raises `InvalidRequest` for a missing or unknown variable."""
+        """Raises `InvalidRequest` for a missing or unknown variable."""
         names = self.variables
         for name in values:
             if name not in names:

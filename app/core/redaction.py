@@ -1,8 +1,8 @@
 """
 Remove secrets from everything that is shown, stored or logged.
 
-Text is redacted by pattern and by known secrets (`redact`, `Redactor`). A tool's credentials are removed when a request
-is read; only the code that runs the tool can restore them, for the same request (`ToolSecrets.restore`).
+A tool's credentials are removed when a request is read; only the code that runs the tool can restore them, for the same
+request (`ToolSecrets.restore`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ _SCHEMAS = frozenset(["parameters", "input_schema", "output_schema", "schema", "
 
 
 def redact(text: str) -> str:
-    """Redact keys, tokens and passwords in a text, by pattern."""
     if text.isascii() and not _has_mark(text.lower()):  # non-ASCII letters can match ASCII letters in a pattern
         return text
     for pattern, replacement in _PATTERNS:
@@ -105,7 +104,6 @@ class ToolSecrets:
         return self._tools.get(_key(tool), tool)
 
     def redact(self, tools: Sequence[object]) -> list[Any]:
-        """Return tools without their secrets, which are stored here, including tools in namespaces."""
         return [self._redact(tool) for tool in tools]
 
     def redact_items(self, items: Sequence[object]) -> list[Any]:
@@ -129,7 +127,7 @@ class ToolSecrets:
 
 def without_credentials(value: object) -> Any:
     """
-    Return a copy of a tool, or part of a tool, without credentials.
+    Return a tool, or part of a tool, without credentials.
 
     `server_url` keeps only its origin, because a path can also be a secret. `domain_secrets` lose their values, and
     skills their archives, which can be large.
@@ -155,7 +153,7 @@ def without_credentials(value: object) -> Any:
 
 
 def origin_of(url: object) -> str | None:
-    """Return a URL's scheme, host and port; None for anything except a URL with a host."""
+    """Return a URL's scheme, host and port; None for anything else."""
     try:
         parts = urlsplit(url) if isinstance(url, str) else None
         if not parts or not parts.scheme or not parts.hostname:

@@ -94,7 +94,6 @@ def find_decisions(
 
 
 def answered_before(path: str, *, denied: bool) -> InvalidRequest:
-    """Return the error for a second, different answer to an approval request."""
     answer = "denied" if denied else "approved"
     message = f"This call was already {answer}. An approval request can be answered only once."
     return InvalidRequest(message, param=f"{path}.approve", code="already_answered")
@@ -124,11 +123,7 @@ def _approved_by(item: Item, upstream: Mapping[str, Upstream]) -> str | None:
 
 
 def _was_begun(item: Item, upstream: Mapping[str, Upstream]) -> bool:
-    """
-    Return whether an approved call was started.
-
-    This is unknown for a client's copy of a failed call; then claiming the approval decides whether it runs.
-    """
+    """Unknown for a client's copy of a failed call; then claiming the approval decides whether it runs."""
     if notes := _notes(item, upstream):
         return notes.get("begun") is not False
     return item.get("status") != "failed" and not item.get("error")

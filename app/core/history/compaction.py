@@ -9,7 +9,7 @@ from app.core.types.request import Item
 TRIGGER = "compaction_trigger"
 COMPACTION = "compaction"
 
-CONTENT_MARK = "antiphon1."  # the start of `encrypted_content` readable here, with the right key
+CONTENT_MARK = "antiphon1."  # marks `encrypted_content` readable here, unlike other servers'
 
 _RETAINED_ROLES = frozenset({"user", "system", "developer"})
 
@@ -23,7 +23,6 @@ def has_compaction(items: Sequence[Item]) -> bool:
 
 
 def _replaces_earlier(item: Item) -> bool:
-    """Return whether an item is a readable compaction, not another server's."""
     return item["type"] == COMPACTION and str(item.get("encrypted_content")).startswith(CONTENT_MARK)
 
 
@@ -37,10 +36,9 @@ def _is_retained(item: Item) -> bool:
 
 def without_compacted(items: Sequence[Item]) -> list[Item]:
     """
-    Return a conversation without the items replaced by its latest compaction.
+    Drop the items replaced by the latest compaction.
 
-    "The latest compaction item carries the necessary context to continue the conversation." A compaction within a
-    response is moved before the response's input, so that the model reads the summary first.
+    A compaction within a response is moved before the response's input, so that the model reads the summary first.
     """
     latest = max((position for position, item in enumerate(items) if _replaces_earlier(item)), default=0)
     end = latest
@@ -52,5 +50,4 @@ def without_compacted(items: Sequence[Item]) -> list[Item]:
 
 
 def minimum_after_compaction(items: Sequence[Item]) -> list[Item]:
-    """Return the items that another compaction would keep, including the existing summary."""
     return [item for item in without_compacted(items) if _is_retained(item) or _replaces_earlier(item)]

@@ -31,7 +31,7 @@ class RequestContext:
     added: int  # the number of items at the end of `items` that come from `new`
     upstream: dict[str, Upstream]  # backend fields, by item id
     decrypted: dict[str, Upstream]  # the part of `upstream` that the request contained in encrypted form
-    compacts: bool  # whether the request is for a summary instead of an answer
+    compacts: bool  # whether the request is for a summary
     warnings: Warnings
     decisions: Decisions = NO_DECISIONS
     configuration: Configuration = UNCHANGED  # set by conversation items
@@ -44,7 +44,7 @@ class NewInput:
 
     items: list[Item]
     upstream: dict[str, Upstream] = field(default_factory=dict)  # for the conversation, and for items from elsewhere
-    decrypted: dict[str, Upstream] = field(default_factory=dict)  # see `RequestContext`
+    decrypted: dict[str, Upstream] = field(default_factory=dict)
     related: Sequence[Turn] = ()  # turns in the chains whose approval requests it answers
     warnings: Warnings = field(default_factory=Warnings)
 
@@ -79,7 +79,6 @@ def join(
     key: str,
     decisions: Decisions = NO_DECISIONS,
 ) -> RequestContext:
-    """Return the context for new items that fit the conversation."""
     compacts = is_compaction(new)
     if compacts:
         new = new[:-1]

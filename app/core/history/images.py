@@ -1,5 +1,5 @@
 """
-A turn's images, stored separately from its record.
+Store a turn's images separately from its record.
 
 Each turn loads the whole conversation, but not its images, which have megabytes of base64. A turn's images are a single
 record, with the same lifetime as the turn.
@@ -19,10 +19,8 @@ _TYPE = "image_generation_call"
 
 
 class ImageReference(NamedTuple):
-    """See `bucket_of`."""
-
     turn_id: str  # the record's name
-    part: str  # of the chain
+    part: str  # the chain's part: see `bucket_of`
 
 
 def references(turn: Turn) -> dict[str, ImageReference]:
@@ -30,7 +28,7 @@ def references(turn: Turn) -> dict[str, ImageReference]:
 
 
 def detach_images(turn: Turn, part: str) -> tuple[Turn, bytes | None]:
-    """Return a turn without its images, and their record (None without images)."""
+    """Return a turn without its images, and their record, if any."""
     images: dict[str, str] = {}
     items = [_without_image(item, images) for item in turn.input]
     output = [_without_image(item, images) for item in turn.response.get("output", ())]
@@ -68,6 +66,6 @@ def with_image(item: Item, images: Mapping[str, object]) -> Item:
 
 
 def without_images(record: bytes | None, deleted: set[str]) -> bytes | None:
-    """Return an image record without some items' images; None if it becomes empty."""
+    """Return an image record without deleted items' images; None if empty."""
     images = {item_id: image for item_id, image in read_images(record).items() if item_id not in deleted}
     return orjson.dumps(images) if images else None

@@ -62,5 +62,5 @@ class Past:
         )
 
     def items_by_id(self) -> dict[str, Item]:
-        """Return items by id; if a client repeats an item, its first version."""
+        """Return items by id, in the first version if a client repeats them."""
         return {item["id"]: item for item in reversed(self.items) if isinstance(item.get("id"), str)}

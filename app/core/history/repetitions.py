@@ -14,7 +14,6 @@ from app.errors import Warnings
 
 
 def drop_repetitions(history: Sequence[Item], new: Sequence[Item], warnings: Warnings) -> list[Item]:
-    """In chat, results follow their calls directly."""
     return _without_repeated_message(history, _without_repeated_answer(history, new, warnings), warnings)
 
 
@@ -23,7 +22,7 @@ def _without_repeated_answer(history: Sequence[Item], new: Sequence[Item], warni
     Drop earlier responses' calls and compactions, and repeated items before them.
 
     Open WebUI repeats the answer with the calls, VS Code the last compaction. The model would see each call twice, once
-    without a result. A repeated compaction would also replace the calls for these results.
+    without a result, and a repeated compaction would replace the calls for these results.
     """
     if not any(map(_is_answer_item, new)):
         return [*new]
@@ -46,7 +45,7 @@ def _call_id(item: Item) -> str | None:
 
 
 def _identity(item: Item) -> tuple[object, ...] | None:
-    """Return the parts of an item that stay equal when it is repeated, even without its id; None if not comparable."""
+    """Return the parts that stay equal when an item is repeated without its id; None if not comparable."""
     type_ = item["type"]
     if type_ == COMPACTION:
         return (type_, item["id"]) if item.get("id") else None
@@ -59,7 +58,6 @@ def _identity(item: Item) -> tuple[object, ...] | None:
 
 
 def _canonical(content: object) -> bytes | str:
-    """Return a representation independent of JSON formatting."""
     try:
         return orjson.dumps(orjson.loads(content) if isinstance(content, str) else content, option=orjson.OPT_SORT_KEYS)
     except (ValueError, TypeError):

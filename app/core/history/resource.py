@@ -13,10 +13,9 @@ def new_response(
     request: CreateResponse, *, response_id: str, created_at: int, model: str, store: bool = True
 ) -> Response:
     """
-    Return the resource for a new response, with all required fields.
+    Return the resource for a new response; unset parameters have their effective default.
 
-    Unset parameters have their effective default. The JSON schema in `text.format` is echoed, although the spec has
-    null, because clients parse the output by it.
+    The JSON schema in `text.format` is echoed, although the spec has null, because clients parse the output by it.
     """
     reasoning = request.reasoning
     return {

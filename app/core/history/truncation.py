@@ -4,8 +4,8 @@ Remove the oldest part of a conversation that is too long for the model.
 "`auto`: The server MAY truncate earlier parts of the context ... Providers SHOULD apply sensible heuristics when doing
 so (e.g., preserving system messages and recent turns)."
 
-Whole turns are removed first, oldest first, then single model steps with their call results from the current turn (the
-longest in an agent). A call is never separated from its output, or an answer from its question.
+Whole turns are removed, then the current turn's model steps with their call results, oldest first. A call is never
+separated from its output, or an answer from its question.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Truncation:
 
 
 def _remainder(item: Item) -> Item | None:
-    """Return a search's tools, which can still be called."""
+    """Keep tools found by a search, which can still be called."""
     tools = item.get("tools") if item["type"] == "tool_search_output" else None
     return {"type": item["type"], "tools": tools} if tools else None
 
@@ -142,11 +142,7 @@ _NUMBER = re.compile(_COUNT)
 
 
 def fitting_share(message: str) -> float | None:
-    """
-    Return the prompt share that fits, from a backend's error message about an overlong prompt.
-
-    None unless the message contains the limit and the backend's token count.
-    """
+    """Return the prompt share that fits, from a backend's error message with the limit and the token count."""
     match = _LIMIT.search(message)
     limit = _count(match[1] or match[2]) if match else 0
     counted = max(map(_count, _NUMBER.findall(message)), default=0)

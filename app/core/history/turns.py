@@ -1,8 +1,8 @@
 """
 The stored turns of a conversation.
 
-A chain is a tree of turns, each with its response, its own input items, and its parent's id. A turn's history is the
-path from the root, so continuing an earlier response creates a fork, and siblings are excluded.
+A chain is a tree of turns. A turn's history is the path from the root, so continuing an earlier response creates a
+fork, and siblings are excluded.
 """
 
 from __future__ import annotations
@@ -33,11 +33,7 @@ class Turn(NamedTuple):
     measures: Mapping[str, object] | None = None  # times and cost of a finished response
 
     def record(self) -> bytes:
-        """
-        Return the turn's record.
-
-        A reasoning item and its backend fields usually contain the same text, which is stored once, in the item.
-        """
+        """A reasoning text that is also a backend field is stored once, in the item."""
         turn = self._asdict()
         texts = _reasoning(self.response) if self.upstream else ()
         if same := {item_id: name for item_id, text in texts if (name := _name_of(text, self.upstream.get(item_id)))}:
@@ -150,7 +146,7 @@ def _texts(content: object) -> list[str]:
     return [text for text in texts if isinstance(text, str)]
 
 
-# Request parameters that the response resource omits, or shows only with defaults filled in.
+# Request parameters that the response resource omits or fills with defaults.
 _RECORDED = {
     "frequency_penalty",
     "include",
@@ -173,11 +169,7 @@ _RECORDED = {
 
 
 def recorded_request(request: CreateResponse, extra_names: Collection[str]) -> dict[str, object]:
-    """
-    Return the request parameters to store for translating the request again.
-
-    `extra_names` are the backend's parameters outside the Responses API.
-    """
+    """Return the request parameters to store; `extra_names` are the backend's own parameters."""
     fields = request.model_dump(exclude_unset=True, include=_RECORDED, by_alias=True, serialize_as_any=True)
     return fields | {name: value for name, value in (request.model_extra or {}).items() if name in extra_names}
 
@@ -256,7 +248,7 @@ _TEXT_OF = {"assistant": "output_text"}
 
 
 def input_item(item: Item, key: str) -> Item:
-    """Return an input item as listed by the API: with an id, a status, and content as a list of parts."""
+    """Return an input item as listed by the API: with an id, a status, and a list of parts."""
     type_ = item["type"]
     listed = item.copy()  # uses less memory than a new dict
     listed["id"] = item.get("id") or new_id(id_prefix(type_), key)

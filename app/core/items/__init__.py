@@ -42,7 +42,7 @@ class ItemType:
     pinned: bool = False  # whether it stays when the conversation is truncated
     encrypted: Literal["reasoning", "compaction"] | None = None  # the kind of its `encrypted_content`
     read: Read | None = None  # conversion to function calls and outputs; None: unnecessary, or hidden from models
-    silent: bool = False  # whether it is omitted without a warning if it cannot be converted
+    silent: bool = False  # whether to omit it without a warning if it cannot be converted
     awaits_client: bool = False  # whether it ends the response because the client must answer
 
     # Calls in `EventBuilder`.
@@ -59,7 +59,7 @@ class ItemType:
     restored: Mapping[str, Callable[[Item, Mapping[str, object]], dict[str, object]]] = dataclasses.field(
         default_factory=dict
     )
-    argument: str | None = None  # the function argument for the field; None: all arguments, as JSON
+    argument: str | None = None  # for the field; None: all arguments, as JSON
     value: Callable[[str], object] = _as_text  # the field's value, from the model's text
     added_when_complete: bool = False
 
@@ -70,10 +70,10 @@ class ItemType:
     ended: Mapping[str, str] = dataclasses.field(default_factory=dict)  # final event, by status
     interrupted: str = "incomplete"  # status if the response ends during the run
     final: Callable[[str], dict[str, object]] = lambda written: {}  # default final fields
-    error: Callable[[str], dict[str, object]] = lambda message: {}  # fields for an error message
+    error: Callable[[str], dict[str, object]] = lambda message: {}
     # Fields that require a value in `include`, with that value.
     included: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    own_output: Callable[[Item], str | None] = lambda item: None  # the item's own output for the model, if any
+    own_output: Callable[[Item], str | None] = lambda item: None  # for the model
 
     @property
     def hosted(self) -> bool:
@@ -84,7 +84,7 @@ class ItemType:
 
 
 def as_object(written: str) -> dict[str, object]:
-    """Parse arguments as an object; {} for invalid JSON, for example from a truncated call."""
+    """Return {} for invalid JSON, for example from a truncated call."""
     try:
         value = loads(written)
     except ValueError:
@@ -117,7 +117,7 @@ def _as_exec(written: str) -> dict[str, object]:
 
 def as_json_object(written: str) -> str:
     """
-    Return arguments as a JSON object; anything else becomes its field `_raw`.
+    Wrap arguments other than a JSON object in a field `_raw`.
 
     Backends that parse arguments for their chat template would answer 400 or 500 in every later turn.
     """
@@ -380,11 +380,10 @@ def is_by_user(item: Item) -> bool:
 
 
 def waits_for_client(item: Mapping[str, object]) -> bool:
-    """Return whether the item ends a response because the client must answer it."""
     row = type_of(item)
     if row is None or not row.awaits_client or item.get("async") is True or item.get("execution") == "server":
         return False
-    environment = item.get("environment")  # in a shell call
+    environment = item.get("environment")
     return not (isinstance(environment, Mapping) and environment.get("type") == "container_reference")
 
 

@@ -1,8 +1,7 @@
 r"""
 Parse tool call arguments incrementally.
 
-Function arguments are forwarded unchanged. A custom tool's input is a string in the arguments, `{"input": "..."}`, and
-is extracted as it arrives:
+Function arguments are forwarded unchanged. A custom tool's input is extracted as it arrives:
 
     reader = InputReader()
     reader.feed('{"input": "a\\')    # "a"
@@ -30,9 +29,7 @@ class ArgumentsReader(Protocol):
         """Whether the arguments are complete; later text does not belong to them."""
         ...
 
-    def feed(self, piece: str) -> str:
-        """Return the text to emit for the backend's next piece."""
-        ...
+    def feed(self, piece: str) -> str: ...
 
     def end(self) -> str:
         """Return the remaining text to emit, after complete arguments."""
@@ -43,7 +40,7 @@ class ArgumentsReader(Protocol):
         ...
 
     def cut(self, emitted: Sequence[str], *, broken: bool) -> bool:
-        """Return whether the arguments were truncated; `broken`: whether the answer broke off after `emitted`."""
+        """`broken`: whether the answer broke off after `emitted`."""
         ...
 
 
@@ -119,7 +116,6 @@ class ObjectReader:
         return _value_of(written) is _INVALID if written.strip() else broken
 
     def _follow(self, piece: str) -> str:
-        """Return the text after the object, if it closes in this piece."""
         if not self._started:
             if not (piece := piece.lstrip()):
                 return ""
@@ -159,11 +155,7 @@ _STEPS = [(code in b"{[") - (code in b"}]") for code in range(256)]
 
 
 def _depths(depth: int, text: str) -> tuple[list[int], bool]:
-    """
-    Return the depth after each bracket, and whether the text ends inside a string.
-
-    The JSON begins at `depth`, outside a string.
-    """
+    """Return the depth after each bracket, and whether the text ends inside a string."""
     data = text.encode(errors="replace")
     if b"\\" in data:
         data = data.replace(b"\\\\", b"\0\0").replace(b'\\"', b"\0\0")  # in place, which is twice as fast
@@ -193,10 +185,10 @@ def _object_in(value: object) -> str | None:
 
 class InputReader:
     """
-    Extracts the member `input` from a JSON object as it arrives; other members are skipped.
+    Extracts the member `input` from a JSON object as it arrives.
 
     Anything else is forwarded unchanged: plain text, or an object without `input`. A lone JSON string is decoded, and
-    parsed again if the server encoded the object twice. An empty object means an empty input.
+    parsed again if the server encoded the object twice.
     """
 
     def __init__(self, argument: str = INPUT) -> None:
@@ -313,7 +305,7 @@ class InputReader:
 
 
 def _decoded_twice(text: str, argument: str) -> str:
-    """Return the argument from a doubly encoded object; any other text is itself the argument."""
+    """Return the argument from a doubly encoded object, otherwise the text."""
     try:
         value = loads(text)
     except ValueError:
@@ -325,7 +317,7 @@ def _decoded_twice(text: str, argument: str) -> str:
 _SPACE = " \t\r\n"
 _STRUCTURE = re.compile(r'["{}\[\],]')
 
-# States decided by the next non-space character; any other character means another kind of text.
+# By next non-space character; any other character means another kind of text.
 _EXPECTED: dict[str, dict[str, str]] = {
     "begin": {"{": "first", '"': "alone"},
     "first": {'"': "name", "}": "closed"},
@@ -373,7 +365,7 @@ class _String:
         self._partial = ""
 
     def read(self, piece: str, at: int) -> tuple[str, int | None]:
-        """Return the text from `at`, and the position after the closing quotation mark (None: not reached)."""
+        """Return the text from `at`, and the position after the closing quotation mark, if reached."""
         if at and len(piece) - at > _LONG and (ended := _ended_string(piece, at)):  # it begins in this piece
             return ended
         before = len(self._partial)

@@ -1,8 +1,8 @@
 """
 Convert items of every type to function calls and outputs, the only types in Chat Completions.
 
-Calls to tools that are not offered here, from other servers, are converted too, to show the model its past calls. A
-hosted item becomes a call and its result. Items without a call id stay unchanged.
+Calls from other servers are converted too, to show the model its past calls. A hosted item becomes a call and its
+result. Items without a call id stay unchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from app.core.json_values import json_objects, json_text
 from app.core.types import Item, JSONMapping, Part, with_fields
 from app.core.types.hosted import DEFAULT_NAMESPACE
 
-# The key for an item's notes in its stored upstream fields. Fields, all optional: `call_id`, `namespace`, `name` and
+# The key for notes in an item's stored upstream fields. Fields, all optional: `call_id`, `namespace`, `name` and
 # `arguments` of the call as written by the model, `output` as shown to the model, `round`.
 NOTES = "hosted"
 
@@ -36,9 +36,7 @@ class Names(Protocol):
         """Return a function's name, even if it is no longer offered."""
         ...
 
-    def declared_in(self, item: Item) -> list[tuple[str, Mapping[str, object]]]:
-        """Return the tools declared in an item, each with its name."""
-        ...
+    def declared_in(self, item: Item) -> list[tuple[str, Mapping[str, object]]]: ...
 
 
 Read: TypeAlias = Callable[[Item, Names, Mapping[str, object]], list[Item]]
@@ -91,7 +89,6 @@ def program(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]
 
 
 def multi_agent_call(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
-    """The action becomes the function's name."""
     name = names.name(DEFAULT_NAMESPACE, json_text(item.get("action")) or "multi_agent")
     return _call(item, item.get("call_id"), name, item.get("arguments") or "{}")
 
@@ -173,7 +170,6 @@ def mcp_call(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item
 
 
 def mcp_result(item: Item) -> str | None:
-    """Return the output, or the error as text."""
     if isinstance(output := item.get("output"), str):
         return output
     error = item.get("error")
@@ -241,7 +237,7 @@ def mcp_approval_request(item: Item, names: Names, notes: JSONMapping) -> list[I
     """
     Convert an approval request to the call and a statement that it was not made.
 
-    In the notes, `decided` is the response to the request, if any. A call that was `made` has its own item.
+    In the notes, `decided` is the response, if any. A call that was `made` has its own item.
     """
     if notes.get("made"):
         return []

@@ -32,7 +32,7 @@ def to_chat(question: Question, profile: Profile) -> EncodedQuestion:
     """
     Translate a question; raises `InvalidRequest` for content that cannot be sent.
 
-    Tool constraints are binding by the spec, so `EncodedQuestion.allowed` enforces them regardless of the backend.
+    The spec makes tool constraints binding, so `EncodedQuestion.allowed` enforces them.
     """
     options = profile.request
     cached = is_cached_chat(question, options)
@@ -144,10 +144,9 @@ def _tools(state: TranslationState, choice: Choice) -> dict[str, object]:
     return fields
 
 
-# Parameters with the same name and meaning in both APIs.
 _SAME = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 
-# Chat Completions parameters outside the Responses API, from clients' extra fields.
+# Chat Completions parameters, which clients send as extra fields.
 EXTRA = ("seed", "stop", "logit_bias")
 
 # Applied here (`app.core.stream.stop_sequences`), so backends need not support them.
@@ -177,7 +176,7 @@ _FORWARDED: dict[str, Callable[[CreateResponse], object]] = {
     "prompt_cache_options": lambda request: request.prompt_cache_options and request.prompt_cache_options.model_extra,
 }
 
-# Parameters for the model server: their values in a request, if not forwarded.
+# Parameters for the model server: their values, if not forwarded.
 _DROPPED_PARAMETERS: dict[str, Callable[[CreateResponse], object]] = {
     "text.verbosity": lambda request: request.text.verbosity,
     "service_tier": lambda request: None if request.service_tier in ("auto", "default") else request.service_tier,
@@ -204,7 +203,6 @@ _WITHOUT_EFFECT = {
     "reasoning.mode": "model servers support only reasoning effort",
 }
 
-# Fields without a counterpart in Chat Completions.
 _DROPPED_ITEM_FIELDS = frozenset({"phase", "caller"})
 _DROPPED_PART_FIELDS = frozenset({"prompt_cache_breakpoint"})
 _DROPPED_FILE_FIELDS = frozenset({"prompt_cache_breakpoint", "detail"})
@@ -212,7 +210,7 @@ _DROPPED_FILE_FIELDS = frozenset({"prompt_cache_breakpoint", "detail"})
 
 EMPTY_VALUES: tuple[object, ...] = (None, [], {})
 
-# Parameters without effect on the answer, ignored without a warning.
+# Ignored without a warning.
 IGNORED = frozenset({"client_metadata", "type", "generate", "stream_id"})
 
 
@@ -239,7 +237,7 @@ def known_extra_parameters(options: RequestOptions) -> frozenset[str]:
 
 
 def reject_unknown_fields(request: CreateResponse, options: RequestOptions) -> None:
-    """Raise `InvalidRequest` for the first unknown field, suggesting a similar known field."""
+    """Raise `InvalidRequest` for the first unknown field."""
     for field in undeclared_fields(request, known_extra_parameters(options)):
         if why := _WITHOUT_EFFECT.get(field.path):
             message = f"Unsupported parameter: {label(field.path)}: {why}."
@@ -257,7 +255,7 @@ def warn_dropped_fields(state: TranslationState, also_sent: frozenset[str] = fro
     """
     Warn once about each request field that cannot be sent.
 
-    `also_sent` names fields that are sent despite having no counterpart in Chat Completions.
+    `also_sent` names fields without a counterpart in Chat Completions that are sent.
     """
     request = state.request
     if request.model_fields_set <= _SENT and not request.model_extra and isinstance(request.input, str):
@@ -305,7 +303,7 @@ def _dropped_item_fields(items: Iterable[Mapping[str, object]]) -> Iterator[str]
 
 
 def _parameters(state: TranslationState, also_sent: frozenset[str]) -> dict[str, object]:
-    """Return the caller's parameters under their Chat Completions names; `also_sent` as in `warn_dropped_fields`."""
+    """Return the caller's parameters under their Chat Completions names."""
     request, options = state.request, state.options
     warn_dropped_fields(state, also_sent)
     extra = {name: value for name, value in (request.model_extra or {}).items() if value not in EMPTY_VALUES}

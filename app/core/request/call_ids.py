@@ -1,9 +1,9 @@
 """
 Tool call ids in a form accepted by the backend.
 
-Ids are sent unchanged, as some models require, unless the profile has an id pattern, for example nine letters and
-digits. Ids longer than 64 characters are replaced, except for the server that created them, because gateways hide
-signatures in their ids. A replacement is a hash, so that later prompts start with the same tokens.
+Ids are sent unchanged, as some models require, unless the profile has an id pattern. Ids longer than 64 characters are
+replaced, except for the server that created them, because gateways hide signatures in their ids. A replacement is a
+hash, so that later prompts start with the same tokens.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ _ATTEMPTS = 1000
 
 
 class _Form(NamedTuple):
-    """An id format, filled from a hash."""
-
     prefix: str
     alphabet: str
     length: int
@@ -55,7 +53,7 @@ class CallIds:
     """
     Assigns a unique id to each call in a request.
 
-    `pattern` is `verbatim`, or a regular expression that must match the whole id.
+    `pattern` is `verbatim`, or a regular expression for the whole id.
     """
 
     def __init__(self, pattern: str = VERBATIM) -> None:
@@ -87,7 +85,7 @@ class CallIds:
 
 @lru_cache(maxsize=64)
 def _form(pattern: str) -> _Form:
-    """Return a format with ids that match the pattern, preferring long ids for fewer collisions."""
+    """Return an id format for the pattern, preferably long, for fewer collisions."""
     fits = re.compile(pattern).fullmatch
     best, best_matches = _FORM, 0
     for length, prefix, alphabet in product(_LENGTHS, _PREFIXES, _ALPHABETS):

@@ -89,8 +89,6 @@ def _missing(part: Part, field: str, wanted: str) -> PartError:
 
 
 class PartForm(NamedTuple):
-    """An API's representation of message parts."""
-
     parts: Mapping[str, Callable[[Part, ContentOptions], ChatPart]]  # by the item part's type
     breakpoints: bool = False  # whether to keep the caller's prompt cache breakpoints
 
@@ -114,7 +112,6 @@ _PARTS: dict[str, Callable[[Part, ContentOptions], ChatPart]] = {
 PART_TYPES = frozenset(_PARTS)
 CHAT_PARTS = PartForm(_PARTS)
 
-# Options for accepted part types.
 _LIMITS = {**dict.fromkeys(IMAGES, "images"), "input_file": "files", "input_audio": "audio"}
 
 # The replacement for a rejected part, and the caller's warning.
@@ -128,7 +125,7 @@ def read_content(
     """
     Translate content into chat parts, or into another form.
 
-    Parts of unknown types are omitted with a warning. Raises `PartError` for a known part that cannot be sent.
+    Raises `PartError` for a known part that cannot be sent.
     """
     if not content:
         return []
@@ -155,7 +152,6 @@ def read_content(
 
 
 def cache_control(ttl: object = None) -> JSONObject:
-    """Return a breakpoint with a lifetime of five minutes or an hour."""
     return {"type": "ephemeral", **({} if ttl in (None, "5m", "in_memory") else {"ttl": "1h"})}
 
 
@@ -189,7 +185,7 @@ def media(parts: Sequence[ChatPart]) -> list[ChatPart]:
 def joined_text(
     content: str | Sequence[Part] | None, options: ContentOptions, warnings: Warnings, *, role: str, separator: str
 ) -> str:
-    """Return the text for roles with only text in chat; other parts are omitted with a warning."""
+    """Return the text, for roles with only text; other parts are omitted with a warning."""
     if isinstance(content, str):
         return content
     parts = read_content(content, options, warnings)

@@ -2,7 +2,7 @@
 Extract text from uploaded files.
 
 Text files are sent as text to every backend: OpenAI's Chat Completions only accepts PDFs, and most local servers do not
-accept files. PDFs become text for backends without file support.
+accept files.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ _DECLARED = re.compile(r"text/|application/(?:json|xml|yaml|toml|javascript|sql|
 
 
 def is_pdf(part: Mapping[str, object]) -> bool:
-    """Return whether a file is a PDF, by media type, name, or first bytes."""
     data, name = part.get("file_data"), part.get("filename")
     if not isinstance(data, str) or not data:
         return False
@@ -50,7 +49,7 @@ def file_bytes(part: Mapping[str, object]) -> bytes | None:
 
 
 def file_text(part: Mapping[str, object]) -> str | None:
-    """Return a text file's text, regardless of its name; None for other files."""
+    """Return a text file's text, regardless of its name."""
     data = part.get("file_data")
     if not isinstance(data, str) or not data or is_pdf(part):
         return None
@@ -79,7 +78,6 @@ def as_text(part: Mapping[str, object], text: str) -> str:
 
 
 def _declared(data: str) -> tuple[str, str | None]:
-    """Return a data URL's media type, and the codec for its charset."""
     match = _URL.match(data)
     if match is None:
         return "", None
@@ -88,7 +86,7 @@ def _declared(data: str) -> tuple[str, str | None]:
 
 
 def _decoded(data: str, limit: int | None = None) -> bytes | None:
-    """Decode base64 or a data URL, or its first `limit` characters; None if it is neither."""
+    """Decode base64 or a data URL, or its first `limit` characters."""
     match = _URL.match(data)
     start = match.end() if match else 0
     text = data[start : None if limit is None else start + limit]

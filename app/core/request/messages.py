@@ -1,8 +1,8 @@
 """
 Translate conversation items into chat messages.
 
-A turn's model output (text, reasoning, calls, in any order) becomes one assistant message. Call results follow
-directly, in call order. Backends reject any other order, also in every later turn.
+A turn's model output (text, reasoning, calls, in any order) becomes one assistant message, directly followed by its
+call results, in call order. Backends reject any other order.
 """
 
 from __future__ import annotations
@@ -59,9 +59,8 @@ def to_messages(
     """
     Return a conversation's messages, oldest first.
 
-    Roles keep their order; `roles.arrange` moves them. `input_indexes` holds each item's index in the request's own
-    input, negative for earlier turns. Raises `InvalidRequest`, with the index in its `param`, for content that cannot
-    be sent.
+    `input_indexes` holds each item's index in the request's own input, negative for earlier turns. Raises
+    `InvalidRequest`, with the index in its `param`, for content that cannot be sent.
     """
     return form(items, state, offered, input_indexes).messages()
 
@@ -82,7 +81,7 @@ class ConversationReader:
     """
     Builds Chat Completions messages; `open` is the current assistant turn.
 
-    For another API, subclasses override `assistant` and `tools` for model output and tool results, and `part_form`.
+    Subclasses for other APIs override `assistant`, `tools` and `part_form`.
     """
 
     part_form: PartForm = CHAT_PARTS
@@ -355,8 +354,6 @@ class ConversationReader:
 
 
 class CachedConversationReader(ConversationReader):
-    """Also reads the caller's prompt cache breakpoints."""
-
     part_form = CHAT_PARTS._replace(breakpoints=True)
 
 
@@ -375,7 +372,7 @@ _MEDIA: dict[str, Callable[[ConversationReader, int, list[ChatPart]], _Split]] =
 
 
 def lenient_content(content: ContentOptions) -> ContentOptions:
-    """Return options that drop instead of rejecting: callers cannot change hosted tool results."""
+    """Drop instead of rejecting, because callers cannot change hosted tool results."""
     refused = [name for name in ("tool_images", "images", "files", "audio") if getattr(content, name) == "error"]
     return content.model_copy(update=dict.fromkeys(refused, "drop")) if refused else content
 

@@ -16,8 +16,6 @@ from app.errors import Warnings
 
 @frozen
 class EncodedQuestion:
-    """A request encoded for a server, and the data for reading its answer."""
-
     body: JSONObject  # must not be modified
     bindings: Mapping[str, ToolBinding]  # by function name in the request
     allowed: frozenset[str] | None  # functions the model may call; None: any, even undeclared ones
@@ -27,19 +25,19 @@ class EncodedQuestion:
 
 @dataclass(slots=True)
 class Attempts:
-    """Counts a response's backend requests; updated by the backends."""
+    """Counts a response's backend requests."""
 
     answered_by: list[str] = field(default_factory=list)  # backends that answered, over all rounds
     retries: int = 0  # to the same or another server
     queued: float = 0.0  # seconds of waiting for a free slot
     costs: list[int] = field(default_factory=list)  # reported by backends, in nano-dollars
-    broken_off: bool = False  # whether the last answer ended early, or with an error as its finish reason
+    broken_off: bool = False  # whether the last answer broke off, or its finish reason was an error
 
 
 @dataclass(slots=True)
 class Question:
     """
-    A model query and its caller; each server API in `app.backends.apis` encodes it.
+    A model query and its caller, without a server.
 
     `items` is the whole conversation, oldest first, with references resolved. `upstream` maps item ids to backend
     fields (`{"reasoning_content": "..."}`, `{"extra_content": {...}}`), or for a compaction item to the decrypted
@@ -54,7 +52,7 @@ class Question:
     upstream: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     hosted: HostedTools = NO_HOSTED_TOOLS
     later: int = 0
-    strict: bool = False  # reject unknown fields and tools that cannot be offered, instead of omitting them
+    strict: bool = False  # reject unknown fields and impossible tools, instead of omitting them
     caller_key: str | None = None  # for backends to which it is forwarded
     # Returns the conversation's key (`app.core.affinity`). Few servers need it.
     conversation: Callable[[], str] = str
@@ -80,6 +78,6 @@ class TranslationState:
     profile: Profile
     upstream: Mapping[str, Mapping[str, object]]  # backend fields for earlier items, by item id
     hosted: HostedTools
-    strict: bool  # reject content instead of omitting it with a warning
+    strict: bool  # reject content instead of omitting it
     options: RequestOptions
     warnings: Warnings = field(default_factory=Warnings)

@@ -32,7 +32,6 @@ def bound(profile: Profile, **fields: object) -> dict[str, object]:
 
 
 def bound_fields(upstream: Mapping[str, object] | None, profile: Profile) -> Mapping[str, object]:
-    """Return an item's upstream fields bound to this server."""
     fields = (upstream or {}).get(BOUND)
     return fields if isinstance(fields, Mapping) and fields.get("to") == profile.server else {}
 
@@ -52,11 +51,7 @@ _TEXTS = ("reasoning_content", "reasoning", "reasoning_text", "think_tags")
 
 
 def upstream_reasoning(item: Item, upstream: Mapping[str, object] | None) -> Mapping[str, object]:
-    """
-    Return an item's reasoning, by the backend's field names.
-
-    Items from other servers, or with fields bound to their server, use their own content, or otherwise their summary.
-    """
+    """Return an item's reasoning, by the backend's field names; otherwise its own content or summary."""
     if upstream:
         if BOUND not in upstream and all(upstream.values()):
             return upstream
@@ -73,10 +68,10 @@ def reasoning_text(item: Item, upstream: Mapping[str, object] | None) -> str:
 
 def is_sent_back(policy: str | None, turn: int, *, last: int, with_tools: Collection[int]) -> bool:
     """
-    Return whether to send back a turn's reasoning, by the profile's `reasoning_replay` policy.
+    Apply the profile's `reasoning_replay` policy to a turn, all model output between two user messages.
 
-    A turn is all model output between two user messages; `last` is the current turn, and `with_tools` are the turns
-    with tool calls. In such a turn, servers require the reasoning of all messages.
+    `last` is the current turn, and `with_tools` are the turns with tool calls. In such a turn, servers require the
+    reasoning of all messages.
     """
     if policy is None or policy == "tool_turns":
         return turn in with_tools
@@ -87,8 +82,6 @@ _DEFAULT_TAGS = ThinkTagOptions()
 
 
 class ReasoningFields:
-    """Builds the profile's fields for sending reasoning back."""
-
     def __init__(self, profile: Profile) -> None:
         options = profile.request
         self._field = options.reasoning_field
@@ -110,9 +103,7 @@ class ReasoningFields:
 
     def calls(self, sources: Sequence[Mapping[str, object] | None]) -> list[dict[str, object]]:
         """
-        Return each tool call's extra fields, for example `extra_content`.
-
-        In `extra_content`, the placeholder is a JSON object in the first call.
+        Return each tool call's extra fields; in `extra_content`, the placeholder is a JSON object in the first call.
         """
         if self._field not in ("auto", "extra_content"):
             return [{} for _ in sources]

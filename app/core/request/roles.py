@@ -23,7 +23,7 @@ BRIDGE: Message = {"role": "assistant", "content": "Understood."}  # inserted be
 
 
 def arrange(messages: list[Message], roles: RoleOptions) -> list[Message]:
-    """Arrange messages by `roles`; tool messages stay directly after their calls."""
+    """Tool messages stay directly after their calls."""
     placement = roles.system
     if roles.alternate and placement == "any":
         placement = "first_only"  # no system message between user and assistant
@@ -111,7 +111,7 @@ def as_note(content: str | list[JSONObject]) -> str | list[JSONObject]:
 
 
 def _bridge(messages: list[Message]) -> list[Message]:
-    """Insert an assistant message after tool results, for servers that accept no other message there."""
+    """Insert an assistant message for servers that accept no other message after tool results."""
     bridged: list[Message] = []
     for message in messages:
         if bridged and bridged[-1]["role"] == "tool" and message["role"] not in ("tool", "assistant"):

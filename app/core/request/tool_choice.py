@@ -1,4 +1,4 @@
-"""Translate `tool_choice` for a backend: the functions to send, and the backend's own `tool_choice`."""
+"""Translate `tool_choice` for a backend."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Choice:
 
 def choose(choice: Any, offered: ToolSet, state: TranslationState) -> Choice:
     """
-    Translate a `tool_choice` (None: not set by the caller).
+    Translate a `tool_choice`; None if the caller did not set it.
 
     Raises `InvalidRequest` if it names a function outside the tools, or forces a call without any tool.
     """
@@ -148,7 +148,7 @@ def _only(offered: ToolSet, names: frozenset[str]) -> dict[str, Function]:
 
 
 def _tool_key(tool: JSONMapping) -> tuple[str | None, str]:
-    """Return a tool's namespace and name; some clients nest the name as in Chat Completions."""
+    """Some clients nest the name as in Chat Completions."""
     if fixed := TOOL_TYPES[tool["type"]].name:
         return DEFAULT_NAMESPACE, fixed
     nested = tool.get(tool["type"])

@@ -1,8 +1,7 @@
 """
 Convert all call and output types to function calls and outputs, and pair them.
 
-The item type table contains each conversion; this module determines the order. All calls from one model answer (a
-*round*) become one message, followed by all results.
+All calls from one model answer (a *round*) become one message, followed by all results.
 """
 
 from __future__ import annotations
@@ -65,10 +64,10 @@ def _notes(item: Item, upstream: Mapping[str, Mapping[str, object]]) -> Mapping[
 
 def _add_decisions(items: Sequence[Item], notes: list[Mapping[str, object]]) -> None:
     """
-    Add to each approval request's notes whether it was decided, and whether its call was made.
+    Note for each approval request whether it was decided, and whether its call was made.
 
-    If the model was queried before the decision, the request stays undecided, and the response's notes contain the
-    decision. Otherwise the prompt of an earlier turn would change.
+    If the model was queried before the decision, the response's notes contain the decision instead. Otherwise the
+    prompt of an earlier turn would change.
     """
     if not any(item["type"] == "mcp_approval_request" for item in items):
         return
@@ -172,7 +171,6 @@ class PairedCalls:
         return answers
 
     def repeated(self, output: Item) -> list[int]:
-        """Return the positions of equal outputs for calls with the same id."""
         answers = self._answers.get(output["call_id"], ())
         return [answer for answer in answers if self._items[answer].get("output") == output.get("output")]
 
@@ -200,11 +198,7 @@ _OUTPUT_LATER = "(Still running. The result follows later.)"
 
 
 def missing_output(call: Item, warnings: Warnings, *, strict: bool) -> str:
-    """
-    Return the text for a missing output; raises `InvalidRequest` if `strict`, as OpenAI does.
-
-    An asynchronous call's output is not due yet.
-    """
+    """Return the text for a missing output; raises `InvalidRequest` if `strict`, as OpenAI does."""
     if call.get("async") is True:
         return _OUTPUT_LATER
     name = label(call["call_id"])

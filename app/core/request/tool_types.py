@@ -42,7 +42,7 @@ class ToolType(NamedTuple):
 
 
 def _function(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
-    """Declare a function without nulls and always with `parameters`: some servers answer 400 or 500 otherwise."""
+    """Omit nulls, and always send `parameters`: some servers answer 400 or 500 otherwise."""
     function: dict[str, object] = {}
     if isinstance(description := tool.get("description"), str) and description:
         function["description"] = description
@@ -85,7 +85,6 @@ _GRAMMARS = {
 
 
 def _custom(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
-    """Declare a custom tool as a function with a string parameter for the free text."""
     text: dict[str, object] = {"type": "string", "description": "The whole text for the tool."}
     paragraphs = [tool.get("description"), _FREE_TEXT]
     input_format = tool.get("format")
@@ -106,7 +105,7 @@ def _pattern(syntax: str, definition: str, form: str) -> str | None:
         return None
     if form != "pattern" or syntax != "regex":
         return lark.pattern(syntax, definition, form)
-    # Unchanged, because the server can support more syntax than this parser; anchored, because it would match anywhere.
+    # Unchanged, because the server can support more syntax; anchored, because it would match anywhere.
     return definition if definition.startswith("^") and definition.endswith("$") else f"^({definition})$"
 
 
@@ -219,7 +218,6 @@ def _computer(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
 
 
 def _computer_preview(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
-    """Declare the older computer tool, with a screen size and a single action per call."""
     width, height, environment = tool.get("display_width"), tool.get("display_height"), tool.get("environment")
     screen = f" The screen is {width} pixels wide and {height} high." if width and height else ""
     system = f" Its environment: {environment}." if isinstance(environment, str) and environment else ""
@@ -254,7 +252,6 @@ _DATA = frozenset({"enum", "const", "default", "example", "examples"})
 
 
 def stripped(schema: object, keywords: frozenset[str]) -> object:
-    """Remove keywords from a JSON Schema, at any depth."""
     if isinstance(schema, list):
         return [stripped(one, keywords) for one in schema]
     if not isinstance(schema, dict):
@@ -327,7 +324,7 @@ def object_schema(schema: JSONMapping) -> JSONMapping:
     """
     Return a schema with `type: "object"` and `properties` at the top: most servers reject other forms.
 
-    Alternatives are merged: all their properties are kept, and a property is required if every alternative requires it.
+    Alternatives are merged; a property is required if every alternative requires it.
     """
     if schema.get("type") == "object" and isinstance(schema.get("properties"), dict) and _COMBINED.isdisjoint(schema):
         return schema
@@ -344,7 +341,7 @@ def _merged_fields(
     """
     Return an object's properties and required names, including its alternatives'.
 
-    Each definition is read once, so the cost is linear even with repeated references.
+    Reads each definition once, in linear time.
     """
     properties = {**json_object(schema.get("properties"))}
     required = [name for name in json_list(schema.get("required")) if isinstance(name, str)]

@@ -4,8 +4,8 @@ Translate the tools of a request and its conversation into chat functions.
 A tool in a namespace (`{"type": "namespace", "name": "mcp__lab", "tools": [...]}`, sent by Codex) becomes the function
 `mcp__lab__add`. Unsupported tool types only cause a warning, because Codex always sends some.
 
-Tools are declared in the request's `tools`, or in earlier `additional_tools` and `tool_search_output` items. Request
-tools override item tools, and later items override earlier items.
+Request tools override tools in `additional_tools` and `tool_search_output` items, and later items override earlier
+items.
 """
 
 from __future__ import annotations
@@ -47,8 +47,6 @@ _MAX_ABOUT = 200  # characters per tool description
 
 
 class ToolSource(NamedTuple):
-    """A client-run tool's declaration."""
-
     namespace: str | None
     name: str
     tool: ToolFields
@@ -56,8 +54,6 @@ class ToolSource(NamedTuple):
 
 
 class Function(NamedTuple):
-    """A function as declared to the backend, and its tool."""
-
     tool: JSONObject
     binding: ToolBinding
     source: ToolSource | None = None  # None: declared by the server
@@ -92,7 +88,7 @@ class ToolSet:
         self._chosen: list[tuple[HostedFunction, Collection[str]]] = []
 
     def add(self, source: ToolSource, options: RequestOptions, *, is_first: bool = False) -> None:
-        """Add or replace a function; `is_first`: whether to include the namespace's description."""
+        """`is_first`: whether to include the namespace's description."""
         namespace, name, tool, about = source
         chat_name = self._names[namespace, name] = self.name(namespace, name)
         kind = TOOL_TYPES[tool["type"]]
@@ -100,7 +96,7 @@ class ToolSet:
         declared = {"type": "function", "function": {"name": chat_name, **kind.declare(described, options)}}
         fields = {**named(namespace, name)} if kind.name is None else {**kind.fields}
         if tool.get("async") is True:
-            fields["async"] = True  # also in its calls, since their outputs can arrive in any later turn
+            fields["async"] = True  # also in its calls: their outputs can arrive in any later turn
         self.functions[chat_name] = Function(declared, ToolBinding(kind.call, fields), source)
 
     def add_hosted(self, function: HostedFunction, types: Collection[str], state: TranslationState) -> bool:
@@ -135,7 +131,7 @@ class ToolSet:
         self.functions[chat_name] = search._replace(tool=declared)
 
     def move_to_end(self, added: Mapping[tuple[str | None, str], int]) -> None:
-        """Move functions that items added to the end, in this order, to keep the cached prompt before them."""
+        """Move functions that items added to the end, to keep the cached prompt before them."""
         if added:
             order = {self._names[key]: number for key, number in added.items() if key in self._names}
             self.functions = dict(sorted(self.functions.items(), key=lambda named: order.get(named[0], 0)))
@@ -193,7 +189,6 @@ class ToolSet:
         return names
 
     def declared_in(self, item: Item) -> list[tuple[str, ToolFields]]:
-        """Return an item's declared tools, each with its chat name."""
         entries = _entries(list_field(item, "tools"), lambda *_: None)
         return [
             (self.name(*entry.key), _described(entry.tool, entry.about) if entry.is_first else entry.tool)
@@ -210,8 +205,6 @@ def namespace_of(named: Mapping[str, object]) -> str | None:
 
 
 class _Entry(NamedTuple):
-    """A tool declared in a request or an item."""
-
     namespace: str | None
     name: str
     tool: ToolFields
@@ -300,7 +293,6 @@ def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
 
 
 def deferred_tools(tools: Sequence[Any], items: Iterable[Item]) -> list[DeferredTool]:
-    """Return the client's deferred tools in `tools` and `items`."""
     entries = [*_entries(tools, lambda *_: None)]
     for item in items:
         if (row := ITEM_TYPES.get(item["type"])) and row.adds_tools == "declared":
@@ -317,7 +309,7 @@ def _deferred_hosted(hosted: HostedTools) -> Iterator[DeferredTool]:
 
 
 def _warn_dropped_keywords(functions: Iterable[Function], state: TranslationState) -> None:
-    """Warn about keywords in `request.schema_drop`, except `$schema`, which restricts nothing."""
+    """Warn about `request.schema_drop`, except `$schema`, which restricts nothing."""
     drops = {*state.options.schema_drop} - {"$schema"}
     for function in functions if drops else ():
         if function.tool["function"].get("strict") is not True:
@@ -475,9 +467,7 @@ def _is_named(tool: object) -> bool:
 
 def functions_in_history(items: Iterable[Item], offered: ToolSet) -> dict[str, Function]:
     """
-    Declare the functions called in a conversation, for backends that reject calls to undeclared functions.
-
-    The declarations have no parameters, and the functions must not be called.
+    Declare called functions, for backends that reject calls to undeclared functions; the model must not call these.
     """
     functions = {}
     for item in items:

@@ -1,8 +1,7 @@
 """
-Decode events from a model server's stream.
+Decode events from a model server's stream, including invalid events.
 
-Accepts invalid framing and content: backends send nulls, lists, bare words and unpaired surrogates instead of chunks,
-and events without separators.
+Backends send nulls, lists, bare words and unpaired surrogates instead of chunks, and events without separators.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class EventDecoder:
         """
         With `repeats`, an event that differs from an earlier one only in its text becomes a `RepeatedEvent`.
 
-        `named`: the API names its events, and each is returned with its name as `type`.
+        `named`: the API names its events; the name becomes `type`.
         """
         self._named = named
         self._read = _event if named else _chunk
@@ -62,7 +61,6 @@ class EventDecoder:
         self._repeats = repeats
 
     def decode(self, data: bytes) -> list[ServerEvent]:
-        """Return the events that end in `data`."""
         if self._done or not data:
             return []
         chunks = self._events(self._framer.feed(data))
@@ -71,7 +69,7 @@ class EventDecoder:
         return chunks
 
     def end(self) -> list[ServerEvent]:
-        """Return the remaining events when the body ends, possibly without a final blank line."""
+        """Return the remaining events, possibly without a final blank line."""
         chunks = [] if self._done else self._events(self._framer.end())
         return chunks if self._done else [*chunks, *self._joiner.release()]
 
@@ -82,7 +80,7 @@ class EventDecoder:
         if is_large := len(block) > MAX_VALUES:  # shorter blocks cannot have too many values
             for event in events:
                 check_piece(event)
-        # If no event has a second line, each plain event is a whole frame and need not be split.
+        # If no event has a second line, each plain event is a whole frame.
         plain = b"\n" not in b"".join(events) and not self._joiner.pending
         del block  # free a large block before parsing its events
         chunks: list[ServerEvent] = []
@@ -194,7 +192,7 @@ def _parts(text: bytes, lines: list[bytes]) -> list[bytes]:
 
 
 def _chunk(name: bytes, value: object) -> RawEvent | None:
-    """Return the frame as a chunk; None for anything else: a ping, a list of ids, a bare word, broken JSON."""
+    """Return the frame as a chunk; None for a ping, a list of ids, a bare word, or broken JSON."""
     if isinstance(value, list) and value and isinstance(value[0], dict) and "error" in value[0]:
         value = value[0]  # an error in a list
     if name == b"error":
@@ -205,7 +203,7 @@ def _chunk(name: bytes, value: object) -> RawEvent | None:
 
 
 def _event(name: bytes, value: object) -> RawEvent | None:
-    """Return the frame of an API with named events, adding the name as `type` if the server omits it."""
+    """Add the event's name as `type` if the server omits it."""
     if not isinstance(value, dict):
         return {"type": "error", "error": value or "unknown error"} if name == b"error" else None
     if name and not isinstance(value.get("type"), str):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from app.errors import BackendError
 
-# For a buffered event, or an answer in a single document. Real events with images or audio have a few million bytes.
+# Real events with images or audio have a few million bytes.
 MAX_EVENT_BYTES = 32 * 1024 * 1024
 TOO_LONG = f"The backend sent more than {MAX_EVENT_BYTES // 1024**2} MiB in a single event or document."
 
@@ -58,7 +58,7 @@ class EventFramer:
         return self._without_mark(block)
 
     def end(self) -> bytes:
-        """Return the last event, possibly without a blank line, at the end of the stream."""
+        """Return the last event, possibly without a blank line."""
         block = b"".join(self._pieces)
         self._pieces.clear()
         return self._without_mark(block)
@@ -92,7 +92,6 @@ class EventFramer:
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _without_mark(self, block: bytes) -> bytes:
-        """Remove the byte order mark from the first block of a stream."""
         if self._begun:
             return block
         self._begun = True

@@ -11,7 +11,7 @@ from app.core.types.request import Event
 
 # Encoded JSON does not contain line breaks.
 _END = b"\n\n"
-# Matches `event:` followed by `data:`, which only occurs at the start of an event. Anchoring with `^` is much slower.
+# Without `^`, which is much slower: only an event starts with `event:` followed by `data:`.
 _REASONING = re.compile(
     rb'event: response\.reasoning(?:_text)?\.(delta|done)\ndata: \{"type":"response\.reasoning(?:_text)?\.\1"'
 )

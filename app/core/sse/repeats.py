@@ -1,9 +1,9 @@
 """
 Decode events that differ from an earlier event only in their text.
 
-Nearly all events in a stream are identical except for a JSON string with a piece of the answer's text. An
-`EventPattern` holds the bytes around that string, learned from a parsed event. In later events with the same
-surrounding bytes only the string is parsed, at a fraction of the cost.
+Nearly all events in a stream are identical except for a JSON string with a piece of text. An `EventPattern` holds the
+bytes around that string, learned from a parsed event. In later events with the same surrounding bytes only the string
+is parsed, at a fraction of the cost.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ RawEvent: TypeAlias = JSONObject
 # Returns the delta for repeated events; None if their texts are ignored.
 ReadTexts: TypeAlias = Callable[[list[str]], Delta | None]
 
-# Returns an event's text field and the reader for its texts in later events; None if the event has no text or another
-# relevant field.
+# Returns an event's text field and the reader for later texts; None without a text, or with another relevant field.
 FindText: TypeAlias = Callable[[RawEvent], tuple[str, ReadTexts] | None]
 
 
@@ -38,16 +37,14 @@ class RepeatedEvent:
 ServerEvent: TypeAlias = RawEvent | RepeatedEvent
 
 
-# As an integer, because `in` with a bytes operand first tries to convert it to an integer, which is slow.
+# As an integer, because `in` is slow with a bytes operand.
 _LINE_END = b"\n"[0]
 
-# Consecutive patterns without a match before learning stops: some servers add random padding to chunks.
+# Patterns without a match before learning stops: some servers add random padding to chunks.
 _ATTEMPTS = 4
 
 
 class PatternMatcher:
-    """Learns the event pattern of a stream, and decodes matching events."""
-
     def __init__(self, find_text: FindText) -> None:
         self._find_text = find_text
         self._pattern: EventPattern | None = None
@@ -134,11 +131,7 @@ class EventPattern:
 
 
 def pattern_of(event: bytes, parsed: RawEvent, find_text: FindText) -> EventPattern | None:
-    """
-    Return a parsed event's pattern.
-
-    None if the event has no text or another relevant field, or if the text is hard to locate.
-    """
+    """Return a parsed event's pattern; None without a text, or with another relevant field."""
     found = find_text(parsed)
     if found is None or b"\\" in event:
         return None

@@ -16,7 +16,7 @@ from app.core.types import JSONObject
 from app.core.types.deltas import Delta
 from app.errors import BackendError
 
-# Returns the error that part of an answer reports as `{"error": ...}`, in all servers' forms.
+# Returns the error in part of an answer, in all servers' forms: `{"error": ...}`.
 ErrorIn: TypeAlias = Callable[[JSONObject], BackendError | None]
 
 
@@ -80,9 +80,5 @@ class Answer:
         """Prepare for the first deltas; for subclasses."""
 
     def deliver(self) -> bool:
-        """
-        Deliver the new events; return whether more deltas can follow at once.
-
-        By default, the events wait for `events`.
-        """
+        """Return whether more deltas can follow at once. By default, the events wait for `events`."""
         return True

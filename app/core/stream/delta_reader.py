@@ -54,7 +54,7 @@ class DeltaReader:
     ) -> None:
         self.builder = builder
         self.calls = ToolCalls(builder, rules, limits or CallLimits())
-        self._first = len(builder.response["output"])  # the answer's first output index
+        self._first = len(builder.response["output"])
         self.finish_reason: FinishReason | None = None
         self.usage: JSONObject | None = None
         self.prompt_estimate: int | None = None  # tokens of a large prompt, if the answer ended without usage
@@ -146,7 +146,6 @@ class DeltaReader:
         self.done = True
 
     def _cite(self) -> None:
-        """Annotate the message, once added, with the whole answer's sources."""
         output = self.builder.response["output"]
         if output and output[-1]["type"] == "message":
             for source in self._sources:

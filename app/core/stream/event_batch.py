@@ -1,8 +1,8 @@
 """
 Batches of events from `EventBuilder`.
 
-Nearly all events are deltas that differ only in sequence number and text. A batch stores only these two per event; the
-shared fields are encoded once per part. Iterating over a batch yields dicts.
+Nearly all events are deltas. A batch stores only sequence number and text per delta; the other fields are encoded once
+per part. Iterating over a batch yields dicts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class DeltaFields:
         return event  # type: ignore[return-value]  # its fields depend on its type
 
     def sse(self, number: int, deltas: Sequence[str]) -> bytes:
-        """Encode consecutive events; `number` is the first sequence number."""
+        """Encode consecutive events from this sequence number."""
         template = self._template
         if template is None:
             template = self._template = self._sse_template()
@@ -49,7 +49,7 @@ class DeltaFields:
         return b"event: %b\ndata: %b:%%d,%b%%b%b\n\n" % (name, before, after, tail.replace(b"%", b"%%"))
 
 
-# Shared fields, first sequence number, and texts of consecutive delta events.
+# Shared fields, first sequence number, and consecutive texts.
 DeltaEvents: TypeAlias = tuple[DeltaFields, int, Sequence[str]]
 
 

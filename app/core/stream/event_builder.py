@@ -7,8 +7,6 @@ Build a response's events, and update the response resource.
     builder.complete()
     builder.end()
     events = builder.pop_events()
-
-Events are plain dicts, and never change after `pop_events`.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ _NEEDED = frozenset({"output", "arguments", "session"})
 
 class EventBuilder:
     """
-    The state machine of a response.
+    The state machine of a response; events never change after `pop_events`.
 
     At most one message or reasoning item is open; any other output closes it. Several tool calls can also be open,
     because backends interleave arguments.
@@ -143,12 +141,11 @@ class EventBuilder:
         )
 
     def end(self) -> None:
-        """Emit the terminal event."""
         status = self.response["status"]
         self._emit(TERMINAL_EVENTS.get(status, f"response.{status}"), response=self._snapshot())
 
     def keepalive(self) -> None:
-        """Emit an event for clients with an idle timer that ignores SSE comments."""
+        """Emit an event for idle timers that ignore SSE comments."""
         self._emit("keepalive")
 
     # Model output.
@@ -160,7 +157,6 @@ class EventBuilder:
         self._citations.add(sources)
 
     def text(self, *deltas: str, logprobs: list[Any] | None = None) -> None:
-        """Write text, with one event per delta."""
         self.texts(deltas, logprobs)
 
     def texts(self, deltas: Sequence[str], logprobs: list[Any] | None = None) -> None:
@@ -217,7 +213,6 @@ class EventBuilder:
         self._write(self._reasoning, deltas).source = source
 
     def reasoning_summary(self, *deltas: str) -> None:
-        """Write the backend's own summary."""
         self._write(SUMMARY_REASONING, deltas)
 
     def reasoning_upstream(self) -> Upstream:
@@ -306,7 +301,6 @@ class EventBuilder:
     # Hosted tools.
 
     def run_call(self, call: OpenCall) -> None:
-        """Emit a hosted call's start events."""
         self._emit_each(call, call.kind.running)
 
     def add_item(self, kind: ItemType, fields: JSONMapping) -> OpenCall:
@@ -320,7 +314,7 @@ class EventBuilder:
         return call
 
     def progress(self, call: OpenCall, name: str, fields: JSONMapping) -> None:
-        """Emit a progress event; ignored after `end_call`."""
+        """Ignored after `end_call`."""
         if call in self.running:
             event_type = call.kind.progress[name]
             self._emit(event_type, item_id=call.item["id"], output_index=call.index, **fields)
@@ -347,7 +341,7 @@ class EventBuilder:
         return native
 
     def native_event(self, native: OpenNativeItem, event: JSONMapping) -> None:
-        """Emit an event about a native item; ignored after its end."""
+        """Emit a native item's event; ignored after its end."""
         if native in self._native:
             ours = {"item_id": native.item["id"], "output_index": native.index}
             self._note_closed(_length(event))
@@ -356,7 +350,7 @@ class EventBuilder:
             )
 
     def end_native_item(self, native: OpenNativeItem, item: JSONMapping, upstream: Upstream) -> None:
-        """End a native item; `upstream` are fields to send back with it."""
+        """End a native item; `upstream` are fields to send back."""
         if native in self._native:
             self._native.remove(native)
             if upstream:
@@ -367,7 +361,7 @@ class EventBuilder:
     # Items finished elsewhere.
 
     def add_finished(self, item: Item, events: Iterable[tuple[str, JSONObject]]) -> None:
-        """Add a finished item; for `events` see `replay.item_events`."""
+        """For `events` see `replay.item_events`."""
         self.close_item()
         self.response["output"].append(item)
         for event_type, fields in events:
@@ -375,11 +369,7 @@ class EventBuilder:
             self._emit(event_type, **fields)
 
     def encrypt_calls(self, item_ids: Iterable[str]) -> None:
-        """
-        Add a reasoning item that contains, encrypted, the hosted calls' fields for later turns.
-
-        For clients that store items themselves.
-        """
+        """Add an encrypted reasoning item with the hosted calls' fields, for clients that store items themselves."""
         if self._encryption is None:
             return
         for item_id in item_ids:
@@ -434,7 +424,6 @@ class EventBuilder:
         self._close_open(status)
 
     def partial_output(self) -> list[Any]:
-        """Return the current output: items, then the texts of open parts and calls."""
         parts = (part.text for part in (self._open.parts if self._open else ()))
         return [*self.response["output"], *parts, *(call.written for call in (*self._calls, *self.running))]
 

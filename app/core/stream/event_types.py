@@ -1,7 +1,7 @@
 """
-The table of content kinds: their fields and events.
+The table of content kinds; tool calls are rows in `app.core.items`.
 
-To add a kind, add a row. Tool calls are rows in `app.core.items`.
+To add a kind, add a row.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from app.core.types.hosted import HostedFunction
 
 
 class PartType(NamedTuple):
-    """A message part or a reasoning part."""
-
     item: str  # the item's type
     prefix: str  # for the item's id
     empty: JSONMapping  # the item's other fields when added

@@ -25,7 +25,7 @@ class OpenPart:
 
     @property
     def text(self) -> str:
-        """The current text. It replaces its pieces, to hold a large text in memory only once."""
+        """The current text; replaces its pieces, to hold a large text in memory only once."""
         text = "".join(self.pieces)
         self.pieces = [text]
         return text
@@ -64,7 +64,6 @@ class OpenCall:
 
     @property
     def written(self) -> str:
-        """The current argument text, as in `OpenPart.text`."""
         text = "".join(self.pieces)
         self.pieces = [text]
         return text

@@ -45,7 +45,7 @@ class ReasoningDetails:
 
     @staticmethod
     def texts(fragments: list[object]) -> Iterator[str]:
-        """Return the texts and summaries that are not encrypted."""
+        """Return the readable texts, without encrypted data."""
         texts = (json_text(each.get(name)) for each in json_objects(fragments) for name in ("text", "summary"))
         return filter(None, texts)
 

@@ -1,7 +1,7 @@
 """
 Restore an `EventBuilder` from stored events.
 
-If a process dies during generation, another process restores the builder, closes open items and ends the response.
+If a process dies during generation, another process closes open items and ends the response.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def recovered_builder(response: Response, events: Iterable[Event]) -> EventBuild
     """
     Return a builder in the state after these events; without events, it queues the response.
 
-    `response` is the resource as first stored; its output comes from the events.
+    `response` is the resource as first stored.
     """
     state = _Recovered()
     for event in events:
@@ -113,7 +113,7 @@ class _Recovered(OpenOutput):
             self.open = None
 
     def _texts_at(self, index: int) -> JSONObject:
-        """Return an item's current texts, which the logged `done` event can omit if they were sent as deltas."""
+        """The logged `done` event can omit texts that were sent as deltas."""
         if self.open and self.open.index == index:
             return {name: parts for name in ("summary", "content") if (parts := list_field(self.open.item, name))}
         calls = [call for call in (*self.calls, *self.running) if call.index == index]

@@ -18,11 +18,7 @@ _Events: TypeAlias = Iterator[tuple[str, JSONObject]]  # types and fields
 
 
 def replayed_events(response: Response, reasoning: tuple[PartType, ...]) -> EventBatch:
-    """
-    Return the events, with one delta per part and per call.
-
-    `reasoning` lists the dialect's parts for raw reasoning.
-    """
+    """Return the events, with one delta per part and per call."""
     batch = EventBatch()
     characters = len(response.get("instructions") or ()) * 3  # repeated in the first two events and the last
     for number, (event_type, fields) in enumerate(_events(response, reasoning)):

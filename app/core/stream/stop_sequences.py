@@ -18,7 +18,7 @@ from app.core.types.deltas import (
 
 
 def stop_sequences(parameters: JSONMapping | None) -> list[str]:
-    """Return the valid stop sequences in a request's unvalidated extra fields."""
+    """Return the valid stop sequences in unvalidated extra fields."""
     stop = parameters.get("stop") if parameters else None
     return [entry for entry in (stop if isinstance(stop, list) else [stop]) if isinstance(entry, str) and entry]
 
@@ -32,7 +32,7 @@ class StopSequences:
         self.matched: str | None = None
 
     def feed(self, text: str) -> str:
-        """Return text to write: all except a possible start, or the text before a match."""
+        """Return the text before a match or a possible start."""
         text = self._held + text
         found = [(at + len(sequence), at, sequence) for sequence in self._sequences if (at := text.find(sequence)) >= 0]
         if found:
@@ -65,8 +65,6 @@ def _unless_stopped(read: Callable[[Any, Any], None]) -> Callable[[Any, Any], No
 
 
 class StoppingReader(DeltaReader):
-    """Reads an answer up to the first stop sequence in its text."""
-
     def __init__(self, sequences: Sequence[str], *rules: Any, **options: Any) -> None:
         super().__init__(*rules, **options)
         self._stop = StopSequences(sequences)

@@ -217,7 +217,6 @@ class ToolCalls:
             self._finish(call)
 
     def _is_complete(self, name: str) -> bool:
-        """Return whether a function has this name, and no other function's name starts with it."""
         return name in self.bindings and not any(other != name and other.startswith(name) for other in self.bindings)
 
     def _announce(self, call: _Assembly) -> None:
@@ -273,7 +272,7 @@ class ToolCalls:
 
 
 def _starts_another(call: _Assembly, call_id: str | None, name: str | None, arguments: str) -> bool:
-    """Return whether a fragment with a call's index starts another call: some gateways send index 0 for every call."""
+    """Some gateways send index 0 for every call."""
     if not (name and call.name):
         return False
     if call_id and call.id and call_id != call.id:

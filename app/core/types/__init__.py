@@ -1,8 +1,8 @@
 """
 Items and their parts, responses, usage and events, as plain dicts.
 
-These types list the fields that the code reads. All except `type` are optional, because clients can send fewer or other
-fields. Values not validated by pydantic are `object`, to be checked where they are read.
+These types list the fields that the code reads, all optional except `type`, because clients can omit them. Values not
+validated by pydantic are `object`, to be checked where they are read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PdfFields = TypedDict("_PdfFields", {"antiphon:text": str, "antiphon:text_error
 _AsyncField = TypedDict("_AsyncField", {"async": object}, total=False)
 
 
-JSONObject: TypeAlias = dict[str, Any]  # parsed JSON, with values checked where they are read
+JSONObject: TypeAlias = dict[str, Any]
 JSONMapping: TypeAlias = Mapping[str, Any]
 
 
@@ -141,8 +141,6 @@ class Response(TypedDict, total=False):
 
 
 class Event(TypedDict, total=False):
-    """Further fields depend on the type."""
-
     type: Required[str]
     sequence_number: int
     response: Response

@@ -23,8 +23,7 @@ class _MaxLength:
     """
     Maximum string length, in characters.
 
-    To count characters, pydantic's own constraint encodes a non-ASCII string, and Python caches that encoding in the
-    string.
+    Pydantic's own constraint encodes a non-ASCII string, and Python caches that encoding in the string.
     """
 
     def __init__(self, length: int) -> None:
@@ -115,7 +114,7 @@ def _from_chat(part: dict[str, object]) -> dict[str, object]:
 _Image = Annotated[ImagePart, BeforeValidator(_from_chat)]
 
 
-# Chat Completions audio formats for media subtypes with a different name.
+# Audio formats for media subtypes with a different name.
 _FORMATS = {"x-wav": "wav", "wave": "wav", "vnd.wave": "wav", "mpeg": "mp3", "mp4": "m4a", "x-m4a": "m4a"}
 _AUDIO_URL = re.compile(r"data:audio/([\w.+-]+)(?:;[^,]*)?;base64", re.IGNORECASE)
 

@@ -2,7 +2,7 @@
 The deltas of a streamed answer, shared by all model server APIs.
 
 Decoders (`app.backends.apis`) turn bytes into deltas, filters transform them, and `DeltaReader` writes them to an
-`EventBuilder`. Events in a network read that differ only in their text become one delta with several texts.
+`EventBuilder`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class RefusalDelta:
 @dataclass(slots=True)
 class ToolCallDelta:
     """
-    A fragment of a function call. No field identifies the call reliably: see `ToolCalls`.
+    A fragment of a function call; for its identification see `ToolCalls`.
 
     `provider_fields` are sent back to the server together with the call.
     """

@@ -11,6 +11,6 @@ def frozen(cls: type[T]) -> type[T]:
     """
     Make a dataclass with slots that only the type checker treats as frozen.
 
-    `dataclass(frozen=True)` makes creation ten times slower. This is for per-request objects.
+    `dataclass(frozen=True)` makes creation ten times slower.
     """
     return dataclass(slots=True, unsafe_hash=True)(cls)

@@ -35,12 +35,12 @@ class HostedFunction:
     name: str  # in its tool
     item: str  # its calls' item type, for example `mcp_call`
     description: str = ""
-    parameters: Mapping[str, object] = field(default_factory=lambda: NO_PARAMETERS)  # a JSON Schema
+    parameters: Mapping[str, object] = field(default_factory=lambda: NO_PARAMETERS)
     namespace: str | None = None  # `lab` in `lab__add`
     fields: Mapping[str, object] = field(default_factory=dict)  # initial item fields, for example `container_id`
     strict: bool | None = None
     needs_approval: bool = False  # whether the caller must approve each call
-    deferred: bool = False  # whether it is offered only after a tool search finds it
+    deferred: bool = False  # whether a tool search must find it first
 
     @property
     def key(self) -> tuple[str, str]:
@@ -62,7 +62,7 @@ class HostedFunction:
 
 @dataclass(frozen=True, slots=True)
 class DeferredTool:
-    """A tool declared to the model only after a tool search finds it."""
+    """A tool declared only after a tool search finds it."""
 
     declaration: Mapping[str, Any]  # as in a request: type, name, description and parameters
     namespace: str | None = None
@@ -101,7 +101,7 @@ class HostedTools:
     functions: Sequence[tuple[HostedFunction, Collection[str]]] = ()
     served: Collection[int] = frozenset()  # positions in the request's `tools`
     types: Collection[str] = frozenset()  # of the declarations
-    # Function declarations for a server, by name, created once for all rounds of a response.
+    # Function declarations for a server, by name, for all rounds of a response.
     declared: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
 

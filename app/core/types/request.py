@@ -1,9 +1,8 @@
 """
 The body of `POST /v1/responses`, with its items and tools.
 
-Pydantic validates a request once, into plain dicts. Clients send items back as received, often with nulls and
-additional fields, so every optional field can be null and unknown fields are accepted. Unknown item, part and tool
-types are also accepted; the translation handles them.
+Clients send items back as received, often with nulls and additional fields, so every optional field can be null and
+unknown fields are accepted, as are unknown item, part and tool types.
 """
 
 from __future__ import annotations
@@ -230,7 +229,7 @@ ToolChoice = Annotated[
 
 
 # Strict, because JSON distinguishes strings, numbers and booleans; but some clients send integers as `20.0`. Every JSON
-# parser reads integers up to the limit exactly; stores, libraries and backends have 64 bits, or 32.
+# parser reads integers up to the limit exactly.
 Integer = Annotated[
     StrictInt,
     Field(le=2**53 - 1),
@@ -263,10 +262,9 @@ def undeclared_fields(
     body: BaseModel, extra_names: frozenset[str] = frozenset(), path: str = ""
 ) -> Iterator[UndeclaredField]:
     """
-    Yield the unknown fields of a body (or another model that keeps them), including nested models.
+    Yield the unknown fields of a body, including nested models, but not items and tools.
 
-    `extra_names` lists further known names for the body itself. Null fields count as unset; items and tools can have
-    additional fields.
+    `extra_names` lists further known names for the body itself.
     """
     if extra := body.model_extra:
         known = extra_names | {field.alias or name for name, field in type(body).model_fields.items()}
@@ -427,7 +425,7 @@ class CreateResponse(RequestBody):
 
     @cached_property
     def body_bytes(self) -> int:
-        """Set after parsing; counts towards the quota."""
+        """The body's size, set after parsing; counts towards the quota."""
         return 0
 
     @cached_property
@@ -445,7 +443,7 @@ class CreateResponse(RequestBody):
 
     @model_validator(mode="after")
     def _arguments_are_bounded(self) -> CreateResponse:
-        """Limit JSON values in call arguments, which are strings and not counted with the body."""
+        """Call arguments are strings, so their JSON values are not counted with the body."""
         items = self.input if isinstance(self.input, list) else ()
         arguments = [text for item in items if isinstance(text := item.get("arguments"), str)]
         try:

@@ -27,7 +27,7 @@ def usage_of(
     Return a response's usage, from the usage in its chunks; estimated if not reported.
 
     `prompt_estimate` is the body's `estimate_prompt`, if known. Clients loop or crash on a finished response without
-    usage, or with inconsistent totals. Unreported reasoning tokens are estimated from their share of the output text.
+    usage. Unreported reasoning tokens are estimated from their share of the output text.
     """
     counted = counted or {}
     if not is_counted(counted):
@@ -109,7 +109,6 @@ def cost_in_nanos(dollars: object) -> int | None:
 
 
 def _share(output_tokens: int, output: Sequence[Item | str]) -> int:
-    """Estimate reasoning tokens from the share of reasoning in the output text."""
     if not any(map(_is_reasoning, output)):
         return 0
     reasoning, rest = _estimates(output)
@@ -117,7 +116,6 @@ def _share(output_tokens: int, output: Sequence[Item | str]) -> int:
 
 
 def _estimates(output: Iterable[Item | str]) -> tuple[int, int]:
-    """Estimate reasoning tokens and others, in items or in open items' texts."""
     reasoning = rest = 0
     for item in output:
         tokens = sum(map(estimate, _texts_of(item)))
@@ -182,7 +180,7 @@ def token_count(*values: object) -> int:
 def reported_count(*values: object) -> int | None:
     for value in values:
         if type(value) is int and 0 <= value < _MAX_COUNT:
-            return value  # nearly always
+            return value
         if value is not None and is_token_count(value):
             return int(value)
     return None

@@ -2,7 +2,7 @@
 Estimate token counts, for backends that do not report them.
 
 With large vocabularies most words, numbers and runs of punctuation are one or two tokens, and scripts without spaces
-have about one token per character. The estimate is suitable for truncating conversations, not for billing.
+have about one token per character. Suitable for truncating conversations, not for billing.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ def estimate_json(value: object) -> int:
     """
     Estimate the tokens of all strings in a JSON value, without field names.
 
-    For many strings, only the start of each is counted, so that a long conversation costs no more than a single long
-    string.
+    For many strings, only the start of each is counted, which costs no more than a single long string.
     """
     texts: list[str] = []
     others = _collect(value, texts)
@@ -58,7 +57,6 @@ def estimate_json(value: object) -> int:
 
 
 def _collect(value: object, texts: list[str]) -> int:
-    """Append a JSON value's strings to `texts`, and return its other values' tokens."""
     others = 0
     values = [value]
     while values:
@@ -80,7 +78,6 @@ def _collect(value: object, texts: list[str]) -> int:
     return others
 
 
-# Image, audio or file data.
 DATA = frozenset({"data", "file_data", "file_url", "image_url", "input_audio", "video_url"})
 
 
@@ -99,7 +96,6 @@ _COUNTED_SEPARATELY = {*_INSTRUCTIONS, "tools", "model"}
 
 
 def estimate_prompt(body: JSONMapping) -> int:
-    """Estimate a request's prompt tokens: instructions, conversation and tools."""
     conversation = conversation_of(body)
     tokens = (_MESSAGE - 1) * len(conversation) + estimate_json(conversation)  # the role is counted as a text
     tokens += sum(_MESSAGE + estimate_json(body[name]) for name in _INSTRUCTIONS if body.get(name))

@@ -1,8 +1,8 @@
 """
 Set prompt cache breakpoints (`cache_control`), up to which the server caches its state of the prompt.
 
-The prompt consists of tools, system and messages, in this order. A continued conversation hits the entry from the
-previous request's last message, unless too many blocks follow it.
+The prompt consists of tools, system and messages. A continued conversation hits the entry from the previous request's
+last message, unless too many blocks follow it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from app.core.request.question import Question, TranslationState
 from app.core.request.roles import SYSTEM, Message
 from app.core.types import JSONObject
 
-# Request fields for breakpoints.
 CACHE_FIELDS = frozenset({"prompt_cache_breakpoint", "prompt_cache_retention", "prompt_cache_options"})
 
 THINKING_BLOCKS = frozenset({"thinking", "redacted_thinking"})  # without breakpoints
@@ -80,7 +79,6 @@ def _keep_marks(state: TranslationState, body: JSONObject, marked: Sequence[JSON
 
 
 def _remarked(blocks: Sequence[JSONObject], kept: set[int], mark: JSONObject) -> list[JSONObject]:
-    """Mark only the kept blocks (by `id`)."""
     result = []
     for block in blocks:
         changed = {name: value for name, value in block.items() if name != "cache_control"}

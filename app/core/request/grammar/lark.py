@@ -49,7 +49,7 @@ def pattern(syntax: str, definition: str, form: str = "pattern") -> str | None:
     return expression
 
 
-# Names and comments are not part of the expression, so the definition's limit is higher.
+# Higher, because names and comments are not part of the expression.
 _LONGEST_DEFINITION = 4 * MAX_PATTERN_LENGTH
 
 # For `%import common.NAME`.

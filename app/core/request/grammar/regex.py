@@ -51,7 +51,7 @@ TIMES: Mapping[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "
 
 
 def many(part: Node, least: int, most: int | None) -> Many:
-    """Return a repetition; raises `UnsupportedPattern` for invalid or too large bounds."""
+    """Raises `UnsupportedPattern` for invalid or too large bounds."""
     if max(least, most or 0) > _MAX_REPETITIONS or (most is not None and most < least):
         raise UnsupportedPattern
     return Many(part, least, most)
@@ -198,11 +198,7 @@ class Regex:
 
 
 def render(node: Node, *, escaped: bool = False) -> str:
-    """
-    Render a node as a regular expression; raises `UnsupportedPattern` if it is impossible or too long.
-
-    With `escaped` it matches JSON strings without the quotation marks.
-    """
+    """Raises `UnsupportedPattern` if the expression is impossible or too long."""
     if _size(node, {}) > MAX_PATTERN_LENGTH:
         raise UnsupportedPattern
     return _rendered(node, escaped)
@@ -270,7 +266,6 @@ def _range(low: int, high: int) -> str:
     return ends[0] if low == high else "-".join(ends) if high > low + 1 else "".join(ends)
 
 
-# Characters without an escape in JSON strings, and the short escapes.
 _RAW = Chars(((0x20, 0x21), (0x23, 0x5B), (0x5D, _LAST)))
 _SHORT = {'"': '"', "\\": "\\\\", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
 
@@ -298,7 +293,7 @@ def _holds(chars: Chars, code: int) -> bool:
 
 
 def is_escaped(node: Node) -> bool:
-    """Return whether the JSON encoding of every matching text contains an escape."""
+    """Return whether every matching text contains an escape in JSON."""
     match node:
         case Chars():
             return not _raw(node).ranges
@@ -311,7 +306,7 @@ def is_escaped(node: Node) -> bool:
 
 
 def is_plain(node: Node) -> bool:
-    """Return whether the JSON encoding of no matching text contains an escape."""
+    """Return whether no matching text contains an escape in JSON."""
     match node:
         case Chars():
             return _raw(node) == node

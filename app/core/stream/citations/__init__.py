@@ -1,8 +1,7 @@
 """
 Citations in model output: marks, for example `【3】`, and Markdown links.
 
-Hosted tools show sources to the model, which cites them by mark or by link. Every citation becomes an annotation with
-its text position.
+Hosted tools show sources to the model. Every citation becomes an annotation with its text position.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _MAY_CITE = re.compile(r"[\[【]| \0")
 
 
 def noted_sources(upstream: Mapping[str, Mapping[str, object]]) -> dict[str, Annotation]:
-    """Return the sources shown to the model by the conversation's calls, by number or URL."""
+    """Return the sources shown by the conversation's calls, by number or URL."""
     sources: dict[str, Annotation] = {}
     for notes in [fields[NOTES] for fields in upstream.values() if NOTES in fields]:
         if isinstance(notes, Mapping) and isinstance(shown := notes.get("sources"), Mapping):

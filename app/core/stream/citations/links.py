@@ -1,8 +1,4 @@
-"""
-Find links to sources in text that arrives in pieces.
-
-Models are instructed to cite with Markdown links: `[title](https://example.com/page)`. The text is not changed.
-"""
+"""Find Markdown links to sources in text that arrives in pieces."""
 
 from __future__ import annotations
 
@@ -58,7 +54,6 @@ class CitationLinks:
         self._tail = (self._tail + text)[-1:]
 
     def feed(self, text: str) -> list[JSONObject]:
-        """Return the annotations for links completed by this piece, in order."""
         annotations = []
         if self._pending and text:
             annotation, start, end = self._pending
@@ -86,7 +81,7 @@ class CitationLinks:
         return [_at(*pending)] if pending else []
 
     def _annotations_of(self, annotation: Annotation, tail: str, link: re.Match[str], offset: int) -> list[JSONObject]:
-        """Return a link's annotation; its span includes surrounding brackets, as in `([title](url))`."""
+        """Include surrounding brackets in the span, as in `([title](url))`."""
         start, end = link.start(), link.end()
         if not tail.endswith("(", 0, start):
             return [_at(annotation, offset + start, offset + end)]

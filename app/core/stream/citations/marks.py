@@ -39,7 +39,6 @@ class CitationMarks:
         return bool(self._held or self._here)
 
     def feed(self, text: str) -> list[str | Annotation]:
-        """Return the text and annotations completed by this piece, in order."""
         text, self._held = self._held + text, ""
         if "【" not in text and not text.endswith(" ") and not self._here:
             return [text] if text else []
