@@ -92,7 +92,7 @@ class KeyAccess:
         return PermissionDenied(message, param=field, code="model_not_allowed")
 
     def allows_tool(self, *names: str) -> bool:
-        """`names` are a hosted tool's type, its table, and `mcp:LABEL`."""
+        """Return whether a name is allowed: a hosted tool's type, its table, or `mcp:LABEL`."""
         return self.tools == ("*",) or any(fnmatchcase(name, pattern) for name in names for pattern in self.tools)
 
     def check_tool(self, *names: str, param: str | None = None) -> None:

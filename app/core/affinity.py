@@ -12,7 +12,7 @@ from hashlib import blake2b
 
 from app.core.types import JSONMapping
 
-# Messages, parts per message, characters per part, and tools that are read.
+# Limits: messages, parts per message, characters per part, tools.
 _MESSAGES, _PARTS, _CHARACTERS, _TOOLS = 8, 8, 4000, 256
 # Claude Code's line before its system prompt, which can change with each request.
 _BILLING = "x-anthropic-billing-header:"
@@ -66,7 +66,7 @@ def _texts(content: object) -> list[str]:
 
 
 def _names(tools: Iterable[object]) -> Iterator[str]:
-    """Yield names, or types; deferred tools can be declared later."""
+    """Yield the names or types of tools that are not deferred."""
     for _, tool in zip(range(_TOOLS), tools, strict=False):
         if isinstance(tool, dict) and not tool.get("defer_loading"):
             function = tool.get("function")

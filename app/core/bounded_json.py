@@ -83,7 +83,7 @@ def _structure(document: bytes | str) -> int:
 _CHUNK = 256 * 1024  # bytes or characters
 _LEVELS = 250  # nested objects and arrays; orjson encodes at most 254
 
-# Bytes of decoded strings, unless below 2.5 times the document: a character outside the BMP makes every character in
+# Limit on decoded strings, unless below 2.5 times the document: a character outside the BMP makes every character in
 # its string use four bytes.
 _TEXT_BYTES = 64 * 1024 * 1024
 _TEXT_RATIO = 2.5
@@ -106,7 +106,6 @@ def loads_repaired(data: bytes, repair: Callable[[bytes], bytes]) -> object:
         if "surrogate" not in error.msg:
             raise
         value = orjson.loads(repair(data))
-    # Characters use at most four bytes.
     if 4 * len(data) > _TEXT_BYTES and size_of(value) > max(_TEXT_BYTES, int(_TEXT_RATIO * len(data))):
         raise TextsTooLarge
     return value

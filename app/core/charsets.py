@@ -55,13 +55,12 @@ def codec_of(charset: str) -> str | None:
 
 
 def declared_charset(media_type: str) -> str | None:
-    """Return the charset in, for example, `text/html; charset=utf-8`."""
+    """Return the charset in a media type, for example `text/html; charset=utf-8`."""
     match = _DECLARED.search(media_type)
     return match[1] if match else None
 
 
 def decoded(data: bytes, codec: str) -> str:
-    """Decode with a codec from `codec_of`; invalid bytes are replaced."""
     if codec in _SINGLE_BYTE:
         return codecs.charmap_decode(data, "strict", _characters(codec))[0]
     return data.decode(codec, "replace")
@@ -69,5 +68,5 @@ def decoded(data: bytes, codec: str) -> str:
 
 @cache
 def _characters(codec: str) -> str:
-    """Invalid bytes then decode as fast as others."""
+    """Map all bytes, so that invalid bytes decode as fast as others."""
     return bytes(range(256)).decode(codec, "replace")

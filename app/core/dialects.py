@@ -86,7 +86,7 @@ def _recognised(headers: Mapping[str, str]) -> str:
         return "openresponses"
     name = _client(_agent(headers))
     if name in (None, "openresponses") and not _OPENAI_HEADERS.isdisjoint(headers):
-        return "openai"  # for example an SDK in a browser
+        return "openai"
     return name or "openai-comments"
 
 

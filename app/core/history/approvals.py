@@ -24,7 +24,7 @@ class ApprovedCall(NamedTuple):
     request: Item  # in its stored form if stored
     path: str  # in the request, for example `input[1]`
     call_id: str | None  # the backend's id
-    earlier: tuple[Item, Upstream] | None = None  # an earlier run's item and backend fields
+    earlier: tuple[Item, Upstream] | None = None
 
 
 class Decisions(NamedTuple):
@@ -45,9 +45,8 @@ def find_decisions(
     """
     Return the approved calls not yet in the conversation, and the denied calls.
 
-    A call that could not be started runs again if approved again. `stored` are the items before the new ones, oldest
-    first; `turns` are all stored turns in the chains, including siblings. Raises `InvalidRequest` for a malformed
-    answer, an answer without an approval request, or an approval after a denial.
+    A call that could not be started runs again if approved again. `turns` are all stored turns in the chains, including
+    siblings. Raises `InvalidRequest` for an invalid answer, or for an approval after a denial.
     """
     requests = _requests(stored, new, turns)
     existing = {
@@ -123,7 +122,7 @@ def _approved_by(item: Item, upstream: Mapping[str, Upstream]) -> str | None:
 
 
 def _was_begun(item: Item, upstream: Mapping[str, Upstream]) -> bool:
-    """Unknown for a client's copy of a failed call; then claiming the approval decides whether it runs."""
+    """Unknown for a client's copy of a failed call; then claiming the approval decides whether the call runs."""
     if notes := _notes(item, upstream):
         return notes.get("begun") is not False
     return item.get("status") != "failed" and not item.get("error")

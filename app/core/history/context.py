@@ -30,7 +30,7 @@ class RequestContext:
     new: list[Item]  # from the request
     added: int  # the number of items at the end of `items` that come from `new`
     upstream: dict[str, Upstream]  # backend fields, by item id
-    decrypted: dict[str, Upstream]  # the part of `upstream` that the request contained in encrypted form
+    decrypted: dict[str, Upstream]  # the part of `upstream` sent in encrypted form
     compacts: bool  # whether the request is for a summary
     warnings: Warnings
     decisions: Decisions = NO_DECISIONS

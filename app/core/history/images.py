@@ -28,7 +28,6 @@ def references(turn: Turn) -> dict[str, ImageReference]:
 
 
 def detach_images(turn: Turn, part: str) -> tuple[Turn, bytes | None]:
-    """Return a turn without its images, and their record, if any."""
     images: dict[str, str] = {}
     items = [_without_image(item, images) for item in turn.input]
     output = [_without_image(item, images) for item in turn.response.get("output", ())]
@@ -66,6 +65,5 @@ def with_image(item: Item, images: Mapping[str, object]) -> Item:
 
 
 def without_images(record: bytes | None, deleted: set[str]) -> bytes | None:
-    """Return an image record without deleted items' images; None if empty."""
     images = {item_id: image for item_id, image in read_images(record).items() if item_id not in deleted}
     return orjson.dumps(images) if images else None

@@ -20,12 +20,12 @@ class Past:
     response_ids: Sequence[str] = ()
     items: Sequence[Item] = ()  # in stored form
     sent: Sequence[Item] = ()  # as sent to the model: rewritten, and without compacted items
-    upstream: dict[str, Upstream] = field(default_factory=dict)  # backend fields, by item id
-    model: str | None = None  # the last response's model
+    upstream: dict[str, Upstream] = field(default_factory=dict)
+    model: str | None = None
     has_unstored: bool = False
     configuration: Configuration = UNCHANGED  # for later responses
     warnings: Sequence[str] = ()  # about items that cannot be sent
-    images: Mapping[str, ImageReference] = field(default_factory=dict)  # stored separately, by item id
+    images: Mapping[str, ImageReference] = field(default_factory=dict)
 
     @staticmethod
     def of(turns: Iterable[Turn]) -> Past:

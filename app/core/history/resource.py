@@ -76,7 +76,6 @@ _WEB_SEARCH: Mapping[str, object] = {
     "search_context_size": "medium",
     "user_location": {"type": "approximate", "city": None, "country": None, "region": None, "timezone": None},
 }
-# Effective values of unset or null tool fields, by tool type.
 _TOOL_DEFAULTS: Mapping[str, Mapping[str, object]] = {
     "function": {"description": None, "parameters": None, "strict": False},
     "custom": {"format": {"type": "text"}},

@@ -1,11 +1,9 @@
 """
 Remove the oldest part of a conversation that is too long for the model.
 
-"`auto`: The server MAY truncate earlier parts of the context ... Providers SHOULD apply sensible heuristics when doing
-so (e.g., preserving system messages and recent turns)."
-
 Whole turns are removed, then the current turn's model steps with their call results, oldest first. A call is never
-separated from its output, or an answer from its question.
+separated from its output, or an answer from its question. The spec recommends "preserving system messages and recent
+turns".
 """
 
 from __future__ import annotations
@@ -78,7 +76,6 @@ def _remainder(item: Item) -> Item | None:
 
 
 def _pieces(items: Sequence[Item]) -> Iterator[set[int]]:
-    """Yield the positions of items to remove together, oldest first."""
     current = max((position for position, item in enumerate(items) if is_by_user(item)), default=-1)
     steps = _steps(items, current)
     retained = {current, *(steps[-1] if steps else ())}

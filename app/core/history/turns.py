@@ -42,7 +42,6 @@ class Turn(NamedTuple):
         return dumps(turn)
 
     def entry(self) -> bytes:
-        """Return the turn's entry in a response list, as JSON."""
         response, measures = self.response, self.measures or {}
         return dumps(
             {
@@ -116,7 +115,6 @@ def tools_used(output: Sequence[Item]) -> list[str]:
 
 
 def answer_preview(output: Sequence[Item]) -> str:
-    """Return the start of the first two messages' texts or refusals."""
     texts = (text for item in output if item.get("type") == "message" for text in _texts(item.get("content")))
     return _beginning("\n".join(itertools.islice(texts, 2)))
 
@@ -225,7 +223,7 @@ def check_outputs(history: Sequence[Item], new: Sequence[Item]) -> None:
     Raise `InvalidRequest` for a new output without a call in the conversation.
 
     Call this only for stored conversations: a client with its own history may have truncated the call. An output with a
-    tool name instead of a call id intentionally has no call.
+    tool name needs no call.
     """
     outputs = [
         (index, item)

@@ -37,7 +37,7 @@ class ItemType:
     type: str
     prefix: str = "item"  # for ids
     role: Role = "context"
-    has_notes: bool = False  # whether the server stores notes with it, as with a hosted call
+    has_notes: bool = False  # whether the server stores notes with it
     adds_tools: Literal["declared", "search"] | None = None  # whether its `tools` are declarations or search results
     pinned: bool = False  # whether it stays when the conversation is truncated
     encrypted: Literal["reasoning", "compaction"] | None = None  # the kind of its `encrypted_content`
@@ -59,7 +59,7 @@ class ItemType:
     restored: Mapping[str, Callable[[Item, Mapping[str, object]], dict[str, object]]] = dataclasses.field(
         default_factory=dict
     )
-    argument: str | None = None  # for the field; None: all arguments, as JSON
+    argument: str | None = None  # the function argument for the field; None: all arguments, as JSON
     value: Callable[[str], object] = _as_text  # the field's value, from the model's text
     added_when_complete: bool = False
 
@@ -73,7 +73,7 @@ class ItemType:
     error: Callable[[str], dict[str, object]] = lambda message: {}
     # Fields that require a value in `include`, with that value.
     included: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    own_output: Callable[[Item], str | None] = lambda item: None  # for the model
+    own_output: Callable[[Item], str | None] = lambda item: None  # the item's own output for the model
 
     @property
     def hosted(self) -> bool:

@@ -272,7 +272,6 @@ class InputReader:
         return end
 
     def _skip(self, piece: str, at: int, output: list[str]) -> int:
-        """Skip a value and the following text, up to the next member or the end of the object."""
         if self._depth and len(piece) - at > _LONG:
             depths, in_string = _depths(self._depth, piece[at:])
             if min(depths, default=1) > 0:
@@ -305,7 +304,6 @@ class InputReader:
 
 
 def _decoded_twice(text: str, argument: str) -> str:
-    """Return the argument from a doubly encoded object, otherwise the text."""
     try:
         value = loads(text)
     except ValueError:
@@ -317,7 +315,7 @@ def _decoded_twice(text: str, argument: str) -> str:
 _SPACE = " \t\r\n"
 _STRUCTURE = re.compile(r'["{}\[\],]')
 
-# By next non-space character; any other character means another kind of text.
+# The next non-space character decides the state; any other character means another kind of text.
 _EXPECTED: dict[str, dict[str, str]] = {
     "begin": {"{": "first", '"': "alone"},
     "first": {'"': "name", "}": "closed"},
@@ -401,7 +399,6 @@ class _String:
 
 
 def _ended_string(piece: str, at: int) -> tuple[str, int] | None:
-    """Return the decoded JSON string, and the position after it; None if unfinished or invalid."""
     end = piece.replace("\\\\", "\0\0").replace('\\"', "\0\0").find('"', at) + 1
     if not end:
         return None

@@ -120,8 +120,6 @@ def call_of(name: str, *fields: str, **defaults: object) -> Read:
 
 
 def output_of(*fields: str) -> Read:
-    """Return a `Read` for outputs: the first nonempty field in `fields`."""
-
     def read(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
         output = next((value for field in fields if (value := item.get(field))), "")
         return _output(item, item.get("call_id") or item.get("id"), output)

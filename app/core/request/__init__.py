@@ -188,7 +188,6 @@ _SENT = frozenset(
     {"model", "input", "instructions", "stream", "store", "metadata", "max_output_tokens", "temperature", "top_p"}
 )
 
-# OpenAI parameters without effect here, with reasons.
 _WITHOUT_EFFECT = {
     "access_programs": "only OpenAI has these programs",
     "background_options.continuation_id": "background responses start in the order of their requests",
@@ -351,7 +350,6 @@ def _effort(state: TranslationState) -> JSONObject:
     return {}
 
 
-# The request field for each Chat Completions field.
 CALLER_FIELDS = {
     **dict.fromkeys((name for names in _MAX_TOKENS.values() for name in names), "max_output_tokens"),
     **dict.fromkeys(

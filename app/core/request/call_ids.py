@@ -3,7 +3,7 @@ Tool call ids in a form accepted by the backend.
 
 Ids are sent unchanged, as some models require, unless the profile has an id pattern. Ids longer than 64 characters are
 replaced, except for the server that created them, because gateways hide signatures in their ids. A replacement is a
-hash, so that later prompts start with the same tokens.
+hash, which keeps the prompt prefix stable.
 """
 
 from __future__ import annotations

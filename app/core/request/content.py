@@ -114,7 +114,6 @@ CHAT_PARTS = PartForm(_PARTS)
 
 _LIMITS = {**dict.fromkeys(IMAGES, "images"), "input_file": "files", "input_audio": "audio"}
 
-# The replacement for a rejected part, and the caller's warning.
 NOTE = "(Content of type {} was omitted: this model does not support it.)"
 NOTE_WARNING = "This backend does not support {}; it was replaced by a note."
 
@@ -162,7 +161,6 @@ def _is_dropped(part: Part, options: ContentOptions) -> bool:
 
 
 def check_known(content: object, input_index: int) -> None:
-    """Raise `InvalidRequest` if all parts have unknown types."""
     if isinstance(content, list) and content and all(part["type"] not in PART_TYPES for part in content):
         param = param_in_item(input_index, ".content")
         message = f"Invalid '{param}': must contain a part of a known type: {', '.join(sorted(PART_TYPES))}."

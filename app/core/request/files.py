@@ -43,7 +43,6 @@ def is_pdf(part: Mapping[str, object]) -> bool:
 
 
 def file_bytes(part: Mapping[str, object]) -> bytes | None:
-    """Decode base64 or a data URL; None if invalid."""
     data = part.get("file_data")
     return _decoded(data) if isinstance(data, str) else None
 

@@ -25,8 +25,6 @@ class EncodedQuestion:
 
 @dataclass(slots=True)
 class Attempts:
-    """Counts a response's backend requests."""
-
     answered_by: list[str] = field(default_factory=list)  # backends that answered, over all rounds
     retries: int = 0  # to the same or another server
     queued: float = 0.0  # seconds of waiting for a free slot
@@ -76,8 +74,8 @@ class Question:
 class TranslationState:
     request: CreateResponse
     profile: Profile
-    upstream: Mapping[str, Mapping[str, object]]  # backend fields for earlier items, by item id
+    upstream: Mapping[str, Mapping[str, object]]
     hosted: HostedTools
-    strict: bool  # reject content instead of omitting it
+    strict: bool
     options: RequestOptions
     warnings: Warnings = field(default_factory=Warnings)

@@ -68,7 +68,7 @@ def reasoning_text(item: Item, upstream: Mapping[str, object] | None) -> str:
 
 def is_sent_back(policy: str | None, turn: int, *, last: int, with_tools: Collection[int]) -> bool:
     """
-    Apply the profile's `reasoning_replay` policy to a turn, all model output between two user messages.
+    Apply the profile's `reasoning_replay` policy to a turn: all model output between two user messages.
 
     `last` is the current turn, and `with_tools` are the turns with tool calls. In such a turn, servers require the
     reasoning of all messages.

@@ -23,7 +23,7 @@ BRIDGE: Message = {"role": "assistant", "content": "Understood."}  # inserted be
 
 
 def arrange(messages: list[Message], roles: RoleOptions) -> list[Message]:
-    """Tool messages stay directly after their calls."""
+    """Arrange messages by `roles`; tool messages stay directly after their calls."""
     placement = roles.system
     if roles.alternate and placement == "any":
         placement = "first_only"  # no system message between user and assistant

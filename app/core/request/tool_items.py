@@ -74,7 +74,7 @@ def _add_decisions(items: Sequence[Item], notes: list[Mapping[str, object]]) -> 
     made = {item.get("approval_request_id") for item in items if item["type"] == "mcp_call"}
     requests: dict[object, int] = {}
     responses: dict[object, int] = {}
-    answers = 0  # model answers so far; an answer has one or more items
+    answers = 0  # model answers so far
     answer_of: list[int] = []
     for position, item in enumerate(items):
         if position and _is_by_model(item) and not _is_by_model(items[position - 1]):

@@ -1,11 +1,9 @@
 """
 Translate the tools of a request and its conversation into chat functions.
 
-A tool in a namespace (`{"type": "namespace", "name": "mcp__lab", "tools": [...]}`, sent by Codex) becomes the function
-`mcp__lab__add`. Unsupported tool types only cause a warning, because Codex always sends some.
-
-Request tools override tools in `additional_tools` and `tool_search_output` items, and later items override earlier
-items.
+A tool `add` in Codex's namespace `mcp__lab` becomes the function `mcp__lab__add`. Unsupported tool types only cause a
+warning, because Codex always sends some. Request tools override tools in `additional_tools` and `tool_search_output`
+items, and later items override earlier items.
 """
 
 from __future__ import annotations
@@ -309,7 +307,7 @@ def _deferred_hosted(hosted: HostedTools) -> Iterator[DeferredTool]:
 
 
 def _warn_dropped_keywords(functions: Iterable[Function], state: TranslationState) -> None:
-    """Warn about `request.schema_drop`, except `$schema`, which restricts nothing."""
+    """Warn about keywords in `request.schema_drop`, except `$schema`, which restricts nothing."""
     drops = {*state.options.schema_drop} - {"$schema"}
     for function in functions if drops else ():
         if function.tool["function"].get("strict") is not True:
@@ -400,7 +398,6 @@ def _entries(
     found: bool = False,
     served: Collection[int] = frozenset(),
 ) -> Iterator[_Entry]:
-    """Yield the client-run tools that can be offered, including tools in namespaces."""
     for index, tool in enumerate(tools):
         type_ = tool.get("type") if isinstance(tool, dict) else None
         where = f"{path}[{index}]" if path else ""
@@ -418,7 +415,6 @@ def _entries(
 
 
 def _why_unoffered(type_: object, *, in_request: bool) -> str:
-    """Return the reason, as a sentence without a full stop."""
     if type_ in TOOL_TYPES and type_ not in HOSTED_TABLES:
         return f"A tool of type {label(type_)} must have a valid name"
     if type_ in HOSTED_TABLES and not in_request:

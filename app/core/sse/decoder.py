@@ -156,7 +156,6 @@ class EventDecoder:
 
 
 def _two_lines(event: bytes) -> RawEvent | None:
-    """Parse an event with a name line and a data line; None for any other event."""
     if not event.startswith(b"event: ") or event.count(b"\n") != 1:
         return None
     _, found, data = event.partition(b"\ndata: {")
@@ -296,7 +295,6 @@ def _index(position: int, value: object) -> int:
 
 
 def _replacement(path: _Path) -> RawEvent:
-    """Return a chunk with U+FFFD at a path."""
     value: Any = "\ufffd"
     for step in reversed(path):
         if isinstance(step, str):

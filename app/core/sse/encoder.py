@@ -16,7 +16,7 @@ def encode_batch(events: EventBatch) -> bytes | list[EventBatch]:
     entries = events.entries
     if len(entries) == 1:
         entry = entries[0]
-        if type(entry) is tuple:  # as in most batches of a stream
+        if type(entry) is tuple:
             return entry[0].sse(entry[1], entry[2])
     elif events.characters > LARGE:
         return events.parts()

@@ -58,7 +58,6 @@ class EventFramer:
         return self._without_mark(block)
 
     def end(self) -> bytes:
-        """Return the last event, possibly without a blank line."""
         block = b"".join(self._pieces)
         self._pieces.clear()
         return self._without_mark(block)

@@ -1,9 +1,8 @@
 """
 Decode events that differ from an earlier event only in their text.
 
-Nearly all events in a stream are identical except for a JSON string with a piece of text. An `EventPattern` holds the
-bytes around that string, learned from a parsed event. In later events with the same surrounding bytes only the string
-is parsed, at a fraction of the cost.
+Nearly all events in a stream differ only in a JSON string with a piece of text. An `EventPattern` holds the bytes
+around that string, learned from a parsed event. In later events with the same bytes, only the string is parsed.
 """
 
 from __future__ import annotations
@@ -125,7 +124,6 @@ class EventPattern:
     def __init__(self, head: bytes, tail: bytes, read: ReadTexts) -> None:
         """Events begin with `head` and end with `tail`, which include the JSON string's quotes."""
         self.head, self.tail, self.read = head, tail, read
-        # The bytes around the quoted string, in an event with its blank line.
         self.frame_head, self.frame_tail = head[:-1], tail[1:] + b"\n\n"
         self.frame_size = len(self.frame_head) + len(self.frame_tail)
 

@@ -62,7 +62,6 @@ class Answer:
         self.taps: list[Tap] = []
 
     def receive(self, deltas: Sequence[Delta]) -> bool:
-        """Return whether more deltas can follow at once."""
         if not self.begun:
             self.begun = True
             self.begin()

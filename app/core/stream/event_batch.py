@@ -33,7 +33,7 @@ class DeltaFields:
         return event  # type: ignore[return-value]  # its fields depend on its type
 
     def sse(self, number: int, deltas: Sequence[str]) -> bytes:
-        """Encode consecutive events from this sequence number."""
+        """Encode consecutive events; `number` is the first sequence number."""
         template = self._template
         if template is None:
             template = self._template = self._sse_template()

@@ -314,7 +314,7 @@ class EventBuilder:
         return call
 
     def progress(self, call: OpenCall, name: str, fields: JSONMapping) -> None:
-        """Ignored after `end_call`."""
+        """Emit a progress event; ignored after `end_call`."""
         if call in self.running:
             event_type = call.kind.progress[name]
             self._emit(event_type, item_id=call.item["id"], output_index=call.index, **fields)
@@ -361,7 +361,7 @@ class EventBuilder:
     # Items finished elsewhere.
 
     def add_finished(self, item: Item, events: Iterable[tuple[str, JSONObject]]) -> None:
-        """For `events` see `replay.item_events`."""
+        """Add a finished item; for `events` see `replay.item_events`."""
         self.close_item()
         self.response["output"].append(item)
         for event_type, fields in events:
@@ -481,7 +481,6 @@ class EventBuilder:
         return open_
 
     def _open_for(self, rows: tuple[PartType, ...]) -> OpenItem:
-        """Return the open item if its parts match, otherwise a new item."""
         if rows is not TEXT:
             self._flush_held()
         open_ = self._open

@@ -21,7 +21,7 @@ class ReasoningEncryption:
         self._calls: dict[str, JSONMapping] = {}  # not yet encrypted, by call id or item id
 
     def hold(self, call_id: str, fields: JSONMapping) -> None:
-        """Store a call's or message's fields for the next encrypted content; a message has its item id."""
+        """Store fields for the next encrypted content, by call id, or by a message's item id."""
         self._calls[call_id] = fields
 
     @property

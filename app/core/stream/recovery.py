@@ -113,7 +113,7 @@ class _Recovered(OpenOutput):
             self.open = None
 
     def _texts_at(self, index: int) -> JSONObject:
-        """The logged `done` event can omit texts that were sent as deltas."""
+        """Return an item's texts: the logged `done` event can omit texts that were sent as deltas."""
         if self.open and self.open.index == index:
             return {name: parts for name in ("summary", "content") if (parts := list_field(self.open.item, name))}
         calls = [call for call in (*self.calls, *self.running) if call.index == index]

@@ -105,7 +105,6 @@ class StoppingReader(DeltaReader):
 
 
 def _within(logprobs: Sequence[JSONMapping], text: str) -> list[Any]:
-    """Return the tokens that start within a text."""
     kept, length = [], 0
     for entry in logprobs:
         if length >= len(text):

@@ -272,7 +272,7 @@ class ToolCalls:
 
 
 def _starts_another(call: _Assembly, call_id: str | None, name: str | None, arguments: str) -> bool:
-    """Some gateways send index 0 for every call."""
+    """Return whether a fragment starts another call: some gateways send index 0 for every call."""
     if not (name and call.name):
         return False
     if call_id and call.id and call_id != call.id:

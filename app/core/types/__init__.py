@@ -136,7 +136,7 @@ class Response(TypedDict, total=False):
     frequency_penalty: float
     truncation: str
     usage: Usage | None
-    tool_usage: Mapping[str, object]  # see `app.core.usage.tool_usage`
+    tool_usage: Mapping[str, object]
     metadata: dict[str, str]
 
 

@@ -9,7 +9,6 @@ from typing import Any
 # For functions without their own name, for example the tool search.
 DEFAULT_NAMESPACE = ""
 
-# The settings table for each hosted tool type.
 HOSTED_TABLES: Mapping[str, str] = {
     "code_interpreter": "tools.code_interpreter",
     "file_search": "tools.file_search",

@@ -157,7 +157,7 @@ _MAX_COUNT = 10**9
 
 
 def is_token_count(value: object) -> TypeGuard[str | int | float]:
-    """Some servers send a string."""
+    """Some servers send counts as strings."""
     if isinstance(value, str):
         return value.isdecimal() and len(value) < 16
     return isinstance(value, (int, float)) and 0 <= value < _MAX_COUNT

@@ -56,7 +56,6 @@ def _blocks(message: Message) -> list[JSONObject]:
 
 
 def _marked(messages: Sequence[Message]) -> list[JSONObject]:
-    """Return the caller's marked blocks in prompt order, including blocks within tool results."""
     blocks = []
     for block in (block for message in messages for block in _blocks(message)):
         blocks += [*_blocks(block), block] if block["type"] == "tool_result" else [block]
@@ -92,7 +91,7 @@ def _history_ends(messages: Sequence[Message]) -> list[int]:
     """
     Return the positions of the last system message and of messages that end the history.
 
-    If the last message adds many blocks, this includes the last message of the previous request.
+    If the last message adds many blocks, the previous request's last message is included.
     """
     system = [n for n, message in enumerate(messages) if message["role"] in SYSTEM][-1:]
     others = [n for n, message in enumerate(messages) if message["role"] not in SYSTEM and _may_end(message)]

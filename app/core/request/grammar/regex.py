@@ -51,7 +51,7 @@ TIMES: Mapping[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "
 
 
 def many(part: Node, least: int, most: int | None) -> Many:
-    """Raises `UnsupportedPattern` for invalid or too large bounds."""
+    """Return a repetition; raises `UnsupportedPattern` for invalid or too large bounds."""
     if max(least, most or 0) > _MAX_REPETITIONS or (most is not None and most < least):
         raise UnsupportedPattern
     return Many(part, least, most)
@@ -198,7 +198,7 @@ class Regex:
 
 
 def render(node: Node, *, escaped: bool = False) -> str:
-    """Raises `UnsupportedPattern` if the expression is impossible or too long."""
+    """Render a regular expression; raises `UnsupportedPattern` if it is impossible or too long."""
     if _size(node, {}) > MAX_PATTERN_LENGTH:
         raise UnsupportedPattern
     return _rendered(node, escaped)
@@ -271,7 +271,6 @@ _SHORT = {'"': '"', "\\": "\\\\", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\
 
 
 def _escaped(chars: Chars) -> str:
-    """Render a character as in a JSON string: raw, or as an escape."""
     raw = _raw(chars)
     options = [_plain(raw)] if raw.ranges else []
     short = "".join(escape for character, escape in _SHORT.items() if _holds(chars, ord(character)))

@@ -62,7 +62,6 @@ class CitationMarks:
         return held
 
     def _annotations(self, numbers: str) -> list[Annotation] | None:
-        """Return a mark's annotations; None if any number is unknown."""
         sources = [self._sources.get(number) for number in _NUMBER.findall(numbers)]
         annotations = [annotation for annotation in sources if annotation is not None]
         return annotations if len(annotations) == len(sources) else None
