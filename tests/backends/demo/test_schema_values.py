@@ -123,6 +123,7 @@ def test_schema_that_contains_itself_has_a_value() -> None:
         "required": ["value", "next", "more"],
     }
     value = value_for(node, "")
+    assert [*value] == ["value", "next", "more"]
     while value["next"]:
         assert (value["value"], value["more"][:1] == [] or "value" in value["more"][0]) == (1, True)
         value = value["next"]
