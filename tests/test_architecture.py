@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -48,3 +49,31 @@ def test_map_has_every_folder_and_module_directly_below_the_application() -> Non
     inside = {f"app/{path.name}/" if path.is_dir() else f"app/{path.name}" for path in here}
     layout = MAP.partition("## Layout")[2].partition("\n## ")[0]
     assert sorted(inside - {*re.findall(r"`([^`\n]+)`", layout)}) == []
+
+
+SMALL_MODULE = 60  # lines
+TESTED_BY = tomllib.loads((ROOT / "tests" / "tested_by.toml").read_text(encoding="utf-8"))
+
+
+def has_tests_of_its_name(module: Path) -> bool:
+    """Return whether a test file is named after a module: `test_redis.py` for `stores/redis/__init__.py`."""
+    name = module.parent.name if module.stem == "__init__" else module.stem
+    tests = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
+    names = {name, f"{name}s", name.rstrip("s"), f"{module.parent.name}_{name}"}
+    return bool({f"test_{name}" for name in names} & tests) or any(test.startswith(f"test_{name}_") for test in tests)
+
+
+def test_module_has_a_test_file_of_its_name_or_in_the_table() -> None:
+    app = ROOT / "app"
+    modules = [path for path in app.rglob("*.py") if path.read_text(encoding="utf-8").count("\n") > SMALL_MODULE]
+    untested = {path.relative_to(app).as_posix() for path in modules if not has_tests_of_its_name(path)}
+    assert len(modules) > 200
+    assert sorted(untested - TESTED_BY.keys()) == []
+    assert sorted(name for name in TESTED_BY if not (app / name).is_file() or has_tests_of_its_name(app / name)) == []
+    assert (
+        sorted(
+            {*TESTED_BY.values()}
+            - {path.relative_to(ROOT / "tests").as_posix() for path in (ROOT / "tests").rglob("*.py")}
+        )
+        == []
+    )
