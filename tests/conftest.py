@@ -1,4 +1,4 @@
-"""What holds for all tests, on whatever machine they run."""
+"""Fixtures and settings for all tests."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _few, _most = resource.getrlimit(resource.RLIMIT_NOFILE)
 _enough = 8192 if _most == resource.RLIM_INFINITY else min(8192, _most)
 resource.setrlimit(resource.RLIMIT_NOFILE, (max(_few, _enough), _most))
 
-# Each client of httpx would read all certificates of a list, which takes longer than most tests. Those of a list share
-# one context: what they set in it, they set to the same.
+# httpx loads all certificates for each client, which takes longer than most tests. Clients with the same list share a
+# context: their settings are equal.
 _create_context = ssl.create_default_context
 _lists = {certifi.where(), os.environ.get("SSL_CERT_FILE")}
 _public = functools.cache(lambda cafile: _create_context(cafile=cafile))
@@ -51,11 +51,11 @@ ssl.create_default_context = _create_context_once
 # Connections of tests wait for the server's transactions. The server sets its own timeout.
 apsw.connection_hooks.append(lambda db: db.set_busy_timeout(10_000))
 
-# To be slow is no failure. The rest is as hypothesis has it: where `CI` is set, each run tries the same examples.
+# Slowness is not a failure. If `CI` is set, hypothesis tries the same examples in each run.
 settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
-# Tests that take seconds, the longest first. Others are left for the end of a run, when workers share what there is.
+# Tests that take seconds, longest first. Others run last, when workers share the rest.
 FIRST = (
     "tests/api/test_huge_",
     "tests/faults/test_usage.py",
@@ -89,9 +89,9 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     """
-    Have a worker of pytest-xdist report how a test ended, and of its setup and teardown only failures.
+    Let pytest-xdist workers report setup and teardown only if they fail.
 
-    To send and read six messages for each test takes longer than many tests. `--durations` needs them all.
+    Sending six messages per test takes longer than many tests. `--durations` needs all of them.
     """
     if not hasattr(item.config, "workerinput") or item.config.getoption("durations") is not None:
         return None
@@ -101,16 +101,16 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     return True
 
 
-# What `app.observability.logging.configure` sets.
+# Loggers set up by `app.observability.logging.configure`.
 LOGGERS = [logging.getLogger(name) for name in (None, "app", "app.content", "uvicorn", "uvicorn.access")]
 
 
 @pytest.fixture(autouse=True)
 def log_restored() -> Iterator[None]:
     """
-    Put the log back as it was: the tests after this one share it, and what is bound to it outside of a task.
+    Restore the log configuration and the context variables.
 
-    Where it was configured, each of their requests would be logged to a stderr that is closed by then.
+    Otherwise later tests would log to a closed stderr.
     """
     before = [(logger, logger.level, logger.propagate, list(logger.handlers)) for logger in LOGGERS]
     yield

@@ -1,4 +1,4 @@
-"""What `docs/architecture.md` names is there: files and folders by their paths, and names in the code."""
+"""Names in `docs/architecture.md` exist: files and folders by path, and names in the code."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """
-`docs/compatibility.md` has every name of the Responses API of the installed `openai`, with what the server does of it.
+`docs/compatibility.md` has every Responses API name in the installed `openai`, with its handling.
 
-A name that a later version of the package adds fails the test, which names it. `tests/clients/test_compatibility.py`
-does the same for the package for Node.
+A new name in a later version fails the test, which names it. `tests/clients/test_compatibility.py` covers the Node.js
+package.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def test_every_row_is_a_name_of_the_package() -> None:
     assert ROWS.keys() - NAMES == set()
 
 
-# What the rows say is so.
+# The rows are true.
 
 
 def warned(**body: Any) -> str:
@@ -160,7 +160,7 @@ def test_status_of_a_parameter_is_true(name: str, status: str) -> None:
 def _told(body: dict[str, Any]) -> tuple[str, ...]:
     try:
         return outcome(body)[1]
-    except ValueError:  # one of the samples is no value of the field
+    except ValueError:  # a sample is invalid for the field
         return ()
 
 

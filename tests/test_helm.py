@@ -88,7 +88,7 @@ def environment(values: dict[str, Any]) -> dict[str, str]:
     return {variable["name"]: variable["value"] for variable in container["env"] if "value" in variable}
 
 
-# What it takes.
+# Values.
 
 
 def test_schema_has_every_value_and_no_other() -> None:
@@ -165,7 +165,7 @@ def test_route_without_a_host_or_gateway_is_refused(values: dict[str, Any]) -> N
         documents({**SMALL, **values})
 
 
-# What it makes.
+# Manifests.
 
 
 def test_chart_is_of_this_version() -> None:
@@ -237,7 +237,7 @@ def test_pod_has_the_time_that_it_needs_to_end(grace: int) -> None:
     values = {**SMALL, "settings": {"shutdown_grace": grace}, "preStopSeconds": 15}
     (container,) = pod(values)["containers"]
     assert container["lifecycle"]["preStop"]["exec"]["command"] == ["sleep", "15"]
-    # Behind the grace, runs are stopped and put away (at most 20 seconds), and telemetry is sent (5).
+    # After the grace period, runs are stopped and stored (at most 20 seconds), and telemetry is sent (5).
     assert pod(values)["terminationGracePeriodSeconds"] >= 15 + grace + 25
     assert environment(values)["ANTIPHON_SHUTDOWN_GRACE"] == str(grace)
 

@@ -35,9 +35,9 @@ MODULES = sorted([*APP.rglob("*.py"), *VERIFY.rglob("*.py")])
 LONGEST_MODULE = 600
 LARGEST_FOLDER = 12  # modules, beside `__init__`
 LONGEST_FUNCTION = 60
-MOST_PARAMETERS = 7  # beside `self`; a command of the command line has one for each option
+MOST_PARAMETERS = 7  # without `self`; commands have a parameter per option
 
-# Servers and models, which the core does not name: what they do differently is in `backends/` and the profiles.
+# Server and model names, which are forbidden in the core: differences belong to `backends/` and the profiles.
 SERVERS = re.compile(
     r"vllm|ollama|llama\W?cpp|sglang|litellm|openrouter|copilot|anthropic|claude|gemini|deepseek|kimi|mistral|minimax"
     r"|groq\b|qwen",
@@ -46,8 +46,8 @@ SERVERS = re.compile(
 # Options for servers, names of clients, and the words of servers for a wait.
 NAMES_SERVERS = {"app.core.profile", "app.core.dialects", "app.core.affinity", "app.core.http.retry_after"}
 
-# A layer may import what stands in its row, and itself. The most specific name counts: `app.backends` is the protocol,
-# and `app.backends.*` are the backends and what they share.
+# A layer may import its row and itself. The longest name applies: `app.backends` is the protocol, and `app.backends.*`
+# are the backends and their shared modules.
 PROTOCOLS = {"app.backends", "app.tools"}
 PROTOCOLS |= {f"app.stores{module}" for module in ("", ".counters", ".event_log", ".keys", ".layered", ".usage")}
 ROOMS = (
@@ -121,11 +121,11 @@ LAYERS = {
         "app.tools.html_text",
         "app.tools.validation",
     },
-    # Another one, which mounts files.
+    # Also mounts files.
     "app.tools.code_interpreter": BELOW | {"app.tools", "app.tools.validation", "app.tools.files"},
     # Codex's search has a route.
     "app.tools.web_search": BELOW | {"app.tools", "app.tools.guard", "app.tools.html_text", "app.tools.validation"},
-    # What a profile may hold is checked where the settings are read.
+    # Profile values are validated with the settings.
     "app.settings": BELOW | PROTOCOLS | {"app.backends.apis", "app.backends.profiles"},
     "app.observability": BELOW | PROTOCOLS | {"app.settings"},
     "app.responses": BELOW | PROTOCOLS | {"app.observability"},
@@ -134,13 +134,13 @@ LAYERS = {
     | {"app.observability", "app.responses", "app.settings", "app.tools.files"}
     | {"app.tools.code_interpreter", "app.tools.web_search", "app.studio"},
     "app.studio": {"app"},
-    # It knows the API of any server, and nothing of this one.
+    # Independent of this server.
     "openresponses_verify": set(),
 }
 # They join the parts, and may import everything; nothing imports them.
 TOP = {"app.main", "app.assembly", "app.cli", "app.__main__"}
 
-# The modules that the tables name: loaded by name, and imported by nobody. What stands beside them, several may share.
+# Modules in the tables are loaded by name, and imported nowhere. Modules next to them can be shared.
 CONCRETE = {path.partition(":")[0] for path in (*BACKENDS.values(), *STORES.values(), *FILE_STORES.values())}
 CONCRETE |= {api.implementation.partition(":")[0] for api in APIS.values()}
 
@@ -200,7 +200,7 @@ def layer_of(name: str) -> str:
 
 
 def violations(name: str, imported: set[str]) -> list[str]:
-    """What a module imports of ours and must not."""
+    """A module's forbidden imports of our modules."""
     layer = layer_of(name)
     if layer in TOP:
         return []
@@ -251,7 +251,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def own_length(function: Function) -> int:
-    """The lines of a function without those of the functions that are defined in it."""
+    """A function's lines without nested functions."""
     inner = [node for child in ast.iter_child_nodes(function) for node in outermost_functions(child)]
     return span(function) - sum(map(span, inner))
 
@@ -283,7 +283,7 @@ def test_functions_are_short_enough() -> None:
 
 
 def parameters(function: Function) -> list[str]:
-    """The names of a function's parameters, without those that a method is bound to."""
+    """Parameter names without bound ones."""
     arguments = function.args
     every = [*arguments.posonlyargs, *arguments.args, arguments.vararg, *arguments.kwonlyargs, arguments.kwarg]
     return [one.arg for one in every if one and one.arg not in ("self", "cls")]
@@ -386,7 +386,7 @@ def test_import_downward_is_accepted(name: str, imported: str) -> None:
 
 
 def module_level_exceptions(tree: ast.Module, module: ModuleType) -> list[str]:
-    """Names assigned in a module or one of its classes whose value is an exception, or a container with exceptions."""
+    """Names in a module or its classes with an exception, or a container with exceptions, as value."""
     scopes = [(tree.body, vars(module))]
     scopes += [(node.body, vars(vars(module)[node.name])) for node in tree.body if isinstance(node, ast.ClassDef)]
     targets = [

@@ -1,4 +1,4 @@
-"""What goes with the code agrees with it: the locked dependencies, the image, the compose file, the README."""
+"""Packaging matches the code: locked dependencies, the image, the Compose file, and README."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_server_without_the_packages_of_the_extras_starts() -> None:
 
 
 def test_image_has_what_its_dependencies_need() -> None:
-    """As they are installed here, and on Linux: what is locked is closed, and has a hash for each version."""
+    """As installed here, and on Linux: the lock file is complete, with a hash for each version."""
     there = {name.lower().replace("_", "-"): version for name, version in LOCKED.items()}
     for name in there.keys() - {"python-dateutil"}:  # moto, of the tests, requires an earlier version
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -170,7 +170,7 @@ def test_compose_images_have_a_version() -> None:
 
 def test_compose_declares_the_volumes_that_it_uses() -> None:
     mounts = [volume for service in COMPOSE["services"].values() for volume in service.get("volumes", ())]
-    used = {volume.split(":")[0] for volume in mounts if not volume.startswith("${")}  # which are files of the host
+    used = {volume.split(":")[0] for volume in mounts if not volume.startswith("${")}  # files on the host
     assert used == COMPOSE["volumes"].keys()
 
 

@@ -1,9 +1,7 @@
 """
-Requests that try to use a model that their key may not use, or to say one thing to this server and another to the
-backend behind it: each as the bytes of an HTTP request.
+Requests that try to use a forbidden model, or to mean different things to this server and to the backend. Raw HTTP.
 
-The key may use the model `m1`. Whatever reaches the backend must not have the word `secret-model`, wherever it was put,
-unless the row says so.
+The key may use the model `m1`. The word `secret-model` must not reach the backend anywhere, unless the row allows it.
 """
 
 from __future__ import annotations
@@ -18,13 +16,13 @@ REFUSED, DENIED, CLEANED = 400, 403, 200
 
 
 class Attack(NamedTuple):
-    """A request, and the status of its answer: refused, or 200 if it is passed on without what was wrong."""
+    """A request and its status: refused, or 200 if it is forwarded without the forbidden part."""
 
     status: int
     body: bytes
     headers: tuple[bytes, ...] = (b"Content-Type: application/json",)
     path: bytes = b"/v1/chat/completions"
-    has: bytes = b""  # what the backend has to receive
+    has: bytes = b""  # bytes that the backend must receive
     hides: bool = True  # whether the forbidden model may not reach the backend anywhere
 
 
@@ -53,12 +51,12 @@ def form(*pieces: bytes, content_type: bytes = FORM, status: int = REFUSED) -> A
 
 
 def in_form(name: bytes, *headers: bytes, value: bytes = FORBIDDEN, status: int = REFUSED) -> Attack:
-    """A form that has another part behind the model."""
+    """A form with another part after the model."""
     return form(MODEL, part(name, value, *headers), END, status=status)
 
 
 def instead(name: bytes, *headers: bytes, value: bytes = ALLOWED) -> Attack:
-    """A form whose only model is written in another way."""
+    """A form whose only model is written differently."""
     return form(part(name, value, *headers), FILE, END)
 
 
@@ -236,7 +234,7 @@ JSON = {
     ),
 }
 
-# The same at Anthropic's endpoints, and what these have beyond chat.
+# The same at Anthropic's endpoints, and fields that only exist there.
 
 _ADVISOR = {"type": "advisor_20260301", "name": "advisor", "model": "secret-model"}
 MESSAGES = {
@@ -258,7 +256,7 @@ MESSAGES = {
     "a path below": Attack(404, document(), path=b"/v1/messages/../models/secret-model"),
 }
 
-# What is beside the body.
+# Outside the body.
 
 
 def beside(path: bytes = b"/v1/chat/completions", *headers: bytes, body: bytes = b"", status: int = CLEANED) -> Attack:
@@ -301,7 +299,7 @@ BESIDE = {
     "a path with a parameter": beside(b"/v1/audio/speech;model=secret-model", status=404),
 }
 
-# Bodies whose length could be read in two ways: what is behind the head. All are refused.
+# Bodies with an ambiguous length, by the rest of the head. All are refused.
 
 _SHORT, _LONG = document(), b'{"model": "secret-model"}'
 _CHUNK = b"%x\r\n%b\r\n" % (len(_SHORT), _SHORT)

@@ -1,9 +1,9 @@
 """
-What huge events of a backend cost: `python -m tests.api.huge_answers` prints, by the names of `ROWS`, as JSON: `held`,
-the longest time that the event loop was held, in seconds of CPU; `memory`, the peak in bytes; and `same`, whether the
-client received what the backend sent.
+Cost of huge backend events. `python -m tests.api.huge_answers` prints JSON by the names in `ROWS`: `held`, the longest
+time that the event loop was held, in CPU seconds; `memory`, the peak in bytes; and `same`, whether the client received
+the backend's text.
 
-Each row is handled by a process of its own, with the backend and the client in two others, over real sockets.
+Each row runs in a separate process, with backend and client in two others, over real sockets.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _call(arguments: str, name: str = "f") -> dict[str, Any]:
 
 
 class Answer(NamedTuple):
-    """One answer of the backend, and the text in it that the client has to receive."""
+    """A backend answer, and its text as the client must receive it."""
 
     text: Callable[[], str]
     delta: Callable[[str], dict[str, Any]]
@@ -232,7 +232,6 @@ async def _cost(row: Row, backend_url: str) -> dict[str, Any]:
 
 
 def measured(row: Row) -> Any:
-    """Return what a row costs."""
     answer = ANSWERS[row.answer]
 
     def backend(output: int) -> None:

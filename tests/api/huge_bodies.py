@@ -1,9 +1,8 @@
 """
-What huge bodies cost: `python -m tests.api.huge_bodies` prints, by the names of `ROWS`, the seconds of CPU, the longest
-time for which the event loop is held (see `LoopHolds`), the bytes of memory, those of the body, and the status of the
-answer, as JSON.
+Cost of huge bodies. `python -m tests.api.huge_bodies` prints JSON by the names in `ROWS`: CPU seconds, the longest time
+that the event loop is held (see `LoopHolds`), bytes of memory, bytes in the body, and the status.
 
-Each row is handled by a process of its own, over real sockets.
+Each row runs in a separate process, over real sockets.
 """
 
 from __future__ import annotations
@@ -48,18 +47,17 @@ _EVENT = b'data: {"choices": [{"index": 0, "delta": {"content": "Hi."}}], "junk"
 _DOCUMENT = b'{"choices": [{"index": 0, "message": {"content": "Hi."}, "finish_reason": "stop"}], "junk": [%b]}'
 _EMPTY = b"[]"
 SQLITE = "sqlite:///{}/store.db"
-DEPLOYMENT = "/openai/deployments/d/embeddings"  # whose name takes the place of the model's
-POSTGRES = "postgresql"  # the server whose URL is in the environment
+DEPLOYMENT = "/openai/deployments/d/embeddings"  # its name replaces the model's
+POSTGRES = "postgresql"  # the server with its URL in the environment
 
 
 def text(piece: bytes, size: int = SIZE) -> bytes:
-    """Messages with that piece of JSON text again and again, since one text may have 10 MiB."""
+    """Messages that repeat a piece of JSON text; a single text may have 10 MiB."""
     message = b'{"role": "user", "content": "%b"}' % (piece * (SIZE // 4 // len(piece)))
     return _TEXT % b",".join([message] * (4 * size // SIZE))
 
 
 def message(content: object) -> bytes:
-    """One message with that content."""
     return _TEXT % orjson.dumps({"role": "user", "content": content})
 
 
@@ -129,7 +127,7 @@ def conversation() -> bytes:
 
 
 def parts() -> bytes:
-    """One message of many texts."""
+    """A message with many texts."""
     return message([{"type": "input_text", "text": "word " * 120}] * (SIZE // 640))
 
 
@@ -139,14 +137,14 @@ def many(value: bytes, template: bytes = _JUNK) -> bytes:
 
 
 def calls() -> bytes:
-    """Calls whose arguments are JSON within a string, each not too large by itself."""
+    """Calls with arguments as JSON in a string, each below the limit."""
     arguments = orjson.dumps({"a": [[]] * 20_000}).decode()
     call = orjson.dumps({"type": "function_call", "call_id": "c", "name": "f", "arguments": arguments})
     return many(call, _TEXT)
 
 
 def arguments(values: str) -> bytes:
-    """A call whose arguments come in pieces."""
+    """A call with streamed arguments."""
     piece = {"index": 0, "id": "c", "function": {"name": "f", "arguments": values * (60_000 // len(values))}}
     begin = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": ['}}
     events = [begin, *([piece] * (SIZE // 60_000))]
@@ -296,7 +294,7 @@ async def _asked(url: str, row: Row, body: bytes) -> bytes:
 
 @contextmanager
 def _backend(answer: bytes) -> Iterator[str]:
-    """Run a backend that always sends that answer, in a process of its own, and return its URL."""
+    """Run a backend with a fixed answer in another process, and return its URL."""
 
     async def serve() -> None:
         async with Upstream() as upstream:
@@ -319,7 +317,7 @@ def _backend(answer: bytes) -> Iterator[str]:
 
 
 async def _costs(name: str) -> dict[str, dict[str, Any]]:
-    """Return what a row costs, and the one whose body is stored before."""
+    """Return a row's cost, and the cost of the row that stores its body first."""
     row = ROWS[name]
     body = row.make()
     size = len(body)
@@ -345,7 +343,7 @@ async def _costs(name: str) -> dict[str, dict[str, Any]]:
 
 
 async def _measured_request(url: str, row: Row, body: bytes) -> tuple[dict[str, Any], bytes]:
-    """Return what a request costs this process, and the begin of the answer."""
+    """Return this process's cost for a request, and the start of the answer."""
     memory, began = reset_peak(), time.process_time()
     async with watched_loop() as holds:
         answer = await _asked(url, row, body)
@@ -355,7 +353,7 @@ async def _measured_request(url: str, row: Row, body: bytes) -> tuple[dict[str, 
 
 
 def reset_peak() -> int:
-    """Make the peak of memory what there is now, and return it."""
+    """Reset the memory peak to the present use, and return it."""
     Path("/proc/self/clear_refs").write_text("5")
     return status_of("VmHWM")
 
@@ -366,7 +364,7 @@ def status_of(name: str) -> int:
 
 
 def prepare() -> None:
-    """Do once what each process that is forked would do: what the first application of a process is made with."""
+    """Do the work shared by forked processes once: everything an application's first start initializes."""
     create_app(settings(backend_url="http://127.0.0.1:1"))
     assert threading.active_count() == 1, "threads are not forked"
     gc.collect()
@@ -374,7 +372,7 @@ def prepare() -> None:
 
 
 def measured(name: str) -> Any:
-    """Return what a row costs a process that does nothing else, and the one whose body is stored before."""
+    """Return the cost of a row in a new process, and of the row that stores its body first."""
     reading, writing = os.pipe()
     if child := os.fork():
         os.close(writing)

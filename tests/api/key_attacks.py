@@ -1,8 +1,8 @@
 """
-What keys try in order to use tools that they have no right to: `ATTACKS`, by name.
+Attempts by keys to use tools without permission: `ATTACKS`, by name.
 
-The backend calls every function that it is offered, so what an attack is offered is also used. `URL_OF_LAB`,
-`URL_OF_SECRET`, `RESPONSE` and `APPROVAL` stand for the URLs of the servers and for the ids of what `before` made.
+The backend calls every offered function. `URL_OF_LAB`, `URL_OF_SECRET`, `RESPONSE` and `APPROVAL` stand for the
+servers' URLs and for ids created by `before`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ ANSWERED = (200, None)  # without the tool
 
 
 class Attack(NamedTuple):
-    """What a key with some rights asks for, and how that ends."""
+    """A request from a key with limited rights, and its result."""
 
     rights: Sequence[str]
     body: Body
     result: tuple[int, str | None] = NOT_ALLOWED
-    before: Body | None = None  # what another key of the same owner, with all rights, has asked for before
+    before: Body | None = None  # an earlier request from the owner's key with all rights
     path: str = "/responses"
 
 
@@ -169,7 +169,7 @@ _SERVERS: dict[str, Attack] = {
         ),
         ANSWERED,
     ),
-    # What a colleague has made.
+    # A colleague's objects.
     "a colleague's response": Attack(LAB, {"previous_response_id": "RESPONSE"}, ANSWERED, before=ASKS),
     "a colleague's response, with tools": Attack(
         LAB, tools(mcp("secret"), previous_response_id="RESPONSE"), before=ASKS
@@ -253,7 +253,7 @@ ATTACKS: dict[str, Attack] = {
         for name, (rights, tool) in _DECLARED.items()
         for way, (fields, path) in _WAYS.items()
     },
-    # Messages name hosted tools by Anthropic's types alone; what is passed through has none, whatever it declares.
+    # Messages name hosted tools only by Anthropic's types. Passed-through requests have none, whatever they declare.
     **{
         f"{name} by {path}": Attack(
             rights,
@@ -268,7 +268,7 @@ ATTACKS: dict[str, Attack] = {
 
 
 class Glimpse(NamedTuple):
-    """A try of a key without `admin` to see something of another; `table` is what its own table has besides."""
+    """A key without `admin` tries to see another key's data; `table` is added to its own table."""
 
     path: str
     status: int = 200

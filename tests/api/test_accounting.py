@@ -1,4 +1,4 @@
-"""What keys use, what it costs, and when it is enough."""
+"""Usage, costs and limits per key."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_cost_is_exact_to_a_billionth(
     assert Decimal(format_money(cost)) == Decimal(cost) / NANO
 
 
-# What is recorded.
+# Recording.
 
 
 async def test_usage_is_listed_by_key_and_model_with_the_cost_in_a_header() -> None:
@@ -328,7 +328,7 @@ async def test_budget_is_shared_by_all_servers_of_a_store(tmp_path: Path) -> Non
         statuses = []
         for http in [one, other] * 10:
             statuses.append((await ask(http)).status_code)
-            await usage(http, "alice")  # what this one has used is in the store now
+            await usage(http, "alice")  # this key's usage is in the store now
         assert statuses == [200] * 10 + [429] * 10
 
 
@@ -350,7 +350,7 @@ async def test_budget_with_fifty_callers_is_exceeded_by_what_was_in_progress(tmp
 
 
 class Away(MemoryUsage):
-    """A ledger that can be unavailable, and forget to say that it has added a batch."""
+    """A ledger that can be unavailable, or lose the confirmation of a batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -481,7 +481,7 @@ async def test_journal_of_a_process_that_died_is_stored_once(tmp_path: Path) -> 
 
 
 class Refusing(MemoryUsage):
-    """A ledger that refuses batches with the row of one model, as PostgreSQL does with NUL in its name."""
+    """A ledger that refuses batches with rows of one model, like PostgreSQL with NUL in a name."""
 
     async def add(self, batch: str, rows: Sequence[UsageRow]) -> None:
         if any(row.model == "refused" for row in rows):

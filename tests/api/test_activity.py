@@ -1,4 +1,4 @@
-"""What a key is told of what happens: its own requests, and with `admin` everybody's, but nobody's content."""
+"""Activity: a key sees its own requests, an `admin` key all requests, and no key their content."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ async def test_route_is_refused_beyond_a_limit_or_exempt_with_a_reason(
 
 
 async def test_get_that_acts_is_refused_for_pages_of_other_sites(tmp_path: Path) -> None:
-    """An image or a link on any page sends such a GET. The GETs that act are those that count against limits."""
+    """Images and links on any page can send such a GET. GETs with effects are those that count against limits."""
     Lab.reset()
     async with client(tmp_path) as (http, walked):
         acting = {path for method, path in walked if method == "GET" and path not in EXEMPT}

@@ -1,4 +1,4 @@
-"""No request uses a model that its key may not use, whatever it says to this server and to the backend behind it."""
+"""No request uses a model that its key may not use, even if server and backend read it differently."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ UPGRADE = (
 
 @pytest.mark.parametrize("protocol", ["HTTP", "WebSocket"])
 async def test_host_header_of_a_server_without_keys_is_an_address_or_a_known_name(protocol: str) -> None:
-    """A web page whose name resolves to this server sends no `Origin` with a GET, but its own name as `Host`."""
+    """A page whose name resolves to this server sends a GET without `Origin`, but with its own name as `Host`."""
     path, headers, served = (b"/healthz", b"", 200) if protocol == "HTTP" else (b"/v1/responses", UPGRADE, 101)
     app = create_app(settings(allowed_hosts="chat.example,*.lab.example"), backend=Scripted([]))
     seen = {}

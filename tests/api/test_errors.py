@@ -1,4 +1,4 @@
-"""What is not there: the error says which setting would bring it."""
+"""Errors for disabled features name the setting to enable."""
 
 from __future__ import annotations
 

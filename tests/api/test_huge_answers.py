@@ -1,4 +1,4 @@
-"""No event of a backend, however large, holds the event loop for long or takes many times its size in memory."""
+"""No backend event holds the event loop for long or needs many times its size in memory."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 from tests.api.huge_answers import ANSWERS
 
 HELD = {16: 0.25, 4: 0.05}  # seconds that others may have to wait, by the MiB of an event
-TIMES = 6  # of memory: what is parsed, the text, the stored record, and what is being sent
+TIMES = 6  # memory: the parsed event, the text, the stored record, and the event being sent
 TWICE = "encrypted reasoning"  # is in its item once as it is, and once encrypted
-LOGGED = 5  # times that the log of a background response has the text
+LOGGED = 5  # copies of the text in a background response's log
 CACHES = 4 * 1024 * 1024  # of SQLite, 2 MB for each connection
 
 ROWS = [
@@ -42,7 +42,7 @@ SIZES = [*((16, row) for row in ROWS), *((4, f"{answer}, sse, memory") for answe
 
 
 def measured(size: int, *rows: str) -> dict[str, dict[str, float]]:
-    """Return what rows cost with events of a size."""
+    """Return the costs of rows, with events of a size."""
     root = Path(__file__).parent.parent.parent
     command = [sys.executable, "-m", "tests.api.huge_answers", *rows]
     environment = {**os.environ, "HUGE_ANSWERS_MB": str(size)}

@@ -29,7 +29,7 @@ VALUE = 640  # bytes of memory besides: an item of three JSON values in 40 bytes
 
 
 def measured(postgres: PostgresServer, *rows: str) -> dict[str, dict[str, float]]:
-    """Return what rows cost, or all without names; `times` is the CPU for a byte over that of the ordinary row."""
+    """Return the costs of rows, by default all. `times` is CPU per byte relative to the ordinary row."""
     root = Path(__file__).parent.parent.parent
     command = [sys.executable, "-m", "tests.api.huge_bodies", *rows]
     environment = {**os.environ, "POSTGRES_URL": postgres.patient_url}

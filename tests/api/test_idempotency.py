@@ -186,7 +186,7 @@ class Clock:
 
 
 async def only_claim(tasks: Iterable[asyncio.Task[KeyClaim | str]]) -> KeyClaim:
-    """Return the claim of the first task that has a result, while all others wait for its end."""
+    """Return the claim from the first finished task, while all others wait for it."""
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     (first,) = done
     claim = first.result()
@@ -195,7 +195,7 @@ async def only_claim(tasks: Iterable[asyncio.Task[KeyClaim | str]]) -> KeyClaim:
 
 
 async def ids_for(tasks: Iterable[asyncio.Task[KeyClaim | str]], claim: KeyClaim) -> list[KeyClaim | str]:
-    """Return the results of all tasks but the one that has the claim."""
+    """Return the results of all tasks except the claim's."""
     return [result for result in await asyncio.gather(*tasks) if result is not claim]
 
 
@@ -235,7 +235,7 @@ async def test_claim_of_a_process_that_died_is_taken_over_once(store: Store) -> 
     heirs = [Idempotency(store, 3600, clock) for _ in range(5)]
     tasks = [asyncio.create_task(heir.claim("owner", "k", "digest")) for heir in heirs]
     claim = await only_claim(tasks)
-    lost.end("resp_late")  # it was not dead after all: what it says does not count any more
+    lost.end("resp_late")  # it was still alive: its late result is ignored
     await dead.aclose()
     claim.end("resp_1")
     assert await ids_for(tasks, claim) == ["resp_1"] * 4

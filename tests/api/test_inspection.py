@@ -1,4 +1,4 @@
-"""What a caller may see beside OpenAI's endpoints: its recent responses, their chains, and what backends were sent."""
+"""Endpoints beyond OpenAI's: recent responses, chains, and requests to backends."""
 
 from __future__ import annotations
 
@@ -349,7 +349,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", REQUESTS)
 async def test_translation_is_what_the_backend_was_sent(name: str, tmp_path: Path) -> None:
-    """On a real socket: of a request that is not sent, and of a response, in each turn of its chain."""
+    """On a real socket: for an unsent request, and for a response in each turn of its chain."""
     request = {"model": "m", **REQUESTS[name]}
     async with Upstream() as up:
         store = f"sqlite:///{tmp_path}/store.db"

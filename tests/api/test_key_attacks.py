@@ -26,13 +26,13 @@ class Outcome(NamedTuple):
     """How an attack ended."""
 
     result: tuple[int, str | None]  # status and code of the answer
-    harm: list[Any]  # what was reached without a right
+    harm: list[Any]  # requests that arrived without permission
     asked: int  # requests to the backend
     text: str  # the answer
 
 
 class Search:
-    """A search service that notes what it is asked."""
+    """A search service that records its queries."""
 
     asked: ClassVar[list[str]] = []
 
@@ -50,16 +50,16 @@ class Search:
 
 @dataclass
 class Servers:
-    """Antiphon, and what may be reached through it."""
+    """Antiphon, and the servers reachable through it."""
 
     url: str
     upstream: Greedy
     labs: dict[str, Lab]
-    texts: dict[str, str] = field(default_factory=dict)  # what stands for what in a body
+    texts: dict[str, str] = field(default_factory=dict)  # replacements for placeholders in bodies
 
     @property
     def harm(self) -> list[Any]:
-        """What was reached besides the server `lab`, to which there is a right."""
+        """Everything reached other than the server `lab`, which the key may use."""
         asked = ("/chat/completions", "/messages", "/messages/count_tokens")
         others = [request.path for request in self.upstream.requests if not request.path.endswith(asked)]
         servers = [name for name, lab in self.labs.items() if lab.headers and name != "lab"]

@@ -1,4 +1,4 @@
-"""Named keys: what each may do, on every way into the server, and what a rotated or revoked one still reaches."""
+"""Named keys: permissions on every endpoint, and access after rotation or revocation."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ async def test_key_that_gets_a_name_keeps_what_it_stored(tmp_path: Path) -> None
         assert (await http.get(f"/v1/responses/{made}", headers=bearer("new"))).status_code == 200
 
 
-# What is changed while the server runs.
+# Changes at runtime.
 
 
 @pytest.fixture
@@ -296,7 +296,7 @@ async def test_key_rotated_at_sighup_reads_what_the_old_one_stored(
             assert (await ask(http, "new", model="other")).status_code == 403
 
 
-# What is said of keys.
+# Reports about keys.
 
 
 async def test_log_lines_have_the_name_of_the_key(capsys: pytest.CaptureFixture[str]) -> None:

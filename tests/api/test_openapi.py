@@ -55,7 +55,7 @@ def test_openapi_document_has_the_endpoints_passed_through() -> None:
 
 
 def test_openapi_document_is_the_same_for_all_applications(tmp_path: Path) -> None:
-    """What they share of it is not changed by the first."""
+    """The first application does not modify shared parts."""
     files = {"file_search": {"store_url": f"sqlite:///{tmp_path}/files.db"}}
     first, second = (create_app(settings(tools=files)).openapi() for _ in range(2))
     assert first == second and first["components"]["schemas"]

@@ -58,7 +58,7 @@ async def ask(http: httpx.AsyncClient, key: str = "", **fields: Any) -> httpx.Re
 
 
 def told(answer: httpx.Response) -> dict[str, str]:
-    """What an answer says of limits."""
+    """Rate limit headers of an answer."""
     return {
         name.removeprefix("x-ratelimit-"): value
         for name, value in answer.headers.items()
@@ -109,7 +109,7 @@ async def test_tokens_are_charged_when_known_and_debts_paid_first() -> None:
         assert [answer.status_code for answer in answers] == [200, 200, 429]
         assert [told(answer)["remaining-tokens"] for answer in answers[:1]] == ["150"]
         assert told(answers[2])["remaining-tokens"] == "0"
-        # 200 of 150 were used, so that 51 are missing for one; 150 flow in in a minute.
+        # 200 of 150 were used, so 51 are missing for one request; 150 are refilled per minute.
         assert 15 <= int(answers[2].headers["retry-after"]) <= 21
 
 
@@ -473,7 +473,7 @@ async def test_slot_releases_do_not_wait_for_each_other() -> None:
 
 
 class FailingCounters(MemoryCounters):
-    """Counters that are unavailable while `fails` is set; `acquire` then takes the slot, and does not say so."""
+    """Counters that are unavailable while `fails` is set; `acquire` then takes the slot without confirming it."""
 
     fails = False
 
@@ -607,7 +607,7 @@ async def test_slots_in_use_are_counted_again_after_a_restart_of_redis(monkeypat
         limits = Limits(counters, streams=1)
         grant = await limits.admit(KeyAccess(counted_as="ada"))
         await limits.acquire_slots(grant)
-        redis.restart()  # which has forgotten everything
+        redis.restart()  # loses everything
         await limits.renew()
         assert not await counters.acquire("all", "other", 1)
         grant.close()
@@ -617,7 +617,7 @@ async def test_slots_in_use_are_counted_again_after_a_restart_of_redis(monkeypat
 
 
 async def until_left(limits: Limits) -> None:
-    """Wait until what was given back has been told to the counts."""
+    """Wait until the returned permits are counted."""
     await asyncio.gather(*limits._tasks)
 
 

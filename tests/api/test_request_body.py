@@ -18,7 +18,7 @@ HELLO: list[Step] = [{"choices": [{"index": 0, "delta": {"content": "Hello."}, "
 
 
 async def posted(body: bytes, path: str = "/v1/responses", **headers: str) -> tuple[httpx.Response, list[Any]]:
-    """The answer to a body, and what the backend was asked for it."""
+    """The answer to a body, and the backend's request."""
     backend = Scripted(HELLO)
     async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
         headers = {"content-type": "application/json"} | {name.replace("_", "-"): it for name, it in headers.items()}
@@ -38,7 +38,7 @@ async def posted(body: bytes, path: str = "/v1/responses", **headers: str) -> tu
     }.items(),
 )
 async def test_lone_surrogate_in_a_body_is_replaced(written: str, read: str) -> None:
-    """Clients in JavaScript cut long outputs through the middle of one, and send that again in each turn."""
+    """JavaScript clients cut long outputs within a surrogate pair, and resend them in each turn."""
     answer, messages = await posted(b'{"model": "m", "input": "%b"}' % written.encode())
     assert answer.status_code == 200
     assert messages == [read]
@@ -112,7 +112,7 @@ async def test_body_of_the_largest_size_is_accepted(
 
 @pytest.mark.parametrize(("window", "status"), [(27, 200), (28, 400)])
 async def test_compressed_body_with_too_large_a_window_is_refused(window: int, status: int) -> None:
-    """A few bytes of zstd can want gigabytes of memory: two to the power that is written in them."""
+    """A few bytes of zstd can require gigabytes of memory: the window is a power of two."""
     body = b'{"model": "m", "input": "Hi."}'
     last_and_raw = (len(body) << 3 | 1).to_bytes(3, "little")
     packed = bytes.fromhex("28b52ffd00") + bytes([(window - 10) << 3]) + last_and_raw + body

@@ -1,4 +1,4 @@
-"""What an `EventStream` writes, and in which order."""
+"""Bytes written by `EventStream`, and their order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.api.uvicorn.disconnect import CONNECTION_KEY
 
 
 async def test_heartbeat_after_the_end_is_not_sent() -> None:
-    """The last write may take its time, and whatever is written behind it is an error of the server's."""
+    """The last write can be slow, and a write after it would be a server error."""
     began: list[tuple[bytes, bool]] = []
 
     async def produce(stream: EventStream[bytes]) -> None:
@@ -77,7 +77,7 @@ class Client:
 
 
 class ConnectedClient(Client):
-    """A client whose connection is an `HTTPProtocol`: writes are buffered while it reads nothing."""
+    """A client on an `HTTPProtocol`: writes are buffered while it does not read."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Requests of hosted tools to backends are checked and charged as those that a key passes through."""
+"""Hosted tools' backend requests are checked and charged like passed-through requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.tools.test_image_generation import PNG, ImagesServer
 
 PAINTER = "gpt-image-1"
 PRICES = {"m": {"input": 1, "output": 1}, PAINTER: {"input": 10, "output": 40}, "toy": {"input": 1000, "output": 0}}
-USED = {"usage": reported(100, 50)}  # of each answer of the model
+USED = {"usage": reported(100, 50)}  # per model answer
 DRAW = {"model": "m", "input": "Draw.", "tools": [{"type": "image_generation"}]}
 ANSWER = [delta(content="Here."), finish("stop") | USED]
 
@@ -42,7 +42,7 @@ async def images() -> AsyncIterator[ImagesServer]:
 
 
 def draw(number: int) -> list[Any]:
-    """An answer of the model that makes an image."""
+    """A model answer that generates an image."""
     arguments = json.dumps({"prompt": f"A cat, number {number}"})
     return [call(0, f"c{number}", "image_generation", arguments), finish("tool_calls") | USED]
 
@@ -51,7 +51,7 @@ def draw(number: int) -> list[Any]:
 async def drawing_with(
     images: ImagesServer, *answers: list[Any], table: dict[str, Any] | None = None, **options: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """A server whose tool makes images, asked by `alice`."""
+    """A server with an image tool, used by `alice`."""
     key = {"hash": hash_of("alice"), **options.pop("key", {})}
     tools = {"image_generation": {"backend": "art", "model": PAINTER, **(table or {})}}
     art = {"url": images.url, "models": ["none"]}  # type: ignore[attr-defined]
@@ -190,7 +190,7 @@ async def test_embeddings_of_files_and_queries_are_charged_to_the_key(tmp_path: 
         found = await http.post(f"/v1/vector_stores/{store}/search", json={"query": "what needs yeast"})
         assert found.headers["x-antiphon-cost"] == "0.003"
         response = await http.post("/v1/responses", json=search(store))
-        assert response.headers["x-antiphon-cost"] == "0.0063"  # 300 tokens of the model, 6 of the embeddings
+        assert response.headers["x-antiphon-cost"] == "0.0063"  # 300 model tokens, 6 embedding tokens
         assert (await usage(http))[("toy", "local")] == (3, 12, 0.012)
         assert len(server.requests[-1].json["input"]) == 2
 

@@ -1,4 +1,4 @@
-"""What becomes of unknown parameters of the endpoints beside `/responses`."""
+"""Unknown parameters of endpoints other than `/responses`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.serving import antiphon
 
 UPLOAD = {"bytes": 3, "filename": "a", "mime_type": "text/plain", "purpose": "user_data"}
 
-# A path, a body with a name that is much like a known one, and the known one.
+# A path, a body with a misspelt name, and the right name.
 MISTAKEN: list[tuple[str, dict[str, Any], str, str]] = [
     (
         "/vector_stores/{id}/search",

@@ -1,4 +1,4 @@
-"""What no store can hold is refused in the same words by all of them, whether they could or not."""
+"""Values that no store can hold are refused with the same error, whatever the store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NUL = "a\0b"
 HI = {"model": "m", "input": "Hi."}
 CHUNKS = {"type": "static", "static": {"max_chunk_size_tokens": 200, "chunk_overlap_tokens": 50}}
 
-# By the path, with what was made before in brackets: bodies, each with the parameter that is to blame.
+# Path, with earlier objects in brackets: bodies, each with the rejected parameter.
 REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
     "/responses": [
         ({**HI, "metadata": {"a": NUL}}, "metadata.a"),
@@ -47,7 +47,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
     ],
     "/vector_stores/[store]/file_batches": [({"file_ids": [NUL]}, "file_ids[0]")],
 }
-# By the path: bodies whose numbers are replaced, one by one, by numbers that are too large or too small.
+# Path: bodies whose numbers are replaced, in turn, by numbers outside the range.
 NUMBERS: dict[str, list[dict[str, Any]]] = {
     "/responses": [
         {**HI, "max_output_tokens": 100},
@@ -98,7 +98,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 async def made(http: httpx.AsyncClient) -> dict[str, str]:
-    """Make one of each, and return the ids."""
+    """Create an object of each kind, and return the ids."""
     file = {"file": ("a.txt", b"hello")}
     return {
         "[response]": (await http.post("/responses", json=HI)).json()["id"],

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 FIRST = "First:"  # opens every answer and stands nowhere else, so that the first delta is seen in the bytes
 _NAME = re.compile(r"count-(\d+)-(\d+)(-call|-thought|-agent|-tools(\d+)|)")
-_AWKWARD = (' "quoted"', " café →", "\n\\n", " 😀")  # what cannot be passed on without decoding and encoding it
+_AWKWARD = (' "quoted"', " café →", "\n\\n", " 😀")  # text that must be decoded and encoded
 
 
 class Answer(NamedTuple):
@@ -54,11 +54,13 @@ def answer(model: str) -> Answer:
 
 
 def tool_call(model: str, round: int) -> Answer:
-    """Return the call of a tool in a round of `count-N-0-toolsM`: each has other arguments, or they would be a loop."""
+    """
+    Return a tool call for a round of `count-N-0-toolsM`. Arguments differ per round, or the calls would be a loop.
+    """
     first = answer(f"count-{len(answer(model).pieces)}-0-call")
     return first._replace(pieces=(*first.pieces[:-1], first.pieces[-1].replace(":1}", f":{round}}}")))
 
 
 def call_id(messages: int) -> str:
-    """Return the id of the call in the answer to so many messages: each turn of a conversation has another."""
+    """Return the call id for this number of messages: each turn has another."""
     return f"call_{messages:04d}"

@@ -1,4 +1,4 @@
-"""The bench's model by the other APIs of model servers: the writes of its streams, as `upstream` has those of chat."""
+"""The benchmark model in the other model server APIs: stream writes, like `upstream` for chat."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.messages_server import events, text, thinking, tool_use
 from tests.support.native import Native
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-_COUNT = 918273645  # in place of the number of messages, in events that are made once
+_COUNT = 918273645  # placeholder for the number of messages, in events that are built once
 
 Fields = dict[str, Any]
 
@@ -41,7 +41,7 @@ def _responses(model: str) -> list[Fields]:
 
 
 def _received_messages(asked: Fields) -> int:
-    """Return what would be the number of chat messages: thoughts are a part of one."""
+    """Return the number of chat messages. Thoughts belong to a message."""
     blocks = [block["type"] for message in asked["messages"] for block in message["content"]]
     return sum(kind != "thinking" for kind in blocks)
 
@@ -68,7 +68,7 @@ _APIS = {
 
 @cache
 def _writes(path: bytes, model: str) -> tuple[bytes, ...]:
-    """Return a write for each delta; what is before the first and behind the last goes with these."""
+    """Return a write per delta; other events go with the first and the last."""
     api = _APIS[path]
     writes: list[bytes] = []
     pending = HEAD

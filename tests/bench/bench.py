@@ -1,12 +1,12 @@
 """
-Measure what Antiphon adds: against the direct call, a proxy that passes bytes on, and peers, all in the same run.
+Measure Antiphon's overhead against the direct call, a byte proxy and peers, in the same run.
 
     python -m tests.bench.bench --write            25 minutes; writes docs/speed.md, docs/speed.svg and README.md
     python -m tests.bench.bench --only antiphon,nginx --scenarios S2,S3 --rounds 2
     python -m tests.bench.bench --only "antiphon,antiphon by responses,antiphon by messages" --scenarios S1,S2,S5
-    python -m tests.bench.bench --smoke            a few seconds; fails on wrong answers, and on nothing else
+    python -m tests.bench.bench --smoke            a few seconds; fails only on wrong answers
 
-Every round asks the servers in turn, so that what disturbs the machine disturbs them alike. Trust the ratios.
+Servers take turns in every round, so that disturbances affect all of them. Trust the ratios.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class WrongAnswer(Exception):
 
 
 class Bench:
-    """One run: the servers that take part in each scenario, and what is known of them so far."""
+    """A run: the servers in each scenario, and their figures."""
 
     def __init__(self, scenarios: Sequence[Scenario], direct: Target, measured: Sequence[Target]) -> None:
         self.scenarios, self.direct, self.measured = scenarios, direct, list(measured)
@@ -79,7 +79,7 @@ class Bench:
                     self.parents[scenario.name, target.name] = await begun(target, scenario)
 
     async def weigh(self, held: Scenario) -> None:
-        """Take the memory first of all: what was used once would be used again."""
+        """Measure memory first, before anything is reused."""
         for target in self.measured:
             self.results.resting[target.name] = memory(target.pid)
             count = min(held.at_once, 50) if target.server.peer else held.at_once
@@ -102,7 +102,7 @@ class Bench:
 
 
 def taken(scenario: Scenario, total: int, replies: Sequence[Reply], used: float) -> Take:
-    """Return the figures of one round, with `total` conversations."""
+    """Return the figures for a round with `total` conversations."""
     prepared = answer(scenario.model)
     due = (len(prepared.pieces) - 1) * prepared.delay
     parts = len(replies) * (len(prepared.pieces) if scenario.per == "delta" else 1)
@@ -175,7 +175,7 @@ def main() -> int:
 
 
 def chosen(table: tuple[Row, ...], names: str | None) -> tuple[Row, ...]:
-    """Return the rows that are named, all of them if none is; raises SystemExit for a name that no row has."""
+    """Return the named rows, by default all; raises SystemExit for an unknown name."""
     if not names:
         return table
     wanted = names.split(",")

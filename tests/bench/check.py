@@ -21,11 +21,11 @@ REASONING = {"response.reasoning.delta", "response.reasoning_text.delta", "respo
 
 
 class Wrong(ValueError):
-    """The message says what is wrong with an answer."""
+    """The message describes the error in an answer."""
 
 
 class Received(NamedTuple):
-    """The content of an answer, of either API."""
+    """An answer's content, in either API."""
 
     text: str
     reasoning: str | None  # None: not checked
@@ -33,7 +33,7 @@ class Received(NamedTuple):
 
 
 def wrong(server: Server, scenario: Scenario, body: bytes, messages: int) -> str:
-    """Return what is wrong with the body of an answer to so many messages; "" if nothing is."""
+    """Return the error in an answer to this number of messages, or ""."""
     try:
         api, _ = server.endpoint(chat=scenario.chat)
         received = _chat(body, scenario) if api == "chat" else _response(body, scenario, strict=not server.peer)

@@ -1,4 +1,4 @@
-"""What a server costs: processor time and memory of a process and its children. Linux tells; elsewhere it is 0."""
+"""CPU time and memory of a server process and its children. 0 outside Linux."""
 
 from __future__ import annotations
 

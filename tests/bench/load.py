@@ -1,4 +1,4 @@
-"""The load: asks a server whose model is `upstream.py`, as a scenario says, and keeps the answers."""
+"""Load generator: sends a scenario's requests to a server with the model `upstream.py`, and keeps the answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Reply:
     error: str = ""
 
     def wrong(self, server: Server, scenario: Scenario) -> str:
-        """Say what is wrong with it, or nothing."""
+        """Return the error, or ""."""
         if self.error:
             return self.error
         if self.message.line.split()[1] != b"200":
@@ -71,7 +71,7 @@ def ask(server: Server, scenario: Scenario, turn: int, previous: str) -> tuple[b
 
 
 def turns_of(server: Server, scenario: Scenario) -> range:
-    """Return the turns of a conversation: of rounds with a tool, a client of Chat Completions runs each in a turn."""
+    """Return a conversation's turns. Chat Completions clients run each tool round in a turn."""
     chat = server.endpoint(chat=scenario.chat)[0] == "chat"
     return range(scenario.rounds + 1) if scenario.rounds and chat else scenario.turns
 
@@ -80,9 +80,9 @@ def _tool_rounds(
     server: Server, scenario: Scenario, turn: int, first: list[dict[str, Any]]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
     """
-    Return the messages before a round with a tool and its own input, and how many messages the upstream gets.
+    Return the messages before a tool round and its input, and the number of messages that the upstream receives.
 
-    Those of a hosted tool's rounds are all reported at the end.
+    A hosted tool's rounds are reported together at the end.
     """
     if server.endpoint(chat=scenario.chat)[0] != "chat":
         return [], first, sum(1 + 2 * round for round in range(scenario.rounds + 1))
@@ -114,7 +114,7 @@ def _agent_turns(
 
 
 class Caller(asyncio.Protocol):
-    """One connection, that is kept, with one question at a time."""
+    """A keep-alive connection, with one request at a time."""
 
     transport: asyncio.Transport
 
@@ -201,7 +201,7 @@ async def volley(target: Target, scenario: Scenario, total: int, parent: str = "
 
 
 async def begun(target: Target, scenario: Scenario) -> str:
-    """Make the turns of a conversation before its first, if there are any; return the id of the last of them."""
+    """Create a conversation's unmeasured turns, and return the last response id, or ""."""
     if target.server.api == "chat" or not scenario.turns.start:
         return ""
     return response_id((await volley(target, scenario._replace(turns=range(scenario.turns.start)), 1))[-1])
@@ -216,7 +216,7 @@ def response_id(reply: Reply) -> str:
 
 
 async def hold(target: Target, scenario: Scenario, count: int) -> float:
-    """Open streams of a slow model; return the bytes of memory for each, once all of them have begun."""
+    """Open streams from a slow model, and return the memory in bytes per stream once all have started."""
     seen = asyncio.Semaphore(0)
     before = memory(target.pid)
     callers = [await Caller.connect(target.port) for _ in range(count)]

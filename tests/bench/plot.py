@@ -43,7 +43,7 @@ def write(results: Results, scenarios: Sequence[Scenario], servers: Sequence[Ser
 
 
 def drawn(results: Results, scenarios: Sequence[Scenario], servers: Sequence[Server]) -> str:
-    """Return the plot: a row for each scenario, a mark for each server, to the right what takes more."""
+    """Return the plot: a row per scenario, and a mark per server; further right is more expensive."""
     asked = {server.name for server in servers}
     marked = dict(
         zip((server.name for server in SERVERS if server.name != ONE and not server.scenarios), SHAPES, strict=True)
@@ -83,7 +83,7 @@ def drawn(results: Results, scenarios: Sequence[Scenario], servers: Sequence[Ser
         parts.append(f'<text x="52" y="{y + 4}">{about}</text>')
         for name, ratio in row.items():
             parts.append(shapes[name].format(x=x(ratio), y=y))
-            for kind in ("value halo", "value"):  # the lines behind it end a little before it
+            for kind in ("value halo", "value"):  # lines end just before it
                 parts.append(
                     f'<text class="{kind}" x="{x(ratio)}" y="{y - 10}" text-anchor="middle">{shown(ratio)}</text>'
                 )

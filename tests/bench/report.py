@@ -49,7 +49,7 @@ def cpu_table(results: Results, scenarios: Sequence[Scenario], servers: Sequence
 
 
 def ratio_table(results: Results, scenarios: Iterable[Scenario], servers: Sequence[Server]) -> str:
-    """Return the CPU of Antiphon relative to the proxies, and that of its peers relative to Antiphon."""
+    """Return Antiphon's CPU relative to the proxies, and its peers' CPU relative to Antiphon."""
     names = [server.name for server in servers if server.name != ANTIPHON]
     pairs = [(name, ANTIPHON) if _peer(name, servers) else (ANTIPHON, name) for name in names]
     rows = [

@@ -1,4 +1,4 @@
-"""What was measured, and the ratios in it."""
+"""Measurements and their ratios."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.bench.scenarios import ALONE, Scenario
 
 
 class Take(NamedTuple):
-    """One server in one round of a scenario; the times are medians of its answers, in seconds."""
+    """A server's round of a scenario; times are medians over its answers, in seconds."""
 
     cpu: float  # for each delta or each request
     first: float  # to the first delta
@@ -19,7 +19,7 @@ class Take(NamedTuple):
 
 @dataclass
 class Results:
-    """Takes by scenario and server, one for each round; bytes by server; and what was left out, with the reason."""
+    """Takes by scenario, server and round; bytes by server; and skipped servers with reasons."""
 
     takes: dict[tuple[str, str], list[Take]] = field(default_factory=dict)
     resting: dict[str, float] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class Results:
     instructions: dict[tuple[str, str], float] = field(default_factory=dict)  # per delta or request
 
     def of(self, scenario: Scenario, server: str) -> list[Take]:
-        """Return the takes of a server, or none where it took no part."""
+        """Return a server's takes; [] if it did not run."""
         return self.takes.get((scenario.name, server), [])
 
     def cpu(self, scenario: Scenario, server: str) -> float | None:
@@ -37,13 +37,13 @@ class Results:
         return median(take.cpu for take in takes) if takes else None
 
     def ratio(self, scenario: Scenario, server: str, other: str) -> float | None:
-        """Return how many times the CPU of the other one it took: the median of the rounds' ratios."""
+        """Return a server's CPU relative to another server's: the median over the rounds."""
         pairs = zip(self.of(scenario, server), self.of(scenario, other), strict=False)
         ratios = [mine.cpu / theirs.cpu for mine, theirs in pairs if theirs.cpu]
         return median(ratios) if ratios else None
 
     def added(self, server: str, direct: str) -> float | None:
-        """Return the seconds to the first delta of a stream alone, beyond those of the direct call."""
+        """Return the seconds to a single stream's first delta, beyond the direct call's."""
         pairs = zip(self.of(ALONE, server), self.of(ALONE, direct), strict=False)
         differences = [mine.first - theirs.first for mine, theirs in pairs]
         return median(differences) if differences else None

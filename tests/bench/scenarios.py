@@ -6,18 +6,18 @@ from typing import Literal, NamedTuple
 
 
 class Scenario(NamedTuple):
-    """One kind of load."""
+    """A kind of load."""
 
     name: str
     about: str
-    per: Literal["delta", "request", "round", "time"]  # what the CPU is divided by; `time`: the latency is what counts
+    per: Literal["delta", "request", "round", "time"]  # CPU is divided by this unit; `time`: only latency counts
     model: str
-    total: int  # conversations of one round
+    total: int  # conversations per round
     at_once: int
     stream: bool = False
-    spread: bool = False  # begin the streams one after the other, over the length of one, or their deltas coincide
-    turns: range = range(1)  # of a conversation by `previous_response_id`; those before the first are not measured
-    items: int = 1  # of the input of a turn
+    spread: bool = False  # start streams evenly over a stream's length, or their deltas coincide
+    turns: range = range(1)  # turns with `previous_response_id`; earlier turns are not measured
+    items: int = 1  # input items per turn
     size: int = 40  # characters of an item
     store: bool = False  # are its responses stored?
     chat: bool = False  # whether all servers get Chat Completions requests
@@ -61,12 +61,12 @@ SCENARIOS = (
     ALONE,
 )
 
-# A stream that has begun and goes on for long, to see what an open one takes of memory.
+# Long streams, to measure the memory per open stream.
 HELD = Scenario("memory", "200 open streams", "time", "count-2-100000", 200, 200, stream=True)
 
 
 def shortened(scenario: Scenario) -> Scenario:
-    """Return a scenario of the same kind that takes a fraction of a second."""
+    """Return a scenario of the same kind that needs a fraction of a second."""
     count, rest = scenario.model.removeprefix("count-").split("-", 1)
     return scenario._replace(
         model=f"count-{min(int(count), 20)}-{rest}",

@@ -46,7 +46,7 @@ class Server:
         False  # another project's server: measured in fewer rounds, and left out of scenarios that it answers wrongly
     )
     share: float = 1.0  # how much of a scenario's load it gets
-    scenarios: frozenset[str] = frozenset()  # those that it can answer; empty: all
+    scenarios: frozenset[str] = frozenset()  # supported scenarios; empty: all
 
     def endpoint(self, *, chat: bool) -> tuple[Literal["responses", "chat"], str]:
         """Return the API that requests to the server use, and its path; `chat`: Chat Completions in any case."""
@@ -84,7 +84,7 @@ def _floor(name: str) -> tuple[str, ...]:
     return (sys.executable, "-m", f"tests.bench.floors.{name}", "--port", "{port}", "--upstream", "{upstream}")
 
 
-# What a translation without storage answers.
+# Scenarios for a translation without storage.
 TRANSLATED = frozenset({"S1", "S2", "S3", "S3/50", "S5", "S6", "S7", "first", "memory"})
 
 NGINX = """
@@ -204,7 +204,7 @@ SERVERS = (
     ),
 )
 
-# The same server, whose backend is asked by another API; measured only if it is named.
+# The same server with another backend API; measured only if named.
 BY_API = tuple(
     replace(
         SERVERS[0],
@@ -230,8 +230,8 @@ def version(server: Server) -> str:
 @contextmanager
 def on_processors(*, first: bool) -> Iterator[None]:
     """
-    Run what begins in the context on the first processor, or on all but the first, so that the load is not in the
-    way of what is measured. Where there is one processor, or no Linux, it does nothing.
+    Start processes on the first CPU, or on all others, so that the load does not disturb the measured server. Without
+    Linux or a second CPU, it does nothing.
     """
     processors = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     if len(processors) < 2:

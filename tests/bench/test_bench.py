@@ -1,4 +1,4 @@
-"""The bench sees a wrong answer, and its figures are those of what it was given."""
+"""The benchmark detects wrong answers, and reports its measurements correctly."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_wrong_answer_of_a_peer_leaves_it_out_of_its_scenario(upstream: Ta
 
 
 def streamed(server: Server, *events: dict[str, Any], text: str = TEXT) -> str:
-    """Return what is wrong with a stream of these events, and the end that belongs to them."""
+    """Return the error in a stream with these events and their usual ending."""
     item = {"type": "message", "id": "msg_1", "content": [{"type": "output_text", "text": text}]}
     usage = {"input_tokens": 1}
     final = {"status": "completed", "output": [item], "usage": usage}
@@ -121,7 +121,7 @@ def test_ratios_are_taken_within_a_round() -> None:
     )
     assert report.ratio_table(results, [STREAM], chosen).splitlines()[-1].endswith("|                  3.00 |")
     marks = ElementTree.fromstring(plot.drawn(results, [STREAM], chosen)).iter("{http://www.w3.org/2000/svg}circle")
-    assert len(list(marks)) == 2  # one in the legend, one in the row
+    assert len(list(marks)) == 2  # in the legend and in the row
 
 
 def test_sentence_of_the_readme_has_the_least_and_the_most_of_a_peer() -> None:

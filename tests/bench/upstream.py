@@ -61,7 +61,7 @@ def _usage(prepared: Answer, messages: int) -> dict[str, int]:
 
 
 def _streamed(model: str, messages: int) -> list[bytes]:
-    """Return the writes of a stream, one for each delta; the ending goes with the last of them."""
+    """Return a stream's writes, one per delta; the ending goes with the last."""
     prepared = answer(model)
     finish = _event(model, _choice({}, "tool_calls" if prepared.call else "stop"))
     usage = _event(model, [], usage=_usage(prepared, messages))
@@ -72,7 +72,7 @@ def _streamed(model: str, messages: int) -> list[bytes]:
 
 
 def _called(model: str, messages: int, tools: list[Any]) -> list[bytes]:
-    """Return the writes of a stream that calls a tool: the one that does least."""
+    """Return the writes of a stream that calls the cheapest tool."""
     names = [tool["function"]["name"] for tool in tools]
     name = next((name for name in names if name.endswith("echo")), names[0])
     prepared = tool_call(model, messages // 2)
@@ -146,10 +146,10 @@ class Upstream(asyncio.Protocol):
             self.transport.write(_completion(asked["model"], messages))
 
     def advance(self, writes: Sequence[bytes], at: int, due: float, delay: float) -> None:
-        """Write what is due. As in a real server, all streams take a step before one of them takes its next."""
+        """Write due events. As in real servers, all streams advance a step before any advances twice."""
         self.transport.write(writes[at])
         if at + 1 < len(writes) and not self.transport.is_closing():
-            due += delay  # not from now on: what comes late now would make all that follows late
+            due += delay  # not relative to now, or a late event would delay all following events
             self.timer = asyncio.get_running_loop().call_at(due, self.advance, writes, at + 1, due, delay)
 
 

@@ -19,7 +19,7 @@ class Message:
         self._length: int | None = None
 
     def feed(self, data: bytes) -> bool:
-        """Take what was read; tell whether the message is whole."""
+        """Add received bytes; returns whether the message is complete."""
         self._received += data
         if self._body_at < 0:
             end = self._received.find(b"\r\n\r\n")
@@ -56,7 +56,7 @@ def _chunks(body: bytes) -> Iterator[bytes]:
 
 
 def chunk(data: bytes) -> bytes:
-    """Return one chunk of a body whose length is not known."""
+    """Return a chunk of a chunked body."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 

@@ -315,7 +315,7 @@ def test_reload_applies_keys_limits_and_log_level_and_names_what_needs_a_restart
         assert log_of(tmp_path).count("settings reloaded") == 2
         for _ in range(8):
             assert [status_with(models, key) for key in keys] == [401, 200, 200]
-        with connection:  # whose key was good when it was opened
+        with connection:  # its key was valid when it was opened
             connection.send(json.dumps({"type": "response.create", "model": "demo", "input": "Hello!"}))
             assert json.loads(connection.recv(TIMEOUT))["error"]["code"] == "invalid_api_key"
         log = log_of(tmp_path)

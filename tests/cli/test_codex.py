@@ -1,4 +1,4 @@
-"""What clients are told: lines that they can read."""
+"""Readable output for clients."""
 
 from __future__ import annotations
 

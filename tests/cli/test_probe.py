@@ -1,4 +1,4 @@
-"""What `antiphon probe` finds out, of servers that are known: real sockets, and rules in place of a model."""
+"""`antiphon probe` against known servers: real sockets, and rules instead of a model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def words(messages: list[Body]) -> str:
 
 
 class Faithful(Upstream):
-    """Does what it is asked for, as OpenAI's own does, and thinks where it is asked to."""
+    """Follows requests like OpenAI's server, and reasons if asked."""
 
     owner = "somebody"
 
@@ -325,7 +325,7 @@ async def test_probe_recognizes_a_server(owner: str, complaint: str | None, prof
         server.models = [{"id": "good-1", "owned_by": owner}]
         report = await probe(server.url)
     assert report.profile.name == profile
-    assert "request.content.assistant_null" not in report.overrides()  # what it takes otherwise is no better
+    assert "request.content.assistant_null" not in report.overrides()  # the other form is not accepted either
 
 
 async def test_probe_settings_can_be_used(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

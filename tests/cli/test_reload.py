@@ -1,4 +1,4 @@
-"""`antiphon reload` says what the server did with its settings."""
+"""`antiphon reload` reports how the server applied its settings."""
 
 from __future__ import annotations
 

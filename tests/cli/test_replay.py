@@ -1,4 +1,4 @@
-"""`antiphon replay`: the request of a stored response is sent again, and what comes is compared."""
+"""`antiphon replay` sends a stored response's request again, and compares the answers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def ask(url: str, **fields: Any) -> dict[str, Any]:
 
 
 async def replayed(url: str, response_id: str, model: str | None = None, *, as_json: bool = False) -> tuple[bool, str]:
-    """Return whether the answers are the same, and what is printed."""
+    """Return whether the answers are equal, and the printed text."""
 
     def run() -> tuple[bool, str]:
         console = Console(file=io.StringIO(), width=200)

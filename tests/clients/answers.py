@@ -1,4 +1,4 @@
-"""What the scripted upstream says in stories that several clients have."""
+"""Scripted upstream answers for stories shared by several clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def thinking(thought: str, *pieces: str) -> list[Any]:
 
 
 def calling(name: str, *pieces: str, id: str = "call_1", tokens: int = 5) -> list[Any]:
-    """An answer that calls one function, its arguments in pieces, after a prompt of so many tokens."""
+    """An answer with one function call, with arguments in pieces and this number of prompt tokens."""
     arguments = (call(arguments=piece) for piece in pieces)
     return sse(call(id=id, name=name), *arguments, finish("tool_calls"), usage(tokens), DONE)
 

@@ -18,7 +18,7 @@ class Client(NamedTuple):
     driver: str
     package: str  # for Node, or the environment for Python
     variables: Mapping[str, str] = {}
-    without: frozenset[str] = frozenset()  # scenarios that it has nothing for
+    without: frozenset[str] = frozenset()  # unsupported scenarios
 
 
 LOCAL_COSTS = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # LiteLLM asks nobody for prices
@@ -50,7 +50,7 @@ CLIENTS = {
 
 _STREAMS = frozenset({"stream", "tools_streamed"})
 
-# Frameworks that come with a client of their own: they play what they have scenarios for.
+# Frameworks with their own client: they play the scenarios that they support.
 FRAMEWORKS = {
     "agent-framework": Client("agent_framework/driver.py", "openai-3"),
     "ai-sdk-anthropic": Client("ai_sdk/driver.mjs", "ai", {"PACKAGE": "ai", "PROVIDER": "@ai-sdk/anthropic"}),
@@ -79,12 +79,12 @@ VOICE = {
 
 
 def playing(*scenarios: str, clients: Mapping[str, Client] = CLIENTS) -> list[tuple[str, str]]:
-    """Return who plays which of some scenarios."""
+    """Return pairs of client and scenario."""
     return [(name, one) for name, client in clients.items() for one in scenarios if one not in client.without]
 
 
 class Driver(NamedTuple):
-    """A client before a server, whose base URL ends in `/v1`."""
+    """A client and a server's base URL, which ends in `/v1`."""
 
     client: Client
     server: str
@@ -92,14 +92,14 @@ class Driver(NamedTuple):
     key: str = "lab"
 
     async def shows(self, scenario: str, model: str = "m", **variables: str) -> Any:
-        """Play a scenario, and return what the client shows of it."""
+        """Play a scenario, and return the client's output."""
         shown, said = await self._play(scenario, model, variables)
         if isinstance(shown, dict) and "error" in shown:
             pytest.fail(f"{shown['error']}: {shown['message']}\n{said}")
         return shown
 
     async def fails(self, scenario: str, model: str = "m", **variables: str) -> Any:
-        """Play a scenario that fails, and return what the client says of it: `error`, `message` and `status`."""
+        """Play a failing scenario, and return the client's `error`, `message` and `status`."""
         shown, _ = await self._play(scenario, model, variables)
         assert isinstance(shown, dict) and "error" in shown, shown
         return shown

@@ -1,4 +1,4 @@
-"""What every client test has: Antiphon in front of a scripted upstream, and Antiphon with its own demo backend."""
+"""Fixtures for client tests: Antiphon with a scripted upstream, and Antiphon with the demo backend."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def drivers() -> Iterator[None]:
-    """End what runs drivers."""
+    """Stop the processes that run drivers."""
     yield
     end_drivers()
 
 
 @pytest.fixture
 def wire() -> Wire:
-    """What is heard in front of `server`."""
+    """The traffic in front of `server`."""
     return Wire()
 
 
 @pytest_asyncio.fixture
 async def server(upstream: Upstream, wire: Wire) -> AsyncIterator[str]:
-    """The base URL, with `/v1`, of an Antiphon whose backend is the scripted upstream."""
+    """The base URL, with `/v1`, of an Antiphon with the scripted upstream."""
     async with serving(wire.before(create_app(settings(backend_url=upstream.url)))) as url:
         yield f"{url}/v1"
 

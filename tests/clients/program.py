@@ -1,4 +1,4 @@
-"""Run a client's program to its end, and see what it says."""
+"""Run a client program to its end, and read its output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCENARIOS = HERE / "drive"
 
 
 class Ended(NamedTuple):
-    """A program that has ended."""
+    """A finished program."""
 
     code: int
     out: str
@@ -32,7 +32,7 @@ class Ended(NamedTuple):
 
     @property
     def lines(self) -> list[Any]:
-        """What it said, as one JSON document for each line."""
+        """Its output as a JSON document per line."""
         return [json.loads(line) for line in self.out.splitlines()]
 
 
@@ -44,7 +44,7 @@ def installed(package: str) -> Path:
 
 
 def interpreter(environment: str) -> Path:
-    """Return the directory of programs of one of the environments that are made of `requirements/`."""
+    """Return the `bin` directory of an environment in `requirements/`."""
     programs = ENVIRONMENTS / environment / "bin"
     if not (programs / "python").exists():
         pytest.fail(f"There is no environment {environment}. Run `make test-clients`.")
@@ -52,7 +52,7 @@ def interpreter(environment: str) -> Path:
 
 
 async def node(driver: Path, package: str, *arguments: str, env: Mapping[str, str], cwd: Path) -> Ended:
-    """Run a driver, a script for Node, of a package that has to be installed."""
+    """Run a Node.js driver for an installed package."""
     installed(package)
     return await run("node", str(driver), *arguments, env=env, cwd=cwd)
 
@@ -74,7 +74,7 @@ class Forking:
     """Runs a driver in processes that have its packages already: see `drive/forking.py`."""
 
     def __init__(self, driver: Path, environment: str, env: Mapping[str, str]) -> None:
-        """`env` is that in which the packages are imported."""
+        """`env` is the environment for imports."""
         self._child: int | None = None  # the driver that is running
         self._home = TemporaryDirectory()
         self._process = subprocess.Popen(
@@ -116,7 +116,7 @@ class Forking:
         return int(line)
 
     def close(self) -> None:
-        """End the process, and what it has started, without what its packages do at an exit."""
+        """Kill the process and its children, skipping exit hooks of its packages."""
         if self._child:
             os.killpg(self._child, signal.SIGKILL)
         self._process.kill()

@@ -1,9 +1,9 @@
 """
-The table of clients in `docs/clients.md`: what passes with each, in which versions.
+The client table in `docs/clients.md`: passing features and versions.
 
     python -m tests.clients.table
 
-writes it. A word in it stands for a test, and the versions are those of the files that lock what the tests install.
+writes it. Each word stands for a test. Versions come from the tests' lock files.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ class Row(NamedTuple):
     """A client, with its section in the page."""
 
     section: str
-    pins: tuple[str, ...]  # packages for Node, or those of an environment for Python; none: its requests are replayed
+    pins: tuple[str, ...]  # Node.js packages, or the packages in a Python environment; none: its requests are replayed
     continues: str
     client: Client | None = None  # None: a program
-    folder: str = ""  # of a program, or the module of its requests
+    folder: str = ""  # a program's folder, or its requests' module
     tests: Mapping[str, Mapping[str, str]] = {}  # further tests that words stand for, by column
 
     @property
     def place(self) -> str:
-        """The folder of its driver or of its tests, or the module of its requests, in the folder `tests`."""
+        """The folder of its driver or tests, or its requests' module, within `tests`."""
         folder = self.folder or (self.client.driver.partition("/")[0] if self.client else "")
         return f"clients/{folder}" if self.pins else f"end_to_end/{folder}"
 
     def words(self, column: str) -> str:
-        """Return what is in a column."""
+        """Return the words in a column."""
         found = [*self.tests.get(column, {})]
         if self.client:
             missing = self.client.without | (FOR_CLIENTS if self.client in FRAMEWORKS.values() else frozenset())
@@ -296,7 +296,7 @@ def version(pin: str) -> str:
 
 
 def anchor(heading: str) -> str:
-    """Return what a heading is called in links."""
+    """Return a heading's link anchor."""
     return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 

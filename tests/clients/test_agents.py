@@ -1,4 +1,4 @@
-"""The Agents SDKs: their agents hand over to each other, and keep what was said in sessions of every kind."""
+"""Agents SDKs: handoffs between agents, and every kind of session."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_agents_session_that_is_compacted_goes_on(client: Driver, upstream
     upstream.say(saying("The user is Ada."))
     upstream.say(saying("Your name is Ada."))
     upstream.say(saying("The user is still Ada."))
-    # Only models whose names look like OpenAI's are compacted.
+    # The SDK only compacts models with OpenAI-like names.
     shown = await client.shows("turns_compacted", model="gpt-oss-20b")
     assert shown == {"text": "Your name is Ada.", "kept": "compaction"}
     _, asked, continued, *_ = (request.json["messages"] for request in upstream.requests)

@@ -1,4 +1,4 @@
-"""The AI SDK goes on with references to what the server keeps, with names of responses, or with all of it."""
+"""The AI SDK continues with item references, response ids, or the whole conversation."""
 
 from __future__ import annotations
 

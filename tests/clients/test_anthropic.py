@@ -122,7 +122,7 @@ async def test_stream_that_breaks_off_is_an_exception(client: Driver, up: Messag
     assert shown["body"]["error"]["type"] == ("api_error" if cut == "cut" else "overloaded_error")
 
 
-# Over a backend that only has Chat Completions. What all clients do is in `test_more_frameworks.py`.
+# With a backend that only has Chat Completions. Scenarios for all clients are in `test_more_frameworks.py`.
 
 
 @pytest.fixture

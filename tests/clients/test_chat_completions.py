@@ -1,4 +1,4 @@
-"""Clients of Chat Completions before backends that do not speak it, and with a tool of this server."""
+"""Chat Completions clients with other backends and with a hosted tool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`docs/compatibility.md` has every name of the Responses API of `openai` for Node, too."""
+"""`docs/compatibility.md` has all Responses API names in `openai` for Node.js."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.clients.program import installed
 from tests.support.api_names import NodeTypes, Roots, names, rows
 
-# By the folder of the declarations: what their names begin with.
+# Folder of declarations: prefix of their names.
 DECLARATIONS = {"responses": "", "beta/responses": "Beta"}
 ADDED = {("Fields of a response", "output_text")}  # by the package itself
 

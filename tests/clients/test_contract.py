@@ -1,8 +1,8 @@
 """
-What every client that is a library does with Antiphon: say something, call functions, answer in a schema, go on,
-show what the model thinks; whole and in pieces.
+The contract for client libraries: text, function calls, structured output, several turns and reasoning; streamed or
+not.
 
-Each driver plays the scenarios of these names, and tells what the client shows its user.
+Each driver plays these scenarios, and prints what its user sees.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def client(name: str, server: str, tmp_path: Path) -> Driver:
 
 
 def asked(upstream: Upstream) -> list[dict[str, Any]]:
-    """The messages of the last request, but for those of the system."""
+    """The messages in the last request, without system messages."""
     messages = upstream.requests[-1].json["messages"]
     return [message for message in messages if message["role"] not in ("system", "developer")]
 
 
 def told(upstream: Upstream) -> list[tuple[str, Any]]:
-    """Who said what, in the last request."""
+    """Roles and texts in the last request."""
     return [(message["role"], words(message["content"])) for message in asked(upstream)]
 
 

@@ -1,4 +1,4 @@
-"""Each client is heard to be who it is: `tests/core/test_dialects.py` has the words of the packages that are pinned."""
+"""Each pinned client package is recognised; `tests/core/test_dialects.py` has their user agents."""
 
 from __future__ import annotations
 

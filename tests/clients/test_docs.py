@@ -1,4 +1,4 @@
-"""What `docs/clients.md` tells people to write is what works: the programs there are run as they stand."""
+"""The programs in `docs/clients.md` work as printed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = HERE.parent.parent
 DOCS = (ROOT / "docs" / "clients.md").read_text()
 ADDRESS = "http://127.0.0.1:8080/v1"
 
-# By heading: the environment of a program for Python, or None for one that Node runs.
+# Heading: a Python program's environment, or None for Node.js.
 PROGRAMS = {
     "openai for Python": "openai-3",
     "openai for Node": None,
@@ -145,7 +145,7 @@ async def test_lines_for_copilot(server: str, upstream: Upstream, tmp_path: Path
 
 @pytest_asyncio.fixture
 async def messages() -> AsyncIterator[tuple[str, MessagesUpstream]]:
-    """The root of an Antiphon whose backend has Anthropic's API, and the backend."""
+    """The root URL of an Antiphon with a Messages backend, and the backend."""
     async with MessagesUpstream() as up:
         up.always(message_stream(*text_block(0, "Hello ", "there.")))
         async with antiphon(backend_url=up.url, backend_overrides={"transport.messages": True}) as url:

@@ -1,7 +1,7 @@
 """
-OpenAI's own libraries know every event that Antiphon sends, and put together of them what the last of them says.
+OpenAI's libraries know every event, and accumulate events to the final response.
 
-All recorded answers of backends (`tests/streams`) are played to them, as a client of theirs hears them.
+All recorded backend answers (`tests/streams`) are played in the libraries' dialects.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ EVENTS = {
 
 
 async def heard(recording: Recording, dialect: str) -> list[Event]:
-    """Return what a client hears of an answer; nothing, if it is refused."""
+    """Return a client's events for an answer; [] if it is refused."""
     options = recording.options
     profile = load_profile(options.get("profile", "default")).override(options.get("overrides", {}))
     wire = Wire(recording, [recording.body])
@@ -66,7 +66,7 @@ async def heard(recording: Recording, dialect: str) -> list[Event]:
 
 
 def body(steps: list[Any]) -> bytes:
-    """What an upstream says in steps, as a recording has it."""
+    """The upstream's steps for a recording."""
     pieces = (step for step in steps[1:] if isinstance(step, bytes))
     return b"".join(piece.partition(b"\r\n")[2].removesuffix(b"\r\n") for piece in pieces)
 
@@ -99,7 +99,7 @@ async def streams() -> AsyncIterator[list[Event]]:
 
 
 def _is_of_an_interrupted_search(event: Event) -> bool:
-    """Return whether an event has a status that the types of version 2 do not have yet."""
+    """Return whether an event has a status that version 2's types lack."""
     item = event.get("item", {})
     return item.get("type") == "web_search_call" and item.get("status") == "incomplete"
 

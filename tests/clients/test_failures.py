@@ -1,7 +1,7 @@
 """
-What each client shows of a failure, and which of them it tries again.
+Each client's error messages and retries.
 
-The tables in docs/clients.md tell the same.
+docs/clients.md has the same tables.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.support.upstream import CLOSE, Upstream, chunk, sse, status
 
 
 class Refusal(NamedTuple):
-    """What a backend refuses with, and the status and the words that are to be shown."""
+    """A backend error, and the expected status and text."""
 
     said: int
     error: dict[str, str]

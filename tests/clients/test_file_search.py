@@ -20,7 +20,7 @@ TEXT = "Ada Lovelace wrote about the Analytical Engine."
 
 @pytest.fixture
 async def place(upstream: Upstream, tmp_path: Path) -> AsyncIterator[tuple[str, str]]:
-    """The base URL of a server with a vector store, and the id of that."""
+    """The base URL of a server with a vector store, and the store's id."""
     tools = {"file_search": {"store_url": f"sqlite:///{tmp_path}/files.db"}}
     async with antiphon(backend_url=upstream.url, tools=tools) as url:
         async with AsyncOpenAI(base_url=f"{url}/v1", api_key="lab") as client:

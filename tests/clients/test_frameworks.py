@@ -1,4 +1,4 @@
-"""What LangChain, pydantic-ai, LlamaIndex, LiteLLM and llm have besides what all clients have."""
+"""Features specific to LangChain, pydantic-ai, LlamaIndex, LiteLLM and llm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What frameworks do with Antiphon: answer, call functions, answer in a schema, go on, and show what fails."""
+"""Frameworks: text, function calls, structured output, several turns, and errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def client(name: str, server: str, tmp_path: Path) -> Driver:
 
 
 def told(upstream: Upstream) -> list[tuple[str, str]]:
-    """Who said what in the last request, without the roles of the system."""
+    """Roles and texts in the last request, without system roles."""
     messages = upstream.requests[-1].json["messages"]
     return [(one["role"], words(one["content"])) for one in messages if one["role"] not in ("system", "developer")]
 
@@ -112,7 +112,7 @@ async def test_framework_takes_no_stream_that_breaks_off_for_an_answer(
     assert len(upstream.requests) == 1
 
 
-# Those that take no text in pieces.
+# Frameworks without text streaming.
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ async def test_dspy_keeps_how_an_answer_ended(client: Driver, upstream: Upstream
     assert (shown["text"], shown["status"], ON_FIRE in shown["reason"]) == ("Hel", "failed", True)
 
 
-# What is special to one of them.
+# Features of single frameworks.
 
 
 @pytest.mark.parametrize("name", ["dspy"])

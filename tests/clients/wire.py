@@ -1,4 +1,4 @@
-"""What is heard between a client and Antiphon besides what they say: who asks, over what, and the headers."""
+"""Traffic between a client and Antiphon: client, transport and headers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Wire:
 
     @property
     def responses(self) -> list[Exchange]:
-        """Those by which responses were asked for."""
+        """Exchanges that request a response."""
         return [exchange for exchange in self.exchanges if exchange.path.endswith("/responses")]
 
 

@@ -94,7 +94,7 @@ def _totals(result: dict[str, Any] | None) -> str:
 
 
 def _passed(result: dict[str, Any] | None, group: str) -> str:
-    """Return how much of a group passes: all that could be judged, none of it, or how many."""
+    """Return how many conclusive checks in a group pass: all, none, or a number."""
     if not result:
         return _NOT_RUN
     statuses = [status for id, status in result["statuses"].items() if id.startswith(f"{group}.")]

@@ -60,7 +60,7 @@ def _await(url: str) -> None:
 
 
 def verify(subject: Subject, log: Path) -> dict[str, Any]:
-    """Run a server and the checks, and return what is kept of the results."""
+    """Run a server and the checks, and return the results to keep."""
     with ExitStack() as stack, log.open("wb") as output:
         upstream = stack.enter_context(running(UPSTREAM, output)).port if subject.behind else 0
         if subject.over_responses:
@@ -136,7 +136,7 @@ def write(results: dict[str, Any]) -> None:
 
 
 def of_readme(results: dict[str, Any]) -> str:
-    """Return what README says of the results."""
+    """Return README's text about the results."""
     return f"\n\n{comparison(results)}\n\n{totals(results)}\n\n"
 
 

@@ -26,7 +26,7 @@ UPSTREAM = Server(
     api="chat",
 )
 
-# Gateways that need a Responses server get this one.
+# The Responses server for gateways that need one.
 RESPONSES_UPSTREAM = Server(
     "responses upstream",
     "an Antiphon in front of the scripted server",
@@ -93,7 +93,7 @@ server:
 
 @dataclass(frozen=True)
 class Subject:
-    """A server to verify; `settings` are those that matter, in the words of its documentation."""
+    """A server to verify; `settings` are the relevant ones, as in its documentation."""
 
     server: Server
     settings: str
@@ -104,7 +104,7 @@ class Subject:
     behind: bool = True  # whether it stands in front of the scripted server
     over_responses: bool = False  # whether it stands in front of an Antiphon before the scripted server
     store: str = ""  # the server that Antiphon keeps its responses in
-    needs: tuple[str, ...] = field(default=())  # what is empty if it cannot be run here
+    needs: tuple[str, ...] = field(default=())  # required paths; an empty path: it cannot run here
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""What `make conformance` is made of, without the servers of others."""
+"""The conformance page and table, without other servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The key of a conversation: the same for all of its turns, and another one for other beginnings."""
+"""Conversation keys: equal for all turns, and different for other conversations."""
 
 from __future__ import annotations
 

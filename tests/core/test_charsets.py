@@ -1,4 +1,4 @@
-"""The charsets by which texts of others are decoded."""
+"""Charsets of received texts."""
 
 from __future__ import annotations
 

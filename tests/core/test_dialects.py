@@ -50,7 +50,7 @@ AGENTS = {
 
 
 def version(agent: str) -> str:
-    """Return the first product of a user agent, with its version: the others are what it runs on."""
+    """Return the first product in a user agent, with its version: others are its platform."""
     found = re.match(r"\D*[\d.]+", agent)
     return found[0] if found else agent
 

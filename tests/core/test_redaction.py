@@ -1,4 +1,4 @@
-"""What counts as a secret: the credentials of tools, who can get them back, and what is redacted in text."""
+"""Secrets: tool credentials, who can retrieve them, and redaction in text."""
 
 from __future__ import annotations
 

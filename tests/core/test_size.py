@@ -1,4 +1,4 @@
-"""What is large, by its bytes or by its values."""
+"""Detection of large values, by bytes or by number."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ async def _write(store_url: str, files_url: str, change: Callable[[str], object]
     return {"ids": ids, "answers": answers, "found": found}
 
 
-# So that nothing expires before the tests run; requests of batches can be claimed at the time that they name.
+# Nothing may expire before the tests run. Batch requests can be claimed at the given time.
 _SQLITE_RESPONSES = f"UPDATE buckets SET expires = {LATER}; UPDATE runs SET expires = {LATER}"
 _SQLITE_FILES = f"""
 UPDATE files SET expires_at = {LATER} WHERE expires_at IS NOT NULL;

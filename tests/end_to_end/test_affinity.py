@@ -1,4 +1,4 @@
-"""The turns of a conversation reach the replica that has their prefix, also where the client keeps the conversation."""
+"""A conversation's turns reach the replica that has their prefix cached, even if the client stores the conversation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOOLS = [
 
 
 class PrefixCache(Upstream):
-    """A server that knows the prompts that it has seen, and counts those that begin with the last turn's."""
+    """A server that remembers prompts, and counts prompts that begin with the previous turn's."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class PrefixCache(Upstream):
             messages = request.json["messages"]
             beginnings = [orjson.dumps(messages[:length]) for length in range(1, len(messages) + 1)]
             longest = next((at for at, known in enumerate(reversed(beginnings)) if known in self.seen), None)
-            # The last turn's prompt lacks the answer to it and what was asked then.
+            # The previous prompt lacks its answer and the new input.
             self.hits.append(longest is not None and longest <= 2)
             self.seen.add(beginnings[-1])
         return super().answer_to(request)
@@ -65,7 +65,7 @@ def stored_but_sent(agent: int) -> Iterator[dict[str, Any]]:
 
 
 def with_results(agent: int) -> Iterator[dict[str, Any]]:
-    """An agent whose turns are calls and their results."""
+    """An agent with calls and results as turns."""
     items: list[dict[str, Any]] = [{"role": "user", "content": f"Find the fault number {agent}."}]
     for turn in itertools.count():
         yield {"input": items, "store": False}

@@ -1,4 +1,4 @@
-"""Tools of coding agents over HTTP: what comes back, and what a later turn still knows of them."""
+"""Coding agents' tools over HTTP: the answer, and the context of later turns."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """
-What agents send that are made of several: what one says to another, and what is said again with the results of tools.
+Clients with several agents: messages between agents, and repeated messages with tool results.
 
-Codex sends items of type `agent_message`, whose content is sealed where OpenAI answers, else in the open.
+Codex sends `agent_message` items. Their content is sealed if OpenAI answers, and otherwise plain.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def sealed(text: str) -> dict[str, str]:
 
 
 async def asked(*items: dict[str, Any], **fields: Any) -> tuple[dict[str, Any], httpx.Response]:
-    """What the backend is asked for these items, and the answer."""
+    """The backend's request for these items, and the answer."""
     backend = Scripted(HELLO)
     async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
         answer = await client.post("/v1/responses", json={"model": "m", "input": [*items], "store": False, **fields})

@@ -83,7 +83,7 @@ async def test_long_conversation_is_compacted_and_answered_in_one_response() -> 
     assert "count" not in response["output"][0]["encrypted_content"]
     assert told(backend, 0)[-1] == ("user", PROMPT)
     assert "tools" not in backend.asked[0] and not {"max_tokens", "max_completion_tokens"} & {*backend.asked[0]}
-    # What is to be answered comes last.
+    # The input comes last.
     assert told(backend) == [("user", "Count."), ("user", READ), ("user", "And now?")]
     assert backend.asked[1]["tools"][0]["function"]["name"] == "count"
     assert 16 in backend.asked[1].values()
@@ -130,7 +130,7 @@ async def test_chain_that_has_grown_is_compacted_again() -> None:
         second = await created(http, input="More?", previous_response_id=first["id"])
 
     assert types(second) == ["compaction", "message"]
-    assert ("user", READ) in told(backend, 2)  # the second summary is made of the first one
+    assert ("user", READ) in told(backend, 2)  # the second summary includes the first
     assert [text for _, text in told(backend)][2] == READ.replace("They count", "They count more")
     assert [text for role, text in told(backend) if role == "user"][-1] == "More?"
 

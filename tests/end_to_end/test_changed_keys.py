@@ -1,4 +1,4 @@
-"""Two workers while keys change: a rotated key reads what the old one stored, and a revoked key reaches nothing."""
+"""Two workers while keys change: a rotated key reads the old key's data, and a revoked key reaches nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def request(address: str, key: str, method: str, path: str, **body: Any) -> http
 
 
 def stored_by(address: str, key: str) -> list[tuple[str, str]]:
-    """Store one object of each kind; return the requests that read them."""
+    """Store an object of each kind; return the requests that read them."""
     item = {"role": "user", "content": "Hello!"}
     conversation = request(address, key, "POST", "/v1/conversations", items=[item]).json()["id"]
     made = request(address, key, "POST", "/v1/responses", model="demo", input="Hi", conversation=conversation).json()
@@ -86,7 +86,7 @@ def test_rotated_key_reads_its_old_conversations_and_a_revoked_one_nothing(tmp_p
         assert more.json()["status"] == "completed"
         used: list[tuple[str, int]] = []
         until = time.monotonic() + TIMEOUT
-        # Its usage includes that of the old one. The other worker writes its share up to a quarter of a second later.
+        # The usage includes the old key's. The other worker flushes within a quarter of a second.
         while used != [("alice", 2)]:
             assert time.monotonic() < until, used
             rows = request(address, "new", "GET", "/v1/antiphon/usage?group=key").json()["data"]

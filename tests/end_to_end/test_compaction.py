@@ -239,7 +239,7 @@ async def test_compaction_with_a_filtered_summary_is_an_error() -> None:
     assert (filtered.json()["status"], filtered.json()["output"]) == ("incomplete", [])
 
 
-# What comes back.
+# Output.
 
 
 async def test_compaction_that_is_foreign_or_changed_is_refused() -> None:

@@ -1,8 +1,8 @@
 """
-What was deleted stays deleted, whatever ran meanwhile: after the answer no byte of it is in the store.
+Deleted data stays deleted despite concurrent work: after the answer, the store contains no byte of it.
 
-Two workers share the store (in memory there is one). What the first stores is held up just before it is stored, until
-the second has deleted what it belongs to.
+Two workers share the store (in memory, there is one worker). The first worker's write is held until the second worker
+has deleted the object.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 class Holding:
-    """A store that holds up the first change that `held` is true of, until it is let go."""
+    """A store that holds the first change matched by `held` until it is released."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -74,7 +74,7 @@ def stored_as(status: str) -> Callable[[Change], bool]:
 
 
 def statuses(change: Change) -> set[str]:
-    """The statuses of the responses that a change stores."""
+    """The statuses of the responses in a change."""
     return {Turn.of(record).response["status"] for name, record in change.put.items() if name.startswith("resp_")}
 
 
@@ -86,7 +86,7 @@ class Workers:
     other: httpx.AsyncClient
 
     def left(self) -> bool:
-        """Is anything left of what was said?"""
+        """Whether any of the texts is left."""
         return CANARY.encode() in self.place.contents()
 
 
@@ -174,7 +174,7 @@ async def test_items_of_one_record_deleted_at_once_are_both_gone(place: Place) -
         conversation = (await both.one.post("/conversations", json={"items": items})).json()["id"]
         path = f"/conversations/{conversation}/items"
         ids = [item["id"] for item in (await both.one.get(path, params={"order": "asc"})).json()["data"]]
-        # It has read the record, and is about to store what is left without the first item.
+        # It has read the record, and is about to store it without the first item.
         both.store.held = lambda change: any(CANARY.encode() in record for record in change.put.values())
         deleting = asyncio.create_task(both.one.delete(f"{path}/{ids[0]}"))
         await both.store.reached.wait()
@@ -210,7 +210,7 @@ async def test_response_deleted_while_it_is_ended_for_a_dead_worker_stays_delete
 
 
 class Half(MemoryStore):
-    """A store that goes away while a turn is added to its conversation; it notes what can be read of the response."""
+    """A store that fails while a turn is added to its conversation, and records the response's readable state."""
 
     def __init__(self) -> None:
         super().__init__(ttl=60)

@@ -1,4 +1,4 @@
-"""What a response leaves for the garbage collector, which walks through all that lives to find it."""
+"""Cyclic garbage per response: the collector walks through all live objects to find it."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ async def test_answer_of_any_length_is_freed_with_its_last_reference(stream: boo
                 finally:
                     gc.enable()
 
-            await left_behind(2)  # what is made once
+            await left_behind(2)  # one-time objects
             assert await left_behind(1000) < await left_behind(2) + 1000

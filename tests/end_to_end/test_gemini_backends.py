@@ -1,4 +1,4 @@
-"""Servers of the Gemini API, over HTTP, with a server that refuses what the real one refuses."""
+"""Gemini API backends over HTTP, with a server as strict as the real one."""
 
 from __future__ import annotations
 

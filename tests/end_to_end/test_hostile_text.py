@@ -1,4 +1,4 @@
-"""No text that a stranger writes takes longer to look through than any other of its length."""
+"""No untrusted text takes longer to scan than other texts of its length."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from app.core.request.grammar.lark import LarkParser, pattern
 from app.errors import InvalidRequest
 from tests.support.machine import slowness
 
-LENGTH = 60_000  # characters: about what the head of a request may have
+LENGTH = 60_000  # characters: about the maximum of a request's head
 TRIES = 5  # as the machine may become slower or faster between two measurements
 TIMES = 10
-LEAST = 0.003  # seconds of an ordinary machine; what is faster is fast enough
+LEAST = 0.003  # seconds on an ordinary machine; faster is fast enough
 
 
 def full(text: str, end: str = "") -> str:
@@ -34,17 +34,17 @@ def full(text: str, end: str = "") -> str:
 
 
 def matched(text: str) -> Any:
-    """A value for a field with a pattern that takes for ever where it nearly fits."""
+    """A value for a field with a pattern that backtracks forever on a near match."""
     return value_for({"type": "object", "properties": {"query": {"type": "string", "pattern": r"(a|a)*$"}}}, text)
 
 
 def agent(text: str) -> Any:
-    """What is known of the client with a user agent."""
+    """Recognise a client by its user agent."""
     return dialect_of({"user-agent": text}), needs_strings({"user-agent": text})
 
 
 def in_pieces(text: str) -> Any:
-    """What is found in a text that comes in small pieces."""
+    """Scan a text in small pieces."""
     finder = TextToolCallParser({})
     return [finder.feed(text[at : at + 4]) for at in range(0, len(text), 4)], finder.end()
 
@@ -90,7 +90,7 @@ ROWS: dict[str, tuple[Callable[[str], Any], str]] = {
 
 
 def took(function: Callable[[str], Any], text: str) -> float:
-    """The best time of three, in seconds of this thread's own; what is wrong with a text may be said."""
+    """The best of three runs, in CPU seconds of this thread; errors about the text are allowed."""
     times = []
     for _ in range(3):
         began = time.thread_time()

@@ -1,4 +1,4 @@
-"""What one key has made is for every other as if it had never been: on every route there is, and in every field."""
+"""A key's objects do not exist for any other key, in every route and every field."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OWNED = {
     "vector_store_id",
     "batch_id",
     "upload_id",
-}  # parts of paths that are somebody's
+}  # path parts with an owner
 PUBLIC = {"model", "rest", "deployment", "server_label", "key_id"}  # and nobody's, or for admins only
 
 
@@ -47,7 +47,7 @@ ROUTES = [
     if "{" in path and not any(f"{{{name}}}" in path for name in PUBLIC)
 ]
 
-# Fields of a request that name what was made before.
+# Request fields that refer to earlier objects.
 FIELDS: list[dict[str, Any]] = [
     {"previous_response_id": "{response_id}"},
     {"conversation": "{conversation_id}"},
@@ -66,9 +66,9 @@ OF_DEPLOYMENTS += ["audio/transcriptions", "audio/translations"]
 PASSED_ON += [*OF_DEPLOYMENTS, *(f"deployments/{{deployment:path}}/{path}" for path in OF_DEPLOYMENTS)]
 FOR_ADMINS = ["/v1/antiphon/keys", "/v1/antiphon/keys/{key_id}/rotate"]
 NAMES_NOTHING = [*FOR_ADMINS, "/v1/conversations", "/v1/files", "/v1/uploads", *(f"/v1/{path}" for path in PASSED_ON)]
-FILLED = ["/v1/vector_stores", "/v1/batches"]  # with what was made before
+FILLED = ["/v1/vector_stores", "/v1/batches"]  # with ids of earlier objects
 
-# A body that is valid where a path ends so, so that it is the id that is refused.
+# A valid body for paths with this end, so that the id is refused.
 ITEM = {"type": "message", "role": "user", "content": "x"}
 BODIES: dict[str, dict[str, Any]] = {
     "/items": {"items": [ITEM]},
@@ -82,7 +82,7 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 def each(routes: Iterable[Any]) -> Iterator[Any]:
-    """Every route, also those of routers within."""
+    """All routes, including nested routers."""
     for route in routes:
         if hasattr(route, "path"):
             yield route
@@ -93,7 +93,7 @@ def each(routes: Iterable[Any]) -> Iterator[Any]:
 
 @dataclass
 class Made:
-    """What one caller has made, by the names of the paths' parts, and a client with each key."""
+    """A caller's objects by path parameter, and a client per key."""
 
     ids: dict[str, str]
     owner: httpx.AsyncClient
@@ -102,7 +102,7 @@ class Made:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def made() -> AsyncIterator[Made]:
-    """What is there for all tests: none of them takes anything of it away."""
+    """Shared by all tests, which do not change it."""
     backend = Scripted([delta(content="secret")])
     async with contextlib.AsyncExitStack() as stack:
         tools = with_files(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -155,7 +155,7 @@ async def made() -> AsyncIterator[Made]:
 
 
 def unknown(ids: dict[str, str]) -> dict[str, str]:
-    """Ids of the same kinds that nobody has ever been given."""
+    """Ids of the same kinds that were never assigned."""
     key = new_key()
     return {name: _like(id, key) for name, id in ids.items()}
 
@@ -179,7 +179,7 @@ def filled(value: Any, ids: dict[str, str]) -> Any:
 
 
 def without(text: str, ids: dict[str, str]) -> str:
-    """Leave out of an answer what only repeats the question."""
+    """Remove repeated request values from an answer."""
     for name, id in ids.items():
         text = text.replace(id, name)
     return text
@@ -200,7 +200,7 @@ def test_walk_leaves_no_route_out() -> None:
         if "{" in path and not any(f"{{{name}" in path for name in PUBLIC):
             assert {(method, path) for method in methods} <= walked
         elif "WEBSOCKET" not in methods:
-            # What is posted names things of callers in its body.
+            # Posted bodies refer to callers' objects.
             assert "POST" not in methods or f"/v1{path}" in {*POSTED, *NAMES_NOTHING, *FILLED}
 
 
@@ -247,7 +247,7 @@ async def test_field_with_a_foreign_id_is_as_with_an_unknown_one(path: str, fiel
         answers.append((answer.status_code, without(answer.text, ids)))
     assert answers[0] == answers[1]
     assert answers[0][0] in (400, 404)
-    # It is no wonder that was refused: for its owner it is there.
+    # The refusal is meaningful: the owner finds the object.
     own = await made.owner.post(path, json={"model": "m", "input": "x", **filled(fields, made.ids)})
     assert own.status_code == 200, own.text
 

@@ -1,4 +1,4 @@
-"""Responses whose model calls tools of MCP servers: real servers, over real sockets, from request to answer."""
+"""Responses with MCP tools: real servers on real sockets, end to end."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def text(response: dict[str, Any]) -> str:
 
 
 def told(upstream: Upstream, request: int = -1) -> list[Any]:
-    """What the model was told by tools in a request."""
+    """Tool results in a model request."""
     messages = upstream.requests[request].json["messages"]
     return [message["content"] for message in messages if message["role"] == "tool"]
 
@@ -355,7 +355,7 @@ SAFE = {"readOnlyHint": True}
 
 
 def forged(listed: dict[str, Any]) -> dict[str, Any]:
-    """A list whose tools are all said to be read-only."""
+    """A list that declares all tools as read-only."""
     return {**listed, "tools": [{**tool, "annotations": SAFE} for tool in listed["tools"]]}
 
 

@@ -1,6 +1,4 @@
-"""
-Servers that speak Anthropic's Messages, all the way: over HTTP, with a server that refuses what the real one does.
-"""
+"""Anthropic Messages backends over HTTP, with a server as strict as the real one."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """
-Open WebUI, with a connection of the type "Responses": its package is too large to install, so these are its requests.
+Open WebUI with a connection of the type "Responses". Its package is too large to install, so its requests are replayed.
 
-It translates messages of Chat Completions. With `ENABLE_RESPONSES_API_STATEFUL` it continues from the response whose
-calls it has run, and repeats what that response had; otherwise it sends everything in each round.
+It translates Chat Completions messages. With `ENABLE_RESPONSES_API_STATEFUL`, it continues from the response whose
+calls it ran, and repeats the response's items; otherwise it sends the whole conversation in each round.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def assistant(text: str) -> dict[str, Any]:
 
 @dataclass
 class Chat:
-    """What Open WebUI makes of the events: the items that it shows and stores."""
+    """Open WebUI's state from the events: the items that it shows and stores."""
 
     items: list[dict[str, Any]] = field(default_factory=list)
     usage: Any = None
@@ -145,7 +145,7 @@ async def test_open_webui_text_is_shown_with_its_usage(http: httpx.AsyncClient, 
 
 
 async def test_open_webui_task_is_answered_whole(http: httpx.AsyncClient, upstream: Upstream) -> None:
-    """Titles and tags of chats are asked for without a stream, of which only messages are read."""
+    """Chat titles and tags are requested without a stream. Only messages are read."""
     upstream.say(thinking("It is about weather.", '{"title": ', '"Weather"}'))
     body = {"model": "m", "stream": False, "input": [user("Name this chat.")], "max_output_tokens": 1000}
     response = (await http.post("/responses", json=body)).json()
@@ -179,7 +179,7 @@ async def test_open_webui_sends_all_messages_with_results(http: httpx.AsyncClien
 async def test_open_webui_continues_and_repeats_what_the_response_had(
     http: httpx.AsyncClient, upstream: Upstream
 ) -> None:
-    """In each round it repeats the items of all rounds of this answer: the model is told each of them once."""
+    """In each round it repeats the items of all rounds in this answer: the model receives each item once."""
     places = {"call_1": "Paris", "call_2": "Oslo", "call_3": "Rome"}
     chunks = [chunk("I look it up.")]
     for index, (call_id, place) in enumerate([*places.items()][:2]):

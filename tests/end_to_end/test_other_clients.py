@@ -1,4 +1,4 @@
-"""What clients send that have no package to run: each request as it was seen on the wire."""
+"""Requests of clients without an installable package, as captured on the wire."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_body_compressed_as_by_codex_is_read() -> None:
 
 
 async def test_prompt_template_of_openai_is_refused() -> None:
-    """Without it the model would not know what it is there for, and nobody would be told."""
+    """Without the template, the model would silently lack its instructions."""
     backend = Scripted(HELLO)
     async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
         body = {"model": "m", "input": "Hi.", "prompt": {"id": "pmpt_1", "variables": {"city": "Paris"}}}
@@ -144,7 +144,7 @@ async def test_part_that_is_invalid_is_refused_with_its_field(part: dict[str, An
     ],
 )
 async def test_audio_as_a_data_url_is_accepted(head: str, format: str) -> None:
-    """Codex sends it so where its catalog says that the model hears, also in what tools return."""
+    """Codex sends audio this way if its catalog declares audio input, also in tool outputs."""
     sound = {"type": "input_audio", "audio_url": f"{head},UklGRg=="}
     call = {"type": "function_call", "call_id": "call_1", "name": "record", "arguments": "{}"}
     result = {"type": "function_call_output", "call_id": "call_1", "output": [sound]}

@@ -1,7 +1,7 @@
 """
-What a model thought goes back to the server that thought it, as that server wants it, wherever the client kept it.
+Reasoning returns to the server that produced it, in this server's form, wherever the client stored it.
 
-Each turn goes the whole way: over HTTP, and through the backend's own bytes both ways.
+Each turn is complete: over HTTP, and through the backend's bytes in both directions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TAGGED = "<think>\nI should look.\n</think>\n\n"
 
 Delta = dict[str, Any]
 
-# By profile, and by server where a profile is for several: what the model says, and the message that has to come back.
+# Profile, and server if a profile covers several: the model's output, and the message to send back.
 WANTED: dict[str, tuple[list[Delta], Delta]] = {
     **{
         name: (

@@ -1,4 +1,4 @@
-"""What a refusal says beside its status: to whom to come back, when, and by which methods."""
+"""Refusals beyond their status: retry time, server and allowed methods."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ async def test_websocket_that_ends_by_a_bug_is_logged(
 async def test_stored_turn_after_an_unstored_one_has_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What was not to be stored is not, so over HTTP a part of the conversation is missing."""
+    """Unstored turns are missing over HTTP, so a part of the conversation is lost."""
     async with sockets.listening(Scripted(HELLO)) as url, httpx.AsyncClient(base_url=url, trust_env=False) as http:
         async with sockets.dial(url) as socket:
             first = await sockets.response(socket, store=False)

@@ -1,4 +1,4 @@
-"""Background responses over several processes: real servers, one store, one of them dying now and then."""
+"""Background responses with several processes: real servers, one store, and crashes."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from tests.support.upstream import DONE, Upstream, call, chunk, finish, sse, ups
 
 __all__ = ["upstream"]  # a fixture
 
-LEASE = 2.0  # for a process that is to die; the others have one that they cannot lose by being slow
+LEASE = 2.0  # for a crashing process; others have a lease that they cannot lose by being slow
 
 TOOLS = [{"type": "function", "name": "f"}]
 
 
 class Replica:
-    """One server in a process of its own."""
+    """A server in a separate process."""
 
     def __init__(self, process: Process, http: httpx.AsyncClient) -> None:
         self.process = process

@@ -266,7 +266,7 @@ def test_keys_of_a_backends_table_are_documented() -> None:
 
 @pytest.fixture
 def configure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Write the file of settings, which is all that there is of them."""
+    """Write the settings file, the only source of settings."""
     for name in [name for name in os.environ if name.startswith("ANTIPHON_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)

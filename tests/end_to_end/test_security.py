@@ -1,4 +1,4 @@
-"""What SECURITY.md says of keys, of what callers name, and of what is kept."""
+"""SECURITY.md's claims about keys, callers' URLs and stored data."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def client(url: str, headers: dict[str, str] | None = None) -> httpx.Async
 
 
 def kept(path: Path) -> bytes:
-    """All that a store has written, also to its log of what is not in the file yet."""
+    """All bytes written by a store, including its write-ahead log."""
     connection = apsw.Connection(str(path))
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     connection.close()
@@ -115,7 +115,7 @@ async def test_request_headers_are_not_sent_to_the_backend() -> None:
 
 async def test_backend_address_is_not_shown() -> None:
     async with Upstream() as upstream:
-        port = f":{upstream.port}"  # its digits alone may be those of an id
+        port = f":{upstream.port}"  # the digits alone may occur in an id
     async with antiphon(backend_url=f"http://user:hush@127.0.0.1{port}/v1", backend_retries=0) as url:
         async with await client(url) as http:
             told = [
@@ -164,7 +164,7 @@ BRINGING = {"type": "additional_tools", "role": "developer", "tools": [*TOOLS, {
 
 @pytest.fixture
 def logged() -> io.StringIO:
-    """What the server logs where all of it is wanted, content too."""
+    """The server's log at the most verbose level, with content."""
     logs.configure(settings(log_level="debug", log_format="json", log_content=True))
     lines = io.StringIO()
     (handler,) = logging.getLogger().handlers

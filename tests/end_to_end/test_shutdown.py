@@ -1,4 +1,4 @@
-"""A server that is told to stop gives all that it has begun the same time to come to its end."""
+"""A stopping server gives all its work the same grace period."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ AS_SERVED: dict[str, Any] = {
 
 
 async def stopped_while(store_url: str, stream: list[Any] | None, background: list[Any]) -> str:
-    """Stop a server in the midst of a background response, and maybe of a stream; return what the former has become."""
+    """
+    Stop a server during a background response, and possibly a stream; return the background response's final status.
+    """
     backend = Scripted(*([stream] if stream else []), background)
     app = create_app(settings(store_url=store_url, shutdown_grace=GRACE), backend=backend)
     async with contextlib.AsyncExitStack() as stack:
@@ -54,7 +56,7 @@ async def stopped_while(store_url: str, stream: list[Any] | None, background: li
     [
         (None, [*HELLO, 0.5], "completed"),
         (None, [*HELLO, 60.0], "failed"),
-        # The stream takes the time that there is, and so does the background response: it is not there for each.
+        # The grace period is shared: the stream and the background response use it together.
         ([*HELLO, 60.0], [*HELLO, 0.5], "completed"),
         ([*HELLO, 60.0], [*HELLO, 3.4], "failed"),
     ],

@@ -1,4 +1,4 @@
-"""What the model said in a turn finds together, and each of its calls finds its result."""
+"""A turn's model output stays together, and each call is matched with its result."""
 
 from __future__ import annotations
 

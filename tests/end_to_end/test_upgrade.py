@@ -22,7 +22,7 @@ VERSIONS = sorted(path.name for path in DATA.iterdir())
 
 
 class Upgraded(NamedTuple):
-    """A server of this version on the data of an earlier one: their ids, and the answers of that version."""
+    """This version's server on an earlier version's data: the ids, and the earlier version's answers."""
 
     http: httpx.AsyncClient
     model: Model
@@ -33,7 +33,7 @@ class Upgraded(NamedTuple):
 
 @contextlib.contextmanager
 def restored(kind: str, version: str, folder: Path) -> Iterator[tuple[str, str]]:
-    """Restore the databases of a version; yield the URLs of the stores of responses and files."""
+    """Restore a version's databases; yield the store URLs for responses and files."""
     if kind == "postgres":
         need_pgvector()
         with PostgresServer() as server:

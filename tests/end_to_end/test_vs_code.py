@@ -1,7 +1,7 @@
 """
-VS Code's chat with a model of a custom endpoint, for each `apiType`: no package runs it, so these are its requests.
+VS Code's chat with a custom endpoint's model, for each `apiType`. It has no package, so its requests are replayed.
 
-Its user configures `url`, `apiType` (`responses`, `messages`, `chat-completions`) and what the model can do.
+Users configure `url`, `apiType` (`responses`, `messages`, `chat-completions`) and the model's capabilities.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def body(*items: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
 @dataclass
 class Turn:
-    """What the extension reads of the events of a response."""
+    """A response's events, as the extension reads them."""
 
     text: str = ""
     thoughts: str = ""
@@ -473,7 +473,7 @@ async def test_vs_code_messages_that_break_off_have_no_end(claude: tuple[httpx.A
     assert "message_stop" not in [event["type"] for event in read]
     first, *_ = (event for event in read if event["type"] == "error")
     assert first["error"]["message"] == ON_FIRE
-    # A refusal has the words of the backend.
+    # Errors have the backend's message.
     up.say(status(429, {"type": "error", "error": {"type": "rate_limit_error", "message": "Slow down."}}))
     refused = await http.post(
         "/messages", json=messages({"role": "user", "content": [{"type": "text", "text": "Hi."}]})

@@ -1,5 +1,5 @@
 """
-What a caller sees: the same question asked in every way that there is, and the answers in one shape.
+A caller's view: the same input in every delivery mode, with outcomes in one form.
 
     async with calling(url) as caller:
         assert (await caller.ask("sse")).outcome == Ended(text="Hello")
@@ -30,7 +30,7 @@ ASK = {"model": "m", "input": "Hi"}
 
 @dataclass(frozen=True)
 class Refused:
-    """An HTTP error, or what it is on a WebSocket."""
+    """An HTTP error, or its WebSocket equivalent."""
 
     status: int
     code: str
@@ -55,17 +55,17 @@ class Ended:
 
 Outcome = Refused | Ended
 
-# What a backend says where nothing is wrong, and what becomes of it. Each time on a connection of its own: one that was
-# used before, and closes without an answer, is asked again on another.
+# A healthy backend's answer. Each uses a new connection: requests on a reused connection that closes without an answer
+# are retried.
 HELLO = [*sse(chunk("Hel"), chunk("lo"), finish(), DONE, headers={"Connection": "close"}), CLOSE]
 COMPLETED = Ended(text="Hello")
 
 
 class Seen(NamedTuple):
-    """What became of a question."""
+    """The outcome of a request."""
 
     outcome: Outcome
-    response: dict[str, Any] | None = None  # the last that was told of it
+    response: dict[str, Any] | None = None  # the last received state
 
 
 def outcomes(seen: dict[str, Seen]) -> dict[str, Outcome]:
@@ -73,7 +73,7 @@ def outcomes(seen: dict[str, Seen]) -> dict[str, Outcome]:
 
 
 def told(seen: dict[str, Seen]) -> list[dict[str, Any]]:
-    """Return the responses that were told of, by id."""
+    """Return the received responses by id."""
     return sorted((each.response for each in seen.values() if each.response), key=lambda response: response["id"])
 
 
@@ -85,7 +85,7 @@ class Caller:
         self._socket = socket
 
     async def ask(self, way: str, **fields: Any) -> Seen:
-        """Ask, and return what was seen of the answer when it was over. Events are held against the laws."""
+        """Send a request, and return its outcome at the end. Events are checked against the laws."""
         seen: Seen = await getattr(self, f"_{way}")({**ASK, **fields})
         return seen
 
@@ -132,7 +132,7 @@ async def calling(url: str) -> AsyncIterator[Caller]:
 
 
 def ended(response: dict[str, Any]) -> Ended:
-    """What a response that has ended came to."""
+    """The outcome of a finished response."""
     assert response["status"] in TERMINAL
     text = "".join(part["text"] for item in response["output"] for part in item.get("content", ()))
     incomplete = response["incomplete_details"] or {}

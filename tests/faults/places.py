@@ -1,4 +1,4 @@
-"""Where a store keeps things, and what can happen to such a place: `harm` it, and `heal` it again."""
+"""Store locations and their failures: `harm` and `heal` them."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Place:
     """A place, and one thing that can happen to it."""
 
     url = ""
-    alone = False  # does it need a server in a process of its own, because of what happens to that?
+    alone = False  # Its failure needs a separate server process.
     pid = 0  # of this process
 
     async def open(self, stack: AsyncExitStack, directory: Path) -> None:
-        """Make the place; what has to be taken away in the end is for the stack."""
+        """Create the location; cleanup is registered on the stack."""
         raise NotImplementedError
 
     async def harm(self) -> None:
@@ -104,7 +104,7 @@ class Slow(_Redis):
 
 
 class Leaderless(_Redis):
-    """A failover has begun: what is there is a replica."""
+    """During a failover, only a replica is reachable."""
 
     async def harm(self) -> None:
         with self.server.client() as client:
@@ -125,7 +125,7 @@ class FailedOver(Slow):
 
     async def harm(self) -> None:
         with self.server.client() as primary:
-            # What comes until the other has taken over waits, and is then refused: nothing is lost that was written.
+            # Writes wait until the replica takes over, and are then refused: no acknowledged write is lost.
             primary.execute_command("CLIENT PAUSE", 60_000, "WRITE")
             offset = primary.info("replication")["master_repl_offset"]
         await self._until(self._other, lambda info: info["slave_repl_offset"] >= offset)
@@ -211,7 +211,7 @@ class LockedForAMoment(Locked):
 
 
 class DiskFull(_SQLite):
-    """No file may grow beyond a page: that is what a full disk is to a process."""
+    """No file may grow beyond a page, like on a full disk."""
 
     alone = True
 

@@ -34,7 +34,7 @@ class Server:
         return self.process.pid
 
     def workers(self) -> list[int]:
-        """Return the processes that it has begun and that serve: not those of `multiprocessing` itself."""
+        """Return the serving worker processes, without those of `multiprocessing` itself."""
         workers = []
         for child in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split():
             with contextlib.suppress(OSError):  # it has just gone

@@ -1,4 +1,4 @@
-"""What callers see, and what is kept, when a backend does what it should not."""
+"""Backend faults: the caller's outcome and the stored record."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HEAD = [b"HTTP/1.1 200 OK\r\n", *[b"X-%d: %b\r\n" % (n, b"x" * 60_000) for n in 
 
 
 class Fault(NamedTuple):
-    """A row: what the backend does to a question, and what is seen of it."""
+    """A row: the backend's fault, and the outcome."""
 
     name: str
     steps: list[Step] | None  # None: it is not there
@@ -151,7 +151,7 @@ def said(*steps: Frame | Step, headers: Mapping[str, str] | None = None) -> list
 
 
 FAULTS = faults(SPOKEN[0])
-# The rows of the page are those of chat; by the other APIs, what callers see is the same.
+# The page's rows are for chat. With other APIs, callers see the same.
 CASES = [
     pytest.param(api, fault, id=fault.name if api is SPOKEN[0] else f"{fault.name}, by {api.name}")
     for api in SPOKEN

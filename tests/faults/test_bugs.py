@@ -1,4 +1,4 @@
-"""What callers see when a part of the server raises what nobody foresaw."""
+"""Unexpected exceptions in the server: the caller's outcome."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class BuggyLog(MemoryLog):
 
 
 class Bug(NamedTuple):
-    """A row: where the bug is, and what is seen of it."""
+    """A row: the bug's location, and the outcome."""
 
     name: str
     asked: Seen  # JSON
@@ -194,7 +194,7 @@ async def test_bug_ends_as_documented(bug: Bug, monkeypatch: pytest.MonkeyPatch)
 
 
 async def broken_off(url: str, way: str) -> list[dict[str, Any]]:
-    """Return the events of a response that is streamed in one of the ways, up to the last one."""
+    """Return a stream's events up to the last, in a delivery mode."""
     body = {"model": "m", "input": "Hi"}
     if way == "websocket":
         async with sockets.dial(url) as socket:

@@ -1,4 +1,4 @@
-"""What becomes of an answer whose client has gone, or does not read it."""
+"""Answers whose client disconnects or does not read."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ PACED = [*sse()[:1], *[piece(b"data: %s\n\n" % json.dumps(chunk("x" * 8_000)).en
 
 
 class Hasty(HTTPProtocol):
-    """A connection whose client has a second to read."""
+    """A connection with a read timeout of a second."""
 
     unread = 1
 
 
 @contextlib.asynccontextmanager
 async def serving(upstream: Upstream, directory: Path, **config: Any) -> AsyncIterator[str]:
-    """A server, whose store is empty in the end, and which answers the next question."""
+    """A server that is checked at the end: its store is empty, and it answers the next request."""
     store_url = f"sqlite:///{directory}/antiphon.db"
     options = {"http": Hasty, **config}
     async with listening(None, config=options, backend_url=upstream.url, store_url=store_url, shutdown_grace=0) as url:

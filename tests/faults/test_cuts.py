@@ -50,7 +50,7 @@ def unchunked(data: bytes) -> bytes:
 
 
 def arrived(api: Spoken, data: bytes) -> tuple[Written, bool]:
-    """Return what the frames say that have arrived, each parsed by itself, and whether the model has finished."""
+    """Return the text in the received frames, each parsed separately, and whether the model has finished."""
     written, finished = Written(), False
     *frames, _ = unchunked(data).split(b"\n\n")
     for frame in frames:
@@ -62,7 +62,7 @@ def arrived(api: Spoken, data: bytes) -> tuple[Written, bool]:
 
 
 def read(events: list[Event]) -> Written:
-    """Return what the deltas of a stream say."""
+    """Return the text in a stream's deltas."""
     said: dict[str, str] = dict.fromkeys(("output_text", "reasoning", "function_call_arguments"), "")
     for event in events:
         kind, _, last = event["type"].removeprefix("response.").rpartition(".")
@@ -73,10 +73,10 @@ def read(events: list[Event]) -> Written:
 
 async def followed(api: Spoken, data: bytes, cuts: list[int], end: Step | None, *, at_once: bool) -> list[Event]:
     """
-    Return the events of a stream that arrives in these pieces, none before all that came earlier was seen.
+    Return the events of a stream in these pieces, each sent after the earlier events were seen.
 
-    `end` is what becomes of the connection behind the last piece; empty if the backend was refused. `at_once`: the
-    client takes events as they are made; otherwise each batch waits for it.
+    `end` is the connection's fate after the last piece; empty if the backend was refused. `at_once`: the client reads
+    events immediately; otherwise each batch waits for it.
     """
     edges = [0, *sorted({cut for cut in cuts if 0 < cut < len(data)}), len(data)]
     gates = [(arrived(api, data[:edge])[0], asyncio.Event()) for edge in edges[1:-1]]
@@ -155,7 +155,7 @@ def test_connection_reset_retracts_nothing_that_was_emitted(
     sent = whole[: at % len(whole)]
     events = asyncio.run(followed(api, sent, data.draw(cuts_of(sent), label="cuts"), RESET, at_once=at_once))
     written, finished = arrived(api, sent)
-    assert written.text.startswith(read(events).text)  # the kernel throws away what was not read by then
+    assert written.text.startswith(read(events).text)  # the kernel discards unread bytes
     if events:
         laws.check(events)
         assert finished or events[-1]["type"] == "response.failed"

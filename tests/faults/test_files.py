@@ -1,4 +1,4 @@
-"""What callers of files, vector stores and `file_search` see when the database of files is not as it should be."""
+"""Database faults for files, vector stores and `file_search`: the caller's outcome."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WORKS = "works"
 
 
 class Fault(NamedTuple):
-    """A row: what happens to the database, and what callers see while it lasts."""
+    """A row: the database's fault, and the outcome meanwhile."""
 
     name: str
     place: type[places.Place]

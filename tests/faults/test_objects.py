@@ -1,4 +1,4 @@
-"""What callers of files see when the object storage of their contents is not as it should be."""
+"""Object storage faults: the outcome for callers of files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.serving import antiphon
 
 
 class Fault(NamedTuple):
-    """A row: what happens to the object storage."""
+    """A row: the object storage's fault."""
 
     name: str
     hangs: bool

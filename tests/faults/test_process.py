@@ -1,4 +1,4 @@
-"""What callers see, and what is kept, when a process is told to stop, or is killed."""
+"""Stopped and killed processes: the caller's outcome and the stored record."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ async def test_sigkill_of_a_worker_ends_its_answers_alone(upstream: Upstream, st
 
 
 async def until_both_serve(url: str) -> None:
-    """Wait for two workers that have read their settings: one that sleeps before it has might be replaced."""
+    """Wait until two workers have read their settings: a sleeping worker might be replaced."""
     async with asyncio.timeout(120), httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
         while not re.search(r"^antiphon_build_info{.*} 2\.0$", (await http.get("/metrics")).text, re.MULTILINE):
             await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""What callers see, and what is kept, when the place where responses are stored is not as it should be."""
+"""Store faults: the caller's outcome and the stored record."""
 
 from __future__ import annotations
 
@@ -22,20 +22,22 @@ from tests.support.upstream import upstream as upstream
 AWAY = Refused(503, "store_unavailable")
 LOST = Ended("failed", "store_unavailable", "Hello")
 NOTHING, AS_SENT, COMPLETE = "nothing", "as sent", "as `completed`"
-# What a server was asked before it hung it may still do when it goes on, or not.
+# A hanging server may still apply earlier requests when it continues.
 PERHAPS = frozenset({NOTHING, AS_SENT, COMPLETE})
 
 
 class Fault(NamedTuple):
-    """A row: what happens to the store, and what is seen of it where it happens before the question, or during the
-    answer. In the background a response waits for the store, and completes."""
+    """
+    A row: the store's fault, and the outcomes if it occurs before the request or during the answer. A background
+    response waits for the store, and completes.
+    """
 
     name: str
     place: type[places.Place]
     before: Outcome = COMPLETED
     during: Outcome = COMPLETED
     first: Outcome | None = None  # of the first question, where nobody knows before
-    kept: frozenset[str] = frozenset({NOTHING})  # of an answer that it happened to: one of these
+    kept: frozenset[str] = frozenset({NOTHING})  # possible states of an answer during the fault
 
     @property
     def row(self) -> str:
@@ -83,7 +85,7 @@ async def test_store_fault_ends_as_documented(fault: Fault, upstream: Upstream, 
         # Before the question.
         await place.harm()
         if fault.first:
-            # Or the usage of the request before was written only now, and that write has found the outage.
+            # Or the earlier request's usage was written late, and this write found the outage.
             assert (await caller.ask("json")).outcome in (fault.first, fault.before)
         asked = len(upstream.requests)
         outcomes = [seen.outcome for seen in (await caller.ask_all()).values()]
@@ -120,7 +122,7 @@ async def test_store_fault_ends_as_documented(fault: Fault, upstream: Upstream, 
 
 
 async def kept(http: httpx.AsyncClient, seen: Seen) -> str:
-    """Say what is stored of a response whose caller was told of it."""
+    """Return the stored state of a response that its caller received."""
     told: Any = seen.response
     answer = await http.get(f"/responses/{told['id']}")
     if answer.status_code == 404:

@@ -1,4 +1,4 @@
-"""docs/faults.md says what these tests say, and names all of them."""
+"""docs/faults.md matches these tests, and names all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The usage of keys when processes are killed: what backends reported for answers that came whole is in the store."""
+"""Usage when processes are killed: reported usage of complete answers is stored."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ANSWERS = 60  # that have come whole before processes are killed
 
 
 class Counting(Upstream):
-    """A backend that reports another usage for each request, and whose answers name their request."""
+    """A backend with different usage per request; answers name their request."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Counting(Upstream):
 
 
 class Callers:
-    """Callers without a pause, in every way; `whole` has the texts of the answers that they have received."""
+    """Continuous callers in every delivery mode; `whole` has the texts of complete answers."""
 
     def __init__(self, url: str) -> None:
         self.whole: list[str] = []
@@ -112,7 +112,7 @@ async def test_usage_after_sigkill_is_what_backends_reported(place: Place, tmp_p
             asking = [asyncio.create_task(callers.run(number)) for number in range(CALLERS)]
             await callers.until_enough()
             killed = served.workers()
-            os.kill(killed[0], signal.SIGKILL)  # its journal is read by the worker that takes its place
+            os.kill(killed[0], signal.SIGKILL)  # the replacement worker reads its journal
             await replaced(served, killed[0], callers)
             for pid in (served.pid, *served.workers()):
                 os.kill(pid, signal.SIGKILL)
@@ -130,7 +130,7 @@ async def test_usage_after_sigkill_is_what_backends_reported(place: Place, tmp_p
 
 
 async def replaced(served: Server, worker: int, callers: Callers) -> None:
-    """Wait until another worker has taken the place of one, and for some more answers."""
+    """Wait until a worker is replaced, and for some more answers."""
     async with asyncio.timeout(120):
         while worker in served.workers() or len(served.workers()) < 2:
             await asyncio.sleep(0.05)

@@ -1,9 +1,9 @@
 """
-A model that tells the time: a Chat Completions server whose every delta is the moment at which it was to be said.
+A Chat Completions server whose deltas are their own due times.
 
     python -m tests.load.clock --port 9100
 
-The model `clock-30-1000` says 30 deltas, one each 1000 ms, by the clock that all processes of a machine share.
+The model `clock-30-1000` sends 30 deltas, every 1000 ms, on the clock shared by all processes on a machine.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import redis
 
 from tests.support.redis_server import PATIENCE, RedisServer, join
 
-LOST = 3000  # milliseconds after which the nodes take one for lost that does not answer, where one is to be lost
+LOST = 3000  # milliseconds until nodes declare a silent node dead, in tests with a failure
 BUSY = 60_000  # and where none is: a machine with much else to do has nodes that are late
 AGREED = 120.0  # seconds for the nodes to agree on something
 
@@ -27,7 +27,7 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        """A store URL that names all of them, so that any may be away."""
+        """A store URL with all nodes, so that any can fail."""
         nodes = ",".join(f"127.0.0.1:{server.port}" for server in self.primaries)
         return f"redis+cluster://{nodes}?{PATIENCE}"
 
@@ -63,7 +63,7 @@ class Cluster:
         return sorted({self._clients[-1].execute_command("CLUSTER KEYSLOT", key) for key in keys})
 
     def begin_to_move(self, slot: int, target: int) -> None:
-        """Let a slot be on its way: what its holder does not have, any more or yet, is asked for at the target."""
+        """Start a slot's migration: missing keys are requested from the target."""
         source = self.holder(slot)
         self._on(target, "CLUSTER SETSLOT", slot, "IMPORTING", self._ids[source])
         self._on(source, "CLUSTER SETSLOT", slot, "MIGRATING", self._ids[target])
@@ -133,7 +133,7 @@ def _node(timeout: int) -> RedisServer:
 
 
 def caught_up(primary: RedisServer, replica: RedisServer) -> None:
-    """Return when the replica has all that its primary has: what it has not is lost with the primary."""
+    """Return when the replica has caught up: later writes are lost with the primary."""
     with primary.client() as client:
         assert client.execute_command("WAIT", 1, 30_000) == 1
     with primary.client() as one, replica.client() as other:

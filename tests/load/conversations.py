@@ -1,8 +1,8 @@
 """
-Conversations of several turns through a balancer, while something happens to what is behind it.
+Conversations with several turns through a balancer, with disturbances among the replicas.
 
-Every turn is asked in another way: as JSON, as a stream, in the background and followed, in the background and resumed.
-Its answer has to know every turn before it (see `echo`), and is looked up again when all is over.
+Turns vary their delivery: JSON, stream, background and followed, background and resumed. An answer must know every
+earlier turn (see `echo`), and is retrieved again at the end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.load.replicas import Replica
 Event = dict[str, Any]
 
 TURNS = 4
-ASK_AGAIN = 2  # times that a client asks again whose connection ended without any answer; OpenAI's clients do the same
+ASK_AGAIN = 2  # retries after a connection closes without an answer, like OpenAI's clients
 
 
 @dataclass
@@ -43,12 +43,12 @@ class Wrong(Exception):
 
 
 class Talk:
-    """The conversations of one client, and what has come of them."""
+    """A client's conversations and their results."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self.figures = Figures()
         self._http = http
-        self._told: dict[str, str] = {}  # what was answered, by the response's id
+        self._told: dict[str, str] = {}  # answers by response id
         self._ways = {
             "json": self._json,
             "sse": self._sse,
@@ -141,12 +141,12 @@ class Talk:
                     return
             except (httpx.RemoteProtocolError, httpx.ReadError, httpx.ConnectError):
                 self.figures.asked_again += 1
-                if begun or again == ASK_AGAIN:  # a stream that has begun has to come to its end
+                if begun or again == ASK_AGAIN:  # a started stream must finish
                     raise
 
 
 def _whole(events: list[Event]) -> dict[str, Any]:
-    """Return the response of a stream that lacks nothing."""
+    """Return a complete stream's response."""
     if [event["sequence_number"] for event in events] != list(range(len(events))):
         raise Wrong(f"events {[event['sequence_number'] for event in events]}")
     last = events[-1]

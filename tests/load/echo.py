@@ -1,10 +1,10 @@
 """
-A model that answers with what it was told in every turn so far, and says so if any of its own answers is missing.
+A model that repeats the input of all turns, and reports a missing answer of its own.
 
     user: "a1"                                  heard a1
     user: "a1", assistant: "heard a1", "a2"     heard a1 a2
 
-Its answer is a function of what its caller said, so that a caller can tell whether an earlier turn was lost.
+Its answer is a function of the caller's input, so that callers detect lost turns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PACE = 0.02  # seconds between two words
 
 
 def answer_to(said: Sequence[str]) -> str:
-    """Return what the model says to somebody who has said all of that, a turn each."""
+    """Return the answer to these inputs, a turn each."""
     return " ".join(["heard", *said])
 
 

@@ -1,14 +1,14 @@
 """
-Put a load on Antiphon, and print what came of it.
+Load tests that print their results.
 
-    python -m tests.load.load                          all of it, some minutes
-    python -m tests.load.load streams --streams 500    many slow streams at once, on two workers and on two replicas
-    python -m tests.load.load conversations            conversations through a balancer, while replicas are restarted
-    python -m tests.load.load store                    what a turn takes of each store, and what it asks of Redis
-    python -m tests.load.load stores                   the stores beside one another: CPU, and what other processes see
+    python -m tests.load.load                          all, some minutes
+    python -m tests.load.load streams --streams 500    many slow streams, with two workers and two replicas
+    python -m tests.load.load conversations            conversations through a balancer, with restarting replicas
+    python -m tests.load.load store                    a turn's storage in each store, and its Redis commands
+    python -m tests.load.load stores                   stores compared: CPU, and visibility from other processes
 
-Ends with 1 if anything was lost or wrong. How late streams are depends on what else the machine does: the row `direct`
-asks the model itself, and says how much of it is not ours. Processor time does not.
+Exits with 1 after losses or errors. Delays depend on the machine's other work: the row `direct` shows the model itself.
+CPU time does not.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HEAD = [
 
 
 def main() -> int:
-    """Run what was asked for; return 1 if anything was wrong."""
+    """Run the chosen tests; returns 1 after errors."""
     parser = argparse.ArgumentParser(description="Put a load on Antiphon.")
     parser.add_argument("what", nargs="*", choices=["streams", "conversations", "store", "stores", []], default=[])
     parser.add_argument("--streams", type=int, default=2000, help="streams that are open at once")
@@ -90,7 +90,7 @@ async def _row(
     wrong: list[str],
 ) -> list[str]:
     ports = [server.port for server in asked]
-    if measured:  # what is used for the first time is no cost of a stream
+    if measured:  # first use is not part of a stream's cost
         _, warming_up = streams.run(api, ports, streams=20, deltas=2, period=0.1, ramp=0.1)
         await warming_up
     memory, cpu = _used(measured)

@@ -1,8 +1,8 @@
 """
-A load balancer, as simple as they come: each request goes to the next replica, on a connection of its own.
+A minimal load balancer: each request goes to the next replica, on a new connection.
 
-A replica that refuses a connection is left out for a moment, and the next one is asked. Nothing else is tried again:
-what was sent to a replica may have been done by it.
+A replica that refuses a connection is skipped temporarily, and the next replica is used. Nothing else is retried: the
+replica may have processed the request.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RoundRobin:
     def __init__(self, ports: Sequence[int]) -> None:
         self.sent: Counter[int] = Counter()  # requests, by the replica's port
         self.refused = 0  # connections
-        self.unanswered = 0  # requests whose connection ended before there was any answer
+        self.unanswered = 0  # connections closed before any answer
         self._ports = [*ports]
         self._next = 0
         self._out: dict[int, float] = {}  # until when a port is left out, by the loop's clock

@@ -68,7 +68,7 @@ class Program:
         self._process = None
 
     def end(self) -> None:
-        """See to it that nothing of it is left."""
+        """Kill the process if it still runs."""
         if self._process is None:
             return
         self._process.terminate()  # its workers end with it only if it can tell them
@@ -87,7 +87,7 @@ class Program:
 
 
 class Replica(Program):
-    """One `antiphon serve`; `settings` are by the names of their fields. A `forked` one starts with less work."""
+    """An `antiphon serve`; `settings` are by field name. A `forked` process starts with less work."""
 
     def __init__(
         self, settings: dict[str, object], log: IO[bytes] | int = subprocess.DEVNULL, *, forked: bool = False
@@ -104,7 +104,7 @@ class Replica(Program):
         arguments, log = self._command[3:], self._log
         return fork_server.start(*arguments, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
-    # What it uses. Linux tells; elsewhere these are 0 and empty.
+    # Usage, from Linux's /proc; elsewhere 0 and empty.
 
     @property
     def pids(self) -> list[int]:
@@ -114,12 +114,12 @@ class Replica(Program):
 
     @property
     def cpu(self) -> float:
-        """Seconds of processor time that they have used."""
+        """CPU seconds used by the processes."""
         return sum(map(cpu, self.pids))
 
     @property
     def memory(self) -> float:
-        """Bytes of memory that they have in use, with what they share counted for each."""
+        """Bytes in use by the processes; shared memory is counted per process."""
         return sum(map(memory, self.pids))
 
     @property
@@ -163,7 +163,7 @@ async def replicas(
 
 @contextlib.contextmanager
 def shown_if_it_fails(log: IO[bytes]) -> Iterator[None]:
-    """Show what servers have logged, if what is within fails."""
+    """Print servers' logs if the block fails."""
     try:
         yield
     except BaseException:

@@ -1,10 +1,10 @@
 """
-How long a search in a vector store of 100,000 chunks takes, on one core.
+Time of a search in a vector store with 100,000 chunks, on one core.
 
     python -m tests.load.search [chunks]
 
-The chunks are of 120 words, which are as frequent as words are (Zipf), and have embeddings of 768 dimensions. The
-queries have three to eight words: drawn like those of the chunks, as people ask, and rare ones.
+Chunks have 120 words with a Zipf distribution, and embeddings with 768 dimensions. Queries have three to eight words:
+drawn like the chunks', like people's questions, and rare words.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ QUERIES = 100
 
 
 class Language:
-    """Words that nobody knows, as frequent as those of a real language."""
+    """Artificial words, with the frequencies of a real language."""
 
     def __init__(self, chance: random.Random, size: int = 60_000) -> None:
         self._chance = chance
@@ -51,14 +51,14 @@ def vector(chance: random.Random) -> bytes:
 
 
 def chunks(language: Language, chance: random.Random, count: int) -> Iterator[TextChunk]:
-    """Yield chunks, whose embeddings are some thousands of different ones, which is all that a search can notice."""
+    """Yield chunks with some thousands of different embeddings, which makes no difference for search."""
     vectors = [vector(chance) for _ in range(4000)]
     for number in range(count):
         yield TextChunk(language.text(WORDS), vectors[number % len(vectors)])
 
 
 def measured(search: Callable[[int], object]) -> str:
-    """Return the median of many searches, and what one in twenty exceeds, in milliseconds of one core."""
+    """Return the median and the 95th percentile of many searches, in milliseconds on one core."""
     times = []
     for number in range(QUERIES):
         began = time.process_time()

@@ -1,4 +1,4 @@
-"""What a turn takes of each store, and what a response asks of Redis, as Redis itself counts it."""
+"""A turn's storage in each store, and a response's Redis commands, as counted by Redis."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TTL = 1000
 
 
 def chains(turns: int) -> int:
-    """Return how many conversations of that length to have: enough of short ones for what they share to be little."""
+    """Return the number of conversations for this length: enough short conversations to make shared data negligible."""
     return max(1, 40 // turns)
 
 

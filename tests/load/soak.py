@@ -1,10 +1,10 @@
 """
-Let all kinds of callers call for a while, and see whether anything of them is left.
+Run all kinds of callers for a while, and check for leaks.
 
     python -m tests.load.soak --seconds 120 --store redis
 
-Prints what the server has in use as time goes by. Ends with 1 if its memory goes on growing, if it keeps a file, a
-socket or a stream of the model that nobody needs any more, or if a caller got what it did not expect.
+Prints the server's resources over time. Exits with 1 if memory keeps growing, if an unneeded file, socket or model
+stream stays open, or if a caller got an unexpected result.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SPARE = AT_ONCE  # files more than at rest before: connections to the model and 
 
 @dataclass(frozen=True)
 class Sample:
-    """What there was at some moment."""
+    """Resources at a time."""
 
     seconds: float
     calls: int
@@ -94,7 +94,7 @@ STORES = {"memory": _in_memory, "sqlite": _in_sqlite, "redis": _in_redis, "postg
 
 
 async def soak(seconds: float, store: str, log: IO[bytes]) -> list[str]:
-    """Let them call; print samples, and return what is wrong."""
+    """Run callers and print samples; returns the errors."""
     with STORES[store]() as store_url:
         async with Echo(pace=0.01) as model:
             settings = {

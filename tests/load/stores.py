@@ -33,7 +33,7 @@ _HEAD = ("store", "responses a second", "CPU of a response", "of the store", "a 
 
 
 class Spent(NamedTuple):
-    """What requests took, each: seconds of processor time, and of all of them on the wall."""
+    """Cost per request: CPU seconds, and total wall time."""
 
     server: float
     store: float
@@ -42,7 +42,7 @@ class Spent(NamedTuple):
 
 @contextlib.contextmanager
 def places() -> Iterator[dict[str, tuple[str, int | None]]]:
-    """Start all stores; yield their URLs, and the process of those that have one."""
+    """Start all stores; yield their URLs, and their process id if they have one."""
     with RedisServer() as redis, PostgresServer() as postgres, tempfile.TemporaryDirectory() as directory:
         yield {
             "memory://": ("memory://", None),
@@ -79,7 +79,7 @@ async def _row(name: str, url: str, process: int | None, model: str, requests: i
                 own, store, wall = (b - a for a, b in zip(before, after, strict=True))
                 return Spent(own / times, store / times, wall)
 
-            await _singles(http, 100)  # what is used for the first time is no cost of a response
+            await _singles(http, 100)  # first use is not part of a response's cost
             single = await measured(lambda: _singles(http, requests), requests)
             turn = await measured(lambda: _chains(http), CHAINS * LENGTH)
     of_store = [f"{spent.store * 1e6:.0f} µs" if process else "" for spent in (single, turn)]

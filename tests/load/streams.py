@@ -1,4 +1,4 @@
-"""Many streams that are open at once, each of them slow: how late is what they say, and what do they cost?"""
+"""Many slow, concurrent streams: delays and costs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SLACK = 120.0  # seconds that a stream may take longer than it should
 
 @dataclass
 class Told:
-    """What the streams said."""
+    """The received deltas."""
 
     deltas: list[tuple[float, float]] = field(
         default_factory=list
@@ -47,7 +47,7 @@ class Stream(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         now = time.monotonic()
         data = self._tail + data
-        whole = data.rfind(b"\n\n") + 2  # what is behind is told of once it has come to its end
+        whole = data.rfind(b"\n\n") + 2  # incomplete events are read later
         self._tail = data[max(whole, 1) if whole > 1 else 0 :]
         if whole <= 1:
             return
@@ -72,9 +72,9 @@ def run(
     api: str, ports: Sequence[int], *, streams: int, deltas: int, period: float, ramp: float
 ) -> tuple[Told, asyncio.Task[None]]:
     """
-    Open streams evenly over `ramp` seconds, and let them speak: `deltas` each, one every `period` seconds.
+    Open streams evenly over `ramp` seconds; each sends `deltas`, one every `period` seconds.
 
-    Returns what they say, as they say it, and the task that ends with the last of them.
+    Returns their output while they run, and the task that ends with the last stream.
     """
     loop, told = asyncio.get_running_loop(), Told()
     body = {"model": f"clock-{deltas}-{round(period * 1000)}", "stream": True}

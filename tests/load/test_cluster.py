@@ -24,7 +24,7 @@ from tests.support.store_places import redis_store
 from tests.support.upstream import DONE, Upstream, chunk, finish, sse, usage
 
 RUN = RunKey("a:moving", "resp_1")
-MANY = 48  # so many that each of three nodes has some of them
+MANY = 48  # enough for each of three nodes to have some
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,7 @@ def holders(nodes: Cluster, responses: list[dict[str, Any]]) -> set[int]:
 
 
 async def lose(nodes: Cluster, successor: RedisServer) -> None:
-    """Let the first primary die, once its replica has what it has; return when that has taken over."""
+    """Kill the first primary after its replica has caught up; return after the failover."""
     caught_up(nodes.primaries[0], successor)
     nodes.primaries[0].stop(signal.SIGKILL)
 

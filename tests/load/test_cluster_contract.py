@@ -1,4 +1,4 @@
-"""What every store does, once more over a Redis Cluster of three nodes."""
+"""The store contract on a Redis Cluster with three nodes."""
 
 from __future__ import annotations
 

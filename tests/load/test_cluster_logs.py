@@ -1,4 +1,4 @@
-"""What every event log does, once more over a Redis Cluster of three nodes."""
+"""The event log contract on a Redis Cluster with three nodes."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ AT_ONCE = 8
 
 
 def tasks() -> Counter[str]:
-    """What this process is doing, by the names of the functions."""
+    """This process's tasks, counted by function name."""
     return Counter(task.get_coro().__qualname__ for task in asyncio.all_tasks())  # type: ignore[union-attr]
 
 
@@ -36,7 +36,7 @@ def open_sockets() -> set[str]:
     found = set()
     if os.path.exists("/proc/self/fd"):
         for fd in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(FileNotFoundError):  # that of the list itself
+            with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself
                 found.add(os.readlink(f"/proc/self/fd/{fd}"))
     return {file for file in found if file.startswith("socket:")}
 
@@ -69,13 +69,13 @@ async def let_all_call(traffic: Traffic, rounds: int) -> None:
 
 
 def told_of_by_asyncio(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was never looked at: asyncio tells of it when it is thrown away."""
+    """Unretrieved exceptions: asyncio reports them on destruction."""
     gc.collect()
     return [record.getMessage() for record in caplog.records if record.name == "asyncio"]
 
 
 async def until_same(read: Callable[[], object], expected: object) -> object:
-    """Read something until it is what is expected, and return what it was at last."""
+    """Poll until the value is as expected, and return the last value."""
     for _ in range(1000):
         found = read()
         if found == expected:
@@ -88,9 +88,7 @@ async def until_same(read: Callable[[], object], expected: object) -> object:
 async def test_callers_of_all_kinds_leave_nothing_behind(
     store: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(
-        rate_limits, "LEASE", 0.3
-    )  # what keeps the places looks that much later whether there are any left
+    monkeypatch.setattr(rate_limits, "LEASE", 0.3)  # the cleanup task checks again after this time
     store_url = "memory://" if store == "memory" else request.getfixturevalue("redis_server").patient_url
     before_all = open_sockets()
     async with Echo(pace=0.005) as model:

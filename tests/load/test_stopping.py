@@ -29,7 +29,7 @@ ASK = (
 
 @contextlib.asynccontextmanager
 async def stopping(*already: bytes) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection on which some bytes were sent to a server, that was then told to stop and takes no other one."""
+    """A connection with some bytes sent to a server that is then stopped and accepts no new connections."""
     app = create_app(settings(), backend=Scripted([delta(content="Hello")]))
     serve = serving(app, http="app.api.uvicorn.http:HTTPProtocol", ws="app.api.uvicorn.websocket:WebSocketProtocol")
     async with AsyncExitStack() as stack:
@@ -92,7 +92,7 @@ async def test_connection_without_a_request_at_shutdown_is_closed_soon(
 
 
 class SlowStore(MemoryStore):
-    """A store that needs more time for a response than it takes to close the application."""
+    """A store whose write takes longer than closing the application."""
 
     closed = False
 

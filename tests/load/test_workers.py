@@ -1,4 +1,4 @@
-"""Several workers of one server: what they must share, and what is said where they cannot."""
+"""Several workers: shared state, and warnings about state that is not shared."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_sqlite_in_memory_is_refused(tmp_path: Path) -> None:
 
 def test_secret_key_that_is_generated_is_logged_once(tmp_path: Path) -> None:
     with served(tmp_path, "--store-url", "sqlite:///shared.db") as (_, address):
-        for _ in range(2):  # what has to be encrypted is what the key is for
+        for _ in range(2):  # encryption uses the key
             _post(f"{address}/v1/responses/compact", {"model": "demo", "input": "My name is Ada."})
 
     assert_logged_once(tmp_path)
@@ -51,7 +51,7 @@ def test_content_encrypted_by_one_worker_is_read_by_others_with_a_key_that_is_lo
     with served(tmp_path, "--workers", "2", "--store-url", "sqlite:///shared.db") as (_, address):
         for _ in range(2):
             sealed = _post(f"{address}/v1/responses/compact", {"model": "demo", "input": "My name is Ada."})
-        for _ in range(12):  # each on a connection of its own, which either of them may take
+        for _ in range(12):  # each on a new connection, which either worker may accept
             answer = _post(f"{address}/v1/responses", {"model": "demo", "store": False, "input": sealed["output"]})
             assert answer["status"] == "completed"
 

@@ -1,4 +1,4 @@
-"""All kinds of callers, polite and not, as they come in the life of a server: each is one function of a client."""
+"""All kinds of callers, well-behaved or not: each is a function with a client."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Caller = Callable[["Traffic"], Awaitable[None]]
 
 
 class Traffic:
-    """Clients of one server. `wrong` says what they did not expect."""
+    """Clients of a server. `wrong` has their unexpected results."""
 
     def __init__(self, url: str, http: httpx.AsyncClient) -> None:
         self.done: Counter[str] = Counter()
@@ -48,7 +48,7 @@ class Traffic:
         return said
 
     async def gauges(self) -> dict[str, float]:
-        """Return what the server says is open or waits, where that is more than nothing."""
+        """Return the server's gauges for open or waiting work, if above 0."""
         text = (await self.http.get("/metrics")).text
         lines = [line.rpartition(" ") for line in text.splitlines() if line.startswith(OPEN)]
         return {name: float(value) for name, _, value in lines if float(value)}

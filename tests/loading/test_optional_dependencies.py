@@ -1,4 +1,4 @@
-"""The command that installs an extra, for a server that was installed in each of the ways there are."""
+"""The command that installs an extra, for each way of installation."""
 
 from __future__ import annotations
 

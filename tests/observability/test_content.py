@@ -1,4 +1,4 @@
-"""The content of spans has the shapes that OpenTelemetry's conventions for generative AI publish as JSON schemas."""
+"""Span content matches the JSON schemas in OpenTelemetry's conventions for generative AI."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.core.types.deltas import Finished, FinishReason, ReasoningDelta, TextDe
 from app.observability.content import OutputMessage, input_messages
 
 TEXT = {"type": "string"}
-# What `gen-ai-input-messages.json` and `gen-ai-output-messages.json` require of each type of part; null where they do.
+# Required fields per part type in `gen-ai-input-messages.json` and `gen-ai-output-messages.json`; null where allowed.
 FIELDS: dict[str, dict[str, Any]] = {
     "text": {"content": TEXT},
     "reasoning": {"content": TEXT},

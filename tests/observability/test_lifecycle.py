@@ -1,4 +1,4 @@
-"""The record of one response, and what its observers are told."""
+"""A response's record, and the calls to its observers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from app.observability.lifecycle import Observer, ResponseLifecycle, RoundRecord
 
 
 class Listener(Observer):
-    """Remembers what it is told."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.told: list[str] = []

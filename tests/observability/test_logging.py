@@ -185,13 +185,13 @@ async def test_log_of_a_long_path_has_its_beginning(caplog: pytest.LogCaptureFix
     assert path == "/" + "x" * 999
 
 
-# What callers and models say, and the keys of either side.
+# Callers' and models' texts, and keys of both sides.
 
 CALLER, BACKEND, PASSWORD, WRONG = "caller-key-7f", "backend-key-3c", "url-password-9d", "sk-wrong-key-1a2b"
 ASKED, ANSWERED = "the password is xyzzy", "and the answer is plugh"
 KEYED = {"authorization": f"Bearer {CALLER}"}
 
-# What a backend says that quotes what it has heard, and what it says that is no answer at all.
+# Backend errors that quote the request, and invalid answers.
 QUOTING: list[Any] = [
     sse(chunk(ANSWERED), finish(), DONE),
     status(400, {"error": {"message": f"{ASKED}? {BACKEND}"}}),
@@ -202,7 +202,7 @@ QUOTING: list[Any] = [
     sse({"error": {"message": f"{ASKED}? {BACKEND}"}}),
     sse(chunk(ANSWERED), CLOSE),
 ]
-# What a caller says that is wrong, and quoted by whoever checks it.
+# Invalid input that validation errors quote.
 WRONGS: list[dict[str, Any]] = [
     {"temperature": ASKED},
     {"input": [{"type": "message", "role": ASKED, "content": ASKED}]},
@@ -213,7 +213,7 @@ WRONGS: list[dict[str, Any]] = [
 
 @pytest.fixture
 def lines() -> io.StringIO:
-    """What is written to the log, once it is configured."""
+    """The log after configuration."""
     return io.StringIO()
 
 
@@ -300,7 +300,7 @@ async def test_log_content_is_written_where_configured_and_stored(lines: io.Stri
         assert [word in lines.getvalue() for word in ("xyzzy", "plugh")] == [wanted] * 2
 
 
-# Why a backend cannot be reached: what callers are told, and what the system says of it.
+# Unreachable backends: the caller's message, and the system's.
 UNREACHABLE = {
     "refused": ("it refuses connections", "Connect call failed"),
     "unknown host": ("its host name is unknown", "Name or service not known"),
@@ -332,7 +332,7 @@ async def unreachable(why: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 
 async def ask_and_fail(url: str, way: str) -> str:
-    """Ask in one of the four ways for a response that fails; return all that the caller is told."""
+    """Request a failing response in a delivery mode; return everything the caller receives."""
     body: dict[str, Any] = {"model": "m", "input": "Hi"}
     if way == "websocket":
         async with sockets.dial(url) as socket:

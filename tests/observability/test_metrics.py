@@ -1,4 +1,4 @@
-"""What `GET /metrics` tells, after things have happened to a running server."""
+"""`GET /metrics` after activity on a running server."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ async def test_metrics_time_per_token_is_between_first_and_last() -> None:
         told = await scrape(http)
     first, each = (told(f"{name}_seconds_sum", model="m") for name in ("time_to_first_token", "time_per_output_token"))
     whole = told("response_seconds_sum", model="m", delivery="sse")
-    # 0.1 seconds to the first token, and 0.05 for the ten behind it.
+    # 0.1 seconds to the first token, and 0.05 for the next ten.
     assert first >= 0.1
     assert each >= 0.005
     assert first + 10 * each <= whole
@@ -192,7 +192,7 @@ async def test_metrics_of_a_client_that_disconnects_count_an_interrupted_respons
         told = await scrape(http)
     assert told("responses_total", model="m", delivery="sse", status="interrupted") == 1
     assert told("responses_open", delivery="sse") == 0
-    # Nobody came to say what it has cost, so that was estimated.
+    # Usage was not reported, so it was estimated.
     assert told("tokens_total", model="m", kind="input") > 0
 
 
@@ -220,7 +220,7 @@ async def test_metrics_of_a_refused_background_response_count_a_failure_without_
 
 
 class FullStore(MemoryStore):
-    """A store that has no room."""
+    """A full store."""
 
     async def apply(self, *changes: Change) -> bool:
         raise StoreUnavailable("There is no room.")
@@ -401,7 +401,7 @@ async def test_metrics_tell_servers_apart_and_which_are_up() -> None:
         bad.always(status(503))
         local = {"url": good.url, "replicas": [bad.url], "max_failures": 1, "check_interval": 0}
         async with served(backends={"local": local, "spare": {"url": good.url}}) as http:
-            for number in range(40):  # conversations, of which some belong to the second replica
+            for number in range(40):  # conversations; some belong to the second replica
                 await ask(http, input=f"Hi, {number}")
             told = await scrape(http)
     up = {server: told("backend_up", backend=server[0], replica=server[1]) for server in ALL_SERVERS}
@@ -437,7 +437,7 @@ async def test_metrics_can_be_switched_off() -> None:
         assert (await http.get("/metrics")).status_code == 404
 
 
-# Those who speak of metrics.
+# Documents about metrics.
 
 
 def known() -> set[str]:
@@ -511,7 +511,7 @@ class Workers:
             )
 
     def wait_for(self, pattern: str, count: int = 1) -> list[str]:
-        """Return what the log has of something, once it is there so many times."""
+        """Return matching log lines once there are this many."""
         while len(found := re.findall(pattern, self._log.read_text())) < count:
             assert self._process.poll() is None, self._log.read_text()
             time.sleep(0.05)
@@ -544,7 +544,7 @@ async def test_metrics_of_any_worker_are_those_of_all_living(workers: Workers) -
 
         first, *_ = workers.wait_for(r"Started server process \[(\d+)\]", 2)
         os.kill(int(first), signal.SIGKILL)
-        workers.wait_for("startup complete", 3)  # another one takes its place
+        workers.wait_for("startup complete", 3)  # a replacement starts
         told = await scrape(http)
         assert told("build_info", version=__version__) == 2
         assert told("responses_total", model="demo", delivery="json", status="completed") == 20

@@ -1,4 +1,4 @@
-"""What OpenTelemetry hears of a request, from its caller to the backend."""
+"""OpenTelemetry spans of a request, from its caller to the backend."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from tests.support.logs import records_of
 from tests.support.serving import serving, settings
 from tests.support.upstream import CLOSE, DONE, HANG, Upstream, call, chunk, finish, reply, sse, status, usage
 
-# Exporters retry after a random time, in threads that may outlive their test. In a test after it, Hypothesis would take
-# their use of the global `random` for that of a strategy, and fail.
+# Exporters retry after a random time, in threads that can outlive their test. Hypothesis would count their use of the
+# global `random` against a later test, and fail.
 otlp_http.random = random.Random()  # type: ignore[attr-defined]
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -43,7 +43,7 @@ SECRET = "the password is xyzzy"
 
 
 class Telemetry:
-    """Tracing that keeps what it hears."""
+    """Tracing that keeps its output."""
 
     def __init__(self, tracing: Tracing | None = None) -> None:
         self._spans = InMemorySpanExporter()
@@ -61,7 +61,7 @@ class Telemetry:
         return found
 
     def points(self) -> dict[str, list[tuple[dict[str, Any], float]]]:
-        """What was recorded, by the metric's name: attributes and sum of each point."""
+        """Recorded points by metric name: attributes and sum."""
         data = json.loads(self._metrics.get_metrics_data().to_json())  # type: ignore[union-attr]
         (resource,) = data["resource_metrics"]
         return {
@@ -213,7 +213,7 @@ async def test_odd_chunk_is_answered_as_without_tracing(
 
 
 class Failing(SpanProcessor):
-    """What somebody put behind the spans, and does not work."""
+    """A failing span processor."""
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         raise RuntimeError(SECRET)

@@ -1,8 +1,8 @@
 """
-What the tiny model of `docs/backends.md` is asked, and what it says: the same on every server, but for their quirks.
+Requests to the tiny model in `docs/backends.md`, and its answers, equal on every server except for quirks.
 
-What comes of a request is told as a list of lines, `["completed", "text: Hello there, friend!"]` or
-`["400 context_length_exceeded"]`. A wanted line that ends in `...` is the beginning of one.
+Results are lists of lines, `["completed", "text: Hello there, friend!"]` or `["400 context_length_exceeded"]`. An
+expected line that ends in `...` is a prefix.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ PIXEL = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
 
-# A custom tool, and what a call of it may say.
+# A custom tool, and possible inputs.
 SPEAK: Json = {
     "type": "custom",
     "name": "speak",
@@ -64,20 +64,20 @@ SPEAK: Json = {
 }
 SPOKEN = r'say\n"[a-z]{3}\\"\n'
 
-# The next request, made of the responses to those before it.
+# Builds the next request from the earlier responses.
 Turn: TypeAlias = Callable[[list[Json]], Json]
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """Requests that follow one another, and what the last is wanted to give."""
+    """Consecutive requests, and the last request's expected result."""
 
     turns: tuple[Json | Turn, ...]
     want: list[str] = field(default_factory=list)
 
 
 def seen(status: int, response: Json) -> list[str]:
-    """Tell what came of a request: the status of the response and its items, or the error."""
+    """Describe a result: the response's status and items, or the error."""
     if status != 200:
         return [f"{status} {response['error']['code']}"]
     told = [response["status"]]
@@ -104,7 +104,7 @@ def _normal(arguments: str) -> str:
 
 
 def agrees(told: list[str], want: list[str]) -> bool:
-    """Say whether what came is what is wanted; `|` parts the lines that a server may choose from."""
+    """Compare a result with the expected lines; `|` separates alternatives."""
     return len(told) == len(want) and all(
         any(line.startswith(one[:-3]) if one.endswith("...") else line == one for one in wanted.split(" | "))
         for line, wanted in zip(told, want, strict=True)
@@ -125,7 +125,7 @@ def _answer(*outputs: Any, **request: Any) -> Turn:
     def turn(responses: list[Json]) -> Json:
         last = responses[-1]
         calls = [item for item in last["output"] if item["type"] == "function_call"]
-        # A server that read no call still gets a result, as one that was lost.
+        # A server that found no call still gets a result, as if the call was lost.
         ids = [call["call_id"] for call in calls] or ["call_none"] * len(outputs)
         items = [
             {"type": "function_call_output", "call_id": id, "output": output}
@@ -260,7 +260,7 @@ SCENARIOS: dict[str, Scenario] = {
         (PARIS_AND_TOKYO, _answer("Sunny, 21C", "Sunny, 21C", tools=[WEATHER])), ["completed", SUNNY]
     ),
     "no result": Scenario((PARIS, _then("Say hello.", WEATHER)), HELLO),
-    # Results of a call that the client brings along: also for a server that reads none itself.
+    # Results of calls in the client's history: also for servers that cannot parse calls.
     "result of the client's call": Scenario(
         (
             _say(

@@ -28,9 +28,9 @@ if not URL:
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
-# What this server does otherwise; by Messages, too.
+# Different results on this server, also with Messages.
 OTHERWISE = {
-    "unknown model": ["completed", "text: Hello there, friend!"],  # it takes any name
+    "unknown model": ["completed", "text: Hello there, friend!"],  # accepts any name
 }
 BY_MESSAGES = {
     "no result": ["completed", "text: ..."],  # the model was not taught its prompt
@@ -109,7 +109,7 @@ WEATHER_SERVER = {"type": "mcp", "server_label": "weather"}
 async def test_llama_cpp_calls_a_tool_of_an_mcp_server(
     http: httpx.AsyncClient, prompt: str, before: list[str], stream: bool
 ) -> None:
-    """The model calls, a program answers, and the model says what it was told: all within one response."""
+    """The model calls a tool, an MCP program answers, and the model repeats the result, in one response."""
     _, response = await ask(http, {"input": prompt, "tools": [WEATHER_SERVER]}, stream=stream)
     assert response["status"] == "completed", response
     listed, *thoughts, call, message = response["output"]

@@ -62,10 +62,10 @@ _OSLO = _marked("get_weather", '{"location": "Oslo"}')
 _LIMA = "Checking Lima now.\n" + _marked("get_weather", '{"location": "Lima"}')
 _NO_CALL = ["400 invalid_value"]  # there was none that this could be the result of
 
-# What servers do otherwise, by their names: under both profiles, and as the default has it. None: not to be asked.
+# Different results by server, with both profiles. None: not requested.
 OTHERWISE: dict[str, dict[str, list[str] | None]] = {
     "llama.cpp": {
-        "unknown model": HELLO,  # it takes any name
+        "unknown model": HELLO,  # accepts any name
     },
     "llama-cpp-python": {
         # It knows nothing of the model's way to call, so the calls stay in the text.
@@ -81,7 +81,7 @@ OTHERWISE: dict[str, dict[str, list[str] | None]] = {
         ],
         "two tools": ["completed", _PARIS],
         "tool choice required": ["completed", _PARIS],
-        "tool choice named": ["completed", "call: get_weather ..."],  # that one it forces
+        "tool choice named": ["completed", "call: get_weather ..."],  # it enforces a named choice
         "tool choice allowed": ["completed", _PARIS],
         "thought and call": ["completed", "thought: I need the weather tool for Oslo.", "text: " + _OSLO],
         "thought, text and call": ["completed", "thought: The user wants Lima.", "text: " + _LIMA],
@@ -136,7 +136,7 @@ _FORCING = frozenset({"llama.cpp", "vllm", "sglang"})
 # One that breaks a stream off for the next request, and how it then ends under its own profile.
 _INTERRUPTING = frozenset({"llama-cpp-python"})
 
-# vLLM's parser for Qwen3 takes an answer without tags for a thought, as this model's are.
+# vLLM's Qwen3 parser reads an answer without tags as reasoning, and this model has no tags.
 _UNTAGGED = frozenset(
     name
     for name, scenario in SCENARIOS.items()

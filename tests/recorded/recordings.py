@@ -57,7 +57,7 @@ class Recording:
 
     @property
     def response(self) -> dict[str, Any]:
-        """The response: that of the last event, or the document."""
+        """The response in the last event, or the document."""
         document = self.events[-1]["response"] if self.streamed else json.loads(self.content)
         return dict(document)
 

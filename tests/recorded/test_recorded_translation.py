@@ -1,8 +1,8 @@
 """
-OpenAI's recorded exchanges, once more with Antiphon in between.
+OpenAI's recorded exchanges through Antiphon.
 
-Each recorded request is sent to Antiphon, whose backend is a Responses server that answers as OpenAI did. Features that
-Antiphon runs itself are left out: compaction, MCP, tool search, and custom tools, which it declares as functions.
+Each recorded request is sent to Antiphon; its backend is a Responses server with OpenAI's answers. Features that
+Antiphon runs itself are skipped: compaction, MCP, tool search, and custom tools, which it declares as functions.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Repeated:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def repeated() -> AsyncIterator[list[Repeated]]:
     chosen = [one for one in recordings() if not one.name.startswith(OWN_FEATURES)]
-    chosen = [one for one in chosen if "previous_response_id" not in one.request]  # OpenAI has that response
+    chosen = [one for one in chosen if "previous_response_id" not in one.request]  # OpenAI's earlier response
     options = {"transport.api": "responses", "request.passes": list(PASSED)}
     async with (
         ResponsesServer() as upstream,

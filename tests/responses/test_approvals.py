@@ -1,4 +1,4 @@
-"""Calls of hosted tools that the caller has to approve: each is run once, as it was stored."""
+"""Approval of hosted tool calls: each approved call runs once, as stored."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ async def test_concurrent_approvals_run_the_call_once(lab: Lab, store: bool) -> 
 
 
 async def test_approval_that_is_stored_nowhere_runs_once_over_two_workers(lab: Lab, tmp_path: Path) -> None:
-    """What was approved is in the requests alone; that it was approved is in the store of the workers."""
+    """Only the requests contain the call; the workers' store contains the used approval."""
     stores = [SQLiteStore(tmp_path / "store.db", ttl=60) for _ in range(2)]
     async with client(Scripted(ASKED, hello()), stores[0]) as one, client(Scripted(hello()), stores[1]) as other:
         (request,) = (await one.post("/responses", json=body(store=False))).json()["output"]
@@ -344,7 +344,7 @@ async def test_denied_call_cannot_be_approved_later(lab: Lab, way: str) -> None:
                 history += [decision(request, approve=False), *second["output"]]
         late = body(input=[*history, decision(request)], **before, **more)
         assert refused(await http.post("/responses", json=late), f"input[{len(history)}].approve")
-        assert (await http.post("/responses", json=denied)).status_code == 200  # to say the same again is no error
+        assert (await http.post("/responses", json=denied)).status_code == 200  # repeating a denial is allowed
     assert lab.calls == []
 
 
@@ -460,7 +460,7 @@ async def test_approvals_of_one_request_are_bounded(lab: Lab) -> None:
 
 
 class CountingStore(MemoryStore):
-    """A store that counts what is added to it."""
+    """A store that counts writes."""
 
     added = 0
 
@@ -470,7 +470,7 @@ class CountingStore(MemoryStore):
 
 
 async def test_denials_of_a_history_are_stored_up_to_a_bound(lab: Lab) -> None:
-    """Those before were stored when they were new; each takes a request to the store."""
+    """Earlier denials were stored when they were new; each needs a store request."""
     requests = [
         {"type": "mcp_approval_request", "id": f"mcpr_{n}", "server_label": "lab", "name": "ask", "arguments": "{}"}
         for n in range(MAX_DENIED + 100)

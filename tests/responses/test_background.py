@@ -140,7 +140,7 @@ async def test_background_response_that_has_not_ended_tells_the_poll_interval() 
 
 
 class Appended:
-    """A store that remembers when something was added to its logs, and may fail at one of the times."""
+    """A store that records the times of appends, and can fail at a given append."""
 
     def __init__(self, failing_at: int = -1) -> None:
         self.store = MemoryStore(ttl=60)
@@ -286,7 +286,7 @@ async def test_background_stream_resumes_from_any_point() -> None:
 
 
 async def test_background_batches_are_cut_where_the_caller_left_off() -> None:
-    # One read of the backend makes one batch, which is kept as one piece.
+    # One read from the backend makes one batch, which is stored as one piece.
     async with serving(Scripted([[*HELLO, *whole()]])) as http:
         id = (await http.post("/responses", json=ASK)).json()["id"]
         events = await events_of(http, id)
@@ -635,7 +635,7 @@ async def test_record_that_cannot_be_read_does_not_keep_others_from_their_end(tm
     await store.aclose()
 
 
-# Whose it is, and how much there may be.
+# Ownership and limits.
 
 
 async def test_background_response_of_another_owner_is_not_found() -> None:
@@ -687,7 +687,7 @@ async def test_heartbeat_before_all_events_has_a_number_that_an_event_may_have()
 
 
 def subscription(log: EventLog, run: RunKey) -> EventSubscription:
-    """Return the events of a run that has not ended."""
+    """Return the events of an unfinished run."""
 
     async def ended(run: RunKey) -> bool:
         return False

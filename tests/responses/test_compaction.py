@@ -1,4 +1,4 @@
-"""The reader of summaries, with answers that no recording has."""
+"""The summary reader, with answers that are not in the recordings."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def part(content: bytes, name: str = "report.pdf") -> dict[str, Any]:
 
 
 class Listening(DemoBackend):
-    """A backend that takes files, or only text, and remembers what it was asked."""
+    """A backend with or without file input, which records its requests."""
 
     def __init__(self, files: str = "error") -> None:
         super().__init__()

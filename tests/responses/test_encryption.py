@@ -1,4 +1,4 @@
-"""What is encrypted for a caller comes back as it was, to that caller, and to nobody else."""
+"""Encrypted values are readable only by their caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of an answer that goes wrong in a way that nobody thought of."""
+"""Answers that fail unexpectedly."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_first_chunk_that_cannot_be_read_fails_the_response_without_output
 
 
 class Unending(DeltaReader):
-    """A reader that cannot say how an answer ended, nor what it took."""
+    """A reader that fails at the end of an answer and for its usage."""
 
     @property
     def ended(self) -> str | None:
@@ -88,7 +88,7 @@ async def test_token_count_that_fails_takes_nothing_from_the_answer(count: float
 
 
 async def test_failures_are_exceptions_of_their_own() -> None:
-    """One that is raised keeps the frames that it went through, and what was said in them."""
+    """A raised exception keeps its frames, with the text in their variables."""
     failures = []
     for _ in range(2):
         made, cut = builder(), Scripted([delta(content="Hel"), DONE])

@@ -31,7 +31,7 @@ def scope(**body: Any) -> tuple[Scope, bytes]:
 
 
 async def cancelled_at(app: ASGIApp, word: bytes) -> list[dict[str, Any]]:
-    """Stop a request while there is no room for the first event with that word; return all that was sent."""
+    """Stop a request while the first event with this word waits for buffer space; return the sent events."""
     request, body = scope(model="m", input="Hi", stream=True)
     sent: list[bytes] = []
     slow = asyncio.Event()
@@ -47,7 +47,7 @@ async def cancelled_at(app: ASGIApp, word: bytes) -> list[dict[str, Any]]:
         said = message.get("body", b"")
         if word in said and not slow.is_set():
             slow.set()
-            await asyncio.Event().wait()  # there is no room for it, and there will be none
+            await asyncio.Event().wait()  # the buffer stays full
         sent.append(said)
 
     task = asyncio.create_task(app(request, receive, send))  # type: ignore[arg-type]
@@ -79,7 +79,7 @@ async def test_server_that_stops_does_not_take_back_what_has_ended(word: bytes, 
 
 
 class Late(MemoryStore):
-    """A store that keeps what it is given, and the first time is away when it should say so."""
+    """A store whose first write succeeds, but fails to confirm."""
 
     late = True
 
@@ -103,7 +103,7 @@ WARNED = "The parameter 'sead' is not supported by this backend and was ignored.
 
 
 async def events_of(url: str, way: str, **body: Any) -> list[dict[str, Any]]:
-    """Ask in one of the ways in which there are events, and return them."""
+    """Send a request in an event delivery mode, and return its events."""
     body = {"model": "m", "input": "Hi", "sead": 1, **body}
     if way == "websocket":
         async with sockets.dial(url) as socket:

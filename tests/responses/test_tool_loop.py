@@ -90,7 +90,7 @@ def types(response: dict[str, Any]) -> list[str]:
 
 
 def shape(asked: dict[str, Any]) -> list[Any]:
-    """The roles of the messages of a question, with the number of calls that each makes."""
+    """Roles in a question, with the number of calls per message."""
     return [(m["role"], len(m["tool_calls"])) if "tool_calls" in m else m["role"] for m in asked["messages"]]
 
 
@@ -691,7 +691,7 @@ async def test_response_without_hosted_tools_calls_nothing_more(stream: bool) ->
                 called[f"{frame.f_code.co_filename} {frame.f_code.co_qualname}"] += 1
 
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost/v1") as http:
-            for noting in (False, True):  # what is done once is not counted
+            for noting in (False, True):  # one-time work is not counted
                 sys.setprofile(note if noting else None)
                 try:
                     answer = await http.post("/responses", json={"model": "m", "input": "Hi", "stream": stream})

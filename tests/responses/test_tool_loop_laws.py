@@ -1,4 +1,4 @@
-"""What holds of every response with hosted tools, whatever the model calls and whenever it is stopped."""
+"""Laws for every response with hosted tools, for any calls and any interruption."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TOOLS = [
     {"type": "shell"},
 ]
 
-# What a model may call, and with what.
+# Possible calls and arguments.
 CALLS = [
     ("lab__echo", '{"text": "a"}'),
     ("lab__echo", '{"text": "b"}'),
@@ -65,7 +65,7 @@ _endings = st.sampled_from(["tool_calls"] * 6 + ["length", "content_filter", "br
 
 @dataclass
 class Answer:
-    """One answer of a model."""
+    """A model answer."""
 
     thought: str
     text: str
@@ -147,7 +147,7 @@ async def _play(
 
 
 async def _next(stream: Any, lab: Lab) -> list[Event] | None:
-    """Return the next events; None behind the last ones, and where a call waits that nobody lets go on."""
+    """Return the next events; None at the end, and if a call waits forever."""
     following = asyncio.ensure_future(anext(stream, None))
     waiting = asyncio.ensure_future(lab.started.wait())
     await asyncio.wait({following, waiting}, return_when=asyncio.FIRST_COMPLETED)

@@ -34,7 +34,7 @@ ACCEPTED = status(200)
 
 
 class Receiver(Upstream):
-    """A server that takes webhooks."""
+    """A webhook receiver."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ async def test_official_client_verifies_the_webhook(receiver: Receiver) -> None:
         event = unwrapped(request)
         assert (event.type, event.object, event.data.id) == ("response.completed", "event", response["id"])
         assert event.id == request.headers["webhook-id"]
-        # What it tells of can be retrieved, and is over.
+        # The response is complete and can be retrieved.
         assert (await http.get(f"/responses/{event.data.id}")).json()["status"] == "completed"
         assert request.path == "/v1/hook?a=b"
     with pytest.raises(openai.InvalidWebhookSignatureError):
@@ -131,7 +131,7 @@ def sender(store: Store, receiver: Receiver, clock: Clock, name: str = "one", **
 
 
 async def settled(webhooks: Webhooks) -> None:
-    """Begin what is due now, and wait until it has ended."""
+    """Start due deliveries, and wait for their end."""
     await webhooks._begin_due()
     while webhooks._attempts:
         await asyncio.wait(webhooks._attempts)

@@ -1,4 +1,4 @@
-"""What the process of a server is tuned to."""
+"""Process tuning of a server."""
 
 from __future__ import annotations
 

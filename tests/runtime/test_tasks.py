@@ -1,4 +1,4 @@
-"""The end of tasks that nothing waits for."""
+"""The end of unawaited tasks."""
 
 from __future__ import annotations
 

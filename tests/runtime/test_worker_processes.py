@@ -1,4 +1,4 @@
-"""Calls in processes of their own: their limits, and the turns of those who wait for them."""
+"""Calls in separate processes: limits and queueing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def isolated(slots: int = 2, *, seconds: float = 60) -> IsolatedCalls:
 
 
 def runs(pid: int) -> bool:
-    """Return whether a process runs, and is no zombie."""
+    """Return whether a process runs and is not a zombie."""
     with suppress(FileNotFoundError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
@@ -74,7 +74,7 @@ async def test_call_whose_process_dies_is_reported() -> None:
 
 
 class Calls:
-    """Calls that take a slot each, and hold it until they are ended; `began` has those with a slot, in order."""
+    """Calls that occupy a slot until they are ended; `began` lists those with a slot, in order."""
 
     def __init__(self, turns: FairSemaphore) -> None:
         self._turns = turns

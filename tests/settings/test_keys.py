@@ -1,4 +1,4 @@
-"""Tables of keys in the settings: what they may say, and what is said of those that cannot be used."""
+"""Key tables in the settings: valid values, and errors."""
 
 from __future__ import annotations
 

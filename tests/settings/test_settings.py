@@ -1,4 +1,4 @@
-"""What can be configured, from where, and what is said when it does not fit."""
+"""Sources of settings, and errors."""
 
 from __future__ import annotations
 

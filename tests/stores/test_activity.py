@@ -1,4 +1,4 @@
-"""One contract for the activity of processes, over all stores: each sees what all did, for a day, and within bounds."""
+"""The activity contract for all stores: each process sees all processes' activity, for a day, within bounds."""
 
 from __future__ import annotations
 

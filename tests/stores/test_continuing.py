@@ -1,4 +1,4 @@
-"""Long conversations are kept in memory between turns: of what the store has at that moment, and of nothing else."""
+"""Long conversations stay in memory between turns, and match the store's current state."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_response_deleted_by_another_process_is_gone_at_once(workers: list
 
     with pytest.raises(APIError, match="not found"):
         await here.say("And now?", ids[-1])
-    assert await here.say("And now?", ids[1])  # what it does not belong to goes on
+    assert await here.say("And now?", ids[1])  # an unrelated conversation continues
 
 
 async def test_response_that_has_expired_is_gone(place: Place, workers: list[Worker]) -> None:

@@ -1,4 +1,4 @@
-"""What every store does, over memory, SQLite, a Redis server and a Redis cluster."""
+"""The store contract: memory, SQLite, Redis and Redis Cluster."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ async def test_index_entries_of_a_record_go_with_it(place: Place, store: Store, 
 
 
 async def test_record_is_replaced_under_another_name_by_one_of_many(store: Store) -> None:
-    """Whoever rewrites a record that somebody else has rewritten does not bring back what that one took out."""
+    """A writer that replaces an already rewritten record must not restore its removed parts."""
     await store.put(CHAIN, "version_0", b"ab")
     changes = [
         Change(CHAIN, {f"version_{n}": b"%d" % n}, delete=["version_0"], requires="version_0") for n in range(1, 20)
@@ -194,7 +194,7 @@ async def test_record_is_added_once(place: Place, store: Store) -> None:
     assert await store.add(CHAIN, "used", b"2") is False
     assert await store.add(CHAIN, "other", b"3") is True
     assert await store.all(CHAIN) == {"used": b"1", "other": b"3"}
-    for _ in range(3):  # also what is not added renews the bucket
+    for _ in range(3):  # rejected additions renew the bucket, too
         place.advance(0.6 * TTL)
         assert await store.add(CHAIN, "used", b"4") is False
     place.advance(1.1 * TTL)
@@ -375,7 +375,7 @@ async def test_every_process_lists_the_same(place: Place, store: Store) -> None:
 
 @pytest.mark.parametrize("use", ["put", "add", "add again", "get", "get what is not there", "all", "names"])
 async def test_any_use_renews_the_whole_bucket(place: Place, store: Store, use: str) -> None:
-    """And that of its images."""
+    """And its images' bucket."""
     await store.put(CHAIN, "resp_1", b"1")
     await store.put(images_bucket(CHAIN), "resp_1", b"an image")
     await store.put(CHAIN, "resp_2", b"2")
@@ -491,7 +491,7 @@ async def test_concurrent_callers_get_their_own_records(store: Store) -> None:
 
 
 async def test_cancelled_caller_leaves_nothing_to_the_next(store: Store) -> None:
-    """Clients go at any moment; what was on its way to them must not reach somebody else."""
+    """Clients disconnect at any time; their pending results must not reach anybody else."""
     buckets = [f"a:{number}" for number in range(10)]
     for bucket in buckets:
         await store.put(bucket, "resp_1", bucket.encode() * 2000)
@@ -576,7 +576,7 @@ async def test_closing_an_unused_store_is_accepted(place: Place) -> None:
     await place.open().aclose()
 
 
-# Steps of 0.3 TTL never come near an expiry: what was used three steps ago is there, what was used four ago is not.
+# Steps of 0.3 TTL never come near an expiry: after three steps a bucket still exists, after four it is gone.
 STEP = 0.3
 names = st.sampled_from(["resp_1", "resp_2", "resp_3"])
 chains = st.sampled_from(["1", "2"])

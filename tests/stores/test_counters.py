@@ -60,12 +60,12 @@ async def counters(request: pytest.FixtureRequest) -> AsyncIterator[Counters]:
 
 @pytest.fixture
 def owner(request: pytest.FixtureRequest) -> str:
-    """An owner, or the name of a room, that no other test has."""
+    """An owner or room name used by this test only."""
     return str(request.node.name)
 
 
 def rounded(missing: object) -> list[int]:
-    """What is missing, without what has flowed in since."""
+    """Missing amounts without refills since then."""
     return [round(one) for one in cast(list[float], missing)]
 
 
@@ -186,6 +186,6 @@ async def test_redis_that_is_unavailable_is_reported(trouble: Callable[[RedisSer
 
 
 async def test_debt_may_grow(counters: Counters, owner: str) -> None:
-    """What was used is used, however much is owed already."""
+    """Usage is recorded whatever the debt."""
     drawn = [await counters.consume(owner, [TokenCharge("tokens", 1, amount=1000)]) for _ in range(2)]
     assert [(one.granted, rounded(one.missing)) for one in drawn] == [(True, [1000]), (True, [2000])]

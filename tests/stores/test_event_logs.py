@@ -1,4 +1,4 @@
-"""What every event log does, over memory, SQLite, a Redis server and a Redis cluster."""
+"""The event log contract: memory, SQLite, Redis and Redis Cluster."""
 
 from __future__ import annotations
 

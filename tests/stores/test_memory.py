@@ -1,4 +1,4 @@
-"""The bounds of the store in memory: how much it keeps, and what it gives up first."""
+"""The memory store's bounds and its eviction order."""
 
 from __future__ import annotations
 

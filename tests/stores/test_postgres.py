@@ -1,4 +1,4 @@
-"""The store in PostgreSQL: its URL, its tables, what it survives, and that it recovers."""
+"""The PostgreSQL store: URL, tables, failures and recovery."""
 
 from __future__ import annotations
 
@@ -359,7 +359,7 @@ async def _until_listening(server: PostgresServer) -> None:
 
 
 async def test_concurrent_turns_in_many_buckets_never_deadlock(store: PostgresStore) -> None:
-    """Two who change the same buckets in another order would each have what the other waits for."""
+    """Two transactions that change the same buckets in different orders would deadlock."""
 
     async def change(turn: int) -> Any:
         both = [Change(CHAIN, {f"resp_{turn}": b"1"}), Change(f"{CHAIN}:conversation", {f"added_{turn}": b"1"})]

@@ -1,4 +1,4 @@
-"""The store in Redis: what it survives, that it recovers, and what it does not tell."""
+"""The Redis store: failures, recovery, and errors without secrets."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ async def test_replica_cannot_be_written_to_until_promoted(private: RedisServer,
 
 @asynccontextmanager
 async def one_address(lead_to: list[RedisServer]) -> AsyncIterator[int]:
-    """Yield a port whose new connections lead to the server that is in the list; the old ones stay where they are."""
+    """Yield a port that forwards new connections to the server in the list; open connections stay with theirs."""
     piping: set[asyncio.Task[None]] = set()
 
     async def pipe(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
@@ -304,7 +304,7 @@ async def test_cluster_recovers_from_the_loss_of_a_node(redis_cluster: list[Redi
     with first.client() as client, second.client() as successor:
         slots = {bucket: client.cluster("KEYSLOT", f"antiphon:{{{bucket}}}") for bucket in buckets}
         lost = [bucket for bucket in buckets if client.cluster("COUNTKEYSINSLOT", slots[bucket])]
-        # The second node takes over one slot of the first, without what is in it.
+        # The second node takes over a slot of the first, without its data.
         client.delete(f"antiphon:{{{lost[0]}}}")
         for node in (successor, client):
             node.execute_command("CLUSTER SETSLOT", slots[lost[0]], "NODE", successor.execute_command("CLUSTER MYID"))
@@ -344,7 +344,7 @@ async def test_cluster_and_single_server_are_told_apart(private: RedisServer, re
     ]
 
 
-# What a server says that does not know AUTH is the whole command, password and all.
+# The error of a server that does not know AUTH repeats the whole command, with the password.
 @pytest.mark.parametrize("options", [("--requirepass", "another"), ("--rename-command", "AUTH", "")])
 @pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
 async def test_password_that_is_refused_is_in_no_message(

@@ -1,4 +1,4 @@
-"""The store in a SQLite file: what it survives, and that it recovers."""
+"""The SQLite store: failures and recovery."""
 
 # A test may block: nobody else is in its event loop.
 # ruff: noqa: ASYNC240

@@ -90,7 +90,7 @@ async def test_names_of_any_characters_are_stored(ledger: UsageLedger) -> None:
     ids=["NUL", "half a character", "a cost of 64 bits", "tokens of 71 bits", "a sum of 64 bits"],
 )
 async def test_row_that_cannot_be_stored_is_no_outage(ledger: UsageLedger, refused: UsageRow) -> None:
-    """Some stores take it, others refuse it and say that it is to blame; what comes after it is stored."""
+    """Some stores accept such a row, others refuse it and blame it. Later rows are stored."""
     await ledger.add("before", [row(), row(model="other")])
     with contextlib.suppress(UnstorableValue):
         await ledger.add("refused", [refused])

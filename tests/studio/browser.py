@@ -11,7 +11,7 @@ from typing import Any
 from axe_playwright_python.base import AXE_FILE_PATH
 from playwright.async_api import Browser, ConsoleMessage, Page, ViewportSize, async_playwright, expect
 
-# What the distributions call it. The shell is Chromium without windows, with which the tests take a fifth less CPU.
+# Names in distributions. The shell is Chromium without windows, which costs the tests a fifth less CPU.
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
 ARGUMENTS = (
     "--no-sandbox",
@@ -28,7 +28,7 @@ DESKTOP: ViewportSize = {"width": 1400, "height": 900}
 AXE = AXE_FILE_PATH.read_text(encoding="utf-8")
 # Chromium says so of a page that it lays out late, as on a busy machine; test_shell.py checks that the file is used.
 LATE = "was preloaded using link preload but not used within a few seconds"
-# What the page does against its policy, and what it fetches from elsewhere, is an error of its console.
+# Policy violations and external requests of the page become console errors.
 WATCHED = """
 addEventListener("securitypolicyviolation", (event) =>
     console.error(`violates the policy: ${event.violatedDirective} ${event.blockedURI}`));
@@ -39,7 +39,7 @@ new PerformanceObserver((list) => {
     }
 }).observe({ type: "resource", buffered: true });
 """
-# Begin as after a reload, with another key, for which nothing is stored. Ends when it is known what the server offers.
+# Start as after a reload, with a new key and nothing stored. Ends when the server's features are known.
 ANEW = """async (key) => {
     const byId = (id) => document.getElementById(id);
     while (!byId("compare-prompt")) await new Promise((done) => setTimeout(done, 10));  // the other views are loaded
@@ -88,7 +88,7 @@ async def chromium(path: str) -> AsyncIterator[Browser]:
 
 
 class Studio:
-    """One tab with the page, and what went wrong in it: at the end of `open` there has to be nothing."""
+    """A tab with the page and its errors. `open` fails at its end if there are any."""
 
     def __init__(self, page: Page, url: str, answers_with: tuple[int, ...]) -> None:
         self.page = page
@@ -139,7 +139,7 @@ class Studio:
             self.trouble.append(f"console: {message.text} {message.location.get('url', '')}")
 
     async def begin(self, key: str) -> None:
-        """Leave nothing of what was done before: another key, a new conversation, and no option set."""
+        """Reset the page: another key, a new conversation, and default options."""
         self.key = key
         self.refusals = ()
         if self.page.viewport_size != DESKTOP:
@@ -184,7 +184,7 @@ class Studio:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Those with which another client has the same key."""
+        """Headers for another client with the same key."""
         return {"Authorization": f"Bearer {self.key}"}
 
     @property
@@ -206,7 +206,7 @@ class Studio:
         ]
 
     async def axe_in_both_themes(self, within: str = "html") -> list[str]:
-        """Return the findings in the light theme, and those of the rules on colours in the dark one."""
+        """Return all findings in the light theme, and color findings in the dark theme."""
         light = await self.axe(within)
         await self.page.emulate_media(color_scheme="dark")
         dark = await self.axe(within, runOnly=["color-contrast", "link-in-text-block"])

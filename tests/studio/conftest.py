@@ -13,7 +13,7 @@ from tests.studio.browser import Studio, chromium, chromium_path
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
 
-KEYS = [f"key-{number}" for number in range(500)]  # one for each test that shares the page
+KEYS = [f"key-{number}" for number in range(500)]  # one per test on the shared page
 
 
 class ScriptedDemo(Scripted):
@@ -71,10 +71,10 @@ async def studio(
     request: pytest.FixtureRequest, shared_studio: Studio, shared_backend: ScriptedDemo, keys: Iterator[str]
 ) -> AsyncIterator[Studio]:
     """
-    A page as it was opened, on a server with the demo backend, `backend`.
+    A freshly reset page, on a server with the demo backend `backend`.
 
-    It is the same page for all tests, since to load it takes longer than most of them. What is only seen as a page is
-    loaded, or is kept in the browser's storage, is tested in a page of its own: `Studio.open`.
+    All tests share the page, because loading takes longer than most of them. Tests of loading or browser storage use a
+    new page: `Studio.open`.
     """
     studio = shared_studio
     shared_backend.scripts, shared_backend.asked = [], []

@@ -17,7 +17,7 @@ from tests.support.serving import antiphon
 
 SLOW = {"offline": False, "latency": 400, "downloadThroughput": 50_000, "uploadThroughput": 50_000}  # 400 kbit/s
 ROWS = 1000
-# How long, in ms, a refresh takes when a response is new.
+# Milliseconds of a refresh with a new response.
 REFRESHES = """async () => {
     const { Log } = await import("/studio/js/responses/log.js");
     const { LogTable } = await import("/studio/js/responses/table.js");

@@ -24,7 +24,7 @@ BURST = 7750  # deltas at once
 ANSWER = (
     "An **answer** with some words, and `code`.\n\n" + "- item of a list\n" * 6 + "\n| a | b |\n|---|--:|\n| x | 1 |\n"
 )
-# Collects the lengths of tasks that block the page, and of frames, in ms.
+# Collects durations of blocking tasks and of frames, in ms.
 WATCH = """
 window.tasks = [];
 new PerformanceObserver((list) => tasks.push(...list.getEntries().map(({ duration }) => duration)))

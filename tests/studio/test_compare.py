@@ -1,4 +1,4 @@
-"""Two answers side by side: of two models to one input, and of another model to a stored request."""
+"""Two answers side by side: two models on the same input, and another model on a stored request."""
 
 from __future__ import annotations
 

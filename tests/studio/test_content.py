@@ -1,4 +1,4 @@
-"""What an answer can contain beside text: formulas, diagrams, previews, pictures, right-to-left text, long texts."""
+"""Answers with more than text: formulas, diagrams, previews, pictures, right-to-left and long texts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.scripted import Scripted
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
-# Tries to reach the page around the frame, storage and the network, and to navigate; then writes what it could do.
+# Tries to reach the page around the frame, storage and the network, and to navigate; then writes its successes.
 PROBE = """<!doctype html><p id="out">started</p><script>
 const found = [];
 const attempt = (name, work) => { try { work(); found.push(name); } catch {} };
@@ -133,7 +133,7 @@ async def test_long_answer_is_shown_when_it_is_opened_again(studio: Studio, back
 
 async def test_long_question_is_folded(studio: Studio, backend: Scripted) -> None:
     backend.scripts = [[delta(content="Long.")]]
-    # Typing so many lines takes the browser seconds.
+    # Typing this many lines takes the browser seconds.
     await studio.page.get_by_label("Message", exact=True).evaluate(
         "(field) => (field.value = 'line of text\\n'.repeat(2000))"
     )

@@ -1,4 +1,4 @@
-"""What hosted tools did, as an answer shows it: code and what it printed, images, files, a shell."""
+"""Hosted tools in an answer: code and its output, images, files, a shell."""
 
 from __future__ import annotations
 

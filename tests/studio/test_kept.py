@@ -1,4 +1,4 @@
-"""What a person wrote or asked for is not lost: answers that go on, drafts, options, keys, branches."""
+"""No work is lost: running answers, drafts, options, keys and branches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of the studio for what happens: usage, now, the log of responses, and what was refused."""
+"""The studio's pages about the server: usage, current activity, the response log, and refusals."""
 
 from __future__ import annotations
 

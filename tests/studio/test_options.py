@@ -1,4 +1,4 @@
-"""What a request has beside its message: options, presets, prompt templates, hosted tools, and what is told of them."""
+"""Request options: parameters, presets, prompt templates, hosted tools, and their warnings."""
 
 from __future__ import annotations
 

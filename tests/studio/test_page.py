@@ -1,4 +1,4 @@
-"""The page itself: safe from what models write, quick with long answers, and fit for everybody."""
+"""The page itself: safe with any model output, fast with long answers, and accessible."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_content_security_policy_allows_the_pages_own_alone(studio: Studio
 
 
 async def test_ten_thousand_deltas_stay_quick_and_small(studio: Studio, backend: Scripted) -> None:
-    """Measured by what the page does, not by the clock: nodes, rows, and what one frame draws."""
+    """Measured by the page's work, not by time: nodes, rows, and drawing per frame."""
     count = 10_000
     texts = [f"word{number} " + ("\n\n" if number % 50 == 49 else "") for number in range(count)]
     words: list[Step] = [[delta(content=text) for text in texts[at : at + 20]] for at in range(0, count, 20)]
@@ -107,7 +107,7 @@ async def test_ten_thousand_deltas_stay_quick_and_small(studio: Studio, backend:
 
 
 async def test_long_block_is_not_rendered_anew_with_each_delta(browser: Browser) -> None:
-    """One paragraph, one block of code, one list: what each delta costs does not grow with what came before."""
+    """A paragraph, a code block, a list: a delta's cost does not grow with the earlier text."""
     texts = ["word " * 20_000, "```python\n" + "x = 1\n" * 10_000 + "```", "- item\n" * 5_000]
     async with antiphon() as url, Studio.open(browser, url, path="/studio?modules") as studio:
         await expect(studio.page.get_by_role("button", name="Stream some Markdown")).to_be_visible()
@@ -117,7 +117,7 @@ async def test_long_block_is_not_rendered_anew_with_each_delta(browser: Browser)
             assert drawn["first"] >= 0.6 * len(text) and drawn["last"] >= 0.6 * len(text)
 
 
-# What a text that grows by 100 characters at a time has changed in the page, and how much of it is drawn.
+# A text grows by 100 characters at a time: the changed nodes, and how much is drawn.
 DRAWN = """async (text) => {
     const { GrowingMarkdown } = await import("/studio/js/lib/markdown.js");
     const growing = new GrowingMarkdown();
@@ -142,7 +142,7 @@ DRAWN = """async (text) => {
 
 @pytest.mark.parametrize("width", [390, 1400])
 async def test_axe_finds_nothing(studio: Studio, width: int) -> None:
-    """The whole page once; later, what has changed since the last look."""
+    """The whole page once; later only the changed parts."""
     page = studio.page
     await page.set_viewport_size({"width": width, "height": 900})
     await expect(page.get_by_role("button", name="Stream some Markdown")).to_be_visible()

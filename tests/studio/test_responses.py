@@ -1,4 +1,4 @@
-"""Looking back in the studio: recent responses, chains, background; what each key sees; what the server says."""
+"""The studio's history: recent responses, chains and background responses, per key, with the server's messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 
 async def create(url: str, input: str, key: str = "", **more: Any) -> dict[str, Any]:
-    """What another client of this server does meanwhile."""
+    """Create a response as another client."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as http:
         answer = await http.post("/v1/responses", json={"model": "demo", "input": input, **more})

@@ -1,4 +1,4 @@
-"""What stands around the views: the side, the theme, controls that look designed and work as native ones do."""
+"""The studio around its views: sidebar, theme, and styled controls that work like native ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.serving import antiphon
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
-# The luminance of WCAG 2 of the background of an element, whatever the browser calls the colour.
+# WCAG 2 luminance of an element's background, whatever the browser's color notation.
 LUMINANCE = """(element) => {
     const context = new OffscreenCanvas(1, 1).getContext("2d");
     context.fillStyle = getComputedStyle(element).backgroundColor;
@@ -62,14 +62,14 @@ async def test_theme_is_chosen_by_keyboard_and_kept(browser: Browser) -> None:
 async def test_typeface_and_icons_are_loaded_from_the_server(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url) as studio:
         typeface = await studio.page.evaluate(TYPEFACE)
-        assert typeface == {"used": ["loaded"], "fetched": ["geist-latin-wght-normal.woff2"]}  # once: what is preloaded
+        assert typeface == {"used": ["loaded"], "fetched": ["geist-latin-wght-normal.woff2"]}  # once: the preload
         await expect(studio.page.locator("#nav .icon").first).to_have_css("mask-image", re.compile("^url.*svg"))
         named, used = await studio.page.evaluate(ICONS)
         assert len(named) > 50 and set(used) <= set(named)
         assert [name for name, width in named.items() if width != 24] == []
 
 
-# The icons that the style sheet names, with the width that each is drawn in, and those that elements of the page show.
+# Icons in the style sheet with their drawn widths, and icons shown by elements on the page.
 ICONS = """async () => {
     const rules = [...document.styleSheets].flatMap((sheet) => [...sheet.cssRules]);
     const names = rules.map((rule) => /^\\[data-icon="(.+)"\\]$/.exec(rule.selectorText)?.[1]).filter(Boolean);

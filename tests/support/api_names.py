@@ -31,10 +31,10 @@ def rows() -> dict[Name, str]:
 
 
 class Types(Protocol):
-    """The types of a package. A *kind* is the type of one value: of an object, or a literal."""
+    """A package's types. A *kind* is the type of a single value: an object type or a literal."""
 
     def members(self, annotation: Any) -> list[Any]:
-        """Return the kinds of a value, or of the elements of a list."""
+        """Return the kinds of a value, or of a list's elements."""
         ...
 
     def fields(self, kind: Any) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def tags(package: Types, roots: Iterable[Any]) -> set[str]:
 
 
 def names(package: Types, roots: Roots) -> set[Name]:
-    """Return the names of a package, but for those of parameters."""
+    """Return a package's names, without parameter names."""
     found = {("Items", name) for name in tags(package, roots.items)}
     found |= {("Tools", name) for name in tags(package, roots.tools)}
     found |= {("Events", name) for name in tags(package, roots.events)}
@@ -134,7 +134,7 @@ def element(annotation: Any) -> Any:
 
 
 def is_object(annotation: Any) -> bool:
-    """Return whether a type is that of an object in a request."""
+    """Return whether a type is an object type in a request."""
     return isinstance(annotation, type) and typing_extensions.is_typeddict(annotation)
 
 
@@ -171,14 +171,14 @@ class NodeType(NamedTuple):
 
 
 class NodeTypes:
-    """The types of one declaration file of `openai` for Node, which a generator has written, in one form."""
+    """The types in a declaration file of `openai` for Node.js, which is generated in a uniform style."""
 
     def __init__(self, declarations: str) -> None:
         self._lines = re.sub(r"/\*.*?\*/", "", declarations, flags=re.S).splitlines()
 
     @cached_property
     def _declared(self) -> dict[str, tuple[NodeType | None, dict[str, NodeType], list[NodeType]]]:
-        """By qualified name: what a type stands for, or the fields of an interface and what it extends."""
+        """By qualified name: a type's definition, or an interface's fields and bases."""
         found: dict[str, tuple[NodeType | None, dict[str, NodeType], list[NodeType]]] = {}
         scopes: list[str] = []
         scope: tuple[str, ...] = ()  # of the interface

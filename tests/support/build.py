@@ -1,4 +1,4 @@
-"""Short ways to say what a backend sends, and to see what becomes of it."""
+"""Short notation for backend output, and the resulting events."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def reported(input: int, output: int, *, cached: int = 0, reasoning: int = 0) ->
 
 
 def call(index: int | None = 0, id: str | None = None, name: str | None = None, arguments: Any = None) -> RawEvent:
-    """A delta with one fragment of a tool call; what is None is left out."""
+    """A delta with a tool call fragment; fields with None are omitted."""
     function = {key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None}
     fragment = {key: value for key, value in (("index", index), ("id", id)) if value is not None}
     return delta(tool_calls=[{**fragment, "function": function}])
@@ -85,7 +85,7 @@ def _single(delta: Delta) -> list[Delta]:
 
 
 def reader_of(made: EventBuilder, logprobs: bool = False, finish_required: bool = False, **rules: Any) -> DeltaReader:
-    """Return a reader of deltas; `rules` are those of `CallRules`."""
+    """Return a delta reader; `rules` are fields of `CallRules`."""
     return DeltaReader(made, CallRules(**rules), logprobs=logprobs, finish_required=finish_required)
 
 
@@ -103,7 +103,7 @@ def answer(
 
 
 def querying(reader: DeltaReader, backend: Any = None) -> ModelQuery:
-    """A query about nothing, whose answer goes to the reader."""
+    """An empty query with an answer for the reader."""
     request = CreateResponse(model="m", input="hi")
     encoded = EncodedQuestion({"model": "m", "messages": []}, {}, None, ())
     return ModelQuery(backend, Question(request, request.items(), "m"), encoded, reader)

@@ -34,10 +34,10 @@ class Kept:
 
 class Taken:
     """
-    Hands its batches out one by one: it is full until each was asked for, as for a client that reads slowly.
+    Hands its batches out one by one, and is full in between, like a slow client.
 
-    `batches(generate)` yields them while `generate`, a function that delivers, runs in a task. Those that were not
-    asked for are still `waiting` when the iterator is closed.
+    `batches(generate)` yields them while the delivering function `generate` runs in a task. Batches without a reader
+    are still `waiting` when the iterator is closed.
     """
 
     def __init__(self) -> None:

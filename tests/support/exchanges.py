@@ -14,7 +14,7 @@ from app.core.types.request import CreateResponse
 
 
 class Received:
-    """Records the lists of deltas of an answer."""
+    """Records an answer's lists of deltas."""
 
     paused = False
     over = False
@@ -38,7 +38,7 @@ class Received:
 
 
 def asking(body: dict[str, Any], **fields: Any) -> Question:
-    """Return a question whose request is this one, whatever the profile."""
+    """Return a question with this request, whatever the profile."""
     model = str(body.get("model", ""))
     request = CreateResponse(model=model or "m", input="Hi")
     encoded = EncodedQuestion(body, {}, None, (), profile=ANY)

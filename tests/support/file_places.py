@@ -26,15 +26,15 @@ class FilePlace(Protocol):
 
     @property
     def settings(self) -> dict[str, object]:
-        """The table `[tools.file_search]` of a server whose files are here."""
+        """The table `[tools.file_search]` for a server with these files."""
         return {"store_url": self.url}
 
     def open(self) -> FileStore:
-        """Return a store of what is kept here, as one more process would open it."""
+        """Return a store on this location, as another process would open it."""
         ...
 
     def now(self) -> float:
-        """Return the time by which the stores expire what they have."""
+        """Return the stores' clock for expiry."""
         ...
 
     def advance(self, seconds: float) -> None:
@@ -50,7 +50,7 @@ class FilePlace(Protocol):
         ...
 
     def undo_queues(self) -> None:
-        """Make the tables those of version 1, which had one queue for all owners."""
+        """Restore version 1 of the tables, with one queue for all owners."""
         ...
 
 

@@ -1,12 +1,12 @@
 """
-Antiphon in processes of its own, without the imports that each start takes half a second for.
+Antiphon in separate processes, without half a second of imports per start.
 
     server = start("serve", "--port", "8080", cwd=directory, env=variables)
     ended = run("check", cwd=directory, env=variables)
 
-A process that has imported the application, one for each worker of pytest, is forked for each of them. What it runs is
-`python -m app`, with a directory, variables, arguments and files of its own. What depends on how Python starts takes
-`subprocess`: imports themselves, and the variables of Python.
+A process with the application imported, one per pytest worker, is forked for each of them, and runs `python -m app`
+with the given directory, variables, arguments and files. Tests of Python's own start, such as imports or Python's
+variables, use `subprocess`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from typing import IO, Any
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "app")
 
-# What the commands import when they run. What reads variables when it is imported is left to them.
+# Modules imported by commands at runtime. Modules that read variables on import are excluded.
 _IMPORTED = (
     "anyio._backends._asyncio",
     "app.api.routes.files",
@@ -71,7 +71,7 @@ _GRACE = 10.0  # seconds that processes which were left running get to end
 
 
 class Forked:
-    """A process that was forked: what tests use of `subprocess.Popen`."""
+    """A forked process: the part of `subprocess.Popen` that tests use."""
 
     def __init__(self, pid: int, status: int) -> None:
         self.pid = pid
@@ -238,7 +238,7 @@ def _tell(pid: int, status: socket.socket) -> None:
 
 
 def _end(running: Mapping[int, tuple[int, socket.socket]]) -> None:
-    """End the processes that whoever has died, or has forgotten them, would leave running."""
+    """Kill the processes whose owner has died or forgotten them."""
     for pid, _ in running.values():
         os.kill(pid, signal.SIGTERM)
         os.kill(pid, signal.SIGCONT)
@@ -251,7 +251,7 @@ def _end(running: Mapping[int, tuple[int, socket.socket]]) -> None:
 
 
 def _become(arguments: list[str], cwd: str, env: dict[str, str], files: list[int]) -> list[str]:
-    """Take over what a process is started with."""
+    """Apply a process's directory, environment, arguments and files."""
     os.chdir(cwd)
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ.clear()

@@ -54,7 +54,7 @@ def check_types(body: Fields) -> None:
 
 
 def check(body: Fields, *, level: bool = True) -> None:
-    """Raise `Refused` for a request that the server refuses; `level`: for a model that takes a thinking level."""
+    """Raise `Refused` for an invalid request; `level`: for a model with thinking levels."""
     check_types(body)
     _check_contents(body["contents"], signed=level)
     _check_tools(body)
@@ -164,7 +164,7 @@ USAGE = {"promptTokenCount": 5, "candidatesTokenCount": 2, "totalTokenCount": 7}
 
 
 def event(*parts: Fields, finish: str | None = None, usage: Fields | None = None, **candidate: Any) -> Fields:
-    """Return one event of a stream, as the official package has it."""
+    """Return a stream event in the official package's form."""
     from google.genai import types
 
     content = {"content": {"role": "model", "parts": [*parts]}} if parts else {}
@@ -173,13 +173,13 @@ def event(*parts: Fields, finish: str | None = None, usage: Fields | None = None
     }
     made |= {"usageMetadata": usage} if usage else {}
     made |= {"modelVersion": "m", "responseId": "r-1"}
-    if "citationMetadata" not in candidate:  # whose field has another name in the package
+    if "citationMetadata" not in candidate:  # its field has another name in the package
         types.GenerateContentResponse.model_validate_json(json.dumps(made))
     return made
 
 
 def events(*parts: Fields, finish: str = "STOP", usage: Fields = USAGE, **candidate: Any) -> list[Fields]:
-    """Return the events of an answer, one for each part and one for the end."""
+    """Return an answer's events, one per part and one for the end."""
     return [*(event(part) for part in parts), event(finish=finish, usage=usage, **candidate)]
 
 

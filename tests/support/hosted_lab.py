@@ -1,4 +1,4 @@
-"""A hosted tool that does what a test tells it, and remembers what it was asked: `[tools.lab]`."""
+"""A scripted hosted tool that records its calls: `[tools.lab]`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Action = Callable[[ToolCall, Report], Awaitable[Outcome]]
 
 
 class Lab:
-    """What the tool does and has done; a test makes a new one with `Lab.reset()`."""
+    """The tool's script and record; a test starts a new one with `Lab.reset()`."""
 
     current: Lab
 
@@ -153,7 +153,7 @@ CONTAINER = {"type": "container_reference", "container_id": "cntr_1"}
 
 
 class ShellTool:
-    """A shell in a container, which says again what it is told to run."""
+    """A shell in a container that repeats its commands."""
 
     types = ("shell",)
 

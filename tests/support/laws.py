@@ -1,6 +1,6 @@
 """
-What holds of every stream, whatever the backend sends: the laws of `antiphon verify`, and types that others wrote. The
-spec's schema is asked through `openresponses-types`, and OpenAI's, for what only that has, through `openai`.
+Laws for every stream from any backend: the laws in `antiphon verify`, and independently written types.
+`openresponses-types` checks the specification's schema, and `openai` the parts that only OpenAI has.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from app.core.stream.event_builder import TERMINAL_EVENTS
 from app.core.types.request import Event
 from openresponses_verify.laws import breaches_of
 
-# OpenAI's names for what the spec calls otherwise, and what it has beside.
+# OpenAI's names for events in the specification, and its additional events.
 _OPENAI = {
     "response.reasoning_text.delta": "response.reasoning.delta",
     "response.reasoning_text.done": "response.reasoning.done",
@@ -41,7 +41,7 @@ _OPENAI_EVENTS = re.compile(
 
 
 def _by_type(union: Any) -> dict[str, type[BaseModel]]:
-    """Return the models of a union by their types, as to try one after another takes long."""
+    """Return a union's models by type, because trying them in turn is slow."""
     models = typing.get_args(typing.get_args(union)[0])
     return {type_: model for model in models for type_ in typing.get_args(model.model_fields["type"].annotation)}
 
@@ -65,10 +65,9 @@ SCHEMA = _models()
 
 def check(events: list[Event]) -> None:
     """
-    Hold every law of the stream against a whole one, what only Antiphon promises, and the types.
+    Check a complete stream against the laws, Antiphon's own promises, and the types.
 
-    The `done` event of an `mcp_call` has an object for certain. Where the model wrote none, the deltas do not join to
-    it.
+    An `mcp_call`'s `done` event always has an object. If the model wrote none, the joined deltas differ from it.
     """
     broken = [f"{law.name}: {breach.message} (event {breach.event})" for law, breach in breaches_of(events)]
     assert [one for one in broken if '"_raw"' not in one or not one.startswith("deltas-joined")] == []
@@ -78,7 +77,9 @@ def check(events: list[Event]) -> None:
 
 
 def antiphons_own(events: list[Event]) -> None:
-    """What only this server promises: usage even of a failed response, an event for each failure, and no other cuts."""
+    """
+    This server's own promises: usage even for failed responses, an event for each failure, and no other truncation.
+    """
     response = events[-1]["response"]
     names = [event["type"] for event in events]
     assert ("response.queued" in names) == bool(events[0]["response"]["background"])
@@ -118,7 +119,7 @@ def valid(event: Any) -> None:
 
 
 def _without_files(item: dict[str, Any]) -> dict[str, Any]:
-    """Return a message without the citations that the spec does not have, each of which is OpenAI's."""
+    """Return a message without citations that only OpenAI has."""
     if item["type"] != "message" or not _cites_files({"item": item}):
         return item
     _OPENAI_ITEM_TYPES["message"].model_validate(item)

@@ -1,4 +1,4 @@
-"""How long an event loop is held: by one callback of its own, or by a thread that keeps the GIL."""
+"""Time that an event loop is held: by a callback, or by a thread with the GIL."""
 
 from __future__ import annotations
 

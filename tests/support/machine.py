@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-_ORDINARY = 0.04  # seconds that an ordinary machine takes to count
+_ORDINARY = 0.04  # seconds on an ordinary machine
 
 
 def slowness() -> float:
-    """Return how many times the CPU of an ordinary machine this one takes now; at least 1."""
+    """Return the present CPU time of this machine relative to an ordinary machine; at least 1."""
     return max(1.0, min(_counting() for _ in range(3)) / _ORDINARY)
 
 

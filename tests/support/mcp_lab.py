@@ -39,7 +39,7 @@ LONG_NAME = "a_tool_with_a_name_that_is_as_long_as_the_names_of_functions_may"
 
 
 class Lab:
-    """A server with the tools below; it notes what was called, with what headers, and what was cancelled."""
+    """A server with the tools below, which records calls, headers and cancellations."""
 
     def __init__(self, name: str = "lab", *, only: str | None = None) -> None:
         self.server = MCPServer(name)
@@ -75,7 +75,7 @@ class Lab:
         return str(a + b)
 
     def echo(self, value: Any = None) -> str:
-        """Say again what was given."""
+        """Return the value."""
         self.calls.append(("echo", {"value": value}))
         return json.dumps(value)
 
@@ -124,7 +124,7 @@ class Lab:
         ]
 
     def structured(self) -> CallToolResult:
-        """Give what has a structure, and no text."""
+        """Return structured content without text."""
         return CallToolResult(content=[], structured_content={"sum": 3})
 
     def huge(self) -> str:
@@ -132,7 +132,7 @@ class Lab:
         return "word " * 100_000
 
     def tell_secret(self) -> str:
-        """Say what was in the headers."""
+        """Return the request's headers."""
         return json.dumps(self.headers[-1])
 
     def long_name(self) -> str:

@@ -28,7 +28,7 @@ class MessagesUpstream(Upstream):
 
 
 def counts(fresh: int = 10, output: int = 7, *, cached: int = 0, written: int = 0) -> Fields:
-    """The usage of an answer, where what was read from the cache and written to it is not among the input."""
+    """An answer's usage. Input excludes tokens read from or written to the cache."""
     return {
         "input_tokens": fresh,
         "cache_creation_input_tokens": written,

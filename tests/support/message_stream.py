@@ -11,7 +11,7 @@ from typing import Any
 
 import pydantic_core
 
-# The types of blocks that each type of delta belongs to, and the field that its text is added to.
+# Delta type: its block types, and the field it extends.
 DELTAS = {
     "text_delta": (("text",), "text"),
     "thinking_delta": (("thinking",), "thinking"),

@@ -1,11 +1,11 @@
 """
-A server of Anthropic's Messages API on a real socket, which refuses what the real one refuses.
+An Anthropic Messages server on a real socket, as strict as the real one.
 
     async with MessagesServer() as server:
         server.say(message(text("Hello"), usage={"input_tokens": 5, "output_tokens": 2}))
 
-The rules, and the words of the refusals, are those of Anthropic's server; the schema of a request is that of the
-official package's types. A thinking block that it sends is signed, and has to come back as it was.
+Rules and error messages are those of Anthropic's server; the request schema comes from the official package's types. It
+signs thinking blocks, which must be returned unchanged.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BLOCKS_OF_RESULTS = ("text", "image", "document", "search_result")
 _MEDIA = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
 
-# The official package's types of what is sent, which takes a second to import: only tests that need them do.
+# The official package's types, which take a second to import: only tests that need them do.
 _MODELS = {
     "message": "anthropic.types.message_create_params.MessageCreateParamsStreaming",
     "count": "anthropic.types.message_count_tokens_params.MessageCountTokensParams",
@@ -52,7 +52,7 @@ def _validator(sent: str) -> jsonschema.Draft202012Validator:
 
 
 def check_types(body: Fields, sent: str = "message") -> None:
-    """Raise `AssertionError` if what is sent is not what the official package's types allow."""
+    """Raise `AssertionError` if sent data violates the official package's types."""
     errors = [f"{'.'.join(map(str, error.absolute_path))}: {error.message[:300]}" for error in _errors(body, sent)]
     assert not errors, errors
 
@@ -62,14 +62,14 @@ def _errors(body: Fields, sent: str) -> list[Any]:
 
 
 class Refused(Exception):
-    """What the server answers 400 to."""
+    """Answered with 400."""
 
 
 def check(body: Fields, *, by_budget: bool = False) -> None:
     """
-    Raise `Refused` for a request that the server refuses.
+    Raise `Refused` for an invalid request.
 
-    `by_budget`: for a model that takes a budget of thinking tokens, instead of an effort.
+    `by_budget`: for models with a thinking token budget instead of an effort.
     """
     check_types(body)
     messages = body["messages"]
@@ -208,7 +208,7 @@ def _check_thinking(body: Fields, messages: Sequence[Fields], by_budget: bool) -
 
 
 def _check_begun_with_thinking(messages: Sequence[Fields]) -> None:
-    """The turn whose calls are open has to begin with a thinking block."""
+    """A turn with open calls must begin with a thinking block."""
     if not all(block["type"] == "tool_result" for block in messages[-1]["content"]):
         return
     turn = len(messages) - 1
@@ -224,7 +224,7 @@ def _check_begun_with_thinking(messages: Sequence[Fields]) -> None:
 
 
 def _marks(value: Any) -> Iterator[Any]:
-    """Yield each `cache_control` of a request, but for those in the data of tools."""
+    """Yield each `cache_control` in a request, except in tool data."""
     if isinstance(value, list):
         for one in value:
             yield from _marks(one)
@@ -236,7 +236,7 @@ def _marks(value: Any) -> Iterator[Any]:
                 yield from _marks(inner)
 
 
-# What it says.
+# Output.
 
 
 def signature_of(thinking: str) -> str:
@@ -331,9 +331,9 @@ def _in_a_chunk(data: bytes) -> bytes:
 
 class MessagesServer(Upstream):
     """
-    The server: it refuses bad requests, and answers others as it is told to.
+    Refuses invalid requests, and answers others as scripted.
 
-    `by_budget` is that of `check`. `counted` is what `count_tokens` answers.
+    `by_budget` is passed to `check`. `counted` is the answer of `count_tokens`.
     """
 
     def __init__(self, *, by_budget: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""The metrics of a server: a request is counted when it has ended, which may be after its client has the answer."""
+"""Metrics of a server. A request is counted at its end, which may be after its client has the answer."""
 
 from __future__ import annotations
 

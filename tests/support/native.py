@@ -1,5 +1,5 @@
 """
-What servers of the Responses API say: the events of an answer, in the order and with the fields of OpenAI's.
+Output of Responses servers: events in OpenAI's order, with OpenAI's fields.
 
     answer = Native().reasoning("Hm.", encrypted="gAAA").message("Hi", "!").completed()
     up.say(answer.steps())
@@ -23,7 +23,7 @@ USAGE = {
 
 
 class Native:
-    """Builds the events of one answer; each item gets an id of its own."""
+    """Builds an answer's events; each item gets an id."""
 
     def __init__(self, name: str = "up") -> None:
         self.name = name

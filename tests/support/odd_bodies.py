@@ -1,4 +1,4 @@
-"""Bodies of requests that nobody should send."""
+"""Invalid request bodies."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def odd_bodies(draw: st.DrawFn, body: Any) -> Any:
 
 async def answers_to_odd_bodies(path: str, body: Any, step: int) -> AsyncIterator[tuple[object, httpx.Response]]:
     """
-    Yield what was changed in a body, and the answer to it: each value in turn is removed, or is another one.
+    Yield each modification of a body, and its answer: each value in turn is removed or replaced.
 
     Only every `step`th value is changed.
     """

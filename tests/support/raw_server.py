@@ -1,9 +1,9 @@
-"""
-A server that speaks in bytes: what it says to each connection is a script, and it sees when the client hangs up.
+r"""
+A byte-level server: each connection follows a script, and detects when the client disconnects.
 
     async def script(peer: Peer) -> None:
         await peer.request()
-        await peer.send(b"HTTP/1.1 204 No Content\\r\\n\\r\\n")
+        await peer.send(b"HTTP/1.1 204 No Content\r\n\r\n")
 
     async with serve(script) as server:
         ...  # ask `server.url`
@@ -103,7 +103,7 @@ class Peer:
             self.writer.write(piece)
             await self.writer.drain()
             await asyncio.sleep(0.002)
-            for _ in range(10):  # uvloop sees that the time is over before it sees what has arrived
+            for _ in range(10):  # uvloop handles the timeout before arrived data
                 await asyncio.sleep(0)
 
     async def hung_up(self) -> None:
@@ -164,7 +164,7 @@ def saying_and_closing(*pieces: bytes) -> Script:
 
 @contextlib.asynccontextmanager
 async def serve(script: Script, *, host: str = "127.0.0.1", encrypted: bool = False) -> AsyncIterator[Server]:
-    """Serve on a free port; a connection stays open behind the end of its script, until the client hangs up."""
+    """Serve on a free port. A connection stays open after its script until the client disconnects."""
     tasks: set[asyncio.Task[None]] = set()
     server: Server
 

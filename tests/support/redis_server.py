@@ -92,7 +92,7 @@ class RedisServer(ServerProcess):
 
     def client(self) -> Any:
         """Return a plain client, to look at the server from outside."""
-        # For `driver_info`, the version of the package is looked up each time, which takes longer than most questions.
+        # The package looks up its version for `driver_info` each time, which takes longer than most requests.
         return redis.Redis(
             host="127.0.0.1", port=self.port, password=self.password, socket_timeout=60, driver_info=None
         )
@@ -113,7 +113,7 @@ class RedisServer(ServerProcess):
             port = free_port()
             if not self.cluster:
                 return port
-            with contextlib.suppress(OSError, OverflowError):  # a node of a cluster also takes the port 10,000 above
+            with contextlib.suppress(OSError, OverflowError):  # a cluster node also needs this port plus 10,000
                 free_port(port + 10_000)
                 return port
 
@@ -124,7 +124,7 @@ class RedisServer(ServerProcess):
             "dir": str(self._directory),
             "save": "",
             "appendonly": "yes" if self.persistent else "no",
-            "appendfsync": "no",  # what is written outlives the process, if not the machine, and no disk is waited for
+            "appendfsync": "no",  # writes survive the process, though not the machine, without waiting for the disk
             "cluster-enabled": "yes" if self.cluster else "no",
             "databases": "1" if self.cluster else "16",
         }
@@ -135,7 +135,7 @@ class RedisServer(ServerProcess):
 
 
 def join(servers: Sequence[RedisServer]) -> None:
-    """Make running servers one cluster, with an equal share of the slots each; return when all of them agree."""
+    """Form a cluster from running servers with equal shares of slots; return when all agree."""
     share = 16384 // len(servers)
     clients = [server.client() for server in servers]
     for number, client in enumerate(clients):

@@ -1,4 +1,4 @@
-"""All routes of an application, for tests that try each of them."""
+"""All routes of an application, for tests over every route."""
 
 from __future__ import annotations
 

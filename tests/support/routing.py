@@ -32,7 +32,7 @@ def settings(**backends: Any) -> dict[str, BackendSettings]:
 
 @pytest_asyncio.fixture
 async def build() -> AsyncIterator[Build]:
-    """Make a router of the settings of some backends."""
+    """Build a router from backend settings."""
     built = []
 
     def one(**backends: Any) -> Router:
@@ -60,20 +60,20 @@ def nobody() -> str:
 
 
 def question(model: str = "m", conversation: str = "", *, body_model: str = "", **fields: Any) -> Question:
-    """A question in a conversation, whose name is what the user says."""
+    """A question in a conversation; the user's text is the conversation's name."""
     messages = [{"role": "user", "content": conversation or "Hi"}]
     body = {"model": body_model or model, "messages": messages, "stream": True}
     return asking(body, conversation=lambda: conversation, model=model, **fields)
 
 
 async def ask(router: Router, model: str = "m", conversation: str = "", **fields: Any) -> str:
-    """Return the whole of what the model says."""
+    """Return the model's whole text."""
     async with router.open(question(model, conversation, **fields)) as answer:
         return "".join([text async for deltas in reads(answer) for text in texts_of(deltas)])
 
 
 async def refusal(router: Router, model: str = "m", **fields: Any) -> BackendError:
-    """The error that comes in place of an answer."""
+    """Return the error instead of an answer."""
     with pytest.raises(BackendError) as caught:
         await ask(router, model, **fields)
     return caught.value

@@ -52,7 +52,7 @@ class S3Server(ServerProcess):
         return re.findall("<Key>(.*?)</Key>", self._request("GET", f"/{BUCKET}?list-type=2").text)
 
     def unfinished(self) -> list[str]:
-        """Return the names of objects whose multipart uploads were neither completed nor aborted."""
+        """Return objects with open multipart uploads."""
         return re.findall("<Key>(.*?)</Key>", self._request("GET", f"/{BUCKET}?uploads").text)
 
     def _request(self, method: str, path: str) -> httpx.Response:

@@ -1,4 +1,4 @@
-"""A backend that says what it is told to say, and remembers what it was asked."""
+"""A scripted backend that records its questions."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class ServerProcess(ABC):
     name: str  # of the program
     stopping: signal.Signals  # ends it in good order
     killing: signal.Signals  # ends it as in a crash
-    slow_options: str  # of a store's URL, so that a slow machine is no outage
+    slow_options: str  # store URL options with which slowness is not an outage
 
     def __init__(self) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix=f"{self.name}-"))
@@ -96,7 +96,7 @@ class ServerProcess(ABC):
         return self._directory / "log"
 
     def _launch(self, command: Sequence[str | Path], **options: Any) -> bool:
-        """Run the program; return True when it answers, False if it has ended or takes too long."""
+        """Run the program; True when it answers, False if it exits or takes too long."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, cwd=self._directory, stdout=log, stderr=log, **options)
         deadline = time.monotonic() + START_TIMEOUT

@@ -57,7 +57,7 @@ async def serving(app: FastAPI, **config: Any) -> AsyncIterator[str]:
 
 
 def settings(**values: Any) -> Settings:
-    """Settings of a test: nothing of the environment's own `.env` counts, and tests share no journal of usage."""
+    """Test settings: without the environment's `.env`, and without a shared usage journal."""
     return Settings(_env_file=None, **{"usage_journal": "off", **values})
 
 

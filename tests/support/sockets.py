@@ -1,4 +1,4 @@
-"""A client of the WebSocket that takes every event at its word: `async with talking(backend) as socket`."""
+"""A WebSocket client that validates every event: `async with talking(backend) as socket`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def send(socket: ClientConnection, **fields: Any) -> None:
 
 
 async def hear(socket: ClientConnection) -> Frame:
-    async with asyncio.timeout(120):  # what does not come is not waited for without end
+    async with asyncio.timeout(120):  # missing frames fail instead of hanging
         frame = await socket.recv()
     assert isinstance(frame, str)  # "unexpected binary websocket event", says Codex, and gives up
     heard: Frame = json.loads(frame)
@@ -55,7 +55,7 @@ async def hear(socket: ClientConnection) -> Frame:
 
 
 async def hear_out(socket: ClientConnection) -> list[Frame]:
-    """Everything up to the end of a turn: its terminal event, or the one frame that refuses it."""
+    """Frames up to a turn's terminal event or its refusal."""
     frames = [await hear(socket)]
     while "response" not in frames[-1] or frames[-1]["response"]["status"] == "in_progress":
         if "status" in frames[-1]:
@@ -75,7 +75,7 @@ async def response(socket: ClientConnection, **fields: Any) -> Frame:
 
 
 async def refusal(socket: ClientConnection, **fields: Any) -> tuple[int, str]:
-    """Ask for what is to be refused, and return the status and the code."""
+    """Send an invalid request, and return the status and code."""
     (frame,) = await ask(socket, **fields)
     assert frame["type"] == "error"
     assert {"type", "code", "message", "param"} <= frame["error"].keys()

@@ -18,7 +18,7 @@ Frame = dict[str, Any] | str | bytes
 
 
 class Written(NamedTuple):
-    """What the model has written by some moment."""
+    """The model's text so far."""
 
     text: str = ""
     reasoning: str = ""
@@ -36,10 +36,10 @@ class Spoken(NamedTuple):
     more: Callable[[str], list[Frame]]  # another piece of it
     end: Callable[[], list[Frame]]
     error: dict[str, Any]
-    # All frames of an answer with these texts, pieces of a thought, and of a string that is the argument of a call.
+    # All frames of an answer with these pieces of text, reasoning, and a string argument of a call.
     whole: Callable[[Sequence[str], Sequence[str], Sequence[str]], list[Frame]]
-    read: Callable[[dict[str, Any]], tuple[Written, bool]]  # what a frame says, and whether the model has finished
-    last: tuple[Frame, ...] = ()  # what follows the end
+    read: Callable[[dict[str, Any]], tuple[Written, bool]]  # a frame's text, and whether the model has finished
+    last: tuple[Frame, ...] = ()  # frames after the end
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -97,7 +97,7 @@ def _responses(texts: Sequence[str], thoughts: Sequence[str], arguments: Sequenc
 
 def _begun(text: str) -> Native:
     answer = Native().message(text)
-    del answer.events[5:]  # behind the delta
+    del answer.events[5:]  # after the delta
     return answer
 
 

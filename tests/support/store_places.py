@@ -36,7 +36,7 @@ class Place(Protocol):
         ...
 
     def open(self, ttl: float = TTL) -> Store:
-        """Return a store of what is kept here."""
+        """Return a store on this location."""
         ...
 
     def advance(self, seconds: float) -> None:

@@ -51,7 +51,7 @@ def key_set(*keys: dict[str, Any]) -> bytes:
 
 @contextlib.asynccontextmanager
 async def key_server(*signers: Signer) -> AsyncIterator[Upstream]:
-    """A server whose `/jwks` has these keys; what it says can be changed by `publish`."""
+    """A server with these keys at `/jwks`; `publish` changes them."""
     async with Upstream() as server:
         publish(server, *signers)
         yield server

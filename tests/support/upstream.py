@@ -1,14 +1,13 @@
 """
-A scripted upstream on a real socket: a Chat Completions server that says what a test tells it to, and remembers.
+A scripted Chat Completions server on a real socket, which records its requests.
 
     async with Upstream() as up:
         up.say(sse(chunk("Hel"), chunk("lo"), finish(), DONE))
         ...                                          # ask `up.url`
         assert up.requests[0].json["model"] == "m"
 
-An answer is a list of steps: bytes are sent as they are, a number is a pause in seconds, an `asyncio.Event` is waited
-for, and `CLOSE`, `RESET` and `HANG` do to the connection what they say. Without one of these it stays open for the next
-request.
+An answer is a list of steps: bytes are sent unchanged, a number is a pause in seconds, an `asyncio.Event` is awaited,
+and `CLOSE`, `RESET` and `HANG` act on the connection. Without these, it stays open for the next request.
 """
 
 from __future__ import annotations
@@ -60,10 +59,10 @@ class Received:
 
 class Upstream:
     """
-    A server on a free port of the loopback address.
+    A server on a free loopback port.
 
-    `say` gives the answers to the next requests, one call for each; `always` is the answer to all others. `models` is
-    what `GET .../models` answers, unless it is None. It has the Responses API only if it is `native`.
+    `say` adds the answer to a later request; `always` answers all others. `models` is the answer to `GET .../models`,
+    unless None. It has the Responses API only if `native`.
     """
 
     port = 0  # chosen when it is first opened, and kept
@@ -86,7 +85,7 @@ class Upstream:
         self._scripts.append(_flat(steps))
 
     def always(self, *steps: Step | Iterable[Step]) -> None:
-        """Answer every request that has no answer of its own with these steps."""
+        """Answer all other requests with these steps."""
         self._always = _flat(steps)
 
     def answer_to(self, request: Received) -> list[Step]:
@@ -128,7 +127,7 @@ async def upstream() -> AsyncIterator[Upstream]:
 
 
 class _Line(asyncio.Protocol):
-    """One connection of a client."""
+    """A client connection."""
 
     def __init__(self, upstream: Upstream, lines: set[_Line]) -> None:
         self._upstream = upstream
@@ -219,7 +218,7 @@ def _flat(steps: Iterable[Step | Iterable[Step]]) -> list[Step]:
     return flat
 
 
-# What a server says, in steps.
+# Steps of a server.
 
 
 def sse(*frames: dict[str, Any] | str | Step, headers: Mapping[str, str] | None = None) -> list[Step]:
@@ -255,7 +254,7 @@ def finish(reason: str | None = "stop", *, usage: dict[str, Any] | None = None, 
 
 
 def usage(prompt: int = 5, completion: int = 2) -> dict[str, Any]:
-    """The chunk behind the last, which has the usage and no choice."""
+    """The usage chunk at the end, without a choice."""
     tokens = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
     return {**_chunk({}), "choices": [], "usage": tokens}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def holds_usage(directory: Path) -> bool:
-    """Tell whether a file in or below a directory has usage that is not stored. Those of idle processes are empty."""
+    """Tell whether a file in or below a directory has unstored usage. Files of idle processes are empty."""
     for path in directory.rglob("*.usage"):
         with contextlib.suppress(FileNotFoundError):
             if path.stat().st_size:

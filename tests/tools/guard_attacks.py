@@ -1,7 +1,7 @@
 """
-What callers and models try in order to have the server send requests where it must not: `ATTACKS`, by name.
+Attempts by callers and models to send the server's requests to forbidden addresses: `ATTACKS`, by name.
 
-`Network` is the network: it knows a few names, and notes the addresses that connections are made to.
+`Network` knows a few names, and records the addresses of connections.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from app.tools.guard import Reach
 
 PUBLIC, OTHER = "93.184.216.34", "8.8.8.8"
 
-# What names resolve to, one answer after the other; the last one stays.
+# DNS answers by name, in order; the last answer stays.
 NAMES: Mapping[str, Sequence[Sequence[str]]] = {
     "example.com": [[PUBLIC]],
     "mcp.example.com": [[PUBLIC]],
@@ -43,7 +43,7 @@ NAMES: Mapping[str, Sequence[Sequence[str]]] = {
 
 
 class Attack(NamedTuple):
-    """A URL that somebody names, and what waits there."""
+    """A URL, and the server behind it."""
 
     url: str
     redirects: Sequence[str] = ()  # where the servers lead to, one after the other
@@ -70,7 +70,7 @@ def _led(reach: Reach, *locations: str) -> dict[str, Attack]:
 
 
 def _paths(*paths: str) -> dict[str, Attack]:
-    """URLs that leave the path `/v1/*`, for servers that decode more than once or know parameters of paths."""
+    """URLs that leave the path `/v1/*`, for servers that decode repeatedly or support path parameters."""
     pattern = ["https://mcp.example.com/v1/*"]
     return {f"path {path}": Attack(f"https://mcp.example.com{path}", allowed=pattern) for path in paths}
 

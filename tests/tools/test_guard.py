@@ -54,7 +54,7 @@ def http(body: bytes = b"ok", status: str = "200 OK", **headers: str) -> bytes:
 
 
 class Names:
-    """A resolver whose answers may change from one question to the next."""
+    """A resolver with different answers over time."""
 
     def __init__(self, **answers: Sequence[Sequence[str]]) -> None:
         self.answers = {name.replace("_", "."): [*answer] for name, answer in answers.items()}
@@ -508,7 +508,7 @@ async def test_statuses_are_returned_and_not_raised(upstream: Upstream, network:
 
 
 async def test_httpcore_has_the_private_names_that_are_used() -> None:
-    """`GuardedTransport` puts a pool of its own in place of this one, which is a private name of httpx."""
+    """`GuardedTransport` replaces this pool, a private name in httpx."""
     assert isinstance(httpx.AsyncHTTPTransport()._pool, httpcore.AsyncConnectionPool)
 
 

@@ -1,4 +1,4 @@
-"""Images that a backend makes: new ones, edits of those of the conversation, and partial ones where it streams."""
+"""Images by a backend: new images, edits of images in the conversation, and partial images in streams."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ async def test_image_of_an_earlier_turn_is_edited(images: ImagesServer) -> None:
 
 @pytest.mark.parametrize("more", [{}, {"result": None, "status": "completed"}])
 async def test_image_is_known_by_its_id(images: ImagesServer, more: dict[str, Any]) -> None:
-    """LangChain and OpenAI's guide send `{type, id}` back; the image, and what it was made of, are in the store."""
+    """LangChain and OpenAI's guide send `{type, id}`; the image and its inputs are in the store."""
     answers = [drawing(prompt="A red cat"), ANSWER, drawing(prompt="Make it blue", action="edit"), ANSWER]
     async with client(images, *answers) as (openai_client, backend):
         first = await openai_client.responses.create(model="m", input="Draw a red cat.", tools=[TOOL])

@@ -39,7 +39,7 @@ def s3() -> Iterator[S3Server]:
 
 
 class Images:
-    """A store whose images are in a folder, with rows in SQLite."""
+    """A store with images in a folder and rows in SQLite."""
 
     def __init__(self, store: Store, files: ObjectFiles) -> None:
         assert isinstance(store, ExaminedStore)
@@ -198,7 +198,7 @@ async def test_quota_counts_images_in_object_storage(place: Place, files: Object
         await at.store.put(IMAGES, "resp_1", RECORD)
         assert len(RECORD) <= await at.store.stored_bytes("ada") < len(RECORD) + 10_000
         assert await at.store.stored_bytes("bob") < 10_000
-        assert await at.opened.stored_bytes("ada") == 0  # the quota of files is another one
+        assert await at.opened.stored_bytes("ada") == 0  # files have a separate quota
 
 
 def test_memory_of_a_process_keeps_its_images(files: ObjectFiles) -> None:

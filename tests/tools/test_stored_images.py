@@ -39,7 +39,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 class Loads:
-    """A store that counts the bytes that are read of it."""
+    """A store that counts bytes read."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -64,7 +64,7 @@ class Loads:
 
 @dataclass
 class Studio:
-    """A server that makes images, and what it has stored."""
+    """A server that generates images, and its store."""
 
     http: httpx.AsyncClient
     url: str

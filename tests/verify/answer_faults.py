@@ -1,4 +1,4 @@
-"""Faults of responses as documents, of errors, and of what is made of a request."""
+"""Faults in response documents, errors, and handling of requests."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """
-Antiphon with a fault: what it is sent, or what it answers, is changed in one way before it goes on.
+Antiphon with a fault: a change to its requests or answers.
 
-A fault says by which check it has to be found. Checks that look at the same thing, and cannot but find it, too, are
-`also` named; no other check may.
+A fault names the check that must find it, and in `also` checks of the same property that must fail, too. No other check
+may fail.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Sent:
     path: str
     body: Any
     headers: dict[str, str]
-    memory: Json = field(default_factory=dict)  # what the fault remembers of earlier requests
+    memory: Json = field(default_factory=dict)  # the fault's memory of earlier requests
 
     @property
     def creates(self) -> bool:
@@ -174,17 +174,17 @@ def in_request(found_by: str, *also: str) -> Callable[[Callable[[Sent], Any]], A
 
 
 def in_reply(found_by: str, *also: str) -> Callable[[Callable[[Reply, Sent], Any]], Any]:
-    """A function that changes answers of any kind."""
+    """Register a function that changes answers of any kind."""
     return lambda change: _register(change.__name__, found_by, also, reply=change)
 
 
 def in_frames(found_by: str, *also: str) -> Callable[[Callable[[Json, Json], Any]], Any]:
-    """A function that returns the frames to send in place of one, None to leave it."""
+    """Register a function that returns the frames to send instead of a frame, or None to keep it."""
     return lambda change: _register(change.__name__, found_by, also, frames=change)
 
 
 def in_stream(found_by: str, *also: str) -> Callable[[Callable[[Events], Any]], Any]:
-    """A function that changes the events of a stream which is not stored, or returns others; they are numbered anew."""
+    """Register a function that changes or replaces a stream's events, unless stored; they are renumbered."""
 
     def decorate(change: Callable[[Events], Any]) -> None:
         def reply(answer: Reply, sent: Sent) -> None:
@@ -203,7 +203,7 @@ def in_stream(found_by: str, *also: str) -> Callable[[Callable[[Events], Any]], 
 
 
 def in_response(found_by: str, *also: str, streamed: bool = False) -> Callable[[Callable[[Json, Sent], Any]], Any]:
-    """A function that changes responses which are not stored: those of JSON answers, and those of events."""
+    """Register a function that changes unstored responses, in JSON answers and in events."""
 
     def decorate(change: Callable[[Json, Sent], Any]) -> None:
         def reply(answer: Reply, sent: Sent) -> None:

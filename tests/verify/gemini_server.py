@@ -1,4 +1,4 @@
-"""A Gemini server that answers by rules: those of the Chat Completions server of `tests/conformance/upstream.py`."""
+"""A rule-based Gemini server, with the rules in `tests/conformance/upstream.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Messages server that answers by rules: those of the Chat Completions server of `tests/conformance/upstream.py`."""
+"""A rule-based Messages server, with the rules in `tests/conformance/upstream.py`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 _STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}
 _CHOICES = {"any": "required", "auto": "auto", "none": "none"}
-# The beginning and the growth of a content block, by the field of a chunk's delta that has the text.
+# A content block's start and delta, by the text field in a chunk's delta.
 _TEXTS = {
     "reasoning_content": ({"type": "thinking", "thinking": "", "signature": ""}, "thinking_delta", "thinking"),
     "content": ({"type": "text", "text": ""}, "text_delta", "text"),
@@ -164,7 +164,7 @@ def _events(chunks: list[Json]) -> Iterator[Json]:
 
 
 def _deltas(delta: Json) -> Iterator[tuple[str, Json | None, Json | None]]:
-    """Yield for each piece of a chunk its kind of block, how that would begin, and the piece."""
+    """Yield for each piece in a chunk its block type, the block's start, and the piece."""
     for field, (begin, delta_type, name) in _TEXTS.items():
         if text := delta.get(field):
             yield field, begin, {"type": delta_type, name: text}

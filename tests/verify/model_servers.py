@@ -1,7 +1,7 @@
 """
-Model servers that answer by rules, one for each API: what Antiphon is verified in front of.
+Rule-based model servers, one per API, as backends for verification.
 
-To add an API, write an application that speaks it, and a row of `MODEL_SERVERS`.
+To add an API, write an application that speaks it, and a row in `MODEL_SERVERS`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ async def gemini() -> AsyncIterator[str]:
 
 
 class ModelServer(NamedTuple):
-    """A server of one API: how it is served, which gives its base URL, and checks that such a server cannot pass."""
+    """A server with one API: its context manager, which yields the base URL, and checks that it cannot pass."""
 
     serve: Callable[[], AbstractAsyncContextManager[str]]
     lacks: frozenset[str] = frozenset()

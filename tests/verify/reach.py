@@ -1,10 +1,9 @@
 """
-Which checks a fault reaches: those that see something else than they would see without it.
+Which checks a fault reaches: those that receive something different because of it.
 
-Every check is run once against a server without a fault, and what it asked and was answered is kept. A fault is then
-tried on all of that. A check whose requests and answers it leaves as they are ends as it does without the fault. One of
-which it changes answers alone judges these as it would judge those of a server: as long as it asks the same, it is
-answered from what was kept, with the fault in it.
+Every check runs once against a server without a fault, and its exchanges are recorded. A fault is then applied to the
+records. If it changes neither requests nor answers of a check, the check ends as before. If it only changes answers,
+the check is replayed on the changed answers, as long as it sends the same requests.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ _asker: ContextVar[str] = ContextVar("asker", default="")
 
 
 class AsksOtherwise(Exception):
-    """A check asks what it did not ask when its exchanges were recorded, or asks it in another way."""
+    """A check sends a request that was not recorded."""
 
 
 @dataclass
 class _Recorded:
-    """An exchange: who asked what, what arrived of that, and the answer, also as faults write it."""
+    """An exchange: the check, the request as received, and the answer in the form that faults change."""
 
     asker: str
     asked: str
@@ -62,17 +61,17 @@ class _RecordedTurns:
 
 
 class Reach:
-    """What each check, or what checks ask once for all of them, asked of a server and was answered."""
+    """Recorded exchanges of each check, and of functions shared by checks."""
 
     def __init__(self) -> None:
         self.recorder = Fault("recorder", "", reply=self._record)
-        self._asked: list[tuple[str, str]] = []  # by whom, and what
+        self._asked: list[tuple[str, str]] = []  # check and request
         self._exchanges: list[_Recorded] = []
         self._uses: defaultdict[str, set[str]] = defaultdict(set)
         self._turns: list[_RecordedTurns] = []
 
     async def record(self, access: ServerAccess, checks: Iterable[Check]) -> None:
-        """Run checks against a server whose fault is `recorder`."""
+        """Run checks against a server with the fault `recorder`."""
         server = _AskingServer(access, self._asked, self._uses, self._turns)
         try:
             for check in checks:
@@ -93,7 +92,7 @@ class Reach:
         return [check for check in checks if not askers.isdisjoint(self._used_by(check.id))]
 
     async def replay(self, fault: Fault, checks: Iterable[Check]) -> tuple[dict[str, str], list[Check]]:
-        """Return why checks fail by their ids, and those checks that ask otherwise, which only a server can answer."""
+        """Return failure details by check id, and checks that send other requests, which need a server."""
         failed: dict[str, str] = {}
         others = []
         server = _ReplayingServer(fault, self._exchanges, self._turns)
@@ -116,7 +115,7 @@ class Reach:
     def _record(self, reply: Reply, sent: Sent) -> None:
         asker, asked = self._asked[int(sent.headers.pop(HEADER))]
         rewritten = replace(reply)
-        with contextlib.suppress(ValueError):  # it is no JSON
+        with contextlib.suppress(ValueError):  # invalid JSON
             if rewritten.streams:
                 rewritten.events = rewritten.events
             elif rewritten.content:
@@ -134,7 +133,7 @@ def _question(exchange: HTTPExchange, path: str, headers: dict[str, str]) -> str
 
 
 class _NamedAskers(VerifiedServer):
-    """A server that knows which check asks, or which function that asks once for all."""
+    """A server that knows the current check or shared function."""
 
     async def once(self, ask: Callable[[VerifiedServer], Awaitable[HTTPExchange]]) -> HTTPExchange:
         token = _asker.set(f"{ask.__module__}.{ask.__qualname__}")
@@ -145,7 +144,7 @@ class _NamedAskers(VerifiedServer):
 
 
 class _AskingServer(_NamedAskers):
-    """A server that is told which exchange is which."""
+    """A server that labels each exchange."""
 
     def __init__(
         self,
@@ -175,7 +174,7 @@ class _AskingServer(_NamedAskers):
 
 
 class _AskedTurns(SocketTurns):
-    """A WebSocket whose turns are kept."""
+    """A WebSocket that records its turns."""
 
     def __init__(self, turns: SocketTurns, server: VerifiedServer, recorded: list[_RecordedTurns]) -> None:
         self._server = server
@@ -189,7 +188,7 @@ class _AskedTurns(SocketTurns):
 
 
 class _ReplayingServer(_NamedAskers):
-    """A server with a fault that answers what was asked before as it was answered. Raises `AsksOtherwise`."""
+    """A server with a fault that answers from the records. Raises `AsksOtherwise`."""
 
     def __init__(self, fault: Fault, exchanges: Iterable[_Recorded], turns: Iterable[_RecordedTurns]) -> None:
         super().__init__(ServerAccess("http://replayed/v1", "demo", "one", "two"))
@@ -217,7 +216,7 @@ class _ReplayingServer(_NamedAskers):
 
 
 class _ReplayedTurns(SocketTurns):
-    """A WebSocket that answers what was asked before as it was answered. Raises `AsksOtherwise`."""
+    """A WebSocket that answers from the records. Raises `AsksOtherwise`."""
 
     def __init__(self, server: VerifiedServer, recorded: list[_RecordedTurns]) -> None:
         self._server = server

@@ -1,4 +1,4 @@
-"""Faults of what the server stores, of responses in the background, of the WebSocket, and of rights."""
+"""Faults in storage, background responses, the WebSocket and permissions."""
 
 from __future__ import annotations
 

@@ -18,13 +18,13 @@ from tests.support.sockets import listening
 from tests.support.store_places import STORES, Place, place_of
 from tests.verify.model_servers import MODEL_SERVERS
 
-# What the demo does not do, whatever it is told: make two calls at once, know its name, and take long.
+# The demo cannot make two calls at once, rejects no model name, and never takes long.
 UNCLEAR = {"tools.parallel", "errors.model", "background.cancel"}
 KEYS = ("sk-one", "sk-two")
 
 
 def others(report: VerifyReport) -> list[str]:
-    """Return what did not pass, beside what may be unclear."""
+    """Return checks that did not pass, except those that may be unclear."""
     unclear = {result.check.id for result in report.results if result.verdict == "unclear"}
     return [
         f"{result.check.id}: {result.verdict}: {result.detail}"
@@ -73,7 +73,7 @@ async def test_antiphon_over_any_api_of_model_servers_passes_every_check(api: st
 
 
 class Chatterbox(DemoBackend):
-    """A model that does nothing of what it is told: no call, no format, no thought, and always the same text."""
+    """A model that ignores its instructions: no call, no format, no reasoning, always the same text."""
 
     def encode(self, question: Question) -> EncodedQuestion:
         encoded = super().encode(question)

@@ -45,10 +45,7 @@ async def reach() -> Reach:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 async def test_fault_is_found_by_its_check_and_by_no_unrelated_one(fault: Fault, reach: Reach) -> None:
-    """
-    Only the checks that it reaches are run: on recorded answers that have the fault, and against a server those whose
-    requests it changes.
-    """
+    """Only the reached checks run: on recorded answers with the fault, or against a server if their requests change."""
     failed, others = await reach.replay(fault, reach.of(fault, CHECKS))
     if others:
         failed |= await failed_with(fault, others)

@@ -1,4 +1,4 @@
-"""What is told of the results."""
+"""Reports of results."""
 
 from __future__ import annotations
 

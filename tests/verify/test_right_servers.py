@@ -122,7 +122,7 @@ async def test_ignored_order_is_reported_as_ignored(check: str) -> None:
 
 
 def ends_after_nine_tokens(reply: Reply, sent: Sent) -> None:
-    """Answer a request with a limit of 16 tokens as a model that has no more to say after 9."""
+    """Answer a request with a limit of 16 tokens as a model that ends after 9."""
     if not sent.asks(max_output_tokens=16, input="Count from 1 to 200, separated by commas."):
         return
 

@@ -1,4 +1,4 @@
-"""The checks of streams: which answers they look at, and what they tell of an event."""
+"""Stream checks: the answers they examine, and their reports."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from openresponses_verify.server import ServerAccess
 from tests.support.serving import serving, settings
 from tests.verify.broken_server import BrokenServer, Fault, Reply, Sent
 
-# Checks that look at the streams of all samples.
+# Checks on all sampled streams.
 LOOKING_AT_ALL = ("stream.event-name", "stream.data", "stream.done", "stream.framing")
 
 
 def cuts_off(answer: Reply, sent: Sent) -> bool:
-    """Return whether an answer is that of the sample that is cut off, one of several streams."""
+    """Return whether an answer is the truncated sample, one of several streams."""
     return answer.streams and sent.asks(max_output_tokens=16)
 
 

@@ -1,4 +1,4 @@
-"""The scenarios of the official suite: each finds a server that does not do what it asks for."""
+"""The official suite's scenarios: each detects a server that does not follow its request."""
 
 from __future__ import annotations
 

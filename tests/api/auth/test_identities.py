@@ -334,7 +334,7 @@ async def test_header_of_the_proxy_identifies_on_every_way_in() -> None:
 @pytest.mark.parametrize("forwarded", ["10.1.2.3", "10.1.2.3, 127.0.0.1", "127.0.0.1"])
 async def test_header_from_an_unlisted_address_is_ignored_whatever_it_forwards(forwarded: str) -> None:
     proxy = {**PROXY, "addresses": ["10.0.0.0/8"]}
-    async with served({"proxy": proxy}) as http:  # uvicorn trusts 127.0.0.1, and takes `client` from the header
+    async with served({"proxy": proxy}) as http:  # uvicorn trusts 127.0.0.1, and reads `client` from the header
         headers = {**ALICE, "x-forwarded-for": forwarded, "x-real-ip": "10.1.2.3", "forwarded": "for=10.1.2.3"}
         assert (await ask(http, headers)).status_code == 401
         with pytest.raises(InvalidStatus):

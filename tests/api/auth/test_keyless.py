@@ -16,7 +16,7 @@ from tests.support.serving import antiphon
 
 HELLO: list[Any] = [delta(content="Hel"), delta(content="lo")]
 
-# What SDKs, agents and the studio send to a server that needs no key.
+# Keys that SDKs, agents and the studio send to a server without keys.
 SENT: list[dict[str, str]] = [
     {},
     {"authorization": "Bearer unused"},

@@ -1,4 +1,4 @@
-"""Bearer tokens: which are accepted, and what attackers send in place of them."""
+"""Bearer tokens: accepted tokens, and forgeries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests of client APIs: which are passed through and which are translated, and how translated ones are answered."""
+"""Client APIs: choice between passthrough and translation, and answers to translated requests."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def up() -> AsyncIterator[Upstream]:
 
 @asynccontextmanager
 async def client_of(up: Upstream, api: str, **values: Any) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a server whose backend speaks an API and gets no request twice."""
+    """A client without retries, for a server whose backend has the given API."""
     overrides = {"transport.api": api, "transport.passthrough": "never", **values.pop("overrides", {})}
     values = {"backend_url": up.url, "backend_retries": 0, "backend_overrides": overrides, **values}
     async with antiphon(**values) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
@@ -43,7 +43,7 @@ async def client_of(up: Upstream, api: str, **values: Any) -> AsyncIterator[http
 
 
 def chunks_of(response: httpx.Response) -> list[Any]:
-    """The chunks of a stream, the last of which is `[DONE]`, if it is there."""
+    """The chunks in a stream, including a final `[DONE]`."""
     lines = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: ")]
     return [line if line == "[DONE]" else json.loads(line) for line in lines]
 
@@ -213,7 +213,7 @@ async def test_idempotency_key_of_an_answered_request_is_refused(up: Upstream) -
 
 
 async def after_white_space(up: Upstream, *frames: Any) -> tuple[int, Any]:
-    """The status and the JSON of an answer whose frames come after the first white space."""
+    """The status and JSON of an answer after the first white space."""
     begun = asyncio.Event()
     up.say(sse(begun, *frames))
     body = b""

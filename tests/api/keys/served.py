@@ -1,4 +1,4 @@
-"""A server whose keys are managed by its API."""
+"""A server with keys managed by its API."""
 
 from __future__ import annotations
 

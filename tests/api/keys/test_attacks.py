@@ -27,7 +27,7 @@ async def keys() -> AsyncIterator[Keys]:
 
 
 class Attempt(NamedTuple):
-    """A request of a key that has no right to it. ALICE, OPS and NONE in paths stand for ids of keys."""
+    """A request that its key may not send. ALICE, OPS and NONE in paths stand for key ids."""
 
     method: str
     path: str

@@ -89,7 +89,7 @@ async def test_request_from_the_servers_own_page_at_an_allowed_host_is_accepted(
 
 
 async def test_request_from_a_page_with_a_name_that_resolves_here_is_refused() -> None:
-    """What is called DNS rebinding: to the browser, page and server are one origin."""
+    """DNS rebinding: for the browser, page and server have the same origin."""
     answer, _ = await asked("http://evil.example:8000", host="evil.example:8000")
     assert answer.status_code == 403
 

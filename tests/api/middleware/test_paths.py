@@ -37,7 +37,7 @@ HI = {"model": "m", "input": "Hi."}
 async def test_response_at_each_spelling_of_the_path_is_created(path: str) -> None:
     async with antiphon(Scripted(HELLO)) as url, httpx.AsyncClient(timeout=60, trust_env=False) as client:
         answer = await client.post(f"{url}{path}?api-version=preview", json=HI)
-    assert answer.status_code == 200  # and no redirect: those cost the body, or the key, behind many a proxy
+    assert answer.status_code == 200  # not a redirect: behind many proxies, redirects lose the body or the key
 
 
 async def test_endpoints_at_each_spelling_of_the_path_are_found() -> None:

@@ -98,5 +98,5 @@ async def test_azure_deployment_at_an_azure_backend_is_passed_on(up: Upstream) -
     for request, endpoint in zip(up.requests, ("chat/completions", "embeddings"), strict=True):
         path, _, query = request.path.partition("?")
         assert path == f"/openai/deployments/their%20deployment/{endpoint}"
-        assert query == "api-version=2025-04-01-preview"  # that of the profile
+        assert query == "api-version=2025-04-01-preview"  # from the profile
         assert request.headers["api-key"] == "sk-azure"

@@ -1,4 +1,4 @@
-"""The model of a JSON body that is forwarded: where it stands, and what takes its place."""
+"""The model in a forwarded JSON body: its position and its replacement."""
 
 from __future__ import annotations
 

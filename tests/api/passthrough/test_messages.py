@@ -43,7 +43,7 @@ async def up() -> AsyncIterator[MessagesUpstream]:
 
 
 def server_of(up: Upstream, **settings: Any) -> Any:
-    """Antiphon in front of a server that has Anthropic's endpoints."""
+    """Antiphon in front of a server with Anthropic's endpoints."""
     options = {"backend_url": up.url, "backend_retries": 0, "backend_overrides": OVERRIDES}
     return antiphon(**{**options, **settings})
 
@@ -56,7 +56,7 @@ async def http(up: Upstream) -> AsyncIterator[httpx.AsyncClient]:
 
 
 def failed(response: httpx.Response) -> tuple[int, str]:
-    """Return the status and the type of an error, which has to be in Anthropic's shape."""
+    """Return an error's status and type; the error must have Anthropic's shape."""
     body = response.json()
     assert set(body) == {"type", "error", "request_id"} and set(body["error"]) == {"type", "message"}
     assert body["type"] == "error" and body["request_id"] == response.headers["x-request-id"]

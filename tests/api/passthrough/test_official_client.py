@@ -104,6 +104,6 @@ async def test_official_client_through_the_server_sends_and_receives_the_same_by
 
 
 def without_boundary(body: bytes, headers: dict[str, str]) -> bytes:
-    """A body whose boundary, if it has one, is `x`: the client makes up another one for each request."""
+    """A body with the boundary replaced by `x`, because the client chooses a new one per request."""
     boundary = re.search("boundary=(.*)", headers["content-type"])
     return body.replace(boundary[1].encode(), b"x") if boundary else body

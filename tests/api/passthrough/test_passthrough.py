@@ -544,7 +544,7 @@ async def test_tokens_of_a_long_stream_without_usage_are_one_for_each_event(up: 
         await counted(client, 'antiphon_responses_total{delivery="passthrough",model="m",status="completed"} 1.0', url)
         metrics = (await client.get(f"{url}/metrics")).text
     (tokens,) = re.findall(r'^antiphon_tokens_total{kind="output",model="m"} (.*)', metrics, re.MULTILINE)
-    assert 990 < float(tokens) <= 1002  # what is cut between two reads is not found
+    assert 990 < float(tokens) <= 1002  # usage split between two reads is not found
 
 
 async def test_stream_in_progress_takes_a_slot_until_it_ends(up: Upstream) -> None:

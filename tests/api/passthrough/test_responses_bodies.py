@@ -14,7 +14,7 @@ from tests.support import laws
 from tests.support.serving import antiphon
 from tests.support.upstream import DONE, Upstream, chunk, finish, sse, status, usage
 
-# What Cursor sends: messages of one text, tools without a wrapper, and options of both APIs.
+# Cursor's request: messages with a single text, tools without a wrapper, and options from both APIs.
 CURSOR: dict[str, Any] = {
     "model": "m",
     "user": "u",

@@ -1,4 +1,4 @@
-"""What passes on the wire, with bytes that no client's library would send or accept."""
+"""Passthrough at the byte level, with input that no client library would send or accept."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def client_of(url: str, key: str = "alice") -> openai.AsyncOpenAI:
 
 
 async def texts(client: openai.AsyncOpenAI, id: str) -> list[str]:
-    """What is said in a conversation, oldest first, over as many pages as it takes."""
+    """The texts in a conversation, oldest first, from all pages."""
     return [item.content[0].text async for item in client.conversations.items.list(id, order="asc")]  # type: ignore
 
 
@@ -134,7 +134,7 @@ async def test_item_added_twice_is_in_the_conversation_once() -> None:
         await client.conversations.items.delete("msg_1", conversation_id=id)
         added = await client.conversations.items.create(id, items=[user("Two.", id="msg_1")])
         assert await texts(client, id) == ["Two."]
-        assert added.data[0].id != "msg_1"  # of which all that is known is that it was deleted
+        assert added.data[0].id != "msg_1"  # only the deletion is known
 
 
 async def test_item_stored_elsewhere_is_added_as_stored() -> None:
@@ -425,7 +425,7 @@ async def test_conversation_with_previous_response_id_is_refused() -> None:
     assert "Mutually exclusive parameters" in refused.value.message
 
 
-# Whose it is.
+# Ownership.
 
 
 async def test_conversation_of_another_owner_is_not_found() -> None:

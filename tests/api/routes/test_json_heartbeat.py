@@ -30,7 +30,7 @@ def client(url: str) -> httpx.AsyncClient:
 
 @contextlib.asynccontextmanager
 async def asked(url: str, **headers: str) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.Response, Any]]:
-    """Ask, and give the answer whose first white space was received, with the rest of its body."""
+    """Send a request, and yield the answer after its first white space, with the rest of its body."""
     async with client(url) as http, http.stream("POST", "/responses", json=ASK, headers=headers) as answer:
         body = answer.aiter_raw()
         assert (await anext(body)).isspace()

@@ -1,4 +1,4 @@
-"""Routes whose endpoints are analysed when they are needed."""
+"""Routes with endpoints that are analysed on first use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_application_that_is_built_has_analysed_no_endpoint() -> None:
 
 def test_lazy_route_is_an_ordinary_route_once_it_is_needed() -> None:
     def endpoint(name: str, size: int = 1) -> None:
-        """What it does."""
+        """A description."""
 
     lazy, ordinary = APIRouter(route_class=LazyRoute, tags=["x"]), APIRouter(tags=["x"])
     for router in (lazy, ordinary):

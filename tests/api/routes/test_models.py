@@ -10,7 +10,7 @@ from app.api.routes.models import catalog, context_window, input_modalities
 
 MODEL = {"id": "qwen3", "object": "model", "created": 1, "owned_by": "vllm", "max_model_len": 32768}
 
-# What Codex 0.169 does not read an entry without.
+# Fields that Codex 0.169 requires in an entry.
 REQUIRED = {
     "slug",
     "display_name",

@@ -403,7 +403,7 @@ INVALID: list[tuple[Any, str | None, str]] = [
     ({"model": "m", "input": "a", "metadata": {f"k{n}": "v" for n in range(17)}}, "metadata",
      "object_above_max_properties"),
     ({"model": "m", "input": "a", "include": "usage"}, "include", "invalid_type"),
-    # A string is no number and no boolean, and a boolean is no number.
+    # Strings are neither numbers nor booleans, and booleans are not numbers.
     ({"model": "m", "input": "a", "max_tool_calls": "2"}, "max_tool_calls", "invalid_type"),
     ({"model": "m", "input": "a", "max_tool_calls": True}, "max_tool_calls", "invalid_type"),
     ({"model": "m", "input": "a", "max_tool_calls": 0}, "max_tool_calls", "integer_below_min_value"),
@@ -420,7 +420,7 @@ INVALID: list[tuple[Any, str | None, str]] = [
     ({"model": "m", "input": [{"role": "system", "content": [{"type": "smell"}, {"type": "x:y"}]}]}, "input[0].content",
      "invalid_value"),
     ([], None, "invalid_json"),
-    # What is no text where a name is looked up in a table, or a call in a conversation.
+    # Values that are not strings, where a name is looked up in a table or a call in a conversation.
     ({"model": "m", "input": [{"type": ["message"], "role": "user"}]}, "input[0].type", "invalid_type"),
     ({"model": "m", "input": [{"role": "user", "content": [{"type": {}}]}]}, "input[0].content[0].type",
      "invalid_type"),
@@ -465,7 +465,7 @@ async def test_call_of_an_unknown_type_with_an_id_that_is_no_string_is_sent(
 
 
 def nested(levels: int) -> Any:
-    """An object of so many levels of objects."""
+    """An object with this many levels."""
     value: Any = {}
     for _ in range(levels - 1):
         value = {"a": value}
@@ -613,7 +613,7 @@ async def test_docs_pages_are_served(served: tuple[httpx.AsyncClient, Scripted])
     assert "previous_response_id" in document["components"]["schemas"][body]["properties"]
     assert create["examples"]
 
-    # What it refers to is there, and no answer is told of that nobody gets.
+    # The cited items exist, and no answer is announced that nobody receives.
     text = json.dumps(document)
     named = set(re.findall(r'"\$ref": "([^"]*)"', text))
     assert named == {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}

@@ -1,4 +1,4 @@
-"""Turns over a WebSocket, on a real one: what is sent, what comes back, and what is remembered in between."""
+"""WebSocket turns on a real socket: requests, events and connection memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOST_CALL = [{"type": "function_call_output", "call_id": "call_of_nobody", "outp
 
 
 def said(backend: Scripted) -> list[str]:
-    """What the model was told last, without the roles."""
+    """The model's last input, without roles."""
     return [message["content"] for message in backend.asked[-1]["messages"]]
 
 
@@ -262,7 +262,7 @@ async def test_internal_error_is_sent_without_details() -> None:
         laws.check(await ask(socket))
 
 
-# What a connection remembers.
+# Connection memory.
 
 
 async def test_response_with_store_false_can_be_continued_on_its_connection_alone() -> None:
@@ -313,7 +313,7 @@ async def test_stored_and_unstored_turns_can_follow_one_another() -> None:
 
         await response(other, store=False, input="Elsewhere", previous_response_id=stored)
         assert said(backend) == ["Stored", "Hello", "Elsewhere"]
-        # What went on from there has a hole that only the other connection can fill.
+        # The conversation continued from there misses a turn that only the other connection has.
         assert await refusal(other, previous_response_id=last) == NOT_FOUND
 
 
@@ -383,7 +383,7 @@ async def test_response_with_store_false_needs_no_store() -> None:
         first = (await response(socket, store=False))["id"]
         assert (await response(socket, store=False, previous_response_id=first))["status"] == "completed"
         assert await refusal(socket) == (503, "store_unavailable")
-        # This would be a continuation that fails, of something else: there is no evicting what was never meant.
+        # A failed continuation of something else: a response that was not referenced is not evicted.
         assert (await response(socket, store=False, previous_response_id=first))["status"] == "completed"
 
 

@@ -1,4 +1,4 @@
-"""A WebSocket's life: who may connect, how long it lasts, and what becomes of a client that goes or does not read."""
+"""A WebSocket's life: access, duration, and clients that disconnect or do not read."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ async def still(backend: Flood) -> int:
 
 
 def narrow(url: str) -> socket.socket:
-    """A connection of which the kernel keeps little."""
+    """A connection with small kernel buffers."""
     line = socket.socket()
     line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
     line.connect(("127.0.0.1", int(url.rpartition(":")[2])))
@@ -264,7 +264,7 @@ async def test_client_that_neither_reads_nor_answers_pings_is_disconnected() -> 
         client.transport.abort()
 
 
-# A client that has to hear something.
+# A client that must receive something.
 
 
 async def test_codex_gets_heartbeats_of_a_silent_response() -> None:

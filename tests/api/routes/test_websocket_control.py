@@ -1,4 +1,4 @@
-"""Frames of a WebSocket that are answered while a response is in progress, and turns that run at the same time."""
+"""WebSocket frames that are answered during a response, and concurrent turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small WebSocket frames in great numbers: what a client sends, and how its connection ends."""
+"""Floods of small WebSocket frames, and how the connection ends."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from app.api.uvicorn.disconnect import CONNECTION_KEY, DisconnectWatch, MessageW
 
 
 class Connection:
-    """A connection that tells of its loss, unless that is `impossible`."""
+    """A connection that reports its loss, unless `impossible`."""
 
     def __init__(self, *, impossible: bool) -> None:
         self.impossible = impossible

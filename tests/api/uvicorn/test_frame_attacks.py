@@ -1,4 +1,4 @@
-"""No number of small WebSocket frames keeps the event loop from other tasks, or takes much memory."""
+"""Floods of small WebSocket frames neither block the event loop nor use much memory."""
 
 from __future__ import annotations
 

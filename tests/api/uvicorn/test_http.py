@@ -1,4 +1,4 @@
-"""What a server must not take any amount of, nor wait for without end: on a real socket, byte by byte."""
+"""Limits on sizes and waiting times of HTTP requests, on a real socket, byte by byte."""
 
 from __future__ import annotations
 

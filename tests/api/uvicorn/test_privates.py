@@ -1,4 +1,4 @@
-"""What is used of uvicorn that is not its documented interface: each name is here, and uvicorn has it."""
+"""Private names of uvicorn that we use: each is listed here and exists in uvicorn."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from app.api.uvicorn.response_writer import ResponseWriter
 from app.api.uvicorn.websocket import WebSocketProtocol
 from app.cli.serve import _Server, _Workers
 
-# By the class of ours that extends one of uvicorn's: the attributes and methods that it uses of that one, and those
-# that it overrides, which uvicorn has to call.
+# Our subclass of a uvicorn class: the inherited names it uses, and the methods it overrides, which uvicorn must call.
 USED = {
     HTTPProtocol: {
         *("app_state", "client", "cycle", "flow", "headers", "logger", "loop", "parser", "scope"),
@@ -50,7 +49,7 @@ WRITTEN = {  # of `ResponseWriter`'s request
 
 
 def used_by(ours: type) -> set[str]:
-    """The names that a class of ours uses of itself, or calls of the one above, and does not define for itself."""
+    """Names that a class of ours uses on itself or its base without defining them."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(ours)))
     names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is_own(node.value)}
     above = ours.__mro__[1]
@@ -66,7 +65,7 @@ def _is_own(value: ast.expr) -> bool:
 
 
 def has(theirs: type) -> set[str]:
-    """The names of a class: those that it defines or inherits, and the attributes that its methods set."""
+    """Names of a class: defined, inherited, or assigned by its methods."""
     names = set(dir(theirs))
     for one in theirs.__mro__[:-1]:
         if one.__module__.startswith("uvicorn"):

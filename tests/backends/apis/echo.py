@@ -24,7 +24,7 @@ from app.errors import InvalidRequest
 
 
 def to_echo(question: Question, profile: Profile) -> EncodedQuestion:
-    """Encode a question; raises `InvalidRequest` for what cannot be sent."""
+    """Encode a question; raises `InvalidRequest` if it cannot be sent."""
     content = profile.request.content.model_copy(update=dict.fromkeys(("images", "audio", "files"), "error"))
     options = profile.request.model_copy(update={"content": content})
     read = read_question(question, profile, options, ConversationReader)
@@ -41,8 +41,6 @@ def to_echo(question: Question, profile: Profile) -> EncodedQuestion:
 
 
 class EchoDecoder(APIDecoder):
-    """Decodes the bytes of one answer."""
-
     def __init__(self, asked: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
         super().__init__(BodyDecoder(list), error_in)
 

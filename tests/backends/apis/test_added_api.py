@@ -1,4 +1,4 @@
-"""An API of model servers is added by one file and one row of `APIS`, and everything works with it."""
+"""A new model server API needs one file and one row in `APIS`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The request of each turn begins with the request of the turn before, so that servers find their prompt cache."""
+"""Each turn's request begins with the previous turn's request, so that servers hit their prompt cache."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ profiles = st.fixed_dictionaries(
 
 
 def extended(before: dict[str, Any], after: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    """Return a list of the request before, whose last message may have more content in the request after it."""
+    """Return a list from the earlier request; its last message may have more content in the later request."""
     entries: list[dict[str, Any]] = [*before.get(name, [])]
     grown = after.get(name, [])[len(entries) - 1 : len(entries)]
     for place, holds in _GROWING.items():
@@ -57,7 +57,7 @@ def extended(before: dict[str, Any], after: dict[str, Any], name: str) -> list[d
     return entries
 
 
-# The lists that may grow at the end of a request, by the field of a message or tool.
+# Lists that may grow at the end, by the field of a message or tool.
 _GROWING: dict[str, Callable[[dict[str, Any]], bool]] = {
     "content": lambda message: message.get("role") == "user",
     "parts": lambda content: content["role"] == "user",
@@ -104,7 +104,7 @@ class Conversation:
             self.say(role, f"Note {len(self.items)}.")
 
     def client(self) -> None:
-        """Add what the client sends: results or decisions, or else a message, with notes among them."""
+        """Add the client's part: results or decisions, or else a message, with notes in between."""
         answered = bool(self.due)
         for call in self.due:
             self.note()
@@ -136,7 +136,7 @@ class Conversation:
             self.items.append({"type": "mcp_call", "id": self.id("mcp"), **fields, "output": "3"})
 
     def model(self) -> None:
-        """Add what the model answers: hosted calls with their results first, then calls of the client's, or a text."""
+        """Add the model's part: hosted calls with results, then client calls or a text."""
         while self.draw(False, False, True):
             self.think()
             hosted = {"type": "mcp_call", "id": self.id("mcp"), "server_label": "lab", "name": "add", "arguments": "{}"}

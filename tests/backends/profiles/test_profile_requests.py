@@ -1,7 +1,7 @@
 """
-What every profile makes of one rich request, as golden files: so that a change of a preset is seen for what it does.
+Golden files of each profile's request for one rich input, to show the effect of a changed preset.
 
-`UPDATE_STREAMS=1 pytest tests/backends/profiles/test_profile_requests.py` writes them anew.
+`UPDATE_STREAMS=1 pytest tests/backends/profiles/test_profile_requests.py` writes them again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ INPUT = [
     {"type": "function_call_output", "call_id": "call_2", "output": "Noon."},
     {"role": "user", "content": "So?"},
 ]
-# What the backend itself had said: here, all that any backend says.
+# The backend's own earlier output, here for any backend.
 SIGNED = {"type": "reasoning.text", "text": "I should look.", "signature": "c2ln", "index": 0}
 UPSTREAM: dict[str, dict[str, Any]] = {
     "rs_2": {"reasoning_content": "I should look.", "reasoning_details": [SIGNED]},
@@ -89,7 +89,7 @@ REQUEST: dict[str, Any] = {
     "logit_bias": {"1": 1},
 }
 NAMED = {"type": "function", "name": "get_weather"}
-# Other requests, of which only what is of interest is kept: the fields that they change.
+# Other requests. Only the changed fields are recorded.
 VARIANTS: dict[str, dict[str, Any]] = {
     **{f"tool_choice {mode}": {"tools": TOOLS, "tool_choice": mode} for mode in ("none", "required")},
     "tool_choice named": {"tools": TOOLS, "tool_choice": NAMED},
@@ -103,7 +103,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-# By the name of the file: profiles whose servers may have several APIs have one for each.
+# File name: profile. Profiles for servers with several APIs have one file per API.
 PROFILES = {
     name if len(profiles_by_api(load_profile(name))) == 1 else f"{name}-{profile.transport.api}": profile
     for name in profile_names()

@@ -1,4 +1,4 @@
-"""What is known of each kind of backend, and what it makes of a request."""
+"""Presets of each profile, and their effect on a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many requests a backend gets, who waits, which of its servers get none, and what a new table changes."""
+"""Concurrency per backend, queues, unavailable servers, and reloaded tables."""
 
 from __future__ import annotations
 

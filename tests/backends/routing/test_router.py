@@ -102,7 +102,7 @@ async def test_backends_get_their_own_keys_and_one_the_callers(build: Build, thr
     assert keys == ["Bearer sk-own", "Bearer sk-caller", None]
 
 
-# What is on offer.
+# Listed models.
 
 
 def has(server: Upstream, *names: str) -> None:

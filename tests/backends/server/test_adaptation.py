@@ -1,4 +1,4 @@
-"""Fields that a server does not know: who says so in what words, and what becomes of the request."""
+"""Fields unknown to a server: its error messages, and the adapted request."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def gemini(*names: str) -> list[Any]:
 
 REASONING, EXTRA, STRICT = "messages[].reasoning_content", "messages[].tool_calls[].extra_content", "tools[].strict"
 
-# What is said, and by whom.
+# Error messages, by server.
 WORDS: dict[str, tuple[int, Any, list[str]]] = {
     "OpenAI": (
         400,
@@ -329,7 +329,7 @@ WORDS: dict[str, tuple[int, Any, list[str]]] = {
         },
         ["store"],
     ),
-    # What changes the answer is named, too: it is for the caller to hear.
+    # Parameters that change the answer are named, too, for the caller.
     "a parameter that matters": (
         400,
         openai("Unsupported parameter: 'temperature' is not supported with this model.", "temperature"),
@@ -341,7 +341,7 @@ WORDS: dict[str, tuple[int, Any, list[str]]] = {
         ["response_format"],
     ),
     "a schema's keyword": (400, gemini("\"strict\" at 'tools[0].function.parameters.properties[0].value'"), ["tools"]),
-    # None of these says that a field of ours is not known.
+    # None of these errors is about an unknown field.
     "not ours": (400, openai("Unknown parameter: 'input'.", "input", "unknown_parameter"), []),
     "a value": (
         400,
@@ -544,7 +544,7 @@ def test_adaptation_of_one_request_is_bounded() -> None:
     assert 5 <= rounds <= 10
 
 
-# What is remembered.
+# Remembered fields.
 
 
 def learned(adaptation: FieldAdaptation, *fields: str, **body: Any) -> None:
@@ -777,7 +777,7 @@ async def test_request_that_is_not_refused_is_the_same_bytes(upstream: Upstream,
     assert bodies(upstream) == [BODY]
 
 
-# What the caller hears of the rest.
+# Errors that reach the caller.
 
 
 @pytest.mark.parametrize(

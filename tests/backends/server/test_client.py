@@ -1,4 +1,4 @@
-"""The HTTP edge, against real sockets: what servers do to a stream, and what becomes of it."""
+"""The HTTP client, on real sockets: stream faults and their results."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def refusal(backend: ModelServer, caller_key: str | None = None) -> Backen
     return caught.value
 
 
-# What is asked.
+# Requests.
 
 
 async def test_request_goes_to_the_endpoint_unchanged(upstream: Upstream, build: Build) -> None:
@@ -313,7 +313,7 @@ async def test_text_held_by_a_filter_comes_before_the_end(upstream: Upstream, bu
     assert (await chunks_of(backend))[1:] == [TextDelta(["<thi"])]
 
 
-# What goes wrong.
+# Failures.
 
 
 @pytest.mark.parametrize("sign", [CLOSE, RESET])

@@ -1,4 +1,4 @@
-"""The APIs by which one server is asked: the best that it has."""
+"""Selection of the best API that a server has."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AUTO = Profile().override({"transport.api": "auto"})
 
 
 class Server(Upstream):
-    """Answers by each API that it has."""
+    """A server with several APIs."""
 
     def __init__(self, *apis: str, missing: int = 404) -> None:
         super().__init__()

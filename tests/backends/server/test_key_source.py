@@ -1,4 +1,4 @@
-"""Keys of backends that expire, from files and commands."""
+"""Expiring backend keys, from files and commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model servers on this machine are found by what they list at their ports."""
+"""Local model servers are found by the models listed at their ports."""
 
 from __future__ import annotations
 

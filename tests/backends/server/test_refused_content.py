@@ -1,4 +1,4 @@
-"""Keywords of schemas and images that a server refuses: who says so in what words, and what becomes of the request."""
+"""Schema keywords and images that a server refuses: its error messages, and the adapted request."""
 
 from __future__ import annotations
 

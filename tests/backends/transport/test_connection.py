@@ -1,4 +1,4 @@
-"""What a connection makes of the bytes that a server sends."""
+"""Parsing of a server's bytes on a connection."""
 
 from __future__ import annotations
 
@@ -268,4 +268,4 @@ async def test_server_that_is_faster_than_the_reader_is_paused() -> None:
         await asyncio.sleep(0.1)
         items = [len(data) async for data in reply]
         assert sum(items) == total
-        assert max(items) < 3 * HIGH_WATER  # what may wait, and what one read of the event loop brings on top
+        assert max(items) < 3 * HIGH_WATER  # the buffer, plus one read of the event loop

@@ -1,4 +1,4 @@
-"""How connections are opened: to which address, under which certificate, and by which proxy."""
+"""Opening connections: address, certificate and proxy."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_connection_to_nobody_is_a_connect_error() -> None:
 
 @contextlib.contextmanager
 def deaf(address: str, port: int = 0) -> Any:
-    """Listen on an address, but let nobody in: to connect takes for ever."""
+    """Listen without accepting, so that connecting hangs."""
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
         listener.bind((address, port))

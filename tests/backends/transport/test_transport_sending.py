@@ -1,4 +1,4 @@
-"""What is sent of a request."""
+"""Sending requests."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Servers that do a part of what Antiphon does, to show what that part costs: passing bytes on, and translating."""
+"""Servers with a part of Antiphon's work, to show its cost: forwarding bytes, and translating."""

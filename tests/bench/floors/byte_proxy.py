@@ -1,5 +1,5 @@
 """
-The floor: a proxy that passes bytes on and understands none of them. What costs less is not a server in Python.
+The floor: a proxy that only forwards bytes. No Python server costs less.
 
     python -m tests.bench.floors.byte_proxy --port 9101 --upstream 9100
 """
@@ -15,7 +15,7 @@ from tests.bench import eventloop
 
 
 class Pipe(asyncio.Protocol):
-    """One side of a connection; what it receives, the other side sends."""
+    """One side of a connection, which writes to the other side."""
 
     transport: asyncio.Transport
 

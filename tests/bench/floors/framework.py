@@ -44,7 +44,7 @@ class CreateResponse(BaseModel):
 
 
 class Stream(Response):
-    """The events of one answer."""
+    """The events of an answer."""
 
     background = None
 

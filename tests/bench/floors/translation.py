@@ -1,7 +1,7 @@
 """
-The translation between the two APIs and nothing else: no limits, logs, metrics, profiles, tools, stores, or errors.
+Translation between the two APIs only: no limits, logs, metrics, profiles, tools, stores or errors.
 
-It reads what the bench's own upstream sends: text, reasoning and one function call, an event to a frame.
+It reads the benchmark upstream's output: text, reasoning and one function call, with an event per frame.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import orjson
 
 
 class Kind(NamedTuple):
-    """One kind of output: its item, and its events."""
+    """An output type: its item and its events."""
 
     item: str
-    part: str  # the type of its part; empty for a call, which has none
+    part: str  # part type; empty for a call
     delta: str
 
 
@@ -40,7 +40,7 @@ def chat_request(request: dict[str, Any]) -> bytes:
 
 
 def new_response(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the resource of a response that begins."""
+    """Return a new response resource."""
     return {
         "id": f"resp_{uuid4().hex}",
         "object": "response",
@@ -91,7 +91,7 @@ class Translation:
         return b"".join(self._event(f"response.{name}", response=self._response) for name in ("created", "in_progress"))
 
     def feed(self, data: bytes) -> bytes:
-        """Return the events for what was read."""
+        """Return the events for received bytes."""
         *frames, self._rest = (self._rest + data).split(b"\n\n")
         events: list[bytes] = []
         for frame in frames:

@@ -1,5 +1,5 @@
 """
-The least that a translator in Python takes: two bare asyncio protocols, which translate where the bytes arrive.
+The cheapest translator in Python: two bare asyncio protocols, which translate on arrival.
 
     python -m tests.bench.floors.translator --port 9102 --upstream 9100
 """

@@ -61,7 +61,7 @@ async def structured() -> Any:
 
 @scenario
 async def turns() -> Any:
-    """The server keeps what was said: the session has the id of the last response."""
+    """The server stores the conversation: the session only has the last response id."""
     asked = agent()
     session = asked.create_session()
     await asked.run(NAME, session=session)

@@ -94,7 +94,7 @@ async def tools_streamed() -> Any:
 
 @scenario
 async def tools_continued() -> Any:
-    """The server keeps what was said: the client sends nothing but the results."""
+    """The server stores the conversation: the client only sends results."""
     result = await Runner.run(agent(tools=[ask_weather]), WEATHER, auto_previous_response_id=True)
     return {"text": result.final_output}
 
@@ -143,7 +143,7 @@ async def turns_in_a_conversation() -> Any:
 
 @scenario
 async def turns_compacted() -> Any:
-    """After each turn the session asks for what was said to be made smaller."""
+    """The session requests a compaction after each turn."""
     session = OpenAIResponsesCompactionSession(
         "a", SQLiteSession("a"), client=client, model=MODEL, should_trigger_compaction=lambda context: True
     )
@@ -190,7 +190,7 @@ async def thinking_sealed() -> Any:
 
 
 def lab(approve: bool | None = None) -> HostedMCPTool:
-    """An MCP server that is asked by the server; with `approve` what the user says to each call."""
+    """An MCP server that the server calls; `approve` is the user's decision about each call."""
     config: Any = {"type": "mcp", "server_label": "lab"}
     if approve is None:
         return HostedMCPTool(tool_config={**config, "require_approval": "never"})
@@ -251,7 +251,7 @@ async def hosted_replayed() -> Any:
 
 
 def searched(result: Any) -> Any:
-    """What was found in files, and what of it is cited."""
+    """File search results and citations."""
     items = [item.raw_item for item in result.new_items]
     found = [one for item in items if item.type == "file_search_call" for one in item.results]
     parts = [part for item in items if item.type == "message" for part in item.content]
@@ -276,7 +276,7 @@ async def file_search_streamed() -> Any:
 
 
 def web_searched(result: Any) -> Any:
-    """What was searched for on the web, and what of it is cited."""
+    """Web searches and citations."""
     items = [item.raw_item for item in result.new_items]
     queries = [item.action.query for item in items if item.type == "web_search_call"]
     parts = [part for item in items if item.type == "message" for part in item.content]
@@ -301,7 +301,7 @@ def programmer() -> Agent[Any]:
 
 
 def programmed(result: Any) -> Any:
-    """The code that was run, and what it printed."""
+    """The executed code and its output."""
     calls = [item.raw_item for item in result.new_items]
     calls = [call for call in calls if call.type == "code_interpreter_call"]
     logs = [output.logs for call in calls for output in call.outputs]

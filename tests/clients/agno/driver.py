@@ -26,7 +26,7 @@ def agent(**options: Any) -> Agent:
 
 
 def ended(run: Any) -> Any:
-    """Return what a run has ended with; it keeps its errors as its content."""
+    """Return a run's result; errors are in its content."""
     if run.status == RunStatus.error:
         raise RuntimeError(run.content)
     return run

@@ -67,7 +67,7 @@ def bearer() -> Any:
 
 
 def worked(*, stream: bool) -> Any:
-    """Call what is called, until there is an answer."""
+    """Run requested tools until the final answer."""
     messages: list[Any] = [user(WEATHER)]
     while True:
         asked: Any = {"model": MODEL, "max_tokens": 1000, "tools": [TOOL], "messages": messages}

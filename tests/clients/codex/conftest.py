@@ -1,4 +1,4 @@
-"""Codex in front of a server that a test has."""
+"""Codex with a test's server."""
 
 from __future__ import annotations
 

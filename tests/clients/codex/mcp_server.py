@@ -1,4 +1,4 @@
-"""A tool server with one tool, over standard input and output: what Codex offers as a namespace."""
+"""An MCP server with one tool over stdio, which Codex offers as a namespace."""
 
 from __future__ import annotations
 

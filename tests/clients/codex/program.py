@@ -1,4 +1,4 @@
-"""Codex, as scripts run it, and what it tells them."""
+"""Codex as a script runs it, and its output."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Codex(NamedTuple):
         self, prompt: str, *settings: str, model: str = "m", provider: str = "lab", arguments: Sequence[str] = ()
     ) -> list[str]:
         """
-        Return what to type for one task.
+        Return the command line for a task.
 
-        A model that Codex has heard of comes with tools of its own. The provider `lab` is Antiphon as one configures
-        it; `openai` is the one that is built in, which may be sent elsewhere. `arguments` stand before the prompt.
+        Codex adds its own tools for models that it knows. The provider `lab` is Antiphon with custom settings; `openai`
+        is the built-in provider, redirected. `arguments` precede the prompt.
         """
         options = ["--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
         for setting in (f'model_provider="{provider}"', *settings):
@@ -45,17 +45,17 @@ class Codex(NamedTuple):
 
 
 def said(ended: Ended) -> list[str]:
-    """What the agent said to its user."""
+    """The agent's messages to its user."""
     assert ended.code == 0, ended.err
     return shown(ended, "agent_message")
 
 
 def shown(ended: Ended, type: str) -> list[str]:
-    """The texts of the items of a type that the agent showed."""
+    """The shown texts of items with this type."""
     items = [event["item"] for event in ended.lines if event["type"] == "item.completed"]
     return [item["text"] for item in items if item["type"] == type]
 
 
 def troubles(ended: Ended) -> list[str]:
-    """What the agent told its user of failures, in order."""
+    """The failures reported to the user, in order."""
     return [event["message"] for event in ended.lines if event["type"] == "error"]

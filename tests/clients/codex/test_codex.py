@@ -1,4 +1,4 @@
-"""Codex works in a repository: in a shell, by patches, with tools of others, and through what it searches for."""
+"""Codex works in a repository: shell, patches, MCP tools and web search."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def offered(upstream: Upstream) -> dict[str, Any]:
 
 
 def result(upstream: Upstream) -> str:
-    """What the model was told of its last call in the last request."""
+    """The result of the last call, as the last request contains it."""
     *_, made, told = upstream.requests[-1].json["messages"]
     assert told["role"] == "tool"
     assert told["tool_call_id"] == made["tool_calls"][0]["id"]

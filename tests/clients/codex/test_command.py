@@ -70,7 +70,7 @@ async def test_antiphon_codex_sends_the_key_of_the_settings(upstream: Upstream, 
         assert "apply_patch" in tools(upstream)
         assert "hush" not in ended.out + ended.err
 
-        # The key is not given to another server than that of the settings.
+        # The key is only sent to the server in the settings.
         refused = await command("http://x:1", place, "--url", f"{server}/v1", *EXEC, "Hi.", ANTIPHON_API_KEYS="hush")
         assert (refused.code, refused.out) == (1, "")
         assert refused.err.startswith("Send your API key") and "401 invalid_api_key" in refused.err

@@ -1,4 +1,4 @@
-"""What Codex shows of a failure, and which of them it tries again."""
+"""Codex's error messages, and its retries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole session of Codex, over either transport: many turns, and all that was said in each of them."""
+"""A session of Codex over both transports: many turns, each with the whole conversation."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def transport(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def settings(codex: Codex, transport: str) -> list[str]:
-    """Antiphon's own catalog, so that there is `apply_patch`, and one of the transports."""
+    """Antiphon's catalog, which enables `apply_patch`, and one transport."""
     return [codex.catalog, f"model_providers.lab.supports_websockets={TRANSPORTS[transport]}"]
 
 
 def asked(upstream: Upstream) -> list[list[dict[str, Any]]]:
-    """The messages of each request to the model, but for those that Codex begins with."""
+    """The messages in each model request, after Codex's initial messages."""
     conversations = (request.json["messages"] for request in upstream.requests)
     return [[message for message in one if not _is_opening(message)] for one in conversations]
 
@@ -76,7 +76,7 @@ async def test_codex_works_for_many_turns(
     for result, words in zip(results, ["written", "Success", "The sum is 5.", "hello, world"], strict=True):
         assert words in result
     for earlier, later in zip(asked(upstream), asked(upstream)[1:], strict=False):
-        assert later[: len(earlier)] == earlier  # so that the backend's cache of prompts is of use
+        assert later[: len(earlier)] == earlier  # the backend's prompt cache stays valid
     assert {exchange.transport for exchange in wire.responses} == {transport}
 
 
@@ -186,7 +186,7 @@ async def test_codex_sub_agent_does_its_part(codex: Codex, upstream: Upstream) -
 async def test_codex_agent_of_a_team_receives_its_task(
     codex: Codex, upstream: Upstream, model: str, features: list[str]
 ) -> None:
-    """Newer models have agents that write to each other, in items of a type that no other client sends."""
+    """Newer models have agents that exchange messages, in an item type that only Codex sends."""
     both = asyncio.Event()
     task = {"task_name": "greet", "message": "Say hello to Ada."}
     upstream.say(calling("collaboration__spawn_agent", json.dumps(task)))

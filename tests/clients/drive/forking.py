@@ -1,10 +1,10 @@
 """
-Run a driver in Python again and again, each time in a process of its own that has its packages already.
+Run a Python driver repeatedly, each time in a forked process with its packages already imported.
 
     python forking.py driver.py
 
-Each line on standard input is a request: `arguments`, `env`, `cwd`, and the files `out` and `err` to write to. The
-answers are two lines: the id of the process, and its exit code. What a run imports late is there for the next one.
+Each line on standard input is a request: `arguments`, `env`, `cwd`, and the output files `out` and `err`. The answer
+has two lines: the process id and its exit code. Later runs start with the modules that a run imported late.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-OWN = {"__main__", "scenarios"}  # modules that read the environment of each run
+OWN = {"__main__", "scenarios"}  # modules that read each run's environment
 
 
 def packages(driver: Path) -> Iterator[str]:
@@ -60,7 +60,7 @@ def run(driver: Path, request: dict[str, Any]) -> int:
 
 
 def share(names: Iterable[str]) -> None:
-    """Import modules that a run has imported late, so that the processes of the next runs have them."""
+    """Import modules that a run imported late, for the next runs."""
     for name in names:
         if name not in OWN:
             with suppress(Exception):  # some are made by others, and cannot be imported

@@ -1,9 +1,9 @@
 """
-What every driver in Python has: scenarios by name, and what a client shows of each as one line of JSON.
+Scenarios by name for Python drivers; each prints the client's output as a line of JSON.
 
     python driver.py text stream
 
-A driver is run by the interpreter of its client, which knows nothing of this project: it finds this module by its path.
+A driver runs in the client's own interpreter without this project, and finds this module by path.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ URL = os.environ["OPENAI_BASE_URL"]
 KEY = os.environ["OPENAI_API_KEY"]
 MODEL = os.environ["MODEL"]
 
-# What is said in the scenarios that all clients have.
+# Input shared by all clients' scenarios.
 HELLO = "Say hello."
 NAME, ASK_NAME = "My name is Ada.", "What is my name?"
 WEATHER = "How is the weather in Paris and in Oslo?"
@@ -32,7 +32,7 @@ _SCENARIOS: dict[str, Callable[[], Any]] = {}
 
 
 def scenario(play: Callable[[], Any]) -> Callable[[], Any]:
-    """Make a function, which may be asynchronous, a scenario of that name."""
+    """Register a function, which may be async, as a scenario with its name."""
     _SCENARIOS[play.__name__] = play
     return play
 

@@ -44,7 +44,7 @@ def predicted() -> Any:
 
 @scenario
 def called() -> Any:
-    """What the model calls, by functions of the request in place of a prompt."""
+    """Calls by native functions instead of a prompt."""
     with dspy.context(lm=model(), adapter=dspy.ChatAdapter(use_native_function_calling=True)):
         signature = dspy.Signature("question: str, tools: list[dspy.Tool] -> calls: dspy.ToolCalls")
         made = dspy.Predict(signature)(question=WEATHER, tools=[dspy.Tool(weather)])

@@ -1,4 +1,4 @@
-"""Google's Agent Development Kit, whose models of other vendors are LiteLLM's."""
+"""Google's Agent Development Kit, which uses LiteLLM for other vendors' models."""
 
 from __future__ import annotations
 

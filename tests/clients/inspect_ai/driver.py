@@ -42,7 +42,7 @@ def model(**config: Any) -> Any:
 async def text() -> Any:
     try:
         output = await model().generate(HELLO)
-    except RetryError as error:  # which has no words of its own
+    except RetryError as error:  # has no message
         raise error.last_attempt.exception() from None
     if output.stop_reason == "model_length":
         return {"text": output.completion, "stop": output.stop_reason}

@@ -51,7 +51,7 @@ def streamed(chat: Any, said: Any) -> tuple[list[str], Any]:
 
 
 def worked(chat: Any, *, stream: bool = False) -> Any:
-    """Call what is called, until there is an answer."""
+    """Run requested tools until the final answer."""
     said: list[BaseMessage] = [HumanMessage(WEATHER)]
     bound = chat.bind_tools([ask_weather])
     while True:
@@ -86,13 +86,13 @@ def tools_streamed() -> Any:
 
 @scenario
 def tools_continued() -> Any:
-    """The server keeps what was said: the client sends nothing but the results."""
+    """The server stores the conversation: the client only sends results."""
     return {"text": worked(chat(use_previous_response_id=True))[-1].text}
 
 
 @scenario
 def hosted_by_chat() -> Any:
-    """A tool of the server, of which the client is shown nothing but the answer."""
+    """A hosted tool whose answer alone reaches the client."""
     message = chat().bind(tools=[{"type": "lab"}]).invoke(HELLO)
     return {"text": message.text, "calls": message.tool_calls}
 
@@ -181,7 +181,7 @@ def hosted_streamed() -> Any:
 
 
 def decided(stream: bool, approve: bool) -> Any:
-    """Ask, and decide on what is to be approved."""
+    """Send a request, and decide on its approval requests."""
     bound = chat().bind_tools([ASKING])
     first = streamed(bound, ADD)[1] if stream else bound.invoke(ADD)
     decisions: Any = [
@@ -229,7 +229,7 @@ def searching() -> Any:
 
 
 def searched(message: Any) -> Any:
-    """What was found in files, and what of it is cited, in the old form or in the standard one."""
+    """File search results and citations, in the old or the standard form."""
     calls = [
         *blocks(message, "file_search_call"),
         *(block["output"] for block in blocks(message, "server_tool_result")),
@@ -252,7 +252,7 @@ def file_search_streamed() -> Any:
 
 
 def web_searched(message: Any) -> Any:
-    """What of the web is cited, in the old form or in the standard one."""
+    """Web citations, in the old or the standard form."""
     annotations = [one for block in blocks(message, "text") for one in block.get("annotations", ())]
     return {"text": message.text, "cited": [one["url"] for one in annotations]}
 

@@ -45,7 +45,7 @@ def streamed(chat: Any, said: Any) -> tuple[list[str], Any]:
 
 
 def worked(*, stream: bool = False) -> Any:
-    """Call what is called, until there is an answer."""
+    """Run requested tools until the final answer."""
     said: list[BaseMessage] = [HumanMessage(WEATHER)]
     bound = chat().bind_tools([ask_weather])
     while True:

@@ -9,7 +9,7 @@ import litellm
 from pydantic import BaseModel
 from scenarios import ASK_NAME, HELLO, MODEL, NAME, SUM, WEATHER, WHO, play, scenario, weather
 
-# Of a model that it has not heard of, it has to be told that it streams.
+# Unknown models must be registered as streaming.
 litellm.register_model({MODEL: {"supports_native_streaming": True, "litellm_provider": "openai"}})
 litellm.telemetry = False
 

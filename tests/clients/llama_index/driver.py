@@ -23,7 +23,7 @@ tool = FunctionTool.from_defaults(weather, name="weather")
 
 
 def model(**options: Any) -> OpenAIResponses:
-    # Of a model that it has not heard of, it has to be told how much that can see.
+    # Unknown models need an explicit context window.
     return OpenAIResponses(model=MODEL, api_base=URL, api_key=KEY, context_window=32_000, **options)
 
 
@@ -42,7 +42,7 @@ def last(stream: Any) -> Any:
 
 
 def worked(ask: Any) -> Any:
-    """Call what is called, until there is an answer."""
+    """Run requested tools until the final answer."""
     llm = model()
     said = [ChatMessage(role="user", content=WEATHER)]
     while True:

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 from scenarios import ASK_NAME, HELLO, KEY, MODEL, NAME, SUM, URL, WEATHER, WHO, play, scenario, weather
 
-# Models that it has not heard of are in a file in its directory.
+# Unknown models are declared in a file in its directory.
 USER = Path.cwd() / "llm"
 USER.mkdir(exist_ok=True)
 os.environ["LLM_USER_PATH"] = str(USER)

@@ -46,7 +46,7 @@ def shown(completion: Any) -> dict[str, Any]:
 
 
 def results(message: Any) -> list[Any]:
-    """Call what a message calls, with the arguments that the SDK has parsed."""
+    """Run a message's calls with the arguments parsed by the SDK."""
     return [
         {"role": "tool", "tool_call_id": call.id, "content": weather(call.function.parsed_arguments.place)}
         for call in message.tool_calls
@@ -54,7 +54,7 @@ def results(message: Any) -> list[Any]:
 
 
 def worked(ask: Any) -> Any:
-    """Call what is called, until there is an answer."""
+    """Run requested tools until the final answer."""
     messages = user(WEATHER)
     while True:
         message = ask(messages=messages, tools=TOOLS).choices[0].message
@@ -94,7 +94,7 @@ def structured() -> Any:
 
 @scenario
 def hosted_by_chat() -> Any:
-    """A tool of the server, of which the client is shown nothing but the answer."""
+    """A hosted tool whose answer alone reaches the client."""
     tool: Any = {"type": "lab"}
     completion = client.chat.completions.create(model=MODEL, messages=user(HELLO), tools=[tool])
     return {**shown(completion), "calls": completion.choices[0].message.tool_calls}

@@ -39,7 +39,7 @@ def usage(response: Any) -> list[int]:
 
 
 def results(response: Any) -> list[dict[str, Any]]:
-    """Call what a response calls."""
+    """Run a response's calls."""
     return [
         {
             "type": "function_call_output",
@@ -164,7 +164,7 @@ async def asynchronous() -> Any:
 
 @scenario
 def function_tool() -> Any:
-    """A tool made of a model of pydantic, whose arguments come back as one."""
+    """A tool from a pydantic model; its arguments are parsed as this model."""
     response = client.responses.parse(model=MODEL, input=WEATHER, tools=[pydantic_function_tool(Weather)])
     return [item.parsed_arguments.place for item in response.output]
 
@@ -304,7 +304,7 @@ def events() -> Any:
 
 
 def _strange(event: Any) -> list[str]:
-    """Say what is not as the class of an event wants it, or that there is none."""
+    """Return differences between an event and its class, or a missing class."""
     try:
         known = EVENTS.validate_python(event.to_dict(mode="json"))
     except ValidationError as error:
@@ -313,7 +313,7 @@ def _strange(event: Any) -> list[str]:
 
 
 def _plain(item: Any) -> Any:
-    """Return an item as it came, without what the helper has read into it."""
+    """Return an item as received, without the helper's additions."""
     plain = item.to_dict(mode="json")
     plain.pop("parsed_arguments", None)
     for part in plain.get("content") or ():
@@ -330,7 +330,7 @@ def hosted_results(response: Any) -> list[Any]:
 
 
 def decided(response: Any, approve: bool) -> list[Any]:
-    """Decide on what a response wants approved."""
+    """Decide on a response's approval requests."""
     requests = [item.id for item in response.output if item.type == "mcp_approval_request"]
     decision = {"type": "mcp_approval_response", "approve": approve}
     return [{**decision, "approval_request_id": request} for request in requests]
@@ -372,7 +372,7 @@ def hosted_approved_streamed() -> Any:
 
 @scenario
 def hosted_approved_replayed() -> Any:
-    """Nothing is stored: what was said goes back with the decision."""
+    """Nothing is stored: the conversation is sent with the decision."""
     options: dict[str, Any] = {"model": MODEL, "tools": [ASKING], "store": False}
     first = client.responses.create(input=ADD, **options)
     said = [item.model_dump(exclude_none=True) for item in first.output]

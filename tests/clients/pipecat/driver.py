@@ -1,4 +1,4 @@
-"""pipecat's service of the Responses API, over its WebSocket: a voice agent whose user interrupts it."""
+"""pipecat's Responses service over WebSocket: a voice agent with an interrupting user."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from scenarios import KEY, MODEL, URL, play, scenario
 
 
 class Speaker(FrameProcessor):
-    """What the user hears, turn by turn."""
+    """The user's audible text, by turn."""
 
     def __init__(self) -> None:
         super().__init__()

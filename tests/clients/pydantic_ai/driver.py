@@ -37,7 +37,7 @@ def usage(result: Any) -> list[int]:
 
 
 def thoughts(result: Any) -> str:
-    """Return what was thought: a summary is shown as it is, and raw reasoning stands beside it."""
+    """Return the reasoning: summaries are shown, raw reasoning is separate."""
     parts = [part for message in result.all_messages() for part in message.parts if isinstance(part, ThinkingPart)]
     raw = [text for part in parts for text in (part.provider_details or {}).get("raw_content", ())]
     return "".join([*(part.content for part in parts), *raw])
@@ -163,7 +163,7 @@ def searcher() -> Agent[None, Any]:
 
 
 def searched(result: Any, text: str) -> Any:
-    """What was found in files; it does not show what is cited."""
+    """File search results; citations are not shown."""
     parts = [part for message in result.new_messages() for part in message.parts]
     returned = [part.content for part in parts if part.part_kind == "builtin-tool-return"]
     found = [one["filename"] for content in returned for one in content.get("results") or ()]
@@ -183,7 +183,7 @@ async def file_search_streamed() -> Any:
 
 
 def called(result: Any, text: str) -> Any:
-    """What hosted tools were given."""
+    """Arguments of hosted tools."""
     parts = [part for message in result.new_messages() for part in message.parts]
     return {"text": text, "calls": [part.tool_name for part in parts if part.part_kind == "builtin-tool-call"]}
 

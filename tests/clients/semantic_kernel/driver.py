@@ -63,7 +63,7 @@ async def structured() -> Any:
 
 @scenario
 async def turns() -> Any:
-    """The server keeps what was said: the thread has the id of the last response."""
+    """The server stores the conversation: the thread only has the last response id."""
     asked = agent()
     first = await asked.get_response(messages=NAME)
     return {"text": str((await asked.get_response(messages=ASK_NAME, thread=first.thread)).message.content)}

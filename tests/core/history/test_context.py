@@ -1,4 +1,4 @@
-"""What a request continues from, and what it is warned of."""
+"""A request's earlier turns, and its warnings."""
 
 from __future__ import annotations
 

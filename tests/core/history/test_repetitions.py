@@ -1,4 +1,4 @@
-"""What is left out of an input that repeats the conversation, and what is not."""
+"""Removal of input that repeats the conversation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OTHER = {**CALL, "arguments": '{"place": "Oslo"}'}
         ([OTHER, RESULT], [OTHER, RESULT]),
         ([{**COMPACTION, "id": "cmp_2"}, RESULT], [{**COMPACTION, "id": "cmp_2"}, RESULT]),
         ([{**COMPACTION, "id": None}, RESULT], [{**COMPACTION, "id": None}, RESULT]),
-        # Words that are said again, without or after what is repeated.
+        # Words repeated without or after the repeated part.
         ([LOOKING, RESULT], [LOOKING, RESULT]),
         ([CALL, RESULT, LOOKING], [RESULT, LOOKING]),
         ([QUESTION], [QUESTION]),

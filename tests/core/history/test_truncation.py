@@ -150,13 +150,13 @@ def test_truncation_keeps_what_must_stay_and_pairs_together(items: list[Item], s
 
 
 def strays(items: list[Item]) -> int:
-    """Count the calls that no output behind them answers, and the outputs that answer no call."""
+    """Count calls without a later output, and outputs without a call."""
     waiting: dict[str, int] = dict.fromkeys("abc", 0)
     known: set[str] = set()
     unheard = 0
     for item in items:
         if item["type"] == "function_call":
-            unheard += waiting[item["call_id"]]  # nothing answers the earlier of two calls of one id
+            unheard += waiting[item["call_id"]]  # the earlier of two calls with the same id has no output
             waiting[item["call_id"]] = 1
             known.add(item["call_id"])
         elif item["type"] == "function_call_output":

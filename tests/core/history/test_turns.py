@@ -1,4 +1,4 @@
-"""What is kept of a conversation, and how it is listed."""
+"""Storing and listing conversations."""
 
 from __future__ import annotations
 

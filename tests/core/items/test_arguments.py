@@ -15,7 +15,7 @@ from app.core.items.arguments import InputReader, ObjectReader
 
 
 def told(*pieces: str) -> list[str]:
-    """What is told of arguments that come in these pieces; the last one when they are over."""
+    """Readings of arguments in these pieces, including the last at the end."""
     reader = InputReader()
     return [*(reader.feed(piece) for piece in pieces), reader.end()]
 
@@ -207,7 +207,7 @@ READERS: list[type[ObjectReader | InputReader]] = [ObjectReader, InputReader]
 
 
 def read_with(long: int, reading: type[ObjectReader | InputReader], pieces: list[str]) -> Any:
-    """Return all that a reader tells of pieces, of which those above `long` are read in steps."""
+    """Return all readings; pieces longer than `long` are read in steps."""
     with mock.patch.object(arguments_module, "_LONG", long):
         reader = reading()
         emitted = [reader.feed(piece) for piece in pieces]

@@ -391,7 +391,7 @@ def test_tool_search_that_ran_elsewhere_offers_its_tools_and_is_not_sent() -> No
     assert chat.warnings == ()
 
 
-# Calls of OpenAI's own tools, which come from elsewhere.
+# Calls of OpenAI's own tools, from other servers.
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def ask(profile: Profile, model: str = "anthropic/claude-opus-5", **fields: Any)
 
 
 def marked(encoded: EncodedQuestion) -> list[tuple[str, str]]:
-    """Role and text of what has a breakpoint."""
+    """Role and text of messages with a breakpoint."""
     return [
         (message["role"], part["text"])
         for message in encoded.body["messages"]

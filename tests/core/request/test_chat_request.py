@@ -1,4 +1,4 @@
-"""A request becomes a chat request: its parameters, by what each backend calls them and takes."""
+"""Translation to chat requests, with each backend's parameter names."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ JSON_SCHEMA = {"type": "json_schema", "name": "answer", "schema": SCHEMA}
 
 
 def ask(options: dict[str, Any] | None = None, **request: Any) -> EncodedQuestion:
-    """Translate a request; `options` are those of the backend's `request.*`."""
+    """Translate a request; `options` are the backend's `request.*`."""
     profile = Profile().override({f"request.{name}": value for name, value in (options or {}).items()})
     asked = CreateResponse.model_validate({"model": "m", "input": "Hi", **request})
     return to_chat(Question(asked, asked.items(), "m"), profile)
 
 
 def body(options: dict[str, Any] | None = None, **request: Any) -> dict[str, Any]:
-    """Return what a request adds to the least that is sent."""
+    """Return the fields that a request adds to the minimal body."""
     sent = ask(options, **request).body
     return {name: value for name, value in sent.items() if LEAST.get(name, ...) != value}
 
@@ -131,7 +131,7 @@ def test_chat_request_has_logprobs(request_: Any, sent: Any) -> None:
     assert body(**request_) == sent
 
 
-# What the backend is told beyond the question.
+# Information beyond the input.
 
 FORWARD = ["user", "store", "metadata", "service_tier", "prompt_cache_key", "verbosity", "guided_json"]
 
@@ -344,7 +344,7 @@ def test_effort_in_the_template_yields_to_the_callers() -> None:
     assert sent == {"chat_template_kwargs": given}
 
 
-# What a backend does not take, and what it wants besides.
+# Unsupported and additionally required fields.
 
 
 @pytest.mark.parametrize(

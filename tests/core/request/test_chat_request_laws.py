@@ -1,4 +1,4 @@
-"""What holds for every conversation, however odd, and for every backend."""
+"""Laws for every conversation and every backend."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ UPSTREAM = {
     "cmp_1": {"summary": "Before."},
 }
 
-# Some values of each option, not every one in each profile: what matters is that they meet.
+# Some values of each option in each profile: combinations matter.
 profiles = st.fixed_dictionaries(
     {
         "request.roles.developer": st.sampled_from(["system", "developer", "user"]),
@@ -163,7 +163,7 @@ def asked(request: dict[str, Any], profile: Profile) -> EncodedQuestion | None:
 
 
 def check_calls(sent: list[dict[str, Any]], pattern: str) -> None:
-    """Each call has an id of its own that the backend takes, and is answered once, directly behind, in order."""
+    """Each call has a unique, valid id, and is answered once, immediately afterwards, in order."""
     seen: list[str] = []
     for at, message in enumerate(sent):
         made = [call["id"] for call in message.get("tool_calls", ())]

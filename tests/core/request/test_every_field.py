@@ -1,7 +1,7 @@
 """
-A law: every field of a request is sent to the backend, kept by this server, or named in a warning.
+Law: every request field is sent to the backend, handled by this server, or named in a warning.
 
-The fields are those of the types of the installed `openai` package, so that a newer one shows what is not handled yet.
+The fields come from the installed `openai` package, so that a newer package reveals unhandled fields.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Wrap = Callable[[Any], dict[str, Any]]
 
 
 def within(place: str, *names: str) -> list[str]:
-    """Return the paths of some fields of one object."""
+    """Return the paths of an object's fields."""
     return [f"{place}.{name}" for name in names]
 
 
 def of_items(name: str, *kinds: str) -> list[str]:
-    """Return the paths of a field that some types of items have."""
+    """Return the paths of a field in several item types."""
     return [f"input[{kind}].{name}" for kind in kinds]
 
 
@@ -52,7 +52,7 @@ _DECLARED = (
     "tools[namespace].tools[custom]",
 )
 
-# What is not sent, by the reason for it: this server does it itself, or it has no meaning to a model.
+# Fields that are not sent, by reason: this server handles them, or they mean nothing to a model.
 KEPT: dict[str, list[str]] = {
     "how a response is made, delivered and stored": [
         *("background", "include", "max_tool_calls", "metadata", "store", "stream", "truncation"),
@@ -136,20 +136,20 @@ SAMPLES: dict[str, list[Any]] = {
     "tools": [[{"type": "function", "name": name}] for name in ("one", "two")],
     "error[mcp_tool_execution_error].content": [[{"type": "text", "text": text}] for text in ("one", "two")],
 }
-# What such a part or item cannot do without.
+# Required fields of such a part or item.
 BESIDE: dict[str, dict[str, Any]] = {
     "input_image": {"image_url": SAMPLES["image_url"][0]},
     "input_file": {"file_data": SAMPLES["file_data"][0]},
     "computer_screenshot": {"image_url": SAMPLES["image_url"][0]},
     "function_call_output": {"call_id": "one"},
 }
-SEARCHES = {"tool_search_call", "tool_search_output"}  # pairs, which have tests of their own
+SEARCHES = {"tool_search_call", "tool_search_output"}  # pairs with their own tests
 TOOLS = [{"type": "function", "name": name} for name in ("one", "two")]
 SKIPPED = {*HOSTED_TABLES} - {"shell", "tool_search"}  # their tools read their declarations themselves
 
 
 def samples(name: str, annotation: Any) -> list[Any]:
-    """Return some values of a type, each of which may make a difference."""
+    """Return values of a type, each of which may change the request."""
     if name in SAMPLES:
         return SAMPLES[name]
     values: list[Any] = []
@@ -206,7 +206,7 @@ def fields(annotation: Any, path: str, wrap: Wrap, seen: frozenset[Any]) -> Iter
                 if path == "" and name == "input" and sample.get("type") in SEARCHES:
                     continue
                 if path.startswith("input[") and name == "tools":
-                    continue  # as those of the request itself
+                    continue  # like the request's own fields
                 listed = inner is not None
 
                 def within(value: Any, name: str = name, listed: bool = listed, rest: Any = rest) -> dict[str, Any]:
@@ -238,7 +238,7 @@ def request_of(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def outcome(body: dict[str, Any]) -> tuple[Any, tuple[str, ...]]:
-    """Return the request to the backend, and what the caller is told."""
+    """Return the backend request, and the caller's warnings."""
     request = CreateResponse.model_validate(body)
     warnings = Warnings()
     items = rewrite_items(request.items(), warnings)
@@ -277,7 +277,7 @@ def is_handled(path: str, bodies: list[dict[str, Any]]) -> bool:
 
 
 def is_named(names: set[str], head: str, text: str) -> bool:
-    """Return whether a text names one of the fields, the parameter that they are in, or all of a tool or an item."""
+    """Return whether a text names a field, its parameter, or a whole tool or item."""
     whole = ("are not supported", "unknown type", "require a table", f"The parameter '{head}'")
     return text.startswith(f"{head} ") or any(name in text for name in (*names, *whole))
 

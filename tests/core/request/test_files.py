@@ -1,4 +1,4 @@
-"""Files: what is text goes as text, with its name, and what a backend cannot take is refused by its place."""
+"""Files: text is sent as text with its name; unsupported files are refused with their position."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def file(content: bytes, name: str | None = "notes.md", media_type: str | None =
     ],
 )
 def test_text_file_is_sent_as_text_with_its_name(part: Any, text: Any, files: str) -> None:
-    if text is ...:  # what is no base64 is for whoever takes files
+    if text is ...:  # invalid base64 only fails for backends that accept files
         assert refused(user([part]), content__files="error").param == "input[0].content[0].file_data"
         return
     chat = ask(user([{"type": "input_text", "text": "Look:"}, part]), content__files=files)

@@ -1,4 +1,4 @@
-"""Items of hosted tools, and those that the client runs, as a model is shown them and as they are written."""
+"""Hosted and client-run tool items, as a model receives and as a client writes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Items become messages: what each kind of item and of content turns into."""
+"""Translation of item and content types to messages."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from app.core.types.request import CreateResponse
 
 
 def messages(*items: Any, profile: str = "default", upstream: Any = None, **options: Any) -> list[dict[str, Any]]:
-    """Translate a conversation and return what the assistant says in it; `options` as in `request.*`."""
+    """Translate a conversation and return the assistant's messages; `options` as in `request.*`."""
     chosen = load_profile(profile).override({f"request.{name}": value for name, value in options.items()})
     request = CreateResponse.model_validate({"model": "m", "input": list(items)})
     sent = to_chat(Question(request, request.items(), "m", upstream=upstream or {}), chosen).body["messages"]

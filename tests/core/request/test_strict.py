@@ -1,4 +1,4 @@
-"""With `strict`, what would be left out with a warning is refused, and the closest right name is told."""
+"""With `strict`, fields that would be dropped with a warning are refused, with the closest valid name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools become functions, and tool_choice what the backend understands of it; the constraint holds all the same."""
+"""Translation of tools to functions, and of tool_choice to the backend's form; the constraint is kept."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_PARAMETERS = {"type": "object", "properties": {}}
 
 
 def ask(tools: list[Any], options: dict[str, Any] | None = None, **request: Any) -> EncodedQuestion:
-    """Translate a request with these tools; `options` are those of the backend's `request.*`."""
+    """Translate a request with these tools; `options` are the backend's `request.*`."""
     profile = Profile().override({f"request.{name}": value for name, value in (options or {}).items()})
     asked = CreateResponse.model_validate({"model": "m", "input": "Hi", "tools": tools, **request})
     return to_chat(Question(asked, asked.items(), "m"), profile)

@@ -35,7 +35,7 @@ class Decoding:
             deltas += [delta] if delta else self._read(self._decoder.decode(data))
             self.repeated += [*filter(None, [getattr(delta, "texts", None)])]
         deltas += self._read(self._decoder.end())
-        # A repeated event has the metadata of the event from which its pattern was learned.
+        # A repeated event has the metadata of the event that its pattern was learned from.
         return [delta for delta in singly(deltas) if not isinstance(delta, AnswerMetadata)]
 
     def _read(self, events: list[ServerEvent]) -> list[Delta]:
@@ -107,7 +107,7 @@ def test_events_of_another_form_are_parsed(events: list[bytes]) -> None:
 @pytest.mark.parametrize(
     "between",
     [
-        [b'"', b'"', b'"a","b"'],  # in place of the text and its quotes: a parser of all of them would find three
+        [b'"', b'"', b'"a","b"'],  # instead of the text and its quotes: a full parser would find three values
         [b'"a\\"', b'","c"'],
         [b'"a"', b'""', b'"b"'],
         [b'"a"', b'"\t"', b'"b"'],
@@ -128,10 +128,10 @@ def test_stream_with_random_padding_is_soon_parsed_without_learning() -> None:
     assert runs_of(*padded, *alike) == []
 
 
-CUTS = 100  # of each recorded stream; streams of one server are alike, and differ in where these fall
+CUTS = 100  # cuts per recorded stream; a server's streams are alike, but differ in their boundaries
 CHARACTERS = 'ab"\\\u00e9\U0001f600\n {}:,'
 TEXTS = st.text(CHARACTERS, max_size=6)
-# What stands between the marks of a JSON string, right or wrong.
+# Valid and invalid contents of a JSON string.
 INNER = st.lists(
     st.sampled_from(
         [b"a", b" ", b'"', b"\\", b'\\"', b"\\n", b"\\ud83d", b"\\ude00", b"\xc3\xa9", b"\xff", b"\n", b"\r"]

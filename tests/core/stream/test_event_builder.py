@@ -1,4 +1,4 @@
-"""The event builder and the chunk reader: stories of single streams, and laws that hold of all of them."""
+"""Event builder and chunk reader: single streams, and laws for all streams."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_chunks_become_their_events(chunks: list[Any], expected: str) -> None:
     laws.check(events)
 
 
-# What must hold of any stream at all.
+# Laws for any stream.
 
 _names = st.sampled_from(["f", "g", "get_weather"])
 _pieces = st.sampled_from(
@@ -324,7 +324,7 @@ def test_failure_is_emitted_nested_flat_and_in_the_response() -> None:
             },
             (100, 64, 84, 64),
         ),
-        (  # so they are with Claude, where what was cached is no part of the input, and reasoning is one of the output
+        (  # as with Claude: cached tokens are not input tokens, and reasoning tokens are output tokens
             {
                 "prompt_tokens": 100,
                 "completion_tokens": 80,
@@ -606,7 +606,7 @@ def test_binding_gives_the_clients_name() -> None:
     assert (item["name"], item["namespace"]) == ("add", "lab")
 
 
-# What else comes in a chunk.
+# Other fields in a chunk.
 
 
 def test_annotations_are_flattened_and_counted() -> None:

@@ -25,7 +25,7 @@ from tests.support.build import builder, call, delta, deltas_of, reader_of, stor
 
 DIED = APIError("The process died.")
 
-# What a call is to be that is told by its item alone is lost with the process.
+# Bindings that only the item shows are lost with the process.
 BINDINGS = {
     "f": ToolBinding(items.CUSTOM_TOOL_CALL, {"name": "f"}),
     "g": ToolBinding(items.FUNCTION_CALL, {"name": "g"}),
@@ -33,7 +33,7 @@ BINDINGS = {
 
 
 def begun(chunks: list[Any], reasoning: Any = None, **reading: Any) -> tuple[EventBuilder, list[Event]]:
-    """Return a builder in the middle of an answer, and what it has said by now."""
+    """Return a builder in the middle of an answer, and its events so far."""
     made = builder(**({"reasoning": reasoning} if reasoning else {}))
     made.start()
     reader = reader_of(made, **reading)
@@ -59,7 +59,7 @@ def recovered(stored: dict[str, Any], events: list[Event]) -> list[Event]:
 
 
 def spoken(events: list[Event]) -> bytes:
-    """What a client hears: the log of reasoning that has not said anything yet does not tell its dialect."""
+    """The bytes for a client. A log of reasoning without text does not show its dialect."""
     return log.translate_dialect(encoder.encode_sse(events), DIALECTS["openresponses"])
 
 

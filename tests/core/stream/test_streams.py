@@ -1,8 +1,7 @@
 """
-Every way in which backends answer that we know of, as golden files: see `tests/streams/recording.py`.
+Golden files for all known forms of backend answers: see `tests/streams/recording.py`.
 
-`UPDATE_STREAMS=1 pytest tests/core/stream/test_streams.py` writes them anew. Read what has
-changed before you believe it.
+`UPDATE_STREAMS=1 pytest tests/core/stream/test_streams.py` writes them again. Review the changes.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ def golden_documents(name: str) -> list[Any]:
 
 @pytest.fixture(scope="module", params=NAMES)
 def name(request: pytest.FixtureRequest) -> str:
-    """One recording after another: of the module, so that the tests of one follow each other."""
+    """Recordings at module scope, so that a recording's tests run together."""
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
 def play_it() -> Iterator[Play]:
-    """Play a recording in one event loop: to make and to close one takes longer than to play most of them."""
+    """Play recordings in one event loop: creating a loop takes longer than playing most of them."""
     with asyncio.Runner() as runner:
         loop = runner.get_loop()
         yield lambda recording, places=(): loop.run_until_complete(play(recording, places))
@@ -57,7 +56,7 @@ def play_it() -> Iterator[Play]:
 
 @pytest.fixture(scope="module")
 def uncut(play_it: Play) -> Uncut:
-    """What a recording gives if it comes in one piece, by its name; played once."""
+    """A recording's events if it arrives in one piece, cached by name."""
     return functools.cache(lambda name: play_it(load(name)))
 
 

@@ -1,4 +1,4 @@
-"""A guess at the number of tokens, which takes no longer for a long conversation than for a long text."""
+"""Token estimates, equally fast for a long conversation and a long text."""
 
 from __future__ import annotations
 

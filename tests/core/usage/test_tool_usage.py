@@ -19,7 +19,7 @@ DETAILED = {
 
 
 def read(*answers: dict[str, Any]) -> ToolUsage:
-    """Return the usage of several images as the client of OpenAI reads it, which refuses missing fields."""
+    """Return the usage of several images, read by OpenAI's client, which requires all fields."""
     counts: dict[str, Any] = {}
     for answer in answers:
         counts = added_counts(counts, {"image_gen": image_usage(answer)})

@@ -1,4 +1,4 @@
-"""What a backend says of its usage may be anything; what is told of it adds up."""
+"""Reported usage adds up, whatever the backend reports."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ async def test_descriptions_end_when_the_budget_is_used_up(servers: Servers) -> 
     images = [f"data:image/png;base64,{number:04}" for number in range(8)]
     async with servers.client(**values) as client:
         answer = await create(client, {"input": about(*images)})
-    assert len(servers.eyes.requests) == 4  # those that are sent at once
+    assert len(servers.eyes.requests) == 4  # concurrent requests
     assert "has used its budget" in answer.headers["x-antiphon-warning"]
     assert servers.contents()[0].count("(An image was omitted: this model cannot see it.)") == 4
 

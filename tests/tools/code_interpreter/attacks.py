@@ -1,9 +1,9 @@
 """
-What code in a sandbox tries: rows of Python code for `test_attacks.py`.
+Attacks by sandboxed code: rows of Python code for `test_attacks.py`.
 
-- `REFUSED` prints `escaped` where it got what it wanted. It may be refused by any error.
-- `LINGERING` leaves something behind that is to run after the call.
-- `GREEDY` exceeds a limit of the container as a whole, by the name of that limit.
+- `REFUSED` prints `escaped` on success. Any error may refuse it.
+- `LINGERING` leaves something to run after the call.
+- `GREEDY` exceeds a limit of the whole container, by the limit's name.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ REFUSED = {
     "uses the other ABI": _CALL
     + "refused(libc.syscall(ctypes.c_long(0x40000000 + 39)) if platform.machine() == 'x86_64' else -1)",
     "sets the clock": "import time; time.clock_settime(time.CLOCK_REALTIME, 0); print('escaped')",
-    # What would continue a stopped process.
+    # Ways to continue a stopped process.
     "makes a timer with a signal": _CALL + "refused(call(222, 107, 1, None, ctypes.create_string_buffer(8)))",
     "is notified of messages": _CALL + "refused(call(240, 180, b'/queue', 0o102, 0o600, None))",
     "chooses the signal of a file": "import fcntl, os\nfor signal in (10, 18):\n"
@@ -117,7 +117,7 @@ else:
     print("refused" if os.waitpid(child, 0)[1] else "escaped")
 """,
     "keeps others from its core": _CALL + "refused(libc.prctl(62, 1, 0, 0, 0))",
-    # Memory that no process has, or that is reserved for others.
+    # Memory outside any process, or reserved for others.
     "shares memory without a file": "import mmap; mmap.mmap(-1, 1 << 20); print('escaped')",
     "shares memory of /dev/zero": "import mmap, os\nfd = os.open('/dev/zero', os.O_RDWR)\n"
     "mmap.mmap(fd, 1 << 20); print('escaped')",
@@ -127,7 +127,7 @@ else:
     "vector = (ctypes.c_void_p * 2)(ctypes.addressof(data), 4096)\nrefused(call(278, 75, os.pipe()[1], vector, 1, 0))",
     "writes attributes of files": "import os\nopen('a', 'w').close()\n"
     "os.setxattr('a', 'user.a', bytes(60000)); print('escaped')",
-    # Resources that the kernel counts per user of the host, so that all sandboxes share them.
+    # Kernel resources per host user, which all sandboxes share.
     "takes inotify instances": _CALL + "refused(libc.inotify_init1(0))",
     "enlarges a pipe": "import fcntl, os; fcntl.fcntl(os.pipe()[0], 1031, 1 << 20); print('escaped')",
     # A program of the host that gets core dumps, as root.
@@ -153,7 +153,7 @@ def deaf():
     for number in (signal.SIGHUP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):
         signal.signal(number, signal.SIG_IGN)
 """
-_LARGE = 100 * 1024 * 1024  # what a process has, so that its end takes a while
+_LARGE = 100 * 1024 * 1024  # a process's memory, so that its exit takes a while
 
 LINGERING = {
     "the first process, rewritten to spin": _SPIN

@@ -16,7 +16,7 @@ LIMITS = SandboxLimits(memory=256 * MEBIBYTE, disk=8 * MEBIBYTE, processes=24, c
 
 @pytest.fixture(scope="session")
 def bubblewrap() -> Bubblewrap:
-    """What makes sandboxes, where this machine can."""
+    """Sandboxes, if this machine supports them."""
     try:
         made = Bubblewrap(CodeSettings(provider="bubblewrap"))
         made.probe()
@@ -45,7 +45,7 @@ async def signalled(bubblewrap: Bubblewrap, monkeypatch: pytest.MonkeyPatch) -> 
 async def frozen(
     bubblewrap: Bubblewrap, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> AsyncIterator[Sandbox]:
-    """A sandbox that is frozen by signals alone, and one that is frozen by its control group too."""
+    """A sandbox that is frozen by signals only, and one that also uses its control group."""
     if request.param == "signals":
         monkeypatch.setattr(bubblewrap, "_groups", None)
     elif bubblewrap._groups is None:

@@ -12,7 +12,7 @@ from app.tools.code_interpreter.bubblewrap.sandbox.archive import Unpacker, pack
 
 
 def copy(source: Path, target: Path, piece: int = 1 << 20) -> int:
-    """Pack one folder and unpack it into another, in pieces of that size; return the size of the stream."""
+    """Pack a folder and unpack it into another in pieces; returns the stream's size."""
     stream = b"".join(pack(str(source)))
     unpacker = Unpacker(str(target))
     for start in range(0, len(stream), piece):

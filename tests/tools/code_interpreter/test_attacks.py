@@ -14,9 +14,8 @@ from app.tools.code_interpreter.bubblewrap.process import Sandbox
 from app.tools.code_interpreter.bubblewrap.watch import descendants
 from tests.tools.code_interpreter.attacks import GREEDY, LINGERING, REFUSED
 
-BETWEEN = 0.5  # seconds without a call, in which what was left behind may try to run
-# Ticks of 10 ms that the sum of a few processes may gain when one ends or the supervisor waits again, as the time of
-# each is rounded. What runs gains dozens.
+BETWEEN = 0.5  # seconds without a call, in which leftovers may try to run
+# Rounding error in ticks of 10 ms, when processes end or the supervisor waits again. Running code gains dozens.
 ROUNDING = 2
 
 
@@ -66,14 +65,14 @@ async def test_code_that_closes_its_output_does_not_keep_the_supervisor_busy(san
     before = ticks_of(supervisor)
     answer = await sandbox.request(operation, within=20, timeout=20, limit=1000, **options)
     assert answer["ended"] == "done"
-    assert ticks_of(supervisor) - before <= 20  # of 10 ms; a supervisor that is busy has up to 100
+    assert ticks_of(supervisor) - before <= 20  # ticks of 10 ms; a busy supervisor has up to 100
 
 
 def cpu_ticks(sandbox: Sandbox) -> int:
-    """What all processes of a sandbox have had of the CPU."""
+    """CPU ticks of all processes in a sandbox."""
     return sum(map(ticks_of, (sandbox._process.pid, *descendants(sandbox._process.pid))))
 
 
 def ticks_of(pid: int) -> int:
-    """What a process, and its children that have ended, have had of the CPU."""
+    """CPU ticks of a process and its ended children."""
     return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]))

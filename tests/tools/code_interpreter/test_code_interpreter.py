@@ -56,7 +56,7 @@ class Place:
         return await self.client.responses.create(**wanted)
 
     def shown(self) -> Any:
-        """What the model was shown of the last call."""
+        """The model's view of the last call."""
         return self.backend.asked[-1]["messages"][-1]["content"]
 
 

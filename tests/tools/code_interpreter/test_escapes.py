@@ -1,4 +1,4 @@
-"""What code in a sandbox tries against the machine, its own limits and its supervisor: see also `attacks.py`."""
+"""Sandboxed code against the machine, its limits and its supervisor: see also `attacks.py`."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ async def test_code_that_runs_between_calls_is_ended(signalled: Sandbox, caplog:
     """
     await python(signalled, code)
     code_processes = below(signalled)[1:]
-    assert [state(pid) for pid in code_processes] == ["T", "T"]  # the worker, and what it has left behind
+    assert [state(pid) for pid in code_processes] == ["T", "T"]  # the worker, and its leftover
     os.kill(code_processes[1], signal.SIGCONT)
     await gone(code_processes)
     assert "container code killed" in caplog.text

@@ -1,4 +1,4 @@
-"""Copies of container files in object storage, which clients download after the container has ended."""
+"""Copies of container files in object storage, for downloads after the container's end."""
 
 from __future__ import annotations
 

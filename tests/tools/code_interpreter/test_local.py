@@ -35,7 +35,7 @@ async def make(bubblewrap: Bubblewrap) -> AsyncIterator[Make]:
 
 
 async def run(containers: LocalContainers, container: LocalContainer, code: str) -> tuple[str, str]:
-    """Run code; return what it printed, and what had been lost before."""
+    """Run code; returns its output, and the earlier loss."""
     async with containers.use(container) as sandbox:
         answer = await sandbox.request("python", within=60, code=code, timeout=60, limit=10_000)
         await containers.changes(container, sandbox)
@@ -126,7 +126,7 @@ async def test_containers_that_are_all_in_use_are_a_429(make: Make, monkeypatch:
         with monkeypatch.context() as patched, pytest.raises(TooManyRequests):
             patched.setattr("app.tools.code_interpreter.local.STOP_GRACE", 0.01)
             await run(containers, second, "0")
-    # From here on the second one waits as long as it takes to save the files of the first.
+    # From here on, the second container waits until the first one's files are saved.
     monkeypatch.setattr("app.tools.code_interpreter.local.STOP_GRACE", 60)
     assert (await run(containers, second, "1"))[0] == "1\n"
 

@@ -1,4 +1,4 @@
-"""The filters of system calls, run by an interpreter of their instructions, for every type of machine."""
+"""System call filters, run by an interpreter of their instructions, for each machine type."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ ERRORS = {
     **dict.fromkeys(("clone3", "inotify_init", "inotify_init1", "mq_notify", "mq_open", "timer_create"), errno.ENOSYS),
     **dict.fromkeys(("fsetxattr", "lsetxattr", "setxattr"), errno.EOPNOTSUPP),
 }
-# Numbers up to 449 that no call has.
+# Unassigned numbers up to 449.
 UNUSED = {"x86_64": {*range(335, 424)}, "aarch64": {*range(244, 260), *range(295, 424)}}
 LOAD, AND, EQUAL, ABOVE, FROM, RETURN = 0x20, 0x54, 0x15, 0x25, 0x35, 0x06
 

@@ -1,4 +1,4 @@
-"""Containers that several workers share: one has the sandboxes, and the others reach these through it."""
+"""Containers shared by workers: one worker has the sandboxes, and the others use them through it."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ async def test_skills_are_bounded_in_number(place: Place) -> None:
         archive({"README.md": "x"}),
         archive({"a/SKILL.md": "x", "b/SKILL.md": "x"}),
         archive({"SKILL.md": "x", **{f"{n}.txt": "x" for n in range(100)}}),
-        archive({"SKILL.md": "x", "zeros": bytes(9 * 1024 * 1024)}),  # which takes 9 KiB as an archive
+        archive({"SKILL.md": "x", "zeros": bytes(9 * 1024 * 1024)}),  # 9 KiB as an archive
         archive()[:-10],
         b"",
     ],

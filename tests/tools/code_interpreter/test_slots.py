@@ -1,4 +1,4 @@
-"""Which containers run: who gets a slot, and whose slot is evicted."""
+"""Slots of running containers: acquisition and eviction."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_owner_with_the_fewest_slots_is_next() -> None:
     desk.slots.release(first)
     await tasks[2]
     desk.slots.release(second)
-    await tasks[0]  # ada has none left, and bob one
+    await tasks[0]  # ada has no slot left, and bob has one
     assert order == ["3", "1"]
     tasks[1].cancel()
 

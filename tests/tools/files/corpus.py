@@ -1,8 +1,8 @@
 """
-A gazetteer of forty towns that never were, and questions about them: what retrieval is measured with.
+A gazetteer of forty invented towns, with questions to measure retrieval.
 
-All of it follows from one seed. The questions are the first fifty of a shuffled list of all that could be asked, none
-chosen by hand. Most are asked in other words than those of the text, and every town is named in the entries of others.
+Everything follows from a seed. The questions are the first fifty in a shuffled list of all possible questions. Most use
+other words than the text, and every town also occurs in other towns' entries.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _METALS = ["bronze", "iron", "brass", "silvered copper"]
 _GOODS = ["wool", "salt", "honey", "leather", "pottery", "geese", "linen", "candles"]
 _RIVERS = ["Ash", "Brent", "Cole", "Dove", "Ember", "Flint"]
 
-# What an entry says, and what is asked of it. Where the sentence does not name its town, only its neighbours do.
+# Facts in an entry, and questions about them. A sentence without its town only names the neighbours.
 _FACTS = [
     ("The bridge at {town} was built in {year} by {person}.", "When was the bridge at {town} put up?"),
     ("The harvest festival of {town} takes place in {month}.", "In which month is the feast of {town}?"),
@@ -55,7 +55,7 @@ _FILLING = [
 
 
 class Question(NamedTuple):
-    """A question, the file that has the answer, and the sentence that is the answer."""
+    """A question, the file with the answer, and the answering sentence."""
 
     text: str
     file: str

@@ -36,7 +36,7 @@ USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
 
 
 class Model(Upstream):
-    """A server of models that answers what it is asked; a prompt that has `wait` gets its answer after `release`."""
+    """A scripted model server; prompts with `wait` are answered after `release`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Model(Upstream):
 
 
 class FailsFirst(Model):
-    """One that fails before it answers; a 429 is no attempt."""
+    """A model that fails before it answers; a 429 does not count as an attempt."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -236,7 +236,7 @@ async def test_claim_that_its_process_does_not_know_of_expires(database: FilePla
 
 
 class CountedTables:
-    """Tables that count the statements of transactions."""
+    """Tables that count statements per transaction."""
 
     def __init__(self, tables: FileTables) -> None:
         self._tables = tables

@@ -56,7 +56,7 @@ class Place:
         return [event.to_dict() async for event in stream]
 
     def shown(self, question: int = -1) -> str:
-        """What the model was shown of a search."""
+        """The model's view of a search."""
         return str(self.backend.asked[question]["messages"][-1]["content"])
 
 
@@ -177,7 +177,7 @@ async def test_file_search_results_may_be_cited_in_the_next_turn(place: Place) -
     assert any(TEXTS["bread.txt"] in str(message.get("content")) for message in asked)
     part = second.output[0].content[0]
     assert (part.text, [one.filename for one in part.annotations]) == ("As I said.", ["bread.txt"])
-    # What is found later has marks of its own.
+    # Later results have new marks.
     third = await place.respond(input="And choirs?", previous_response_id=second.id)
     assert "【51】 choir.txt" in place.shown()
     assert [one.filename for one in third.output[1].content[0].annotations] == ["choir.txt"]
@@ -284,5 +284,5 @@ async def test_file_search_results_that_are_long_are_shown_as_far_as_there_is_ro
         assert len(response.output[0].results) > 20
         assert len(place.shown()) <= 60_000
         assert place.shown().rstrip().endswith("bread")
-        # What was not shown cannot be cited.
+        # Unknown marks are not cited.
         assert response.output[1].content[0].text == "Yes【50】."

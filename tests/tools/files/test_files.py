@@ -173,7 +173,7 @@ async def test_file_that_turns_out_too_large_leaves_nothing(http: httpx.AsyncCli
 
 
 async def until_no_pieces(database: FilePlace) -> None:
-    """Wait until all is erased: what one sweep has begun to erase another leaves to it."""
+    """Wait until everything is erased: a sweep can leave work to the next sweep."""
     async with asyncio.timeout(60):
         while await asyncio.to_thread(database.pieces):
             await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Files that were uploaded are named in the input of requests, and the model has them."""
+"""Uploaded files in a request's input reach the model."""
 
 from __future__ import annotations
 

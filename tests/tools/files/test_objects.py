@@ -48,7 +48,7 @@ def folder(tmp_path: Path) -> ObjectFiles:
 
 @pytest_asyncio.fixture
 async def client(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncOpenAI]:
-    """The client of a server whose files are in S3."""
+    """A client of a server with files in S3."""
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)
     table = {"store_url": f"sqlite:///{tmp_path}/files.db", "content_url": s3.patient_url}
@@ -69,7 +69,7 @@ async def content_of(store: FileStore, file_id: str) -> bytes:
 
 async def test_large_file_is_written_to_s3_in_parts_and_read_again(client: AsyncOpenAI, s3: S3Server) -> None:
     file = await client.files.create(file=("../plan.txt", LARGE), purpose="user_data")
-    assert f"files/{file.id}" in s3.objects()  # the name has nothing that the caller sent
+    assert f"files/{file.id}" in s3.objects()  # object names contain no caller data
     assert (await client.files.content(file.id)).content == LARGE
     assert not s3.unfinished()
     async with openai_client(str(client.base_url).removesuffix("/v1/"), "bob") as other:

@@ -1,4 +1,4 @@
-"""Files and vector stores in PostgreSQL: what is its own, and not also SQLite's."""
+"""Files and vector stores in PostgreSQL: differences from SQLite."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def test_upload_to_one_replica_is_read_from_another(private: PostgresServe
             assert (await first.vector_stores.search(store.id, query="yeast")).data == []
 
 
-# Users that may create tables, but no extension; and a database whose server has no pgvector, or hides it.
+# Users who may create tables but no extension; and a server without pgvector, or with it hidden.
 def limited(server: PostgresServer) -> str:
     """Return the URL of a user who may create tables and no extension, in a database without `vector`."""
     server.sql("DROP SCHEMA public CASCADE; CREATE SCHEMA public; DROP EXTENSION IF EXISTS vector")
@@ -142,7 +142,7 @@ async def test_embeddings_without_the_extension_are_refused_in_one_sentence(priv
         await store.vector_stores.search(STORE, Query("yeast", bytes(16), "m"), 5)
     assert "the extension `vector` (pgvector)" in unavailable.value.__notes__[0]
     private.sql("CREATE EXTENSION vector; GRANT ALL ON SCHEMA public TO limited")
-    await store.prepare_vectors()  # now that somebody has made it
+    await store.prepare_vectors()  # after somebody has created it
     assert await store.vector_stores.search(STORE, Query("yeast", bytes(16), "m"), 5)
     await store.aclose()
 

@@ -1,4 +1,4 @@
-"""Files and vector stores over processes: one that is killed, several at once, and how much memory one takes."""
+"""Files and vector stores with several processes: crashes, concurrency and memory."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_process_that_is_killed_while_it_reads_loses_no_file(database: Fil
 async def test_concurrent_workers_share_what_there_is_to_read(tmp_path: Path, database: FilePlace) -> None:
     settings = {"workers": 2, "store_url": f"sqlite:///{tmp_path}/antiphon.db", "tools": tools(database)}
     with server(**settings) as served:
-        # Each client has a connection of its own, so that both workers are asked.
+        # Each client has its own connection, so both workers are used.
         async with openai_client(served.url) as one, openai_client(served.url) as other:
             store = await one.vector_stores.create()
             files = [(f"{n}.txt", f"number{n} of the files".encode()) for n in range(20)]

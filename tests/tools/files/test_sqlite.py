@@ -1,4 +1,4 @@
-"""The search index of a vector store in SQLite, beneath what all databases of files have in common."""
+"""The vector store's search index in SQLite, below the common interface."""
 
 from __future__ import annotations
 

@@ -253,7 +253,7 @@ async def test_uploads_count_against_the_storage_of_a_key_before_they_are_comple
                     await attempt()
                 assert (refusal.value.status_code, refusal.value.code) == (413, "storage_limit_exceeded")
             await create(bob, 1000)
-            parts = [await add(ada, upload, bytes(300)) for _ in range(3)]  # one of them again
+            parts = [await add(ada, upload, bytes(300)) for _ in range(3)]  # includes a repetition
             with pytest.raises(openai.APIStatusError) as refusal:
                 await add(ada, upload, bytes(101))
             assert (refusal.value.status_code, refusal.value.code) == (413, "storage_limit_exceeded")

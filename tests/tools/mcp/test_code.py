@@ -1,4 +1,4 @@
-"""`code_interpreter` by an MCP server: a real one, of the official SDK, with a tool that runs code."""
+"""`code_interpreter` as an MCP server: a real server with the official SDK and a tool that runs code."""
 
 from __future__ import annotations
 

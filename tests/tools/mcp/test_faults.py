@@ -1,4 +1,4 @@
-"""What an MCP server may do wrong, and what the model and the caller are told of it."""
+"""MCP server faults, and the resulting messages to the model and the caller."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def called(message: dict[str, Any]) -> list[Step]:
 
 
 class Broken(Upstream):
-    """A server of the protocol of 2025 that does what it should, but where a test says otherwise."""
+    """A server with the 2025 protocol, correct except as a test specifies."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -350,7 +350,7 @@ async def test_deep_schema_does_not_take_the_other_tools_with_it(broken: Broken,
 
 
 def json_text(value: Any) -> str:
-    """JSON of any depth: `json.dumps` has a limit, too."""
+    """JSON of any depth, which `json.dumps` limits."""
     if isinstance(value, dict):
         parts: list[str] = []
         stack: list[Any] = [value]

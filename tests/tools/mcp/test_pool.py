@@ -1,4 +1,4 @@
-"""Sessions with declared MCP servers that are kept open: who shares one, when one ends, and what replaces it."""
+"""Pooled sessions with declared MCP servers: sharing, expiry and replacement."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ for line in sys.stdin:
 
 
 class Program:
-    """A server program, and what its processes have noted."""
+    """A server program, and the records of its processes."""
 
     def __init__(self, directory: Path) -> None:
         self._script, self._notes = directory / "program.py", directory / "notes"
@@ -95,7 +95,7 @@ def function(name: str) -> HostedFunction:
 
 
 async def respond(tool: MCPTool, *names: str, owner: str = "", **fields: Any) -> list[Outcome]:
-    """Make one response that lists the tools, and calls some of them."""
+    """Make a response that lists the tools and calls some of them."""
     async with tool.open(declaration(owner, server_label="lab", **fields)) as session:
         assert await session.functions([], Response())
         return [await call(session, function(name)) for name in names]

@@ -1,4 +1,4 @@
-"""What an MCP server gives back, as the model and the caller are shown it."""
+"""MCP results, as the model and the caller receive them."""
 
 from __future__ import annotations
 

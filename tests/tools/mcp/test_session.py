@@ -1,4 +1,4 @@
-"""An MCP server during one response: which servers may be named, which tools called, and what is read anew."""
+"""An MCP server during a response: allowed servers, allowed tools, and refreshed lists."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Item:
 
 
 class Response:
-    """What one response tells its tools, and is told by them; the next is made with what it leaves behind."""
+    """A response's exchange with its tools; the next one starts with its private data."""
 
     def __init__(self, before: Response | None = None) -> None:
         self.before = before

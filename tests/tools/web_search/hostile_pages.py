@@ -1,4 +1,4 @@
-"""Pages whose authors want to harm the server that reads them."""
+"""Pages that try to harm the reading server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def punycode(size: int = SIZE) -> bytes:
 
 
 class Page(NamedTuple):
-    """A page, as its server sends it; `shown` is in what the model is shown of it."""
+    """A page as sent; `shown` is part of the model's view."""
 
     make: Callable[[], bytes]
     shown: str
@@ -43,7 +43,7 @@ NO_TEXT = "The page has no text."
 TEXT = "text/plain"
 
 PAGES = {
-    # What is looked for.
+    # Searches.
     "one letter, and many of it": Page(lambda: b"a" * SIZE, "of at most 1000 characters", TEXT, "a" * 8000),
     "one letter, and others at the end": Page(
         lambda: b"a" * SIZE, "does not contain the text", TEXT, "a" * 500 + "b" + "a" * 499

@@ -22,7 +22,7 @@ from tests.tools.web_search.test_web_search import answering, searching, shown
 
 
 class Seen(NamedTuple):
-    """What the model was shown of a page, and how long the event loop was held at most."""
+    """The model's view of a page, and the longest time that the event loop was held."""
 
     text: str
     held: float

@@ -1,4 +1,4 @@
-"""What each search service is sent, and how its results are read; the answers have the shapes of its documentation."""
+"""Requests to each search service, and parsing of documented answers."""
 
 from __future__ import annotations
 

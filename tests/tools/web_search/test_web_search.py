@@ -1,4 +1,4 @@
-"""Searching the web, and opening pages: what the model is shown, and what the caller sees."""
+"""Web search and opening pages: the model's and the caller's view."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def client(searxng: SearXNG, *answers: list[Any], **table: Any) -> AsyncIt
 
 
 def shown(backend: Scripted) -> str:
-    """What the model was shown of the last call."""
+    """The model's view of the last call."""
     return str(backend.asked[-1]["messages"][-1]["content"])
 
 
@@ -256,7 +256,7 @@ PAGE = (
 
 @pytest.fixture
 def web(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A web of one page at each URL; the guard itself has tests of its own."""
+    """A web with one page at every URL. The guard has separate tests."""
     fetched: list[str] = []
 
     async def fetch(url: str, **options: Any) -> FetchedPage:

@@ -13,7 +13,7 @@ from tests.support.upstream import DONE, Upstream, chunk, finish, sse
 SCHEMA = {"type": "object", "properties": {}}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
 
-# By field of the SDK: a value, and the field in which a backend that speaks chat is sent it.
+# SDK field: a value, and the field sent to a chat backend.
 SENT: dict[str, tuple[Any, str]] = {
     "messages": ([{"role": "user", "content": "Hi"}], "messages"),
     "model": ("m", "model"),
@@ -51,7 +51,7 @@ NAMED: dict[str, Any] = {
     "verbosity": "low",
     "web_search_options": {},
 }
-# They have an effect here, as for `/v1/responses`, and are sent to the backends whose profiles say so.
+# They have an effect here, as in `/v1/responses`, and are sent if the backend's profile allows it.
 KEPT = {"n", "metadata", "prompt_cache_key", "safety_identifier", "stream_options", "user"}
 
 

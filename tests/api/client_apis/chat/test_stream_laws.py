@@ -1,4 +1,4 @@
-"""The law of streams of chat completions: what a client accumulates is the JSON answer."""
+"""Law: the accumulated chunks of a chat completion equal the JSON answer."""
 
 from __future__ import annotations
 

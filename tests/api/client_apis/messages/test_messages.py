@@ -37,7 +37,7 @@ async def up() -> AsyncIterator[Upstream]:
 
 @asynccontextmanager
 async def client_of(up: Upstream, api: str = "chat", **values: Any) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a server whose backend speaks an API and gets no request twice."""
+    """A client without retries, for a server whose backend has the given API."""
     overrides = {"transport.api": api, "transport.passthrough": "never", **values.pop("overrides", {})}
     values = {"backend_url": up.url, "backend_retries": 0, "backend_overrides": overrides, **values}
     async with antiphon(**values) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
@@ -49,7 +49,7 @@ def warned(response: httpx.Response) -> str:
 
 
 def without_signatures(message: Any) -> Any:
-    """The content of a message, without signatures, and without blocks that only have one."""
+    """A message's content without signatures and signature-only blocks."""
     for block in message["content"]:
         if "signature" in block:
             assert block.pop("signature").startswith("antiphon1.")

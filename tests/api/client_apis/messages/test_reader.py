@@ -1,4 +1,4 @@
-"""Requests of Anthropic's Messages API become those of the Responses API."""
+"""Translation from Anthropic Messages requests to Responses requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOOL = {"name": "weather", "input_schema": {"type": "object", "properties": {}}}
 
 
 def read(**fields: Any) -> ClientRequest:
-    """Read a body, whose fields are then valid for a response."""
+    """Read a body, and check that its fields are valid for a response."""
     request = read_messages({"model": "m", "max_tokens": 100, "messages": HELLO, **fields}, {})
     body = {name: value for name, value in request.fields.items() if name != "max_output_tokens"}
     CreateResponse.model_validate({**body, "store": False})
@@ -451,7 +451,7 @@ def test_hosted_calls_of_earlier_turns_become_their_items() -> None:
     ]
 
 
-# What is left out, and what is refused.
+# Dropped and refused fields.
 
 
 def test_unknown_fields_are_named_or_passed_on() -> None:

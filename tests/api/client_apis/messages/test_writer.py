@@ -36,7 +36,7 @@ def finished(
     options: WriterOptions | None = None,
     usage: Any = USAGE,
 ) -> tuple[Any, list[Any]]:
-    """Return the message and the events of an answer, which is incomplete for that reason."""
+    """Return the message and the events for an answer that is incomplete for this reason."""
     made = builder(encryption=ReasoningEncryption(lambda content: "antiphon1.sealed"))
     made.start()
     write(made)

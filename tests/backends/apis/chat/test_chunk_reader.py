@@ -1,4 +1,4 @@
-"""What servers send in their own ways, and the deltas that it means."""
+"""Servers' own chunk formats, and the resulting deltas."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ PARIS, ROME = '{"city": "Paris"}', '{"city": "Rome"}'
 
 
 def find(*texts: str) -> list[Piece]:
-    """Return what is found in a text that comes in these pieces; neighbouring texts are one."""
+    """Return the pieces found in a streamed text, with neighbouring texts joined."""
     finder = TextToolCallParser(FUNCTIONS)
     found: list[Piece] = []
     for piece in [one for text in texts for one in finder.feed(text)] + finder.end():

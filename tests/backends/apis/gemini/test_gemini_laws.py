@@ -1,4 +1,4 @@
-"""What holds for every conversation that is sent to a server of the Gemini API: the server refuses anything else."""
+"""Laws for every conversation sent to the Gemini API. The server refuses violations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each request of a conversation reads from the prompt cache what the one before it has written."""
+"""Each request in a conversation reads the prompt cache written by the previous request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOOKBACK = 20  # blocks
 
 
 class PromptCache:
-    """Anthropic's cache: prefixes that end with a breakpoint are kept, and looked for within twenty blocks of one."""
+    """Anthropic's cache: prefixes that end with a breakpoint, found within twenty blocks of another breakpoint."""
 
     def __init__(self) -> None:
         self.kept: set[str] = set()
@@ -38,7 +38,7 @@ class PromptCache:
 
 
 def turn(number: int, calls: int) -> list[dict[str, Any]]:
-    """What a model says in a turn: a thought, and calls or an answer."""
+    """A model turn: a thought, and calls or an answer."""
     said: list[dict[str, Any]] = [{"type": "reasoning", "id": f"rs_{number}", "summary": []}]
     ids = [f"toolu_{number}_{n}" for n in range(calls)]
     if not calls:

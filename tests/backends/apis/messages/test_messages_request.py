@@ -1,4 +1,4 @@
-"""What becomes of a request for a server that speaks Anthropic's Messages."""
+"""Translation of requests to Anthropic's Messages API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every conversation that is sent to Anthropic's Messages: the server refuses anything else."""
+"""Laws for every conversation sent to Anthropic's Messages API. The server refuses violations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers of servers of the Responses API that send what no server should."""
+"""Invalid answers from Responses servers."""
 
 from __future__ import annotations
 

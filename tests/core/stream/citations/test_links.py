@@ -15,7 +15,7 @@ SOURCES = {url: {"type": "url_citation", "url": url, "title": url} for url in UR
 
 
 def cited(*pieces: str) -> list[tuple[str, str]]:
-    """What is annotated, and with which URL."""
+    """Annotated texts with their URLs."""
     citations = CitationLinks(SOURCES)
     found = [annotation for piece in pieces for annotation in citations.feed(piece)] + citations.end()
     text = "".join(pieces)

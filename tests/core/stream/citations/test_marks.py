@@ -49,7 +49,7 @@ def split(*pieces: str) -> tuple[str, list[tuple[int, str]]]:
         ("【1】Yeast", "Yeast", [(0, "a")]),
         ("Yeast【1】", "Yeast", [(5, "a")]),
         ("Yeast 【1】", "Yeast", [(5, "a")]),
-        # What was not given is no mark.
+        # Unknown numbers are not marks.
         ("Yeast 【9】.", "Yeast 【9】.", []),
         ("Yeast 【1, 9】.", "Yeast 【1, 9】.", []),
         ("【重要】 1 【", "【重要】 1 【", []),

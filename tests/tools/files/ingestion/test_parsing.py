@@ -1,4 +1,4 @@
-"""Files of many kinds are read as text, and those that cannot be say why."""
+"""Text extraction from many file types, and errors for unreadable files."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Paid:
 
 
 PAID = Paid()
-LEASE = 1000.0  # seconds: no test takes so long
+LEASE = 1000.0  # seconds: longer than any test
 STORE = VectorStore("vs_1", "ada", "notes", None, {}, None, 1, 1)
 
 
@@ -75,7 +75,7 @@ async def upload(store: FileStore, name: str, content: bytes, owner: str = "ada"
 
 
 async def filled(store: FileStore, owner: str, *names: str) -> VectorStore:
-    """Return a vector store of an owner with files of these names, which are to be indexed."""
+    """Return an owner's vector store with these files, to be indexed."""
     vector_store = replace(STORE, id=f"vs_{owner}", owner=owner)
     ids = [await upload(store, name, b"Some words.", owner) for name in names]
     await store.vector_stores.create(vector_store, [NewStoreFile(id, key=f"key of {owner}") for id in ids])
@@ -137,7 +137,7 @@ async def test_file_added_to_a_vector_store_deleted_meanwhile_is_not_queued(data
 
 @pytest.mark.parametrize("steps", range(5))
 async def test_ingestion_closed_as_readers_wake_up_ends(database: FilePlace, steps: int) -> None:
-    """A reader is cancelled in each step of the event loop that waking up takes."""
+    """Cancel a reader in each event loop step of its wake-up."""
     async with opened(database) as store:
         async with asyncio.timeout(60), reading(store) as ingestion:
             await asyncio.sleep(0.2)  # the readers have found nothing to read, and wait
@@ -406,7 +406,7 @@ async def test_file_of_a_stopped_reader_is_left_to_the_next(database: FilePlace)
             assert await store.vector_stores.claim(10) is None
         job = await store.vector_stores.claim(10)
         assert job
-        assert job.attempt == 1  # to be stopped is no failure of the file's
+        assert job.attempt == 1  # a stop is not the file's failure
 
 
 async def test_document_that_takes_too_long_fails(database: FilePlace) -> None:
@@ -535,7 +535,7 @@ async def test_file_whose_embeddings_fail_in_every_attempt_fails(database: FileP
 
 
 class Incomplete:
-    """Records whose store cannot be reached when a file is completed for the first time."""
+    """Records whose store is unavailable when the first file is completed."""
 
     def __init__(self, records: VectorStoreRecords) -> None:
         self._records = records
