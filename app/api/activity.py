@@ -197,7 +197,7 @@ def activity_routes(api: APIDependencies) -> APIRouter:
 
 
 async def _limited(api: APIDependencies) -> list[KeyAccess]:
-    """Return the accesses of all keys, and of the people who have usage in this month."""
+    """All keys, and identities with usage in this month."""
     accesses = api.auth.accesses()
     if api.auth.has_identities:
         names = await api.accounting.names_of_month()
@@ -294,17 +294,13 @@ def _sees(caller: Caller, entry: Mapping[str, object]) -> bool:
 
 
 def _own(entry: Mapping[str, object], caller: Caller) -> JSONObject:
-    """Return an entry with `own`, whether it is the caller's, instead of its owner."""
+    """Replace an entry's owner by `own`: whether it is the caller's."""
     fields = dict(entry)
     return {**fields, "own": fields.pop("owner") == caller.owner}
 
 
 def _backends(states: Iterable[list[JSONObject]], access: KeyAccess) -> list[JSONObject]:
-    """
-    Return this process's backends with all processes' requests.
-
-    A key without admin rights sees neither request counts nor server URLs.
-    """
+    """Sum all processes' requests by backend. Only admin keys see request counts and server URLs."""
     backends: dict[str, JSONObject] = {}
     for state in states:
         for backend in state:
@@ -324,7 +320,7 @@ def _backends(states: Iterable[list[JSONObject]], access: KeyAccess) -> list[JSO
 
 
 async def _summaries(api: APIDependencies, caller: Caller, resource: str) -> list[JSONObject] | None:
-    """Return containers or vector stores with sizes; [] if not configured, None if unavailable."""
+    """Containers or vector stores with sizes; [] if not configured, None if unavailable."""
     names: dict[str, list[str]] = {}
     for access in api.auth.accesses():
         names.setdefault(access.owner, []).append(access.name)
@@ -333,7 +329,7 @@ async def _summaries(api: APIDependencies, caller: Caller, resource: str) -> lis
         if isinstance(found, SummarizedResource):
             try:
                 entries = await found.summaries(None if caller.access.admin else caller.owner, _RESOURCES)
-            except APIError:  # logged where it was raised; the remaining data is still useful
+            except APIError:  # already logged
                 return None
             return [{**_own(entry, caller), "keys": names.get(str(entry["owner"]), [])} for entry in entries]
     return []

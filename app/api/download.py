@@ -12,7 +12,7 @@ async def file_download(content: AsyncIterator[bytes], filename: str, length: in
     """
     Return a file download that browsers never render as a page of this server's origin.
 
-    The first content chunk is read before the status is sent, so that unreadable files become errors.
+    The first chunk is read before the status is sent, so that unreadable files become errors.
     """
     first = await anext(content, b"")
 

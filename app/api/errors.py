@@ -23,14 +23,14 @@ from app.observability import log_context
 
 logger = logging.getLogger(__name__)
 
-RAISED = "raised_error"  # in a request's state: the error raised by its route
+RAISED = "raised_error"  # request state field with the route's error
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 POLICY_VIOLATION = 1008  # WebSocket close code
 
 
-# Anthropic's error types by status. Others: `invalid_request_error` from 400, `api_error` from 500.
+# Anthropic's error types by status; other statuses are `invalid_request_error` from 400, `api_error` from 500.
 _MESSAGES_TYPES = {
     401: "authentication_error",
     402: "billing_error",
@@ -42,17 +42,16 @@ _MESSAGES_TYPES = {
     504: "timeout_error",
 }
 
-# Codes that Anthropic's SDKs read in `error.details.error_code`, to send the request in another form.
+# Codes that make Anthropic's SDKs resend the request in another form, read from `error.details.error_code`.
 _DETAILED = frozenset({"thread_unsupported_request"})
 
 
 def shutdown_error() -> APIError:
-    """Return the error for a response aborted by the server's shutdown."""
     return APIError("The server was stopped before the response was complete. Try again.", status=503, retry_after=1)
 
 
 def error_response(error: APIError, scope: Scope | None = None) -> Response:
-    """Return an error as an HTTP response, in the client's error format."""
+    """Respond in the client's error format."""
     body, headers = error_body(error, scope), error.headers()
     if "request_id" in body:
         headers["request-id"] = str(body["request_id"])  # displayed by Anthropic's SDKs
@@ -60,13 +59,12 @@ def error_response(error: APIError, scope: Scope | None = None) -> Response:
 
 
 def error_event(error: APIError, scope: Scope) -> bytes:
-    """Return the final error event for a forwarded stream."""
+    """The final error event for a forwarded stream."""
     name = b"event: error\n" if uses_messages_api(scope) else b""
     return name + b"data: " + orjson.dumps(error_body(error, scope)) + b"\n\n"
 
 
 def error_body(error: APIError, scope: Scope | None = None) -> dict[str, object]:
-    """Return an error object in the client's format."""
     if scope is not None and uses_messages_api(scope):
         return _messages_body(error)
     if scope is not None and needs_strings(Headers(scope=scope)):
@@ -95,7 +93,6 @@ def _messages_body(error: APIError) -> dict[str, object]:
 
 
 async def refuse(error: APIError, scope: Scope, receive: Receive, send: Send) -> None:
-    """Reject an HTTP request or a WebSocket handshake."""
     if scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):
         await error_response(error, scope)(scope, receive, send)
     else:
@@ -103,7 +100,7 @@ async def refuse(error: APIError, scope: Scope, receive: Receive, send: Send) ->
 
 
 def report(error: APIError) -> None:
-    """Log a 5xx error before it is sent to the caller, once."""
+    """Log a 5xx error once, before it is sent to the caller."""
     if error.status >= 500 and not error.reported:
         error.reported = True
         logger.warning("request failed", extra={"status": error.status, **error.log_fields()})
@@ -113,7 +110,7 @@ def install(app: FastAPI, absent: Mapping[str, str] = {}) -> None:
     """
     Install handlers for all errors raised by routes.
 
-    `absent`: reasons for missing endpoints, by path prefix such as `/v1/files`.
+    `absent`: reasons for missing endpoints, by path prefix, for example `/v1/files`.
     """
     app.add_exception_handler(APIError, _api_error)
     app.add_exception_handler(HTTPException, partial(_http_exception, absent))
@@ -130,7 +127,6 @@ def install(app: FastAPI, absent: Mapping[str, str] = {}) -> None:
 
 
 def api_error(request: Request, error: APIError) -> Response:
-    """Return a route's error as an HTTP response; logs server errors."""
     report(error)
     request.scope.setdefault("state", {})[RAISED] = error
     return error_response(error, request.scope)
@@ -141,7 +137,7 @@ async def _api_error(request: Request, error: Exception) -> Response:
 
 
 async def _http_exception(absent: Mapping[str, str], request: Request, error: Exception) -> Response:
-    """Convert the framework's own errors: unknown paths and methods."""
+    """Convert Starlette's errors for unknown paths and methods."""
     status = cast(HTTPException, error).status_code
     endpoint = f"{request.method} {request.url.path}"
     if status == 404:
@@ -158,10 +154,10 @@ async def _http_exception(absent: Mapping[str, str], request: Request, error: Ex
 
 def _allowed_methods(request: Request) -> list[str]:
     """
-    Return the methods accepted by a path.
+    List a path's methods; Starlette's 405 contains only the first matching route's.
 
-    Starlette's 405 contains only the methods of the first matching route, but a path can match several. A fixed path
-    such as `/responses/compact` also matches `/responses/{response_id}`, therefore only its documented methods count.
+    A fixed path such as `/responses/compact` also matches `/responses/{response_id}`, therefore only its documented
+    methods count.
     """
     app, path = request.app, request.url.path
     allowed = []

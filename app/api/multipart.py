@@ -20,7 +20,7 @@ _NAMES = re.compile(rb";\s*name\s*(\*[^=]*)?=", re.IGNORECASE)
 
 @dataclass(slots=True)
 class FormPart:
-    """A form part: a file if it has a file name, otherwise a field. Header names are lower case."""
+    """A file if it has a file name, otherwise a field. Header names are lower case."""
 
     name: str
     filename: str | None
@@ -28,10 +28,10 @@ class FormPart:
 
 
 class FormReader:
-    """Parses a form with at most `max_parts` parts; subclasses process them."""
+    """Parses a form; subclasses process its parts."""
 
     def __init__(self, boundary: bytes, max_parts: int = MAX_PARTS) -> None:
-        self.ended = False  # whether the whole form was read
+        self.ended = False
         self._max_parts = max_parts
         self._parts = 0
         self.size = 0  # bytes parsed in earlier calls
@@ -62,7 +62,7 @@ class FormReader:
     def on_part_end(self) -> None: ...
 
     def parse(self, data: bytes) -> None:
-        """Parse the next bytes; raises `InvalidRequest`."""
+        """Raises `InvalidRequest`."""
         try:
             self._parser.write(data)
         except FormParserError as error:
@@ -87,7 +87,7 @@ class FormReader:
         self._header = self._value = b""
 
     def _headers_end(self) -> None:
-        # With several names or an encoded name, other parsers (for example a backend's) may read a different name.
+        # Other parsers may read a different name if it is repeated or encoded.
         dispositions = [value for name, value in self._headers if name == b"content-disposition"]
         names = [name for value in dispositions for name in _NAMES.findall(_QUOTED.sub(b"", value))]
         _, options = parse_options_header(dispositions[0] if dispositions else b"")
@@ -102,15 +102,13 @@ class FormReader:
 
 
 class _PieceReader(FormReader):
-    """Collects each read's parts and their data, in order."""
-
     def __init__(self, boundary: bytes) -> None:
         super().__init__(boundary)
         self._pieces: list[tuple[FormPart, bytes]] = []
         self._part = FormPart("", None)
 
     def feed(self, data: bytes) -> list[tuple[FormPart, bytes]]:
-        """Return chunks with their parts: an empty chunk at a part's start, then its content in `data`."""
+        """Return chunks with their parts; a part starts with an empty chunk."""
         self._pieces = []
         self.parse(data)
         return self._pieces
@@ -129,7 +127,7 @@ def _text(value: bytes) -> str:
 
 async def form_parts(request: Request) -> AsyncIterator[tuple[FormPart, bytes]]:
     """
-    Yield a form's content in chunks, each with its part; every part begins with an empty chunk.
+    Yield chunks with their parts; every part begins with an empty chunk.
 
     Raises `InvalidRequest` if the body is not a form or is truncated.
     """

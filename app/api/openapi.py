@@ -75,7 +75,7 @@ _BODIES: dict[str, type[BaseModel]] = {}
 
 
 def request_body(model: type[BaseModel], **examples: object) -> dict[str, object]:
-    """Return `openapi_extra` for a route with `model` as its JSON body; `Documented` adds the schema."""
+    """`openapi_extra` for a route with `model` as its JSON body; `Documented` adds the schema."""
     _BODIES[model.__name__] = model
     content: dict[str, object] = {"schema": {"$ref": _SCHEMA.format(model=model.__name__)}}
     if examples:
@@ -84,7 +84,7 @@ def request_body(model: type[BaseModel], **examples: object) -> dict[str, object
 
 
 def response_example(example: object) -> dict[str, object]:
-    """Return `openapi_extra` for a route that returns an object like `example`."""
+    """`openapi_extra` for a route that returns an object like `example`."""
     content = {"application/json": {"schema": {"type": "object"}, "example": example}}
     return {"responses": {"200": {"description": "Successful Response", "content": content}}}
 
@@ -113,7 +113,7 @@ class Documented(FastAPI):
 
 
 def _schemas(document: Mapping[str, Any]) -> dict[str, object]:
-    """Return the schemas for a document's request bodies, with nested schemas."""
+    """Request body schemas, including nested ones."""
     operations = (operation for path in document["paths"].values() for operation in path.values())
     contents = [operation["requestBody"]["content"] for operation in operations if "requestBody" in operation]
     references = {content["schema"].get("$ref") for types in contents for content in types.values()}

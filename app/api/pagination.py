@@ -12,12 +12,12 @@ from app.tools.files import Page
 
 
 def parse_whole_number(text: str) -> int | None:
-    """Parse a non-negative integer with at most 18 digits, or None."""
+    """Parse up to 18 digits."""
     return int(text) if len(text) <= 18 and text.isascii() and text.isdigit() else None
 
 
 def parse_limit(text: str, maximum: int = 100) -> int:
-    """Parse a page size from 1 to `maximum`; raises `InvalidRequest`."""
+    """Raises `InvalidRequest`."""
     limit = parse_whole_number(text)
     if limit is None or not 1 <= limit <= maximum:
         raise InvalidRequest(f"Invalid 'limit': must be an integer from 1 to {maximum}.", param="limit")
@@ -25,7 +25,7 @@ def parse_limit(text: str, maximum: int = 100) -> int:
 
 
 def is_descending(order: str) -> bool:
-    """Return whether `order` is `desc` rather than `asc`; raises `InvalidRequest` for other values."""
+    """Raises `InvalidRequest` for values other than `asc` and `desc`."""
     if order not in ("asc", "desc"):
         raise InvalidRequest("Invalid 'order': must be 'asc' or 'desc'.", param="order")
     return order == "desc"
@@ -62,7 +62,7 @@ class ItemsQuery(PageQuery):
     """
     Parameters for a conversation's items.
 
-    Limits above 100 count as 100: the Agents SDK requests any number of items and continues after the last received
+    Limits above 100 count as 100, because the Agents SDK requests any number and continues after the last received
     item.
     """
 
@@ -77,16 +77,12 @@ class ItemsQuery(PageQuery):
 
 
 def parse_page(limit: str, order: str, after: str | None, before: str | None = None, *, maximum: int = 100) -> Page:
-    """Parse page parameters; raises `InvalidRequest`."""
+    """Raises `InvalidRequest`."""
     return Page(parse_limit(limit, maximum), is_descending(order), after or None, before or None)
 
 
 def page_of_items(items: list[Item], page: Page, unknown_cursor: type[APIError] = InvalidRequest) -> dict[str, object]:
-    """
-    Return a page of `items`, given oldest first.
-
-    Raises `unknown_cursor` if `after` or `before` is not an item's id.
-    """
+    """Paginate `items`, given oldest first; raises `unknown_cursor` if a cursor is not an item's id."""
     ordered = items[::-1] if page.descending else items
     ids = [item["id"] for item in ordered]
     start = _index(ids, page.after, "after", unknown_cursor) + 1 if page.after else 0

@@ -28,30 +28,30 @@ T = TypeVar("T")
 
 MAX_DEPTH = 100  # nesting levels; orjson writes at most 254, and a response repeats parts of the request
 MAX_RATIO = 100  # decompressed to compressed size, for large bodies; texts have 3 to 20
-_MAX_MEMBERS = 1000  # members in a gzip file; bgzip writes one per 64 KiB
-_PIECE = 64 * 1024  # bytes decompressed at once
-_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]+")  # not allowed in a header
+_MAX_MEMBERS = 1000  # per gzip file; bgzip writes one per 64 KiB
+_PIECE = 64 * 1024  # bytes
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]+")
 
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
     bytes: int  # decompressed
     values: int = MAX_VALUES  # objects, arrays, strings, numbers, constants
-    strict: Callable[[], bool] = lambda: False  # whether all unknown fields are rejected
+    strict: Callable[[], bool] = lambda: False
 
 
 async def read_body(request: Request, model: type[Body], limits: BodyLimits) -> Body:
     """
     Parse the body as a `model`; raises `InvalidRequest` with the first invalid field.
 
-    For all models except responses, unknown fields are reported in the warnings header, and rejected if they resemble a
-    known field, because a misspelled field would change the result. Unknown fields in responses depend on the backend.
+    Unknown fields in responses depend on the backend. In other bodies they are reported in the warnings header, and
+    rejected if they resemble a known field.
     """
 
     def parsed(data: bytes) -> Body:
         return parse(data, model, limits.values)
 
-    model.model_rebuild()  # if deferred; not during validation, where two threads could rebuild it concurrently
+    model.model_rebuild()  # not during validation, where two threads could rebuild a deferred model concurrently
     body = await read_as(request, parsed, limits)
     if not isinstance(body, CreateResponse):
         unknown = {field.path: field.known for field in undeclared_fields(body) if field.value not in (None, [], {})}
@@ -61,7 +61,7 @@ async def read_body(request: Request, model: type[Body], limits: BodyLimits) -> 
 
 def report_unknown(request: Request, unknown: Mapping[str, Collection[str]], limits: BodyLimits) -> None:
     """
-    Report unknown fields, each with the known fields at its position, in the warnings header.
+    Report unknown fields in the warnings header; values are the known fields at the same position.
 
     Raises `InvalidRequest` for a field that resembles a known field, and in strict mode for any.
     """
@@ -75,7 +75,7 @@ def report_unknown(request: Request, unknown: Mapping[str, Collection[str]], lim
 
 
 def warning_headers(warnings: Iterable[str]) -> dict[str, str]:
-    """Return the warnings header, which lists dropped and changed fields."""
+    """List dropped and changed fields in a header."""
     text = "; ".join(warnings).encode("ascii", "replace").decode()[:2000]
     return {"x-antiphon-warning": _CONTROL_CHARACTERS.sub(" ", text)} if text else {}
 
@@ -105,11 +105,11 @@ def _unpack_and_parse(data: bytes, encoding: str, parsed: Callable[[bytes], T], 
     if len(unpacked) > allowed:
         message = f"The decompressed body is more than {MAX_RATIO} times larger. Send it uncompressed."
         raise InvalidRequest(message, code="request_too_large", status=413)
-    return parsed(unpacked or b"{}"), is_large(unpacked)  # a body without required fields may be empty
+    return parsed(unpacked or b"{}"), is_large(unpacked)  # a body without required fields can be empty
 
 
 async def parse_in_thread_if_large(data: bytes, model: type[Body], limits: BodyLimits) -> Body:
-    """Parse JSON as a `model`, in a thread if it is large; raises like `parse`."""
+    """Raises like `parse`."""
     LARGE_REQUEST.set(is_large(data))
     return await run_in_thread_if_large(parse, data, model, limits.values)
 
@@ -120,7 +120,7 @@ def parse(data: bytes, model: type[Body], max_values: int = MAX_VALUES) -> Body:
 
 
 def validate(fields: dict[str, object], model: type[Body], length: int) -> Body:
-    """Validate the fields of a body with `length` bytes; raises like `parse`."""
+    """Validate a body of `length` bytes; raises like `parse`."""
     try:
         body = model.model_validate(fields)
     except ValidationError as error:
@@ -131,11 +131,7 @@ def validate(fields: dict[str, object], model: type[Body], length: int) -> Body:
 
 
 def load_json(data: bytes | str, source: str, max_values: int = MAX_VALUES) -> dict[str, object]:
-    """
-    Parse a JSON object; raises `InvalidRequest`.
-
-    `source` is "body" or "frame", for error messages.
-    """
+    """Parse a JSON object; raises `InvalidRequest`. `source` is "body" or "frame", for error messages."""
     value = _decode(data, source, max_values)
     if not isinstance(value, dict):
         raise InvalidRequest(f"The {source} must be a JSON object.", code="invalid_json")
@@ -160,12 +156,10 @@ def _decode(data: bytes | str, source: str, max_values: int) -> object:
         raise InvalidRequest(f"The {source} is not valid JSON: {error.msg}.", code="invalid_json") from error
 
 
-# JavaScript clients that truncate a string can split a surrogate pair and send one half. They repeat it in every later
-# turn, so rejecting it would end the conversation.
-#
-# Python's string decoder accepts lone surrogates, in a third of a regular expression's time. It reads the document as a
-# single string that contains only surrogate escapes; quotation marks, question marks and backslashes are hidden as
-# control characters, which JSON never contains.
+# JavaScript clients can split a surrogate pair by truncating a string. They repeat the half in every later turn, so
+# rejecting it would end the conversation. Python's string decoder accepts lone surrogates, in a third of a regular
+# expression's time. It reads the document as a single string that contains only surrogate escapes; quotation marks,
+# question marks and backslashes are hidden as control characters, which JSON never contains.
 _HIDDEN = bytes.maketrans(b'"?\\', b"\1\2\3")
 _SHOWN = bytes.maketrans(b"\0\1\2\3", b'\\"?\\')
 _STRINGS = json.JSONDecoder(strict=False)
@@ -201,7 +195,7 @@ def _is_deeper(value: Any, levels: int) -> bool:
 
 
 def invalid_request(error: ValidationError) -> InvalidRequest:
-    """Return an error with the first invalid field and its rule."""
+    """Report the first invalid field and its rule."""
     first = error.errors(include_url=False)[0]
     field = field_path(first["loc"])
     code = _code(first["type"], first.get("ctx", {}))
@@ -226,7 +220,6 @@ _BOUNDS = {"greater_than_equal": ("ge", "below_min"), "less_than_equal": ("le", 
 
 
 def _code(error_type: str, context: Mapping[str, object]) -> str:
-    """Return OpenAI's error code for a pydantic error type."""
     if bound := _BOUNDS.get(error_type):
         name, violation = bound
         return f"{'integer' if isinstance(context[name], int) else 'decimal'}_{violation}_value"
@@ -278,7 +271,7 @@ def _inflate(data: bytes, limit: int) -> bytes:
 
 
 def _gunzip(data: bytes, limit: int) -> bytes:
-    """Decompress a gzip file, possibly with several members (RFC 1952, 2.2)."""
+    """Decompress gzip with one or more members (RFC 1952, 2.2)."""
     if data[:2] != b"\x1f\x8b":
         return _inflate(data, limit)  # some clients label zlib as gzip
     out = bytearray()

@@ -5,9 +5,9 @@ Usage and cost by API key: recorded in the store, limited by budgets.
     ...
     cost = accounting.record(access, "gpt-5", "openai", usage)  # at the end of each round and of the response
 
-Usage is summed in memory and written in batches, so that responses do not wait. For a key with a budget it is written
-at once, and the key's next request waits for the write: only responses in progress can exceed a budget. A batch with an
-unknown outcome is written again; the store deduplicates it.
+Usage is summed in memory and written in batches. For a key with a budget it is written at once, and the key's next
+request waits for the write: only responses in progress can exceed a budget. A batch with an unknown outcome is written
+again; the store deduplicates it.
 """
 
 from __future__ import annotations
@@ -39,19 +39,16 @@ RETRY_INTERVAL = 2.0  # seconds before a failed write is retried
 BUDGET_TIMEOUT = 1.0  # seconds, store timeout for budget checks
 LAST_WRITE_TIMEOUT = 5.0  # seconds for the last write at shutdown
 DELETION_INTERVAL = 3600.0  # seconds between deletions of old rows
-_MODELS = 200  # per key and process; further models are recorded as `other`, because callers may invent names
+_MODELS = 200  # per key and process; further models are recorded as `other`, because callers can invent names
 
 
 class BudgetState(NamedTuple):
-    """A budget limit's state."""
-
     limit: BudgetLimit
     used: int
     resets: datetime
 
     @property
     def remaining(self) -> int:
-        """Remaining amount; 0 or less if the limit is reached."""
         return self.limit.amount - self.used
 
     def format(self, amount: int) -> str:
@@ -59,8 +56,6 @@ class BudgetState(NamedTuple):
 
 
 class BudgetExceeded(TooManyRequests):
-    """A key's budget is used up until the next day or month."""
-
     code = "insufficient_quota"
 
     def __init__(self, key: str, state: BudgetState, now: datetime) -> None:
@@ -73,7 +68,7 @@ class BudgetExceeded(TooManyRequests):
         self._resets = resets
 
     def headers(self) -> dict[str, str]:
-        """Response headers; `x-should-retry` stops automatic retries in OpenAI's clients."""
+        """`x-should-retry` stops automatic retries in OpenAI's clients."""
         return {**super().headers(), "x-should-retry": "false", "x-antiphon-budget-reset": self._resets}
 
 
@@ -85,8 +80,6 @@ class AccountingHooks:
 
 
 class Accounting:
-    """Records all keys' usage and checks their budgets."""
-
     def __init__(
         self,
         ledger: UsageLedger,
@@ -99,9 +92,7 @@ class Accounting:
         reported_costs: bool = True,
     ) -> None:
         """
-        Rows are deleted after `days`; `clock` returns Unix time; `journal` contains usage not yet in the store.
-
-        `reported_costs`: whether costs reported by backends replace prices.
+        Rows are deleted after `days`; `clock` returns Unix time; `reported_costs` lets a backend's cost replace prices.
         """
         self._reported_costs = reported_costs
         self.ledger = ledger
@@ -115,14 +106,14 @@ class Accounting:
         self._unpriced = BoundedLabels(_MODELS)
         # Unwritten usage: `UsageRow` counts by day, key, model and backend.
         self._pending: dict[tuple[str, str, str, str], tuple[int, ...]] = {}
-        self._accesses: dict[str, KeyAccess] = {}  # used keys by name
+        self._accesses: dict[str, KeyAccess] = {}  # by name
         self._spent: dict[str, tuple[str, Spending]] = {}  # last spending and its day, for keys with budgets
-        self._batch = 1  # number of the next batch
+        self._batch = 1
         self._batch_id = secrets.token_hex(16)
-        self._batches: dict[str, int] = {}  # by key: the last batch with its rows
+        self._batches: dict[str, int] = {}  # last batch by key
         self._written = 0  # number of the last written batch
         self._progress = asyncio.Event()  # replaced after each write
-        self._flush = asyncio.Event()  # set to write without waiting for the interval
+        self._flush = asyncio.Event()
         self._writing: asyncio.Task[None] | None = None
         self._recovery: asyncio.Task[None] | None = None
         self._next_write = 0.0  # earliest loop time
@@ -152,8 +143,8 @@ class Accounting:
         """
         Record a response's usage; return the cost in nano-dollars, None for a model without a price.
 
-        A response may be recorded in parts: `requests` is 1 for the first, 0 for the others. `batch` selects the batch
-        price. `reported` is the backend's reported cost in nano-dollars.
+        A response can be recorded in parts: `requests` is 1 for the first, 0 for the others. `reported` is the
+        backend's cost in nano-dollars.
         """
         backend = backend or "default"
         cost = reported if self._reported_costs else None
@@ -187,7 +178,7 @@ class Accounting:
         return cost
 
     def today(self) -> str:
-        """Return the UTC date, for example `2026-11-22`."""
+        """The UTC date, for example `2026-11-22`."""
         now = self._clock()
         day, end = self._today
         if not end - 86_400 <= now < end:
@@ -202,7 +193,7 @@ class Accounting:
             logger.warning("model has no price; not charged to the budget", extra={"model": model, "key": key})
 
     def _count(self, key: str, today: str, tokens: int, cost: int) -> None:
-        """Add to a key's last known spending, used when the store is unavailable."""
+        """Add to the spending used when the store is unavailable."""
         day, spending = self._spent.get(key, (today, Spending()))
         amounts = zip(_on_day(spending, day, today), (tokens, cost, tokens, cost), strict=True)
         self._spent[key] = today, Spending(*(used + added for used, added in amounts))
@@ -233,7 +224,7 @@ class Accounting:
             self._writing = None
 
     async def _write_batch(self, batch: str, rows: list[UsageRow]) -> None:
-        """Write a batch. If the store rejects it, write its rows one by one, and log rejected rows."""
+        """Write a batch; if the store rejects it, write its rows individually."""
         try:
             written = await self._add(batch, rows)
         except Exception as error:
@@ -256,7 +247,7 @@ class Accounting:
         return batch
 
     async def _add(self, batch: str, rows: Sequence[UsageRow]) -> bool:
-        """Add rows to the ledger, waiting until it is available; return False if it is not at shutdown."""
+        """Add rows once the ledger is available; return False if it is not at shutdown."""
         failed = False
         while True:
             try:
@@ -306,7 +297,7 @@ class Accounting:
                 await asyncio.to_thread(journal.delete, batch)
 
     async def wait_until_stored(self) -> None:
-        """Wait up to `BUDGET_TIMEOUT` until this process's usage is in the store."""
+        """Wait up to `BUDGET_TIMEOUT` until this process's usage is stored."""
         self._flush.set()
         with suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(BUDGET_TIMEOUT):
@@ -323,7 +314,7 @@ class Accounting:
     # Budgets.
 
     async def check(self, access: KeyAccess) -> list[BudgetState]:
-        """Return the state of each budget limit; raises `BudgetExceeded`."""
+        """Return all budget states; raises `BudgetExceeded`."""
         if not access.budget:
             return []
         states = self._states(access, await self._spending(access.name, self.today()))
@@ -343,18 +334,18 @@ class Accounting:
         ]
 
     async def names_of_month(self) -> set[str]:
-        """Return the names with usage in this month; raises `StoreUnavailable`."""
+        """The names with usage in this month; raises `StoreUnavailable`."""
         today = self.today()
         return {row.key for row in await self.ledger.rows(f"{today[:7]}-01", today)}
 
     async def budgets(self, accesses: Sequence[KeyAccess]) -> list[tuple[KeyAccess, list[BudgetState]]]:
-        """Return the budget states for all given keys with a budget; raises `StoreUnavailable`."""
+        """Budget states by key; raises `StoreUnavailable`."""
         limited = [access for access in accesses if access.budget]
         spent = await asyncio.gather(*(self.ledger.spending(access.name, self.today()) for access in limited))
         return [(access, self._states(access, spending)) for access, spending in zip(limited, spent, strict=True)]
 
     async def _spending(self, key: str, day: str) -> Spending:
-        """Return a key's spending in all processes, or this process's last value if the store is unavailable."""
+        """Spending in all processes, or this process's last value if the store is unavailable."""
         with suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(BUDGET_TIMEOUT):
                 await self._until_written(self._batches.get(key, 0))
@@ -365,7 +356,7 @@ class Accounting:
         return _on_day(last, last_day, day)
 
     async def _until_written(self, batch: int) -> None:
-        """Wait until a batch is in the store; raises `StoreUnavailable` if it cannot be written."""
+        """Wait until a batch is stored; raises `StoreUnavailable` if it cannot be written."""
         while self._written < batch and self._writing:
             progress = self._progress
             await progress.wait()
@@ -374,7 +365,6 @@ class Accounting:
 
 
 def _on_day(spending: Spending, day: str, today: str) -> Spending:
-    """Return a day's spending as of today: zero for ended periods."""
     if day == today:
         return spending
     if day[:7] != today[:7]:
@@ -394,7 +384,7 @@ def _utc(time: datetime) -> str:
 
 
 def budget_headers(states: list[BudgetState]) -> dict[str, str]:
-    """Return headers with remaining budgets, for example `x-antiphon-budget-remaining-money-per-month`."""
+    """Headers with remaining budgets, for example `x-antiphon-budget-remaining-money-per-month`."""
     return {
         f"x-antiphon-budget-remaining-{state.limit.name.replace('_', '-')}": state.format(max(0, state.remaining))
         for state in states

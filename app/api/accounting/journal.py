@@ -1,8 +1,8 @@
 """
-A journal of usage not yet in the store, in files, so that no usage is lost if a process is killed.
+A journal of usage not yet stored, for recovery after a process was killed.
 
-Each batch is a file with a line per response, deleted once the batch is in the store. Processes lock their files, so
-unlocked files belong to dead processes. The file name is the batch id, by which the store deduplicates.
+Each batch is a file with a line per response, deleted once the batch is stored. Unlocked files belong to dead
+processes. The file name is the batch id, by which the store deduplicates.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from app.stores.usage import UsageRow, add_row
 
 try:
     import fcntl
-except ImportError:  # Windows, where the settings do not allow a journal
+except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 logger = logging.getLogger(__name__)
@@ -32,38 +32,34 @@ _SUFFIX = ".usage"
 
 
 def default_directory(store_url: str) -> Path | None:
-    """
-    Return a store's journal directory; None for memory stores, or without file locks.
-
-    For SQLite it is next to the database file, for other stores in the user's temporary directory.
-    """
+    """Return a store's journal directory; None for memory stores, or without file locks."""
     url = urlsplit(store_url)
     if fcntl is None or url.scheme == "memory":
         return None
     if url.scheme == "sqlite":
         return Path(f"{unquote(url.path)[1:]}-usage")
-    # Processes with the same store recover it, even after a password change.
+    # Independent of the password, so that a password change does not orphan files.
     store = hashlib.sha256(f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}".encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"antiphon-{os.getuid()}" / f"usage-{store}"
 
 
 class UsageJournal:
-    """A process's journal files, in a directory that several processes may share."""
+    """A process's journal files in a shared directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._files: dict[str, int] = {}  # file descriptors by batch
+        self._files: dict[str, int] = {}  # descriptors by batch
         self._failed = False
 
     def prepare(self, batch: str) -> None:
-        """Create a batch's file ahead of time, in a thread: a slow disk would block the event loop."""
+        """Create a batch's file in a thread, because a slow disk would block the event loop."""
         try:
             self._files[batch] = self._open(batch)
         except OSError as error:
             self._log(error)
 
     def append(self, batch: str, names: Sequence[str], counts: Sequence[int]) -> None:
-        """Append a record to a batch's file. Errors are not raised; the first is logged."""
+        """Append a record. Errors are not raised; the first is logged."""
         try:
             if (file := self._files.get(batch)) is None:
                 file = self._files[batch] = self._open(batch)
@@ -77,7 +73,6 @@ class UsageJournal:
         self._failed = True
 
     def delete(self, batch: str) -> None:
-        """Delete the file after its batch is in the store."""
         if (file := self._files.pop(batch, None)) is not None:
             with contextlib.suppress(OSError):
                 self._path(batch).unlink()
@@ -92,7 +87,7 @@ class UsageJournal:
                     yield path.stem, _rows(path.read_bytes())
 
     def close(self) -> None:
-        """Close the remaining files, which another process can then recover, and delete empty files."""
+        """Close the remaining files for recovery by another process, and delete empty files."""
         for batch, file in [*self._files.items()]:
             if os.fstat(file).st_size:
                 os.close(file)
@@ -112,7 +107,7 @@ class UsageJournal:
                 raise
             if os.fstat(file).st_nlink:
                 return file
-            os.close(file)  # another process deleted it as abandoned before it was locked
+            os.close(file)  # deleted by another process before it was locked
 
     def _lock(self, path: Path) -> int | None:
         """Lock a file and return its descriptor; None if another process locked or deleted it."""
@@ -135,7 +130,7 @@ class UsageJournal:
 
 
 def _rows(content: bytes) -> list[UsageRow]:
-    """Return a file's rows; incomplete lines are skipped."""
+    """Incomplete lines are skipped."""
     rows: dict[tuple[str, ...], UsageRow] = {}
     for line in content.splitlines():
         with contextlib.suppress(ValueError, TypeError):

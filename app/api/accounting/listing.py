@@ -18,7 +18,7 @@ _MAX_DAYS = 3660
 
 
 class UsageQuery(NamedTuple):
-    """A usage query: first and last day, globs for keys and models, grouping fields."""
+    """First and last day, globs for keys and models, grouping fields."""
 
     first: str
     last: str
@@ -28,7 +28,6 @@ class UsageQuery(NamedTuple):
 
     @classmethod
     def read(cls, first: str | None, last: str | None, key: str | None, model: str | None, group: str) -> UsageQuery:
-        """Parse request parameters; raises `InvalidRequest`."""
         today = datetime.now(UTC).date()
         until = _date(last, "to") if last else today
         since = _date(first, "from") if first else until.replace(day=1)
@@ -45,7 +44,7 @@ class UsageQuery(NamedTuple):
 
 
 def check_key_filter(access: KeyAccess, key: str | None) -> None:
-    """Raise `PermissionDenied` if a key requests another key's usage."""
+    """Raise `PermissionDenied` for another key's usage."""
     if not access.admin and key not in (None, access.name):
         message = f"The key '{access.name}' can read only its own usage. Use an admin key (`admin = true`)."
         raise PermissionDenied(message, param="key")

@@ -29,7 +29,7 @@ class Auth:
     """
     Authenticates requests by their headers.
 
-    A server without keys accepts every request, and all callers share an owner, even if they send a key.
+    Without configured keys every request is accepted, and all callers share an owner.
     """
 
     def __init__(
@@ -50,21 +50,19 @@ class Auth:
         self._proxy = proxy
         self._dialect = dialect
         self._clock = clock
-        self.reading = False  # whether the stored keys are still unknown
-        self.uses: dict[str, float] = {}  # last use of each key, as Unix time by name
+        self.reading = False  # the stored keys are still unknown
+        self.uses: dict[str, float] = {}  # last use as Unix time, by key name
         self._stored: Sequence[StoredKey] = ()
         self._required = False
-        self.on_change: Callable[[], None] = lambda: None  # called after the accepted keys changed
+        self.on_change: Callable[[], None] = lambda: None
         self.replace_keys(keys, named)
 
     def replace_keys(self, keys: Iterable[str], named: Mapping[str, KeySettings] | None = None) -> None:
-        """Replace all keys from the settings."""
         self._plain = [digest_of(key) for key in keys]
         self._named = dict(named or {})
         self._renew()
 
     def replace_stored(self, keys: Sequence[StoredKey]) -> None:
-        """Replace all keys from the store."""
         self._stored = keys
         self.reading = False
         self._renew()
@@ -81,19 +79,19 @@ class Auth:
                     expires = math.inf if secret.expires_at is None else secret.expires_at
                     until = replace(access, expires=expires) if expires < access.expires else access
                     accesses.setdefault(secret.digest, until)
-        # Includes the digest for constant-time comparison. (Callers cannot choose the digest, so the lookup's timing
-        # reveals nothing about a key.)
+        # Includes the digest for constant-time comparison. The lookup's timing reveals nothing, since callers cannot
+        # choose a digest.
         self._accesses = {digest: (digest, access) for digest, access in accesses.items()}
         # A server that had a key does not become open when its last key is removed.
         self._required = self._required or bool(self._accesses)
         self.on_change()
 
     def is_known(self, name: str, owner: str) -> bool:
-        """Return whether the key or identity with this usage name still exists, even if expired."""
+        """Return whether the key or identity still exists, even if expired."""
         return not self.required or self._by_name(name, owner) is not None
 
     def settings_keys(self) -> tuple[list[str], dict[str, KeySettings]]:
-        """Return the keys from the settings: names of keys without a table, and tables."""
+        """Names of keys without a table, and tables, all from the settings."""
         return [*map(_alias, self._plain)], self._named
 
     @property
@@ -102,7 +100,6 @@ class Auth:
 
     @property
     def has_identities(self) -> bool:
-        """Whether callers without a key can be identified."""
         return self.tokens is not None or self._proxy is not None
 
     async def identified(self, scope: Scope) -> Identity | APIError | None:
@@ -122,7 +119,7 @@ class Auth:
         return None
 
     def caller(self, headers: Mapping[str, str]) -> Caller:
-        """Return the caller with these headers; raises `Unauthorized`, and `PermissionDenied` for an identity."""
+        """Return the caller; raises `Unauthorized`, and `PermissionDenied` for an identity."""
         key = _key(headers)
         if not self.required:
             if self.reading:
@@ -155,7 +152,6 @@ class Auth:
         return caller if access is caller.access else replace(caller, access=access, owner=access.owner)
 
     def _verified(self, caller: Caller) -> Caller:
-        """Return a caller without a key with its table's current permissions; raises like `verify`."""
         access = caller.access
         if access.expires <= self._clock():
             raise InvalidToken("The token has expired.", code="expired_token")
@@ -163,7 +159,7 @@ class Auth:
 
     def _access_of(self, identity: Identity) -> KeyAccess:
         """
-        Return an identity's access: its table's permissions, under its own name and owner.
+        Combine an identity's name and owner with its table's permissions.
 
         Raises `PermissionDenied` if the table does not exist, and `Unauthorized` if it has expired.
         """
@@ -190,8 +186,8 @@ class Auth:
         """
         Return the current access for a usage name; None if the key was removed or expired.
 
-        `owner` is the owner at the time of acceptance. Raises `StoreUnavailable` for an unknown key until the stored
-        keys have been read.
+        `owner` is the owner at acceptance. Raises `StoreUnavailable` for an unknown key until the stored keys have been
+        read.
         """
         if not self.required:
             return UNRESTRICTED
@@ -234,7 +230,7 @@ class Auth:
             await self.tokens.keys.aclose()
 
 
-_WITHOUT_TABLE = KeyAccess(configured=True)  # identities without a table: all models and tools, no admin rights
+_WITHOUT_TABLE = KeyAccess(configured=True)  # all models and tools, no admin rights
 
 
 def identity_of(usage_name: str, owner: str, expires: float = math.inf) -> Identity:
@@ -246,17 +242,16 @@ _READING = "The server cannot read its API keys yet. Try again."
 
 
 def _plain_access(digest: str) -> KeyAccess:
-    """Return the access for a key without a table: everything except other keys' usage."""
     return KeyAccess(name=_alias(digest), owner=digest[:32], counted_as=digest[:32])
 
 
 def _alias(digest: str) -> str:
-    """Return the log name of a key without a table: `key_` and eight digits of its SHA-256."""
+    """Log name for a key without a table."""
     return f"key_{digest[:8]}"
 
 
 def header_values(scope: Scope) -> dict[str, str]:
-    """Return the first value of each header. A single pass is faster than a few lookups."""
+    """The first value of each header. A single pass is faster than a few lookups."""
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
 
 
@@ -274,7 +269,7 @@ def handshake_headers(scope: Scope) -> dict[str, str]:
 
 
 def _key(headers: Mapping[str, str]) -> str:
-    """Return the key from `Authorization: Bearer`, Anthropic's `x-api-key` or Azure's `api-key`, or ""."""
+    """Read `Authorization: Bearer`, Anthropic's `x-api-key` or Azure's `api-key`."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
     bearer = key.strip() if scheme.lower() == "bearer" else ""
     return bearer or headers.get("x-api-key", "").strip() or headers.get("api-key", "").strip()

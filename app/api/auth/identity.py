@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from app.core.types.frozen import frozen
 from app.errors import APIError, InvalidToken, PermissionDenied
 
-NO_TABLE = "_user"  # stands for the table in names of identities without a table; not a valid table name
+NO_TABLE = "_user"  # marks names of identities without a table; not a valid table name
 MAX_NAME = 200  # characters in an owner or a name
 
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -33,7 +33,7 @@ class Identity:
 
     @property
     def usage_name(self) -> str:
-        """Name in logs, usage and limits, distinct from key names because these contain no colon."""
+        """Distinct from key names, which contain no colon."""
         return f"{self.table or NO_TABLE}:{self.name}"
 
 
@@ -49,7 +49,7 @@ def checked_name(value: object, field: str) -> str:
 
 
 def namespaced_owner(namespace: str, name: str) -> str:
-    """Return an owner id. Without a `namespace`, it equals the owner id of a key with `owner = name`."""
+    """Return an owner id; without a `namespace` it equals the owner id of a key with `owner = name`."""
     owner = f"{namespace}:{name}" if namespace else name
     return hashlib.sha256(f"owner:{owner}".encode()).hexdigest()[:32]
 
@@ -58,9 +58,9 @@ def table_of(
     groups: Mapping[str, str], found: Collection[object], default: str | None, *, restricts: bool
 ) -> str | None:
     """
-    Return the key table for a caller with the groups `found`: the first match in `groups`.
+    Return the key table for the caller's groups `found`: the first match in `groups`.
 
-    `restricts`: whether the settings name any table; if so, a caller without a table raises `PermissionDenied`.
+    With `restricts`, a caller without a table raises `PermissionDenied`.
     """
     for group, table in groups.items():
         if group in found:

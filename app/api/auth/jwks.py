@@ -1,4 +1,4 @@
-"""A token issuer's public keys (JSON Web Key Set, RFC 7517): fetched, cached, refreshed."""
+"""A token issuer's public keys (JSON Web Key Set, RFC 7517)."""
 
 from __future__ import annotations
 
@@ -20,20 +20,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-KEYS_MAX_AGE = 3600.0  # seconds until keys are fetched again, so that removed keys do not remain valid
-MIN_INTERVAL = 30.0  # seconds between fetches for unknown key ids, which tokens can invent
+KEYS_MAX_AGE = 3600.0  # seconds until keys are fetched again, which ends the validity of removed keys
+MIN_INTERVAL = 30.0  # seconds between fetches for unknown key ids, because tokens can contain any id
 FETCH_RETRY = 5.0  # seconds after a failed fetch
 FETCH_TIMEOUT = 5.0  # seconds per fetch
 MAX_KEY_SET_BYTES = 1024 * 1024
 MAX_KEYS = 100
 
 
-class KeySetError(ValueError):
-    """The key set could not be loaded; the message explains why."""
+class KeySetError(ValueError): ...
 
 
 class SigningKey(NamedTuple):
-    """A public key. `algorithm` is its intended algorithm; None: any for its type."""
+    """A public key; without an `algorithm`, for any algorithm of its type."""
 
     key_id: str | None
     algorithm: str | None
@@ -53,7 +52,6 @@ class SigningKeys:
         clock: Callable[[], float] = time.monotonic,
         close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`close` is called at the end, for example to close connections used by `load`."""
         self._close = close
         self.generation = 0  # changes whenever the keys change
         self._load = load
@@ -68,8 +66,8 @@ class SigningKeys:
         """
         Return the key with an id or, without an id, the only key; None if not found.
 
-        An unknown id causes a fetch, unless there was one in the last `MIN_INTERVAL` seconds. Raises `APIError` (503)
-        until keys have been fetched.
+        An unknown id causes a fetch, at most every `MIN_INTERVAL` seconds. Raises `APIError` (503) until keys were
+        fetched.
         """
         key = self._find(key_id)
         if key is None:
@@ -102,7 +100,6 @@ class SigningKeys:
             await asyncio.shield(task)
 
     def _begin(self) -> asyncio.Task[None] | None:
-        """Return the fetch in progress, or begin one if currently allowed."""
         if self._fetching is None and self._clock() >= self._due:
             self._fetching = asyncio.create_task(self._fetch())
         return self._fetching
@@ -129,7 +126,7 @@ class SigningKeys:
 
 
 def parsed_keys(source: bytes) -> list[SigningKey]:
-    """Return the public signature keys in a key set's JSON; raises `KeySetError` if it contains none."""
+    """Parse a key set's public signature keys; raises `KeySetError` if it contains none."""
     from jwt import PyJWK
     from jwt.exceptions import PyJWTError
 
@@ -157,8 +154,6 @@ def _text(entry: dict[str, Any], name: str) -> str | None:
 
 
 def key_file(path: Path) -> Callable[[], Awaitable[bytes]]:
-    """Return a function that reads a key set from a file."""
-
     path = path.expanduser()
 
     async def load() -> bytes:
@@ -171,7 +166,7 @@ def key_file(path: Path) -> Callable[[], Awaitable[bytes]]:
 
 
 def key_url(url: str, http: httpx.AsyncBaseTransport) -> Callable[[], Awaitable[bytes]]:
-    """Return a function that fetches a key set. `http` limits response size and does not follow redirects."""
+    """Fetch a key set. `http` must limit response size and must not follow redirects."""
 
     async def load() -> bytes:
         import httpx

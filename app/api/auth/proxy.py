@@ -41,9 +41,7 @@ class ProxyIdentity:
 
     def _is_trusted(self, scope: Scope) -> bool:
         """
-        Return whether the peer is the proxy.
-
-        `scope["client"]` is not used, because uvicorn sets it from `X-Forwarded-For` (`ANTIPHON_TRUSTED_PROXIES`).
+        Compare the peer, because uvicorn sets `scope["client"]` from `X-Forwarded-For` (`ANTIPHON_TRUSTED_PROXIES`).
         """
         peer = scope.get("state", {}).get(PEER_KEY)
         if not peer:

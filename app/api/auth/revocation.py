@@ -8,8 +8,6 @@ from app.observability.lifecycle import Observer, ResponseLifecycle
 
 
 class RevokedResponses(Observer):
-    """Observes all responses, and stops a key's responses when the key is revoked."""
-
     def __init__(self) -> None:
         self._running: dict[int, ResponseLifecycle] = {}
 

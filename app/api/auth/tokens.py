@@ -1,4 +1,4 @@
-"""Bearer tokens in JWT format (RFC 7519): verified by PyJWT, then cached until they expire."""
+"""Bearer tokens in JWT format (RFC 7519), cached until they expire."""
 
 from __future__ import annotations
 
@@ -26,32 +26,28 @@ _TOKEN = re.compile(r"eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*\.[A-Za-z0-9_-]*")  # `{"
 
 
 def is_token(credential: str) -> bool:
-    """Return whether a bearer token looks like a JSON Web Token."""
     return _TOKEN.fullmatch(credential) is not None
 
 
 class TokenVerifier:
     """
-    Verifies tokens.
-
-    Only `kid` in a token's header selects the issuer's key. Keys and URLs in the header (`jwk`, `jku`, `x5c`, `x5u`)
-    are ignored.
+    Verifies tokens. Only `kid` in a token's header selects the issuer's key; `jwk`, `jku`, `x5c` and `x5u` are ignored.
     """
 
     def __init__(self, settings: JWTSettings, keys: SigningKeys, clock: Callable[[], float] = time.time) -> None:
-        """`clock` returns Unix time, for the expiry of cached tokens."""
+        """`clock` returns Unix time."""
         self.keys = keys
         self._settings = settings
         self._clock = clock
         self._verified: OrderedDict[str, Identity] = OrderedDict()  # by the token's SHA-256, oldest first
-        self._generation = 0  # generation of the keys used for verification
+        self._generation = 0  # key generation used for verification
 
     async def identify(self, token: str) -> Identity:
         """
         Return a token's identity.
 
-        Raises `InvalidToken` if it is not valid here, `PermissionDenied` if no key is assigned to it, and `APIError`
-        (503) if the issuer's keys were never fetched.
+        Raises `InvalidToken`, `PermissionDenied` if no key is assigned, and `APIError` (503) if the issuer's keys were
+        never fetched.
         """
         if len(token) > MAX_TOKEN:
             raise InvalidToken("The token is too long.")
@@ -69,7 +65,6 @@ class TokenVerifier:
         return identity
 
     async def _claims(self, token: str) -> dict[str, Any]:
-        """Verify a token and return its claims."""
         import jwt
 
         settings = self._settings

@@ -1,9 +1,9 @@
 """
 Runs `/v1/batches` in the background.
 
-All processes share the work through leases in the database. Batch requests wait after all callers' requests for backend
-slots, and at most `max_concurrency` run at once in all processes. They count against the budget of the key that created
-the batch, at the batch price, but not against its per-minute limits.
+All processes share the work through leases in the database. Batch requests have the lowest priority for backend slots,
+and at most `max_concurrency` run at once in all processes. They count against the budget of the batch's key, at the
+batch price, but not against its per-minute limits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from app.tools.files.uploads import ContentWriter
 
 logger = logging.getLogger(__name__)
 
-BATCH_POLL_INTERVAL = 5.0  # seconds between polls for other processes' work
+BATCH_POLL_INTERVAL = 5.0  # seconds
 LINE_ATTEMPTS = 3  # per request, after backend or process failures
 LINE_RETRY = 15.0  # seconds before the second attempt, twice as long before the third
 RESULTS = 10  # answers read at once
@@ -40,8 +40,6 @@ _NEVER_RUN = {
 
 
 class BatchWorker:
-    """A process's share of the batch work."""
-
     def __init__(
         self,
         batches: Batches,
@@ -53,17 +51,13 @@ class BatchWorker:
         stopping: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """
-        `lease` is the lease duration in seconds; `announce` is called with an event and its batch id.
-
-        No requests are claimed while `stopping` returns True.
-        """
+        """`lease` is in seconds; `announce` is called with an event and its batch id; `stopping` ends claiming."""
         self._batches, self._records, self._store = batches, batches.records, batches.store
         self._requests, self._max_concurrency, self._lease = requests, max_concurrency, lease
         self._announce, self._stopping, self._clock = announce, stopping, clock
         self._name = secrets.token_hex(8)
         self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
-        self._working: str | None = None  # id of the batch being read or written
+        self._working: str | None = None  # batch id
         self._wakeup = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         batches.wake = self._wakeup.set
@@ -109,7 +103,6 @@ class BatchWorker:
             logger.error("unexpected error", exc_info=error)
 
     async def _run(self, claimed: ClaimedRequest) -> None:
-        """Run a claimed request and store the answer."""
         LOW_PRIORITY.set(True)
         request_id = f"batch_req_{secrets.token_hex(16)}"
         log_context.reset(request_id=request_id, batch_id=claimed.batch.id)
@@ -183,7 +176,6 @@ class BatchWorker:
         return lambda lines: self._records.add_requests(batch, self._name, lines)
 
     async def _end(self, batch: BatchJob) -> None:
-        """Write the answers to files, and end a batch."""
         status = {"finalizing": "completed", "cancelling": "cancelled"}.get(batch.status, "expired")
         files: dict[str, File] = {}
         async with contextlib.AsyncExitStack() as stack:
@@ -205,7 +197,7 @@ class BatchWorker:
                 await self._announce_end(batch, status)
 
     async def _output(self, batch: BatchJob, status: str) -> AsyncIterator[tuple[bool, bytes]]:
-        """Yield the output lines, each with whether it belongs in the output file."""
+        """Yield output lines, each with whether it belongs in the output file."""
         after = 0
         while results := await self._records.results(batch.id, after, RESULTS):
             for number, custom_id, succeeded, output in results:

@@ -21,8 +21,6 @@ class ReadInput(NamedTuple):
 
 
 class _Reader:
-    """Parses lines; `errors` describes invalid input."""
-
     def __init__(self, endpoint: str, max_bytes: int) -> None:
         self._endpoint, self._max_bytes = endpoint, max_bytes
         self._number = 0
@@ -34,13 +32,11 @@ class _Reader:
 
     @property
     def model(self) -> str | None:
-        """The requests' common model, or None."""
         (model, *others) = [*self._models] or [None]
         return model if isinstance(model, str) and not others else None
 
     @property
     def full(self) -> bool:
-        """Whether reading can stop."""
         return len(self.errors) >= MAX_ERRORS or self.total > MAX_REQUESTS or len(self._rest) > self._max_bytes
 
     def read(self, data: bytes) -> list[BatchRequest]:

@@ -28,7 +28,7 @@ _STATUSES = (500, 502, 503, 504)  # retried statuses
 
 
 class RetryLater(Exception):
-    """The request must be retried later. `counts`: whether this was an attempt. `seconds`: 0 for the default delay."""
+    """`counts`: whether this was an attempt. `seconds`: 0 for the default delay."""
 
     def __init__(self, seconds: float, *, counts: bool) -> None:
         super().__init__(seconds)
@@ -48,11 +48,7 @@ class LineRequests:
         self.max_bytes = api.body_limits.bytes  # per request
 
     async def answer(self, claimed: ClaimedRequest, request_id: str, *, last: bool) -> RequestResult:
-        """
-        Return the answer to a request.
-
-        Raises `RetryLater` if it must be run again; in the `last` attempt an error becomes the answer.
-        """
+        """Return the answer; raises `RetryLater`, except for errors in the `last` attempt."""
         status, body, error = await self._answer(claimed)
         if status == 429 and b"insufficient_quota" not in body:  # no free backend slot, or a backend's rate limit
             raise RetryLater(getattr(error, "retry_after", None) or BUSY, counts=False)
@@ -65,7 +61,7 @@ class LineRequests:
         return RequestResult(status == 200, output, usage)
 
     async def _answer(self, claimed: ClaimedRequest) -> tuple[int, bytes, APIError | None]:
-        """Return the answer's status and JSON body, and the error for error answers."""
+        """Return status, JSON body and, for error answers, the error."""
         try:
             caller = self._caller(claimed.batch)
             budget = await self._api.accounting.check(caller.access)
@@ -83,7 +79,6 @@ class LineRequests:
             return failure.status, orjson.dumps(failure.body()), failure
 
     def _caller(self, batch: BatchJob) -> Caller:
-        """Return the batch's caller; raises `Unauthorized` if its key is no longer accepted."""
         access = self._api.auth.accepted_access(batch.key, batch.owner)
         if access is None or (self._api.auth.required and access.owner != batch.owner):
             raise Unauthorized("The API key of this batch is no longer accepted.")
@@ -96,7 +91,7 @@ class LineRequests:
 
 
 async def _forwarded(app: ASGIApp, claimed: ClaimedRequest) -> tuple[int, bytes, APIError | None]:
-    """Return status and body of an ASGI application's answer to a request."""
+    """Call an ASGI application; return its status and body."""
     path = claimed.batch.endpoint
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(claimed.request.body))]
     scope: Scope = {
@@ -110,7 +105,7 @@ async def _forwarded(app: ASGIApp, claimed: ClaimedRequest) -> tuple[int, bytes,
     async def receive() -> Message:
         nonlocal received
         if received:
-            await asyncio.Event().wait()  # the caller stays connected until the answer is complete
+            await asyncio.Event().wait()  # stay connected until the answer is complete
         received = True
         return {"type": "http.request", "body": claimed.request.body, "more_body": False}
 

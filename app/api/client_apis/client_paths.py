@@ -11,7 +11,7 @@ _QUOTED = re.compile(r"'([\w.\[\]]+)'")
 
 
 def client_path(field: str, client_paths: Mapping[str, str]) -> str:
-    """Return the client's name for a field, by the longest matching prefix in `client_paths`."""
+    """Rename a field by the longest matching prefix in `client_paths`."""
     end = len(field)
     while end > 0:
         if (path := client_paths.get(field[:end])) is not None:
@@ -21,7 +21,7 @@ def client_path(field: str, client_paths: Mapping[str, str]) -> str:
 
 
 def renamed_error(error: APIError, client_paths: Mapping[str, str]) -> APIError:
-    """Replace the field in an error's `param` and message by the client's name."""
+    """Rename the field in an error's `param` and message."""
     param = error.param
     if param and (path := client_path(param, client_paths)) != param:
         error.message = error.message.replace(f"'{param}'", f"'{path}'")
@@ -31,6 +31,6 @@ def renamed_error(error: APIError, client_paths: Mapping[str, str]) -> APIError:
 
 
 def renamed_warnings(warnings: Iterable[str], client_paths: Mapping[str, str]) -> Iterator[str]:
-    """Yield warnings with quoted fields replaced by the client's names."""
+    """Rename quoted fields in warnings."""
     for warning in warnings:
         yield _QUOTED.sub(lambda quoted: f"'{client_path(quoted[1], client_paths)}'", warning)

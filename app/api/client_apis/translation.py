@@ -43,8 +43,8 @@ def is_translated(api: APIDependencies, client: ClientAPI, path: str, model: str
     Return whether a request is translated rather than forwarded.
 
     By default it is forwarded if the model's first backend speaks the client's API and the request names no hosted tool
-    of this server. The backend's `passthrough` setting can override this. With a blocking policy service, which reviews
-    responses, it is always translated.
+    of this server. The backend's `passthrough` setting can override this. A blocking policy service reviews responses
+    and therefore requires translation.
     """
     backend, policy = api.responses.backend, api.responses.policy
     if (policy and policy.blocks) or not backend.forwards(path, model):
@@ -58,7 +58,7 @@ def is_translated(api: APIDependencies, client: ClientAPI, path: str, model: str
 async def translated(
     api: APIDependencies, client: ClientAPI, request: Request, fields: JSONObject, caller: Caller, admission: Admission
 ) -> HTTPResponse:
-    """Answer a client's request (`fields`: its JSON body) with a response; raises `APIError`."""
+    """Answer a client's request (`fields`: its JSON body); raises `APIError`."""
     read = await run_in_thread_if_large(client.read, fields, header_values(request.scope))
     caller = replace(caller, dialect=TRANSLATED)
     try:
@@ -84,7 +84,7 @@ async def translated(
 async def counted(
     api: APIDependencies, client: ClientAPI, request: Request, fields: JSONObject, caller: Caller
 ) -> HTTPResponse:
-    """Count the tokens of a client's request (`fields`: its JSON body); raises `APIError`."""
+    """Count a request's tokens; raises `APIError`."""
     assert client.counted
     read = await run_in_thread_if_large(client.read, fields, header_values(request.scope))
     try:
@@ -138,7 +138,6 @@ class _Answer:
         self._writer: ClientWriter = client.writer(read, run.response)
 
     async def response(self, *, stream: bool) -> HTTPResponse:
-        """Return the HTTP response once its first bytes are known."""
         heartbeat = self._api.json_heartbeat
         if stream:
             response: HTTPResponse = await self._stream()
@@ -155,7 +154,7 @@ class _Answer:
         return warning_headers(warnings)
 
     def _document(self) -> JSONObject:
-        """Return the JSON answer; raises the run's failure unless the answer's head was sent."""
+        """Return the JSON answer; raises the run's failure unless the headers were sent."""
         if failure := self._run.failure:
             error = renamed_error(failure, self._read.client_paths)
             if not self._run.answering:
@@ -196,7 +195,6 @@ class _Answer:
         failure = self._run.failure or APIError("The response failed.")
         return error_event(renamed_error(failure, self._read.client_paths), self._scope)
 
-    # Events not written by the writer.
     _last: ClassVar[Mapping[str, Callable[[_Answer], bytes]]] = {
         "error": _none,  # `response.failed` follows
         "keepalive": _none,

@@ -5,8 +5,7 @@
     ...
     claim.end(response_id)                                # None frees the key for a retry
 
-A claim is a record in the store, valid for all processes. It has a lease: when a process dies, another can take over
-its claims.
+A claim is a leased record in the store: when a process dies, another can take over its claims.
 """
 
 from __future__ import annotations
@@ -34,27 +33,25 @@ REPLAYED_HEADER = "idempotent-replayed"
 MAX_KEY = 255  # characters
 LEASE_SECONDS = 30.0  # until a dead process's claim can be taken over
 FIRST_POLL, MAX_POLL = 0.02, 0.5  # seconds between polls for a response in progress
-_CLAIM = "claim"  # record name
+_CLAIM = "claim"
 _REPLAYABLE = (
     "completed",
     "incomplete",
     "cancelled",
-)  # not failed: such requests may be retried
+)  # clients can retry failed requests
 
 
 def digest(fields: dict[str, object]) -> str:
-    """Return the digest of a request body; field order does not matter."""
+    """Digest a request body; field order does not matter."""
     return hashlib.sha256(orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 class _Record(NamedTuple):
-    """A key's stored claim. Times are Unix times."""
-
     digest: str  # of the request body
     created: float
     token: str  # claim id; the record `lease:TOKEN` exists until the response ends or the claim is taken over
-    until: float  # lease expiry
-    response_id: str | None = None  # set when the response has ended
+    until: float  # Unix time
+    response_id: str | None = None  # once the response has ended
 
     def encoded(self) -> bytes:
         return json.dumps(self._asdict()).encode()
@@ -65,10 +62,8 @@ class _Record(NamedTuple):
 
 
 class Idempotency:
-    """All owners' idempotency keys, stored for `ttl` seconds."""
-
     def __init__(self, store: Store, ttl: float, clock: Callable[[], float] = time.time) -> None:
-        """`clock` returns Unix time."""
+        """Keys are stored for `ttl` seconds; `clock` returns Unix time."""
         self._store = store
         self._ttl = ttl
         self._clock = clock
@@ -76,7 +71,7 @@ class Idempotency:
 
     async def claim(self, owner: str, key: str, digest: str) -> KeyClaim | str:
         """
-        Claim a key, or return the id of its existing response; waits while that response is in progress.
+        Claim a key, or return its existing response's id; waits while that response is in progress.
 
         Raises `InvalidRequest`: 400 for an invalid key, 409 for a key used with another body.
         """
@@ -109,8 +104,7 @@ class Idempotency:
         if expired:
             put = {_CLAIM: record.encoded(), record.lease: b"1"}
             return await self._store.apply(Change(bucket, put, delete=[expired.lease], requires=expired.lease))
-        # The lease is stored first, so that every visible claim has one; a process that takes over the claim deletes
-        # it.
+        # The lease is stored first, so that every visible claim has one; taking over a claim deletes its lease.
         await self._store.put(bucket, record.lease, b"1")
         if await self._store.add(bucket, _CLAIM, record.encoded()):
             return True
@@ -118,31 +112,29 @@ class Idempotency:
         return False
 
     def start(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
-        """Run a coroutine in a task; `aclose` waits for it."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def replace(self, bucket: str, old: _Record, new: _Record | None) -> bool:
-        """Replace or remove a claim of this process; return False if another process has taken it over."""
+        """Replace or remove this process's claim; return False if another process has taken it over."""
         put = {_CLAIM: new.encoded()} if new else {}
         ended = new is None or new.response_id is not None
         delete = [*([] if new else [_CLAIM]), *([old.lease] if ended else [])]
         return await self._store.apply(Change(bucket, put, delete=delete, requires=old.lease))
 
     def renewed(self, record: _Record) -> _Record:
-        """Return a claim with a new lease."""
         return record._replace(until=self._clock() + LEASE_SECONDS)
 
     async def aclose(self) -> None:
-        """Wait until ended claims are stored, up to a timeout."""
+        """Wait up to 5 seconds until ended claims are stored."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=5)
 
 
 class KeyClaim(Observer):
-    """The exclusive right to create a key's response. It observes the response and ends with it."""
+    """The exclusive right to create a key's response."""
 
     def __init__(self, keys: Idempotency, bucket: str, record: _Record) -> None:
         self._keys = keys
@@ -152,7 +144,7 @@ class KeyClaim(Observer):
         self._renewal = asyncio.create_task(self._renew())
 
     def end(self, response_id: str | None) -> None:
-        """Store the response's id for the key, or free the key with None. Idempotent."""
+        """Store the key's response id; None frees the key. Idempotent."""
         if self._ended:
             return
         self._ended = True
@@ -160,7 +152,6 @@ class KeyClaim(Observer):
         self._keys.start(self._store(response_id))
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
-        """Store the response's id for the key, unless the response failed or was interrupted."""
         self.end(lifecycle.response["id"] if lifecycle.status in _REPLAYABLE else None)
 
     async def _store(self, response_id: str | None) -> None:

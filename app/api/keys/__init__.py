@@ -1,8 +1,7 @@
 """
 Key management endpoints: `/v1/antiphon/keys` and `/v1/antiphon/audit`.
 
-They require an admin key, from the settings or the store. Other keys are rejected before any lookup, to reveal nothing
-about existing keys.
+Keys without admin rights are rejected before any lookup, to reveal nothing about existing keys.
 """
 
 from __future__ import annotations
@@ -66,7 +65,6 @@ def key_routes(api: APIDependencies, keys: ManagedKeys) -> APIRouter:
     limits = api.body_limits
 
     def admin(request: Request) -> KeyAccess:
-        """Return a request's admin key; raises `Unauthorized`, and `PermissionDenied` for other keys."""
         access = api.caller(request.headers).access
         if not (access.admin and access.configured):
             message = "This endpoint requires an admin key (`admin = true`)."
@@ -74,7 +72,7 @@ def key_routes(api: APIDependencies, keys: ManagedKeys) -> APIRouter:
         return access
 
     async def change(request: Request, model: type[Body]) -> tuple[KeyAccess, Body]:
-        """Return a request's admin key and body. The key is checked again after the body, which can arrive slowly."""
+        """Read a request's body; check its admin key again afterwards, because a body can arrive slowly."""
         admin(request)
         body = await read_body(request, model, limits)
         return admin(request), body
@@ -167,7 +165,7 @@ def _described(change: KeyChange) -> JSONObject:
 
 
 def _page(entries: list[JSONObject], limit: int, after: str | None) -> JSONObject:
-    """Return a page of entries; raises `InvalidRequest` if `after` is not an entry's id."""
+    """Raises `InvalidRequest` if `after` is not an entry's id."""
     start = 0
     if after is not None:
         ids = [entry["id"] for entry in entries]

@@ -5,8 +5,8 @@ Managed keys: loads them from the store for authentication, and makes changes re
     await keys.start()
     key, secret = await keys.create(access, CreateKey(name="alice"))
 
-Authentication uses keys in memory. Each process polls the store for changes every second, and then reads all keys.
-During a store outage, the last known keys remain valid.
+Authentication uses keys in memory, which each process polls for changes. During a store outage, the last known keys
+remain valid.
 """
 
 from __future__ import annotations
@@ -32,17 +32,15 @@ from app.stores.keys import KeyChange, KeySnapshot, Secret, StoredKey, StoredKey
 
 logger = logging.getLogger(__name__)
 
-KEY_POLL_INTERVAL = 1.0  # seconds between polls for changes
+KEY_POLL_INTERVAL = 1.0  # seconds
 USES_INTERVAL = 60.0  # seconds between writes of last uses
 FIRST_READ_TIMEOUT = 2.0  # seconds to wait for the store at start; until keys are read, unknown keys get a 503
 MAX_MANAGED_KEYS = 5000  # excluding revoked keys
-_SETTINGS = "settings:"  # id prefix for keys from the settings
+_SETTINGS = "settings:"  # id prefix
 _ATTEMPTS = 20
 
 
 class ListedKey(NamedTuple):
-    """A key as an API resource, with its version."""
-
     resource: JSONObject
     version: int  # number of its last change; 0 for keys from the settings
 
@@ -58,22 +56,21 @@ class ManagedKeys:
         has_prices: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`has_prices` returns whether models have prices, required for money budgets; `clock` returns Unix time."""
+        """`has_prices`: whether models have prices, required for money budgets; `clock` returns Unix time."""
         self._stored = stored
         self._auth = auth
         self._has_prices = has_prices
         self._clock = clock
         self._snapshot = KeySnapshot()
-        self._stale = True  # whether a change may have been missed
-        self._failing = False  # whether the last attempt failed unexpectedly; logged once
-        self._stored_uses: dict[str, float] = {}  # last uses in the store, by name
-        self._reading = asyncio.Lock()  # so that an earlier result does not replace a later one
+        self._stale = True  # a change may have been missed
+        self._failing = False  # the last attempt failed unexpectedly; logged once
+        self._stored_uses: dict[str, float] = {}  # by name
+        self._reading = asyncio.Lock()  # an earlier result must not replace a later one
         self._polling: asyncio.Task[None] | None = None
 
     # Reading.
 
     async def start(self) -> None:
-        """Read the keys, then follow changes."""
         self._auth.reading = True
         self._stored_uses = dict(self._auth.uses)
         with contextlib.suppress(TimeoutError):
@@ -82,7 +79,6 @@ class ManagedKeys:
         self._polling = asyncio.create_task(self._keep_polling())
 
     async def aclose(self) -> None:
-        """Stop following changes, and store last uses."""
         await end(self._polling)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_READ_TIMEOUT):
@@ -96,10 +92,9 @@ class ManagedKeys:
             if asyncio.get_running_loop().time() > stored_at + USES_INTERVAL:
                 stored_at = asyncio.get_running_loop().time()
                 await self._attempt(self._store_uses())
-                self._stale = True  # read all keys again, because the store may have been restored from a backup
+                self._stale = True  # the store may have been restored from a backup
 
     async def _poll(self) -> None:
-        """Read the keys if they changed. After a failure the last known keys remain valid."""
         self._stale = not await self._attempt(self._read_changes())
 
     async def _read_changes(self) -> None:
@@ -121,7 +116,6 @@ class ManagedKeys:
         return True
 
     async def _read(self) -> KeySnapshot:
-        """Read the keys and replace the accepted keys."""
         async with self._reading:
             snapshot = await self._stored.read()
             if self._stale or snapshot.revision != self._snapshot.revision:
@@ -137,7 +131,7 @@ class ManagedKeys:
             self._stored_uses.update(uses)
 
     async def listed(self, *, revoked: bool) -> list[ListedKey]:
-        """Return all keys sorted by name, or the revoked keys instead."""
+        """List current or revoked keys, sorted by name."""
         snapshot, uses = await self._read(), await self._uses()
         of_settings = [] if revoked else self._of_settings()
         stored = [change for change in snapshot.last_changes().values() if change.key.revoked == revoked]
@@ -146,7 +140,7 @@ class ManagedKeys:
         return sorted(listed, key=lambda key: (key.resource["name"], key.resource["id"]))
 
     async def retrieve(self, key_id: str) -> ListedKey:
-        """Return a key; raises `NotFound`."""
+        """Raises `NotFound`."""
         uses = await self._uses()
         for key in self._of_settings():
             if key.id == key_id:
@@ -191,7 +185,7 @@ class ManagedKeys:
         return await self._change(actor, "create", change), secret
 
     async def update(self, actor: KeyAccess, key_id: str, body: UpdateKey, version: str | None) -> ListedKey:
-        """Change the fields in a request; raises `NotFound`, `InvalidRequest` and `PermissionDenied`."""
+        """Raises `NotFound`, `InvalidRequest` and `PermissionDenied`."""
 
         def change(snapshot: KeySnapshot) -> tuple[StoredKey, StoredKey]:
             key = self._changeable(snapshot, key_id, actor, version)
@@ -225,7 +219,7 @@ class ManagedKeys:
     def _changeable(
         self, snapshot: KeySnapshot, key_id: str, actor: KeyAccess | None, version: str | None
     ) -> StoredKey:
-        """Return a key for changing; raises like `update`, also if `actor` is the key itself."""
+        """Check a key's version; raises like `update`, also if `actor` is the key itself."""
         for key in self._of_settings():
             if key.id == key_id:
                 message = f"The key '{key.name}' is in the settings file and can be changed only there."
@@ -257,7 +251,7 @@ class ManagedKeys:
     async def _change(
         self, actor: KeyAccess, action: str, change: Callable[[KeySnapshot], tuple[StoredKey | None, StoredKey]]
     ) -> ListedKey:
-        """Validate a change with `change` and make it; retry after a concurrent change."""
+        """Apply `change` to the current keys; retry after a concurrent change."""
         change_id = secrets.token_hex(8)
         for _ in range(_ATTEMPTS):
             snapshot = await self._read()
@@ -304,7 +298,6 @@ def _audited(key: StoredKey) -> JSONObject:
 
 
 def _resource(key: StoredKey, last_used: int | None, source: str) -> JSONObject:
-    """Return a key as an API resource, without secrets."""
     previous: Sequence[Secret] = key.secrets[1:]
     return {
         "id": key.id,

@@ -1,4 +1,4 @@
-"""CORS: which web pages may read responses."""
+"""CORS: which web pages can read responses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from app.errors import InvalidRequest
 
 
 class Cors(CORSMiddleware):
-    """Allows the configured origins, and local pages, which are usually in development."""
+    """Also allows local pages, usually in development."""
 
     def is_allowed_origin(self, origin: str) -> bool:
         return super().is_allowed_origin(origin) or is_local_page(origin)

@@ -1,8 +1,8 @@
 """
 Checks the `Host` header: its syntax (RFC 9112, section 3.2) and, without API keys, its name.
 
-DNS rebinding resolves a web page's host name to this server, so that the browser treats page and server as the same
-origin. Such GET requests have no `Origin`; only the name in `Host` reveals them.
+DNS rebinding gives a web page this server's origin. Its GET requests have no `Origin`; only the name in `Host` reveals
+them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PORT = re.compile(r":[0-9]*\Z")
 
 
 class AllowedHosts:
-    """Accepted hosts for a server without API keys: IP addresses, `localhost`, and `names`."""
+    """IP addresses, `localhost`, and `names`."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         """`names` are lower-case host names, `*.example.com` for all subdomains, or `*` for any host."""
@@ -34,7 +34,7 @@ class AllowedHosts:
         self.accept = lru_cache(64)(self._accept)
 
     def is_own(self, host: str) -> bool:
-        """Return whether a `Host` header is an IP address or a known name; `*` does not count."""
+        """Return whether `host` is an IP address or a known name; `*` does not count."""
         name = _PORT.sub("", host.lower(), count=1).removesuffix(".")
         is_subdomain = _NAME.fullmatch(name) is not None and name.endswith(self._suffixes)
         return name in self._names or is_subdomain or _is_address(name)
@@ -44,11 +44,7 @@ class AllowedHosts:
 
 
 def host_error(scope: Scope, allowed: AllowedHosts | None = None) -> InvalidRequest | None:
-    """
-    Return an error for a missing, repeated, invalid or unknown `Host` header, or None.
-
-    HTTP/1.1 requires exactly one. Without `allowed`, any name is accepted.
-    """
+    """Check that a request has a single valid and allowed `Host` header (required by HTTP/1.1)."""
     hosts = [value for name, value in scope["headers"] if name == b"host"]
     if len(hosts) == 1 and _HOST.fullmatch(hosts[0]):
         return None if allowed is None or allowed.accept(hosts[0]) else _not_allowed(hosts[0])

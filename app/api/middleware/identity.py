@@ -10,7 +10,7 @@ from app.api.auth.identity import IDENTIFIED
 
 class IdentityCheck:
     """
-    Middleware that identifies the caller, for `Auth.caller`.
+    Identifies the caller for `Auth.caller`.
 
     It rejects nothing: a route without authentication, for example `/healthz`, works with any credentials.
     """

@@ -13,11 +13,7 @@ from app.errors import PermissionDenied, Unauthorized
 
 
 class KeyRequired:
-    """
-    Rejects requests without a valid API key at `paths` and below.
-
-    At `admin_paths`, keys with a table must be admin keys.
-    """
+    """Requires a valid API key at `paths` and below, and an admin key at `admin_paths` if the key has a table."""
 
     def __init__(
         self, app: ASGIApp, auth: Auth, paths: Collection[str], admin_paths: Collection[str] = ("/metrics",)

@@ -1,8 +1,8 @@
 """
 Restricts web pages' access to a server without API keys.
 
-Browsers let any page send a simple POST without a preflight, and DNS rebinding gives a page the origin of a server on
-127.0.0.1. Other clients send no `Origin`, or an origin with a custom scheme.
+Browsers let any page send a simple POST without a preflight, and DNS rebinding gives a page this server's origin. Other
+clients send no `Origin`, or an origin with a custom scheme.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ def check_site(headers: Mapping[str, str]) -> None:
     """
     Reject cross-site requests without an `Origin`, for routes where a GET has effects; raises `InvalidRequest`.
 
-    Browsers send such a GET for any page's images and links. A request with an `Origin` is checked by `Origins`, or
-    carries an API key known to the page. Browsers send `Sec-Fetch-Site` only to https and local servers.
+    Browsers send such a GET for any page's images and links. Only https and local servers receive `Sec-Fetch-Site`.
     """
     if headers.get("sec-fetch-site") == "cross-site" and "origin" not in headers:
         raise InvalidRequest(
@@ -56,7 +55,6 @@ class Origins:
         await refuse(InvalidRequest(message, code="origin_not_allowed", status=403), scope, receive, send)
 
     def _is_allowed(self, origin: str, host: str, *, any_local: bool) -> bool:
-        """Return whether pages from `origin` may use the server at `host`; `any_local` includes other local servers."""
         if origin in self._allowed or "*" in self._allowed:
             return True
         page = _split(origin)
@@ -72,7 +70,7 @@ _WEB = ("http", "https")
 
 
 def is_local_page(origin: str) -> bool:
-    """Return whether an origin is local: a local server, or an application (`app://`, `file://`)."""
+    """Return whether the origin is a local server or an application (`app://`, `file://`)."""
     page = _split(origin)
     if page.scheme not in _WEB:
         return bool(page.scheme)  # any page can have the opaque origin `null`
@@ -80,7 +78,6 @@ def is_local_page(origin: str) -> bool:
 
 
 def _split(origin: str) -> SplitResult:
-    """Split an origin; invalid URLs yield empty parts."""
     try:
         page = urlsplit(origin)
         _ = page.hostname

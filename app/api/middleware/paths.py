@@ -1,6 +1,5 @@
 """
-Normalizes API paths built from a base URL: with or without `/v1`, with a trailing slash, or with Azure's `/openai`.
-Rejects URLs with NUL.
+Normalizes API paths built from a base URL: optional `/v1`, trailing slash, or Azure's `/openai`.
 
 Redirects would not work: some clients drop the body, and some drop the key when a proxy is involved.
 """
@@ -21,15 +20,11 @@ _BASE = re.compile(r"(?:/openai)?(/v1)*(?=/)")
 
 
 def path_normalizer(routes: Iterable[str]) -> Callable[[str], str]:
-    """
-    Return a function that maps variants of an API path to the route's path; other paths stay unchanged.
-
-    `routes` are path patterns; paths outside `/v1` are ignored.
-    """
+    """Map variants of API paths to the routes' paths. `routes` are path patterns; paths outside `/v1` are ignored."""
     names = {path.split("/")[2] for path in routes if path.startswith("/v1/")}
     is_api = re.compile(rf"(?:/v1)?/(?:{'|'.join(map(re.escape, sorted(names)))})(?:/|$)").match
 
-    @lru_cache(32)  # most requests use a few paths
+    @lru_cache(32)
     def normalize(path: str) -> str:
         normalized = _BASE.sub(r"\1", _SLASHES.sub("/", path).rstrip("/"), count=1)
         return normalized if is_api(normalized) else path
@@ -38,7 +33,7 @@ def path_normalizer(routes: Iterable[str]) -> Callable[[str], str]:
 
 
 def nul_error(scope: Scope) -> APIError | None:
-    """Return an error for a URL with NUL, which no name contains and some stores reject, or None."""
+    """Reject URLs with NUL, which no name contains and some stores reject."""
     if "\0" in scope["path"]:
         return NotFound("Not found: the path contains a NUL character.", code="unknown_url")
     if b"%00" not in scope["query_string"]:

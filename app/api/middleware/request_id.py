@@ -22,7 +22,7 @@ from app.observability import log_context
 from app.observability.metrics import Metrics
 
 logger = log_context.access
-# Requested every few seconds: logged at level debug.
+# Logged at level debug.
 _POLLED = frozenset({"/healthz", "/health", "/readyz", "/metrics"})
 _VALID_ID = re.compile(r"[\w.:-]{1,128}")
 
@@ -31,8 +31,7 @@ class RequestId:
     """
     Adds `x-request-id` (the client's own if valid) and `openai-processing-ms` to every response.
 
-    Also adds the rate limit headers and warnings that a route sets in `request.state.limit_headers` and
-    `.warning_headers`.
+    Also adds headers from `request.state.limit_headers` and `.warning_headers`.
     """
 
     def __init__(
@@ -119,7 +118,7 @@ class RequestId:
                 raise
             await error_response(shutdown_error(), scope)(scope, receive, send_with_id)
         except Exception as error:
-            if status:  # the response has started and can only be aborted
+            if status:
                 raise
             await unexpected(error, scope)(scope, receive, send_with_id)
         finally:
@@ -130,7 +129,7 @@ class RequestId:
             _log_access(scope, scope["method"], status, start, line)
 
 
-# WebSocket handshake status, by the application's first message.
+# By the application's first message.
 _HANDSHAKE = {"websocket.accept": 101, "websocket.close": 403}
 
 
@@ -152,5 +151,5 @@ def _log_access(scope: Scope, method: str, status: int, start: float, line: log_
 
 
 def _pattern(scope: Scope) -> str:
-    """Return the matched route's path pattern, for a bounded number of metric labels."""
+    """The matched route's path pattern, which bounds the number of metric labels."""
     return str(getattr(scope.get("route"), "path", "other")).removeprefix("/v1")

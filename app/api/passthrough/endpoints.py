@@ -1,4 +1,4 @@
-"""Backend endpoints that are passed through, as rows."""
+"""Backend endpoints that are passed through."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ from typing import NamedTuple
 
 
 class PassedEndpoint(NamedTuple):
-    """A backend endpoint below the base URL."""
-
     path: str  # as Starlette writes paths
-    # Whether its body is JSON with a prompt: without a model it gets `ANTIPHON_DEFAULT_MODEL`, and output tokens
-    # are estimated if the backend does not report them.
+    # The body is JSON with a prompt: the default model applies, and unreported output tokens are estimated.
     prompts: bool = False
-    free: bool = False  # whether it only counts tokens and is not charged
-    anthropic: bool = False  # whether it belongs to Anthropic's API
-    responses: bool = False  # whether clients also send it `/responses` bodies
-    client: str = ""  # its client API's endpoint: requests are translated for other backends
-    of_deployments: bool = False  # whether Azure deployments have it, named after their model
+    free: bool = False  # only counts tokens
+    anthropic: bool = False  # belongs to Anthropic's API
+    responses: bool = False  # clients also send `/responses` bodies
+    client: str = ""  # client API endpoint for backends without this API
+    of_deployments: bool = False  # exists below Azure deployments, which name the model
 
 
 ENDPOINTS = (

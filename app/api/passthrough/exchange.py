@@ -1,4 +1,4 @@
-"""A forwarded request; its answer is written to the client on arrival."""
+"""A request forwarded to a backend, and its response."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from app.observability.lifecycle import ResponseLifecycle, clock
 
 logger = logging.getLogger(__name__)
 
-_PROMPTS = ("prompt", "input", "query", "documents")  # other endpoints' fields with text for the model
-# Markers of the terminal event; JSON text cannot contain their newlines.
-_DONE, _MESSAGE_STOP = b"data: [DONE]\n\n", b"event: message_stop\n"  # the second by Anthropic's API
+_PROMPTS = ("prompt", "input", "query", "documents")  # text for the model in other endpoints
+# Terminal events, of which the second is Anthropic's; their newlines cannot occur in JSON text.
+_DONE, _MESSAGE_STOP = b"data: [DONE]\n\n", b"event: message_stop\n"
 _LAST_SIZE = 200  # bytes searched at the end of a read
 
 
 class PassthroughExchange:
     """
-    A forwarded request and its answer.
+    Forwards a request, and writes the response on arrival.
 
-    `fields` is the JSON body. An error before the answer's first byte is raised. A later one ends an event stream
-    with an error event, and aborts any other answer: otherwise it would look complete.
+    `fields` is the JSON body. Errors before the first response byte are raised. Later errors end an event stream with
+    an error event, and abort any other response, which would otherwise look complete.
     """
 
     def __init__(
@@ -54,16 +54,15 @@ class PassthroughExchange:
         self._lifecycle = lifecycle
         self._max_seconds = max_seconds or None
         self._answer: RawAnswer | None = None
-        self._streams = False  # whether the answer is an event stream
-        self._writer: BodyWriter | None = None  # once the head has been sent
+        self._streams = False  # event stream response
+        self._writer: BodyWriter | None = None  # after the headers were sent
         self._watch: DisconnectWatch | None = None
         self._charged: Usage = {}
 
     async def run(self, scope: Scope, receive: Receive, send: Send, *, received: bool) -> None:
         """
-        Send the request, and write the answer.
-
-        `received`: the whole request has been read; otherwise call `watch` after the last byte.
+        Send the request, and write the response. Unless the request is fully `received`, call `watch` after its last
+        byte.
         """
         task = asyncio.current_task()
         assert task
@@ -77,7 +76,7 @@ class PassthroughExchange:
         except asyncio.CancelledError:
             if self._watch and self._watch.disconnected and not task.uncancel():
                 if self._writer is None:
-                    await Response(status_code=499)(scope, receive, send)  # for the access log alone
+                    await Response(status_code=499)(scope, receive, send)  # only for the access log
                 return
             await self._end(scope, send, shutdown_error())
             raise
@@ -109,22 +108,21 @@ class PassthroughExchange:
                         await self._write(answer, scope, send)
                         lifecycle.response["status"] = "failed" if answer.failed() else "completed"
                         if self._watch:
-                            self._watch.stop()  # the client has the whole answer
+                            self._watch.stop()  # response complete
             except TimeoutError as error:
                 message = "The response took longer than this server allows."
                 raise APIError(message, status=504, code="timeout") from error
 
     def _log_end(self) -> None:
-        """Add model, status and usage to the request's log line."""
         if line := log_context.request_line():
             line.level, line.fields = self._lifecycle.end_of_log(self._lifecycle.usage or None)
 
     async def _write(self, answer: RawAnswer, scope: Scope, send: Send) -> None:
-        """Write the answer, starting with its head and the first body bytes together."""
+        """Write the response; headers and first body bytes are sent together."""
         headers, piece = [*answer.headers], answer.first
         fields = dict(headers)
         if self._endpoint.anthropic and b"request-id" not in fields and (request_id := log_context.request_id()):
-            headers.append((b"request-id", request_id.encode("latin-1")))  # shown by its clients
+            headers.append((b"request-id", request_id.encode("latin-1")))  # displayed by Anthropic's SDKs
         self._streams = fields.get(b"content-type", b"").startswith(b"text/event-stream")
         if self._streams:
             self._lifecycle.first = clock()
@@ -144,13 +142,14 @@ class PassthroughExchange:
         await send({"type": "http.response.body", "body": piece, "more_body": False})
 
     async def _write_rest(self, answer: RawAnswer, writer: BodyWriter, left: int) -> None:
-        """Write the other pieces; `left` is their size in bytes, negative if unknown."""
+        """Write the remaining pieces; `left` is their size in bytes, negative if unknown."""
         last = _MESSAGE_STOP if self._endpoint.anthropic else _DONE
 
         def write(piece: bytes) -> bool:
             nonlocal left
             left -= len(piece)
-            # Clients stop reading there. Not `in`, which first tries whether its operand is a number, and takes longer.
+            # Clients stop reading at the terminal event. `find` is faster than `in`, which first tries an integer
+            # conversion.
             if left == 0 or piece.find(last, -_LAST_SIZE) >= 0:
                 self._charge()
             return writer.write(piece)
@@ -160,23 +159,22 @@ class PassthroughExchange:
         await writer.drain()
 
     async def _end(self, scope: Scope, send: Send, error: APIError) -> None:
-        """End a started event stream with an error event."""
         if self._writer and self._streams:
-            self._writer.write(b"\n\n" + error_event(error, scope))  # an event may be incomplete
+            self._writer.write(b"\n\n" + error_event(error, scope))  # the last event may be incomplete
             await self._writer.drain()
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _charge(self) -> None:
-        """Charge a complete answer before its last bytes are sent."""
+        """Charge a complete response before its last bytes are sent."""
         self._charged = self._usage(whole=True)
         if self._charged:
             self._lifecycle.charge(self._charged)
 
     def _usage(self, *, whole: bool = False) -> Usage:
         """
-        Return the reported usage; `whole`: the answer is complete.
+        Return the reported usage, or an estimate.
 
-        It is estimated for endpoints with a prompt, and if the client left early: the backend may have done all the
+        Usage is estimated for endpoints with a prompt, and if the client left early: the backend may have done all the
         work.
         """
         answer, lifecycle = self._answer, self._lifecycle
@@ -188,7 +186,7 @@ class PassthroughExchange:
                 lifecycle.attempts.costs.append(cost)
             return usage_of(reported, {}, [])
         output = answer.estimate() if answer and self._endpoint.prompts else 0
-        if reported is not None:  # possibly the prompt's alone
+        if reported is not None:  # possibly for the prompt only
             return usage_of(reported | {"completion_tokens": max(output, reported["completion_tokens"])}, {}, [])
         left = lifecycle.failure is None and lifecycle.response["status"] != "completed"
         if not (left or output):
@@ -200,7 +198,7 @@ class PassthroughExchange:
 
 
 def chat_prompt(fields: Mapping[str, object]) -> dict[str, list[Any]]:
-    """Return an unvalidated body's messages, with Anthropic's `system` first, and tools."""
+    """An unvalidated body's messages, with Anthropic's `system` first, and tools."""
     messages, system = list_of(fields, "messages"), fields.get("system")
     if system:
         messages = [{"role": "system", "content": system}, *messages]
@@ -209,7 +207,6 @@ def chat_prompt(fields: Mapping[str, object]) -> dict[str, list[Any]]:
 
 
 def list_of(fields: Mapping[str, object], name: str) -> list[Any]:
-    """Return an unvalidated body's field if it is a list, otherwise []."""
     return value if isinstance(value := fields.get(name), list) else []
 
 

@@ -1,11 +1,10 @@
 """
-A form (`multipart/form-data`) to forward: reads its field `model`, and replaces it.
+Forwards forms (`multipart/form-data`) with a checked or replaced `model` field.
 
-A large form is forwarded while it arrives, as soon as the model has been read. The bytes before that are buffered in
-memory or in a temporary file. A small form is read to its end, to be sent again after a failure.
-
-Parsers disagree about unusual forms: the backend could read another model than the checked one. Clients do
-not send such forms: ambiguity is an error.
+A large form is forwarded on arrival, as soon as its model is known; earlier bytes are buffered in memory or in a
+temporary file. A small form is read completely, so that it can be retried. Parsers disagree about unusual forms, so
+that a backend could read another model than the checked one. Ambiguous forms are therefore rejected; clients do not
+send them.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ from app.errors import InvalidRequest
 _MAX_MODEL = 4 * MAX_MODEL_NAME  # bytes
 _MAX_PART_COUNT = 1000
 _MEMORY = 1024 * 1024  # bytes buffered in memory; larger forms use a file
-_PIECE = 256 * 1024  # bytes per read of the buffer
+_PIECE = 256 * 1024  # bytes per read
 
 _TOKEN = rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
 _UTF_8 = rb"(?:[ \t]*;[ \t]*charset=\"?utf-?8\"?)?"
-# A boundary needs quotation marks for some characters (RFC 2046, 5.1.1). Spaces are refused.
+# Some characters require quotation marks (RFC 2046, 5.1.1). Spaces are rejected.
 _PLAIN = rb"[A-Za-z0-9'+_.=-]{1,200}"
 _BOUNDARY = rb"boundary=(?:(?P<plain>%b)|\"(?P<quoted>[A-Za-z0-9'()+_,./:=?-]{1,200})\")" % _PLAIN
 _CONTENT_TYPE = re.compile(rb"multipart/form-data%b[ \t]*;[ \t]*%b%b" % (_UTF_8, _BOUNDARY, _UTF_8), re.IGNORECASE)
-# Backslashes are refused, since only some parsers read them as escapes. .NET sends `filename*` (RFC 5987).
+# Backslashes are rejected, because only some parsers read them as escapes. .NET sends `filename*` (RFC 5987).
 _DISPOSITION = re.compile(
     rb'form-data(?:;[ ]?(?:name|filename)=(?:%b|"[^"\\]*")|;[ ]?filename\*=%b)+' % (_TOKEN, _TOKEN), re.IGNORECASE
 )
@@ -49,11 +48,7 @@ _MODEL_PART = b'--%b\r\nContent-Disposition: form-data; name="model"\r\n\r\n%b\r
 
 
 def form_boundary(content_types: Sequence[bytes]) -> bytes | None:
-    """
-    Return the boundary from a request's `Content-Type` headers; None if the body is not a form.
-
-    Raises `InvalidRequest` if the boundary is ambiguous.
-    """
+    """Return a form's boundary; None for other bodies. Raises `InvalidRequest` if it is ambiguous."""
     if not any(value.lstrip().lower().startswith(b"multipart/form-data") for value in content_types):
         return None
     match = _CONTENT_TYPE.fullmatch(content_types[0].strip())
@@ -63,23 +58,21 @@ def form_boundary(content_types: Sequence[bytes]) -> bytes | None:
 
 
 class ModelField(FormReader):
-    """Finds the field `model` in a form, and refuses ambiguous forms (`InvalidRequest`)."""
+    """Finds a form's `model` field; raises `InvalidRequest` for ambiguous forms."""
 
     def __init__(self, boundary: bytes, access: KeyAccess) -> None:
         super().__init__(boundary, _MAX_PART_COUNT)
         self.value = bytearray()
-        self.start: int | None = None  # of the value, in bytes from the start of the form
-        self.complete = False  # whether the whole value has been read
-        self.on_received: Callable[[], None] = lambda: None  # called after the last byte of the form
+        self.start: int | None = None  # offset of the value in bytes
+        self.complete = False
+        self.on_received: Callable[[], None] = lambda: None  # called after the form's last byte
         self._inside = False
         self._access = access
         self._left: int | None = None  # bytes left in the part, by its `Content-Length`
         self._delimiter = b"--" + boundary
-        self._data_end = (
-            -2
-        )  # where the last part ends, in bytes; -2 since the first delimiter has no line end before it
-        self._tail = b""  # the last two bytes of the form
-        self._window = b""  # the last bytes of the part
+        self._data_end = -2  # end of the last part, in bytes; -2 because the first delimiter follows no line end
+        self._tail = b""  # last two bytes
+        self._window = b""  # last bytes of the part
 
     def parse(self, data: bytes) -> None:
         if not self.size and not data.startswith(b"-"):
@@ -155,7 +148,7 @@ class ModelField(FormReader):
 
 
 class FormBody:
-    """A form in receipt: the buffered bytes, and the rest, read while sending."""
+    """A form while it is received: buffered bytes, and the rest, read while sending."""
 
     fields: Mapping[str, object] = MappingProxyType({})
 
@@ -180,7 +173,7 @@ class FormBody:
     @classmethod
     async def read(cls, request: Request, boundary: bytes, access: KeyAccess, limit: int) -> FormBody:
         """
-        Read a form up to its model, or to its end if it is small or has no model.
+        Read a form up to its model, or completely if it is small or has no model.
 
         Raises `InvalidRequest`, and `PermissionDenied` for fields that could name further models.
         """
@@ -206,7 +199,7 @@ class FormBody:
 
     @property
     def model(self) -> str:
-        """The model; empty if the form has none."""
+        """Empty if the form has no model."""
         try:
             return self._model.decode()
         except UnicodeDecodeError:
@@ -214,7 +207,7 @@ class FormBody:
 
     @property
     def replayable(self) -> bool:
-        return self.field.ended or self.field.size == self._size  # nothing was sent without being buffered
+        return self.field.ended or self.field.size == self._size  # all bytes sent are buffered
 
     @property
     def length(self) -> int | None:
@@ -222,20 +215,20 @@ class FormBody:
         return None if self._length is None else self._length + len(inserted) - (end - start)
 
     def with_model(self, model: str) -> FormBody:
-        """Return the form with another model; a form without the field `model` gets it as its first part."""
+        """Replace or insert the `model` field."""
         body = copy(self)
         body._model = model.encode()
         return body
 
     def _replacement(self) -> tuple[int, bytes, int]:
-        """Return the bytes to insert for the model, between the start and the end of the bytes that they replace."""
+        """Return the inserted bytes, between the start and end offsets of the replaced bytes."""
         start = self.field.start
         if start is None:
             return 0, _MODEL_PART % (self._boundary, self._model) if self._model else b"", 0
         return start, self._model, start + len(self.field.value)
 
     def content(self) -> bytes | AsyncIterator[bytes]:
-        """Return the form: bytes if it is in memory, otherwise a stream."""
+        """Bytes if the form is in memory, otherwise a stream."""
         if not self.field.ended or self._size > _MEMORY:
             return self._pieces()
         start, inserted, end = self._replacement()
@@ -265,13 +258,12 @@ class FormBody:
         return self._buffer.read(size)
 
     async def aclose(self) -> None:
-        """Remove the temporary file."""
         await self._rest.aclose()
         self._buffer.close()
 
 
 async def _received(request: Request, field: ModelField, limit: int) -> AsyncGenerator[bytes, None]:
-    """Yield a form as it arrives, parsed by `field`; raises `InvalidRequest`."""
+    """Yield a form on arrival, parsed by `field`; raises `InvalidRequest`."""
     try:
         async for data in request.stream():
             if field.size + len(data) > limit:

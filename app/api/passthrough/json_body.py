@@ -1,4 +1,4 @@
-"""A JSON body that is forwarded: reads its model, and replaces it."""
+"""Forwards a JSON body with a checked or replaced model."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from starlette.requests import Request
 from app.api.request_body import BodyLimits, load_json, read_as
 from app.errors import InvalidRequest
 
-_Span: TypeAlias = tuple[int, int]  # the start and the end of a value, in bytes
+_Span: TypeAlias = tuple[int, int]  # start and end in bytes
 
 _MODEL = "model"
-_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'  # possessive: no memory for backtracking
+_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'  # possessive, to avoid memory for backtracking
 _TOKENS = re.compile(rb"[\[{]|[\]}]|%b(\s*:\s*(?:%b|[^\s\[{,}]+)?)?" % (_STRING, _STRING), re.DOTALL)
 _LIKE_MODEL = re.compile(r"[\W_]*".join(["", *"model", ""]), re.IGNORECASE)
 _ESCAPED_LETTER = re.compile(rb"\\u00[46][0-9a-fA-F]")
 
 
 def reads_as_model(name: str) -> bool:
-    """Return whether some parsers may read another name as `model`, for example `Model`, `model[]` or ` model`."""
+    """Return whether some parsers read a name as `model`, for example `Model`, `model[]` or ` model`."""
     return name != _MODEL and _LIKE_MODEL.fullmatch(name) is not None
 
 
 class JSONBody:
-    """A JSON body: its decompressed bytes, and the parsed object."""
+    """The decompressed bytes, and the parsed object."""
 
     replayable = True
     media_type = b"application/json"  # without a charset: the body was read as UTF-8
 
     def __init__(self, data: bytes, fields: dict[str, object], span: _Span | None = None) -> None:
-        """`span`: the position of the `model` value, if any."""
+        """`span`: position of the `model` value."""
         self._data = data
         self._span = span
         self.length: int | None = len(data)
@@ -41,7 +41,7 @@ class JSONBody:
 
     @classmethod
     async def read(cls, request: Request, limits: BodyLimits) -> JSONBody:
-        """Return the body of a request; raises `InvalidRequest`."""
+        """Raises `InvalidRequest`."""
 
         def parsed(data: bytes) -> JSONBody:
             fields = load_json(data, "body", limits.values)
@@ -59,7 +59,7 @@ class JSONBody:
 
     @property
     def model(self) -> str:
-        """The requested model; empty if missing."""
+        """Empty if missing."""
         model = self.fields.get("model")
         if model is None:
             return ""
@@ -68,7 +68,7 @@ class JSONBody:
         return model
 
     def with_model(self, model: str) -> JSONBody:
-        """Return the body with another model in place of its own, or as its first field; no other byte changes."""
+        """Replace or insert the model; no other byte changes."""
         data, encoded = memoryview(self._data), json.dumps(model).encode()
         before = after = b""
         if self._span:
@@ -76,18 +76,17 @@ class JSONBody:
         else:
             start = end = self._data.index(b"{") + 1
             before, after = b'"model":', b"," if self.fields else b""
-        # Joined at once: a large body is copied only once.
+        # A single join copies a large body only once.
         replaced = b"".join((data[:start], before, encoded, after, data[end:]))
         start += len(before)
         return JSONBody(replaced, self.fields, (start, start + len(encoded)))
 
     def content(self) -> bytes:
-        """Return the bytes."""
         return self._data
 
 
 def _model_spans(data: bytes) -> Iterator[_Span]:
-    """Yield the span of each value of the field `model`, a string or a constant, in a valid JSON object that has it."""
+    """Yield the positions of `model` values in a valid JSON object that contains the field."""
     if data.count(b'"model"') == 1 and not _ESCAPED_LETTER.search(data):
         field = _TOKENS.match(data, data.index(b'"model"'))
         assert field

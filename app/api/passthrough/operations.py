@@ -10,7 +10,7 @@ from app.core.types import JSONObject
 _JSON, _FORM = "application/json", "multipart/form-data"
 _HI = [{"role": "user", "content": "Hello!"}]
 
-# By path: a summary, the type of the body, and an example of it without the model.
+# By path: summary, body type, and example without the model.
 _OPERATIONS: dict[str, tuple[str, str, dict[str, object]]] = {
     "/chat/completions": ("Create a chat completion", _JSON, {"messages": _HI}),
     "/completions": ("Create a completion", _JSON, {"prompt": "Once upon a time"}),
@@ -32,7 +32,6 @@ _ANSWER = {"200": {"description": "The backend's answer, byte for byte", "conten
 
 
 def passthrough_operations(prefix: str, *, translated_only: bool = False) -> dict[str, dict[str, object]]:
-    """Return the operations, as paths of an OpenAPI document; `translated_only`: only client APIs."""
     paths = [path for path in _OPERATIONS if not translated_only or path in _TRANSLATED]
     return {f"{prefix}{path}": {"post": _operation(path)} for path in paths}
 

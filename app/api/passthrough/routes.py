@@ -1,4 +1,4 @@
-"""The routes of the backend's other endpoints. If the paths are the same, this server's own routes take precedence."""
+"""Routes for backend endpoints; this server's own routes take precedence."""
 
 from __future__ import annotations
 
@@ -38,16 +38,15 @@ _SAFE = re.compile(r"(/[A-Za-z0-9_-]+)+")
 
 
 class FastRoute(Route):
-    """A Starlette route: FastAPI's would match the path twice, and resolve dependencies."""
+    """FastAPI's route would match the path twice, and resolve dependencies."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Match a request; sets `route` in the scope, as FastAPI does."""
+        """Sets `route` in the scope, as FastAPI does."""
         match, child_scope = super().matches(scope)
         return match, {**child_scope, "route": self}
 
 
 def passthrough_routes(api: APIDependencies, *prefixes: str, translated_only: bool = False) -> list[FastRoute]:
-    """Return the routes under each prefix; `translated_only`: only client APIs, without forwarding."""
     endpoints = [endpoint for endpoint in ENDPOINTS if client_api(endpoint.client) or not translated_only]
     own = [
         FastRoute(
@@ -73,9 +72,9 @@ def passthrough_routes(api: APIDependencies, *prefixes: str, translated_only: bo
 
 class Passthrough:
     """
-    An ASGI application that forwards requests for an endpoint to their model's backend.
+    Forwards requests for an endpoint to their model's backend.
 
-    `app.api.client_apis` translates requests if the backend does not support their API; without `forwards`, all. The
+    `app.api.client_apis` translates requests for backends without this API or, without `forwards`, for all. The
     endpoint's path follows a `prefix`.
     """
 
@@ -92,7 +91,7 @@ class Passthrough:
         await self._serve(scope, receive, send, self._api.auth.caller(header_values(scope)))
 
     def as_caller(self, caller: Caller, admission: Admission) -> ASGIApp:
-        """Return an application for a caller who was admitted before."""
+        """An application for an already admitted caller."""
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             await self._serve(scope, receive, send, caller, admission)
@@ -155,7 +154,7 @@ class Passthrough:
         return await translated(api, client, request, fields, caller, admission)
 
     def _model(self, request: Request, body: JSONBody | FormBody) -> str:
-        """Return the request's model, or the default; raises `InvalidRequest` without both, if a model is needed."""
+        """The request's model or the default; raises `InvalidRequest` if a required model is missing."""
         model: str = request.path_params.get("deployment") or body.model
         if not model and self._endpoint.prompts:
             model = self._api.responses.options.default_model or ""
@@ -167,10 +166,7 @@ class Passthrough:
         self, request: Request, path: str, body: JSONBody | FormBody, fields: dict[str, object], caller: Caller
     ) -> RawRequest:
         """
-        Return the request to forward.
-
-        Raises `InvalidRequest` without a model, and `PermissionDenied` with a blocking policy service: it cannot
-        review these requests.
+        Raises `InvalidRequest` without a model, and `PermissionDenied` if a policy service must review the request.
         """
         responses = self._api.responses
         if responses.policy and responses.policy.blocks:
@@ -209,7 +205,7 @@ class Passthrough:
 
 
 def query_without_model(query: str) -> str:
-    """Return a query without parameters that name a model, since only the body's or the path's is checked."""
+    """Remove parameters that name a model: only the model in the body or path is checked."""
     if not query:
         return ""
     kept = [parameter for parameter in _PARAMETERS.findall(query) if not _names_model(parameter)]
@@ -222,7 +218,7 @@ def _names_model(parameter: str) -> bool:
 
 
 def _conversation(fields: dict[str, object]) -> str:
-    """Return a key for the conversation: its turns go to the replica that cached its prefix."""
+    """A key that routes later turns to the replica with the cached prefix."""
     if isinstance(key := fields.get("prompt_cache_key"), str):
         return key
     if not (messages := list_of(fields, "messages")):

@@ -106,6 +106,6 @@ def _typed(items: list[Any] | None) -> list[Item]:
 
 
 def _page(items: list[Item], page: Page) -> JSONObject:
-    """Return a page of items. In OpenAI's schema for this list, `first_id` and `last_id` are never null."""
+    """In OpenAI's schema for this list, `first_id` and `last_id` are never null."""
     listed = page_of_items(items, page, NotFound)
     return {**listed, "first_id": listed["first_id"] or "", "last_id": listed["last_id"] or ""}

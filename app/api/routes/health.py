@@ -42,7 +42,7 @@ def routes(responses: Responses) -> APIRouter:
 
 
 class _Check:
-    """A readiness check that logs its first failure and its recovery."""
+    """Logs the first failure and the recovery."""
 
     def __init__(self, name: str, check: Callable[[], Awaitable[None]]) -> None:
         self._name = name

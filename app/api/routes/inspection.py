@@ -204,7 +204,7 @@ class FilterQuery:
 
 
 def _wanted_metadata(request: Request) -> tuple[tuple[str, str], ...]:
-    """Return parameters `metadata[name]=value`, as in OpenAI's list of stored completions."""
+    """Parse `metadata[name]=value`, as in OpenAI's list of stored completions."""
     return tuple(
         (name[len("metadata[") : -1], value)
         for name, value in request.query_params.multi_items()
@@ -217,12 +217,7 @@ def inspection_routes(
     about: Callable[[Caller], dict[str, object]],
     find_local_servers: Callable[[], Awaitable[Sequence[tuple[str, str, list[str]]]]] | None = None,
 ) -> APIRouter:
-    """
-    Return the routes, without the `/v1` prefix.
-
-    `about` returns the configuration visible to a caller. `find_local_servers` returns names, base URLs and models of
-    model servers on this machine; None disables the search.
-    """
+    """`about` returns the configuration visible to a caller; `find_local_servers` local names, base URLs and models."""
     router = APIRouter(route_class=LazyRoute, prefix="/antiphon", tags=["antiphon"], responses=ERRORS)
     inspection, caller_of, admitted_caller = (
         Inspection(api.responses),
@@ -350,7 +345,6 @@ def inspection_routes(
 
 
 def _time(text: str | None, param: str) -> int | None:
-    """Parse a Unix time parameter; raises `InvalidRequest`."""
     if text and parse_whole_number(text) is None:
         message = f"Invalid '{param}': must be a Unix time in whole seconds."
         raise InvalidRequest(message, param=param, code="invalid_value")

@@ -18,9 +18,9 @@ APIRoute("/", _example)
 
 class LazyRoute(APIRoute):
     """
-    A route that FastAPI analyses at its first request, or for the OpenAPI document.
+    A route that FastAPI analyzes at its first request, or for the OpenAPI document.
 
-    Analysing all routes would take most of the application's start time.
+    Analyzing all routes would take most of the application's start time.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
@@ -29,10 +29,9 @@ class LazyRoute(APIRoute):
         self.methods = {method.upper() for method in options.get("methods") or ["GET"]}
         self.name = options.get("name") or get_name(endpoint)
         self.include_in_schema = options.get("include_in_schema", True)
-        self._options = options  # until the endpoint is analysed
+        self._options = options  # until the endpoint is analyzed
 
     def __getattr__(self, name: str) -> Any:
-        """Analyse the endpoint, which sets all other attributes."""
         if (options := self.__dict__.pop("_options", None)) is None:
             raise AttributeError(name)
         super().__init__(self.path, self.endpoint, **{**options, "include_in_schema": self.include_in_schema})

@@ -13,7 +13,7 @@ from app.backends import Backend
 from app.errors import NotFound
 from app.responses import Caller
 
-# Servers' fields for the context window; the configured size takes precedence over the trained size.
+# The configured size takes precedence over the trained size.
 _CONTEXT_FIELDS = (
     ("max_model_len",),  # vLLM, SGLang
     ("meta", "n_ctx"),  # llama.cpp
@@ -27,8 +27,7 @@ _CONTEXT_FIELDS = (
     ("meta", "n_ctx_train"),
 )
 
-# Servers' fields for input modalities: a list with or without "image" (or a synonym), a boolean for images, or a model
-# type.
+# A list with or without "image" (or a synonym), a boolean for images, or a model type.
 _MODALITY_FIELDS = (
     ("input_modalities",),  # xAI
     ("architecture", "input_modalities"),  # OpenRouter
@@ -44,7 +43,7 @@ _SEEING = frozenset({"image", "images", "vision", "multimodal", "vlm"})
 _BLIND = frozenset({"llm"})
 
 _OPENAI_FIELDS = ("object", "created", "owned_by")
-_LAST_SECOND = 253402300799  # in the year 9999
+_LAST_SECOND = 253402300799
 
 _INSTRUCTIONS = """\
 You are a coding agent. You work on the user's computer, in their project, with the tools that you are given.
@@ -59,7 +58,7 @@ You are a coding agent. You work on the user's computer, in their project, with 
 Keep going until the task is done. Then say briefly what you did, and what you could not check.
 """
 
-# Common to all models. Codex rejects an entry, or the whole catalog, if any field is missing.
+# Codex rejects an entry, or the whole catalog, if any field is missing.
 _ENTRY: dict[str, object] = {
     "supported_reasoning_levels": [],
     "shell_type": "unified_exec",
@@ -76,9 +75,9 @@ _ENTRY: dict[str, object] = {
 
 def catalog(models: Sequence[Mapping[str, object]], *, describes_images: bool = False) -> dict[str, object]:
     """
-    Return the list for `models`, OpenAI's model objects with their servers' additional fields.
+    List OpenAI's model objects, with their servers' additional fields.
 
-    `describes_images`: whether images are described for models that do not accept images, so that Codex can send them.
+    `describes_images`: whether images are described for text-only models, so that Codex can send them.
     """
     return {
         "object": "list",
@@ -88,14 +87,13 @@ def catalog(models: Sequence[Mapping[str, object]], *, describes_images: bool = 
 
 
 def messages_catalog(models: Sequence[Mapping[str, object]]) -> dict[str, object]:
-    """Return the list for `models` in Anthropic's format, on a single page."""
+    """List all models in Anthropic's format, on a single page."""
     data = [messages_model(model) for model in models]
     first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
     return {"data": data, "has_more": False, "first_id": first, "last_id": last}
 
 
 def messages_model(model: Mapping[str, object]) -> dict[str, object]:
-    """Return a model in Anthropic's format, with its server's additional fields."""
     created = model.get("created")
     seconds = created if isinstance(created, int) and 0 <= created < _LAST_SECOND else 0
     known: dict[str, object] = {
@@ -122,7 +120,7 @@ def _entry(model: Mapping[str, object], priority: int, describes_images: bool) -
 
 
 def context_window(model: Mapping[str, object]) -> int | None:
-    """Return a model's context window in tokens, or None if its server does not report it."""
+    """In tokens; None if not reported."""
     for path in _CONTEXT_FIELDS:
         value = _value_at(model, path)
         if isinstance(value, int) and value > 0 and value is not True:
@@ -131,7 +129,7 @@ def context_window(model: Mapping[str, object]) -> int | None:
 
 
 def input_modalities(model: Mapping[str, object]) -> list[str] | None:
-    """Return a model's input modalities, or None if its server does not report them."""
+    """None if not reported."""
     for path in _MODALITY_FIELDS:
         value = _value_at(model, path)
         if isinstance(value, str):
@@ -152,10 +150,9 @@ def _value_at(model: Mapping[str, object], path: Sequence[str]) -> object:
 
 async def allowed_models(backend: Backend, caller: Caller) -> list[dict[str, object]]:
     """
-    Return the backend's models allowed for the caller's key.
+    List the models allowed for the caller's key.
 
-    `input_modalities` contains known modalities: from the profile, an earlier rejection of images, or the server's own
-    fields.
+    `input_modalities` comes from the profile, an earlier rejection of images, or the server's own fields.
     """
     models = await backend.models(caller.key)
     return [_with_modalities(model, backend) for model in models if caller.access.allows_model(str(model["id"]))]
@@ -169,7 +166,7 @@ def _with_modalities(model: dict[str, object], backend: Backend) -> dict[str, ob
 
 
 async def find_model(backend: Backend, name: str, caller: Caller) -> dict[str, object]:
-    """Return a model from the backend's list; raises `NotFound`."""
+    """Raises `NotFound`."""
     for model in await allowed_models(backend, caller):
         if model["id"] == name:
             return model

@@ -37,7 +37,7 @@ from app.responses.background import EventSubscription
 from app.responses.compaction import CompactResponse
 from app.responses.inspection import Inspection
 
-POLL_AFTER_MS = "1000"  # default interval in OpenAI's SDKs
+POLL_AFTER_MS = "1000"  # default in OpenAI's SDKs
 
 WHITE_SPACE = b"\n"  # before a JSON document
 
@@ -114,7 +114,7 @@ def routes(api: APIDependencies) -> APIRouter:
 
 class FastPath:
     """
-    Middleware that serves `POST /responses` and `others` directly, and passes on every other request.
+    Serves `POST /responses` and `others` directly, and passes on every other request.
 
     It skips middleware and FastAPI features for web pages (CORS, with an `Origin`) and other paths, which would cost a
     tenth of a small response's CPU time, and half of a forwarded request's. `others` are ASGI applications that raise
@@ -126,7 +126,7 @@ class FastPath:
     ) -> None:
         self._app = app
         self._api = api
-        # For metric and span labels, the same as for requests served elsewhere.
+        # For metric and span labels.
         self._routes = {
             path: Route(path, partial(create, api), methods=["POST"])
             for path in (f"{prefix}/responses" for prefix in prefixes)
@@ -154,7 +154,7 @@ class FastPath:
 
 
 async def create(api: APIDependencies, request: Request) -> Response:
-    """Create a response; return JSON, an event stream or, in the background, the queued response."""
+    """Return JSON, an event stream or, in the background, the queued response."""
     headers = header_values(request.scope)
     caller = api.auth.caller(headers)
     admission = await api.admit(caller, request)
@@ -167,14 +167,12 @@ async def create(api: APIDependencies, request: Request) -> Response:
 async def respond_to(
     api: APIDependencies, request: Request, body: CreateResponse, caller: Caller, admission: Admission
 ) -> Response:
-    """Create the response for a body, and return it in the requested form."""
     async with admission.slot():
         run = await api.responses.create(body, caller, observers=[admission])
         return await started(api, request, body, caller, run)
 
 
 async def started(api: APIDependencies, request: Request, body: CreateResponse, caller: Caller, run: Run) -> Response:
-    """Run a response, and return it in the requested form."""
     if body.background:
         return await background_response(body, run, caller, api)
     if body.stream:
@@ -215,7 +213,7 @@ async def create_once(
 
 
 async def replayed(api: APIDependencies, response_id: str, body: CreateResponse, caller: Caller) -> Response:
-    """Return an earlier response in the requested form; raises `InvalidRequest` if it is no longer stored."""
+    """Replay an earlier response; raises `InvalidRequest` if it is no longer stored."""
     headers = {idempotency.REPLAYED_HEADER: "true"}
     try:
         stored = await api.responses.stored.retrieve(response_id, caller)
@@ -279,7 +277,7 @@ async def _drain(
 
 async def _json_on_shutdown(run: Run, document: Callable[[], Mapping[str, object]]) -> bytes:
     events = await run.stop(shutdown_error())
-    return dumps(document()) if events.entries else b""  # empty: the document was sent
+    return dumps(document()) if events.entries else b""  # the document was already sent
 
 
 async def compacted_response(run: Run) -> Response:
@@ -287,7 +285,7 @@ async def compacted_response(run: Run) -> Response:
 
 
 async def event_stream(run: Run, caller: Caller, api: APIDependencies) -> Response:
-    """Return the run's event stream after its first event; earlier failures become HTTP errors."""
+    """Wait for the run's first event; earlier failures become HTTP errors."""
     stream = EventStream[EventBatch](
         partial(run.generate, open_after=api.open_after),
         _encoding(_heartbeat_encoder(caller, run.keepalive)),
@@ -313,7 +311,6 @@ async def _on_encode_error(run: Run, error: Exception) -> bytes:
 
 
 async def background_response(body: CreateResponse, run: Run, caller: Caller, api: APIDependencies) -> Response:
-    """Start a background run; return the queued response, or its event stream."""
     response = await api.responses.stored.launch(body, run)
     if not body.stream:
         return pollable_response(response, warning_headers(run.warnings))
@@ -330,8 +327,6 @@ def pollable_response(resource: Mapping[str, object], headers: Mapping[str, str]
 def subscription_stream(
     subscription: EventSubscription, caller: Caller, api: APIDependencies, headers: dict[str, str] | None = None
 ) -> Response:
-    """Return a background response's event stream, in the caller's dialect."""
-
     encode = partial(log.translate_dialect, dialect=caller.dialect)
     encoding = StreamEncoding[bytes](encode, _heartbeat_encoder(caller, subscription.keepalive), encoder.DONE_FRAME)
     return EventStream(partial(_follow, subscription), encoding, heartbeat=api.heartbeat, headers=headers)
@@ -343,11 +338,10 @@ async def _follow(subscription: EventSubscription, stream: EventStream[bytes]) -
             stream.send(data)
             del data
             await stream.drain()
-            await asyncio.sleep(0)  # for other requests: a client may accept all stored events at once
+            await asyncio.sleep(0)  # lets other requests run: a client may accept all stored events at once
 
 
 def _heartbeat_encoder(caller: Caller, keepalive: Callable[[], Iterable[Event]]) -> Callable[[], bytes]:
-    """Return an encoder for the heartbeats in the caller's dialect: events or comments."""
     return (
         (lambda: encoder.encode_sse(keepalive()))
         if caller.dialect.heartbeat == "keepalive"
@@ -363,7 +357,7 @@ async def unless_disconnected(request: Request, response: Coroutine[object, obje
     try:
         return await response
     except asyncio.CancelledError:
-        if watch.disconnected and not task.uncancel():  # no other code has cancelled the task
+        if watch.disconnected and not task.uncancel():
             return Response(status_code=499)  # only for the access log
         raise
     finally:
@@ -371,7 +365,7 @@ async def unless_disconnected(request: Request, response: Coroutine[object, obje
 
 
 def parse_starting_after(starting_after: str | None) -> int:
-    """Parse the sequence number in a query; -1 without one, for all events. Raises `InvalidRequest`."""
+    """Parse a sequence number; -1 for all events. Raises `InvalidRequest`."""
     if starting_after is None:
         return -1
     if (number := parse_whole_number(starting_after)) is None:

@@ -1,4 +1,4 @@
-"""Web pages: the studio at `/studio` and the API reference at `/docs`. All files are in the package."""
+"""Web pages: the studio at `/studio` and the API reference at `/docs`."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ STUDIO_POLICY = (
     "connect-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types dompurify"
 )
-# Preview of HTML, SVG or a diagram written by a model. Scripts run in a frame without an origin and without network.
-# The `frame-src` in the studio's policy prevents the frame from navigating elsewhere.
+# Preview of model-written HTML, SVG or diagrams. Scripts run in a frame without origin and network; the studio's
+# `frame-src` prevents the frame from navigating elsewhere.
 PREVIEW_POLICY = (
     "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
     "font-src data:; media-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'; "
@@ -45,7 +45,7 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
 }
 _REVALIDATED = "no-cache"
-_IMMUTABLE = "public, max-age=31536000, immutable"  # for URLs that contain the files' version
+_IMMUTABLE = "public, max-age=31536000, immutable"  # for versioned URLs
 
 
 def studio_routes() -> APIRouter:
@@ -115,7 +115,7 @@ def _page(page: Asset, request: Request, policy: str) -> Response:
 
 
 def _response(asset: Asset, headers: Headers, caching: str = _REVALIDATED) -> Response:
-    """Return a file, compressed if the client accepts gzip, or a 304 if the client's copy is current."""
+    """Respond with a file, compressed if the client accepts gzip, or a 304 if the client's copy is current."""
     sent = {**_HEADERS, "Cache-Control": caching, "ETag": asset.etag}
     if asset.etag in headers.get("if-none-match", ""):
         return Response(status_code=304, headers=sent)
@@ -126,8 +126,6 @@ def _response(asset: Asset, headers: Headers, caching: str = _REVALIDATED) -> Re
 
 
 class _Files(StaticFiles):
-    """A page's static files, with the page's headers."""
-
     def __init__(self, assets: Assets, directory: Path) -> None:
         super().__init__(directory=directory)
         self._assets = assets

@@ -3,8 +3,8 @@ The API over a WebSocket: consecutive turns on a connection, which stores unstor
 
 A client sends `response.create` frames. Each is answered with the events of a streamed response, one per text frame, or
 with an error, `{"type": "error", "status": 400, "error": {...}}`. Turns run in order; turns with different `stream_id`s
-run concurrently. Other frames, for example `response.cancel`, are answered at once. The connection stays open after an
-error.
+run concurrently. Control frames, for example `response.cancel`, are answered at once. The connection stays open after
+an error.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 GOING_AWAY = 1001
 INTERNAL_ERROR = 1011
-CLOSING_TIMEOUT = 5  # seconds for a client to receive the last frame and the close frame
+CLOSING_TIMEOUT = 5  # seconds to send the last frame and the close frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class ConnectionLimits:
 
 
 def routes(api: APIDependencies, limits: ConnectionLimits, memory: Callable[[], Store]) -> APIRouter:
-    """Return the route, without the `/v1` prefix; `memory` creates a connection's store for unstored responses."""
+    """`memory` creates a connection's store for unstored responses."""
     router = APIRouter()
 
     @router.websocket("/responses")
@@ -78,15 +78,14 @@ class Lane:
 
     def __init__(self, stream_id: str | None) -> None:
         self.stream_id = stream_id
-        # Only a first waiting turn that can begin at once is parsed, because parsed frames need more memory.
+        # Parsed frames need more memory, so only a first turn that can begin at once is parsed.
         self.waiting: deque[Create | bytes] = deque()
         self.task: asyncio.Task[None] | None = None
-        self._response: Response | None = None  # the current turn's, once it exists
-        self._generating: asyncio.Task[None] | None = None  # generates the response
+        self._response: Response | None = None
+        self._generating: asyncio.Task[None] | None = None
         self._cancelled = False
 
     def end_turn(self) -> None:
-        """Reset for the next turn, to which `cancel` then applies."""
         self._response, self._generating, self._cancelled = None, None, False
 
     def generate_in_task(self, run: Run, outbox: Outbox, open_after: float) -> asyncio.Task[None]:
@@ -120,10 +119,9 @@ class Lane:
 
 class WebSocketConnection:
     """
-    A client's connection.
+    A client's connection: one task reads the frames, and each lane runs its turns in its own task.
 
-    One task reads the frames and answers control frames at once. Each lane runs its turns in its own task. A client
-    that does not read blocks sending, and thereby reading from the backend.
+    A client that does not read blocks sending, and thereby reading from the backend.
     """
 
     def __init__(
@@ -135,13 +133,13 @@ class WebSocketConnection:
         self._limits = limits
         self._layers = LayeredStore(memory, api.responses.store)
         self._lenient = "keepalive" in (caller.dialect.heartbeat, dialect_of(websocket.headers).heartbeat)
-        self._lanes: dict[str | None, Lane] = {}  # lanes with turns, by `stream_id`
+        self._lanes: dict[str | None, Lane] = {}  # by `stream_id`
         self._turns = 0  # running and waiting
         self._turns_size = 0  # bytes in their frames
-        self._finishing = False  # whether no more turns begin
-        self._send_lock = asyncio.Lock()  # held for a batch of events, so that no other message is sent between them
+        self._finishing = False
+        self._send_lock = asyncio.Lock()  # held for a batch of events
         self._last_sent = 0.0  # loop time
-        self._steers = 0  # `response.steer` frames so far
+        self._steers = 0  # number of `response.steer` frames
 
     async def serve(self) -> None:
         """Serve until the client disconnects, the connection's lifetime is over, or the server shuts down."""
@@ -162,7 +160,7 @@ class WebSocketConnection:
         return [lane.task for lane in self._lanes.values() if lane.task]
 
     async def _read(self) -> int:
-        """Receive the client's frames until it disconnects; return the close code."""
+        """Receive frames until the client disconnects; return the close code."""
         with contextlib.suppress(WebSocketDisconnect):
             while (message := await self._websocket.receive())["type"] != "websocket.disconnect":
                 await self._receive(message.pop("text", None) or message.pop("bytes", None) or "")
@@ -170,7 +168,6 @@ class WebSocketConnection:
         return 1006
 
     async def _receive(self, frame: str | bytes) -> None:
-        """Begin or queue a turn; answer a control frame at once."""
         try:
             if len(frame) > self._api.body_limits.bytes:
                 raise body_too_large(self._api.body_limits.bytes)
@@ -199,14 +196,14 @@ class WebSocketConnection:
         return await run_in_thread_if_large(read_frame, frame, self._api.body_limits.values)
 
     def _refusal(self, create: Create) -> APIError | None:
-        """Return an error if a turn exceeds the connection's limits; None if it can run or wait."""
+        """Return an error if a turn exceeds the connection's limits."""
         fits = self._turns_size + create.length <= self._api.body_limits.bytes
         if not self._turns or (fits and self._turns <= self._limits.queue):
             return None
         return TooManyRequests("Too many turns in progress on this connection. Wait until a turn has ended.")
 
     async def _control(self, frame: ControlFrame) -> None:
-        """Answer a control frame. For `response.cancel`, the only answer is the response's end."""
+        """The only answer to `response.cancel` is the response's end."""
         if frame.type == CANCEL:
             stream_id = frame.fields.get("stream_id")
             for lane in self._lanes.values():
@@ -240,7 +237,7 @@ class WebSocketConnection:
 
     async def _answer(self, lane: Lane, create: Create) -> None:
         """
-        Answer a turn. Raises only `WebSocketDisconnect`.
+        Answer a turn; raises only `WebSocketDisconnect`.
 
         "If a continuation turn fails with a 4xx or 5xx error, the server MUST evict the referenced
         `previous_response_id` from the connection-local cache."
@@ -303,11 +300,7 @@ class WebSocketConnection:
 
     @contextlib.asynccontextmanager
     async def _heartbeat(self, run: Run, outbox: Outbox) -> AsyncIterator[None]:
-        """
-        Send keepalive events during silence, for clients that reset their idle timer only on events.
-
-        uvicorn's pings keep the connection itself alive.
-        """
+        """Send keepalive events during silence, for clients that reset their idle timer only on events."""
         if self._caller.dialect.heartbeat != "keepalive" or not self._api.heartbeat:
             yield
             return
@@ -336,7 +329,6 @@ class WebSocketConnection:
             self._last_sent = asyncio.get_running_loop().time()
 
     async def _send_frame(self, frame: Mapping[str, object]) -> None:
-        """Send a frame that is not a response event."""
         async with self._send_lock:
             await self._send(frame)
 
@@ -347,15 +339,12 @@ class WebSocketConnection:
             raise WebSocketDisconnect(1006) from error
 
     def _refused(self, error: Exception, stream_id: str | None = None) -> dict[str, object]:
-        """Record a refused frame; return the error to send."""
         refusal = _api_error(error)
         self._api.refused(self._caller, "WebSocket /responses", refusal)
         return envelope(refusal, stream_id)
 
     def _limit_reached(self) -> dict[str, object]:
         """
-        Return the error for the connection's end.
-
         "WebSocket connections are limited to 60 minutes. When the limit is reached, servers MUST return an error whose
         code is `websocket_connection_limit_reached`."
         """

@@ -26,11 +26,11 @@ _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 
 class _Rule(NamedTuple):
     is_valid: Callable[[object], object]
-    expected: str  # for the error message
+    expected: str
     code: str = "invalid_value"
 
 
-# Frame fields outside the request.
+# Outside the request.
 _FRAME_FIELDS = {
     "generate": _Rule(lambda value: isinstance(value, bool), "true or false", "invalid_type"),
     "stream_id": _Rule(
@@ -43,34 +43,30 @@ _FRAME_FIELDS = {
 
 @dataclass(slots=True)
 class Create:
-    """A `response.create` frame, which begins a turn."""
+    """Begins a turn."""
 
     fields: JSONObject = field(default_factory=dict)  # request fields and frame fields
-    length: int = 0  # frame size in bytes
+    length: int = 0  # bytes
 
     @property
     def stream_id(self) -> str | None:
-        """The client's turn id, repeated in each of its frames; None if missing or invalid."""
+        """The client's turn id, repeated in each frame of the response; None if missing or invalid."""
         stream_id = self.fields.get("stream_id")
         return stream_id if _FRAME_FIELDS["stream_id"].is_valid(stream_id) else None
 
     @property
     def previous_response_id(self) -> str | None:
-        """The id of the continued response; None if missing or invalid."""
+        """None if missing or invalid."""
         previous = self.fields.get("previous_response_id")
         return previous if isinstance(previous, str) else None
 
     @property
     def generate(self) -> bool:
-        """Whether to query the model. If not, the input is only stored, for continuation by a later request."""
+        """False only stores the input, for continuation by a later request."""
         return self.fields.get("generate") is not False
 
     def request(self, *, lenient: bool) -> CreateResponse:
-        """
-        Return the request; raises `InvalidRequest`.
-
-        HTTP-specific fields are rejected; if `lenient`, only values that would have an effect.
-        """
+        """Raises `InvalidRequest` for HTTP-specific fields; if `lenient`, only for values that would have an effect."""
         for name, harmless in _HARMLESS.items():
             value = self.fields.get(name)
             if value is not None and not (lenient and harmless(value)):
@@ -91,7 +87,7 @@ class ControlFrame:
     fields: JSONObject
 
     def unknown(self) -> dict[str, object]:
-        """Return the error for an unknown type. Its `frame` field distinguishes it from a turn's error."""
+        """The `frame` field distinguishes this error from a turn's error."""
         types = ", ".join(map(repr, FRAME_TYPES))
         message = f"Invalid 'type': must be one of {types}, not {repr(self.type)[:100]}."
         error = InvalidRequest(message, param="type", code="invalid_value")
@@ -117,7 +113,7 @@ def read_frame(frame: str | bytes, max_values: int = MAX_VALUES) -> Create | Con
 
 def steer_failure(fields: JSONObject, number: int) -> dict[str, object]:
     """
-    Return the answer to a `response.steer` frame; `number` is its sequence number.
+    Reject a `response.steer` frame; `number` is its sequence number.
 
     Steering adds input to a response in progress, which Chat Completions does not support. The answer returns the input
     to the client, which can send it with the next turn.

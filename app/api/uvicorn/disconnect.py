@@ -8,11 +8,11 @@ from typing import Protocol
 
 from starlette.types import Receive, Scope, Send
 
-CONNECTION_KEY = "connection"  # in a request's state, if its connection is an `HTTPProtocol`
+CONNECTION_KEY = "connection"  # request state field, if the connection is an `HTTPProtocol`
 
 
 class BodyWriter(Protocol):
-    """Writes a streamed response body, after the head was sent."""
+    """Writes a streamed response body, after the headers were sent."""
 
     def write(self, data: bytes) -> bool:
         """Write data without waiting; return False if `drain` must be awaited before the next write."""
@@ -24,17 +24,14 @@ class BodyWriter(Protocol):
 
 
 class ClientConnection(BodyWriter, Protocol):
-    """A connection that reports its loss."""
-
     def watch(self, on_loss: Callable[[], None]) -> bool:
-        """Call `on_loss` when the connection is lost; return False if this is not possible."""
+        """Call `on_loss` when the connection is lost; return False if not supported."""
         ...
 
     def unwatch(self, on_loss: Callable[[], None]) -> None: ...
 
 
 def body_writer(scope: Scope, send: Send) -> BodyWriter:
-    """Return the request's connection if it is an `HTTPProtocol`, otherwise a writer with ASGI messages."""
     return scope.get("state", {}).get(CONNECTION_KEY) or MessageWriter(send)
 
 

@@ -1,7 +1,7 @@
 """
 uvicorn's HTTP protocol with these changes:
 
-- Request heads and trailers are limited in size and time.
+- Headers and trailers are limited in size and time.
 - A request that offers an upgrade to another protocol, usually HTTP/2, keeps its body.
 - Connection loss is reported, and streams are written, without a task: see `ClientConnection`.
 
@@ -28,22 +28,22 @@ from app.api.uvicorn.shutdown import begin_shutdown
 from app.errors import APIError, InvalidRequest
 
 MAX_HEAD_BYTES = 64 * 1024  # request line and headers; clients typically send a few hundred
-HEAD_TIMEOUT = 30.0  # seconds until the head is complete, for the first request since the connection opened
-REFUSAL_LINGER = 1.0  # seconds for reading and discarding a rejected client's further data
+HEAD_TIMEOUT = 30.0  # seconds until the headers are complete, for the first request since the connection opened
+REFUSAL_LINGER = 1.0  # seconds for discarding a rejected client's further data
 SEND_TIMEOUT = 60  # seconds without an acknowledgement of sent data until the client counts as gone
-SHUTDOWN_IDLE_TIMEOUT = 0.25  # seconds for a new request on an idle connection during shutdown
-SHUTDOWN_HEAD_TIMEOUT = 1.0  # seconds to complete a partial head during shutdown
+SHUTDOWN_IDLE_TIMEOUT = 0.25  # seconds for a new request on an idle connection
+SHUTDOWN_HEAD_TIMEOUT = 1.0  # seconds to complete partial headers
 
 
 class Refused(Exception):
-    """Stops the parser from a callback: the request was rejected."""
+    """Stops the parser from a callback."""
 
 
 class HTTPProtocol(HttpToolsProtocol):
     unread = SEND_TIMEOUT
-    _in_message = False  # whether a request was partly received
-    _head_bytes = 0  # received bytes of the current head or trailers
-    _declined = False  # whether the current request offers an upgrade that is declined
+    _in_message = False  # a request was partly received
+    _head_bytes = 0  # received bytes of the current headers or trailers
+    _declined = False  # the current request offers an upgrade that is declined
     _refused = False
     _stopping = False
     _on_loss: frozenset[Callable[[], None]] = frozenset()  # called when the connection is lost
@@ -84,7 +84,6 @@ class HTTPProtocol(HttpToolsProtocol):
     # Called by the event loop and the parser.
 
     def data_received(self, data: bytes) -> None:
-        """Parse received data; reject an invalid or too large head, and set the timer for its rest."""
         if self._refused:
             return
         self._unset_keepalive_if_required()
@@ -110,7 +109,7 @@ class HTTPProtocol(HttpToolsProtocol):
                     self.handle_websocket_upgrade()
                     return
                 # "A server MAY ignore a received Upgrade header field" (RFC 9110, 7.8), but httptools ends the request
-                # here, without its body. So the head is parsed again without the field.
+                # here, without its body. Therefore the headers are parsed again without the field.
                 data = memoryview(data)[upgrade.args[0] :]
                 self._parse_without_upgrade()
 
@@ -123,7 +122,7 @@ class HTTPProtocol(HttpToolsProtocol):
         self.parser.feed_data(b"\r\n".join([line, *fields, b"", b""]))
 
     def _update_timer(self) -> None:
-        """Set the timer for the rest of a head or, between requests, uvicorn's keep-alive timer."""
+        """Time incomplete headers or, between requests, uvicorn's keep-alive."""
         if self.cycle and not self.cycle.response_complete:
             self._cancel_timer()
         elif self.cycle is None or self._in_message:

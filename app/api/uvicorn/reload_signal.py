@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def reload_on_sighup(reload: Callable[[], ReloadReport]) -> Iterator[None]:
-    """Call `reload` on SIGHUP and write its report, if the system has this signal and this is the main thread."""
+    """Reload on SIGHUP, if the system has this signal and this is the main thread."""
     directory = environment().get(RELOADS_DIRECTORY)
 
     def write(report: ReloadReport) -> None:

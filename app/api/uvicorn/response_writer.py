@@ -1,4 +1,4 @@
-"""Writes the response to a request: a head with a known length and its body in a single write."""
+"""Writes headers and a body of known length in a single write."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NO_BODY = frozenset({204, 304})  # statuses
 
 
 class ResponseWriter:
-    """Replaces the `send` of uvicorn's request in progress."""
+    """Replaces uvicorn's `send`."""
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle
@@ -61,7 +61,6 @@ class ResponseWriter:
             cycle.transport.write(head)
 
     def _write_head(self) -> None:
-        """Write a head whose body has not followed at once."""
         if self._head and not self._cycle.transport.is_closing():
             self._cycle.transport.write(self._head)
             self._head = b""

@@ -12,15 +12,12 @@ STATE_KEY = "stopping"  # in the state that uvicorn shares between lifespan and 
 
 
 class Shutdown:
-    """Whether the server is shutting down, and since when."""
-
     def __init__(self) -> None:
         self._since: float | None = None
-        self._requests = 0  # requests in progress
+        self._requests = 0  # in progress
         self._answered = asyncio.Event()
 
     def request_begins(self) -> None:
-        """Record a request in progress, until `request_ends`."""
         self._requests += 1
 
     def request_ends(self) -> None:
@@ -29,7 +26,7 @@ class Shutdown:
 
     async def until_idle(self, seconds: float) -> None:
         """
-        Wait until no request is in progress, at most `seconds`.
+        Wait up to `seconds` until no request is in progress.
 
         uvicorn does not wait for requests cancelled after the grace period, but these still store their responses.
         """
@@ -40,23 +37,17 @@ class Shutdown:
                     await self._answered.wait()
 
     def left(self, grace: float) -> float:
-        """Return the remaining seconds of `grace`; all of them before the shutdown."""
+        """Remaining seconds of `grace`."""
         return grace if self._since is None else max(0.0, self._since + grace - time.monotonic())
 
     def has_begun(self) -> bool:
         return self._since is not None
 
     def begin(self) -> None:
-        """Record the shutdown's start; idempotent."""
         self._since = time.monotonic() if self._since is None else self._since
 
 
 def begin_shutdown(state: Mapping[str, Any]) -> None:
-    """
-    Begin the `Shutdown` in a shared state.
-
-    uvicorn shuts down connections before the lifespan, so connections call this. Without connections, the grace period
-    begins when the lifespan ends.
-    """
+    """uvicorn shuts down connections before the lifespan, so connections call this."""
     if stopping := state.get(STATE_KEY):
         stopping.begin()

@@ -19,10 +19,10 @@ from app.api.uvicorn.shutdown import begin_shutdown
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveEvent
 
-SERVICE_RESTART = 1012  # close code, see https://www.iana.org/assignments/websocket/websocket.xhtml
+SERVICE_RESTART = 1012  # see https://www.iana.org/assignments/websocket/websocket.xhtml
 
 # A 256 KB read can contain 43,000 frames, and each costs 10 to 50 µs.
-FRAMES_PER_PASS = 64  # frames per connection, parsed before other tasks run
+FRAMES_PER_PASS = 64  # per connection, parsed before other tasks run
 CONTROL_FRAMES_PER_SECOND = 100  # pings and pongs; typical clients send one every 20 seconds
 MAX_FRAGMENTS = 20_000  # per message; 64 MiB in 4 KiB fragments, used by some clients, are 16,384
 
@@ -33,7 +33,7 @@ class FrameReader(StreamReader):
     frames_left = FRAMES_PER_PASS
 
     def at_eof(self) -> Generator[None, None, bool]:
-        """Wait for a frame or the end; called by the parser before each frame."""
+        """Called by the parser before each frame."""
         while not self.frames_left:
             yield
         at_eof = yield from super().at_eof()
@@ -42,14 +42,13 @@ class FrameReader(StreamReader):
 
     @property
     def is_stopped(self) -> bool:
-        """Whether received data remains because `frames_left` is 0."""
         return bool(self.buffer) and not self.frames_left
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
     _control_frames = 0  # received since `_control_since`
     _control_since = 0.0  # loop time
-    _will_parse = False  # whether parsing of the remaining data is scheduled
+    _will_parse = False  # parsing of the remaining data is scheduled
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -64,7 +63,6 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._schedule_parsing()
 
     async def receive(self) -> ASGIReceiveEvent:
-        """Return the next message. After the last parsed message, parse remaining data."""
         message = await super().receive()
         self._schedule_parsing()
         return message
@@ -87,12 +85,10 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self.transport.resume_reading()
 
     def handle_ping(self) -> None:
-        """Send the pong, or close the connection above the control frame limit."""
         if self._admit_control_frame():
             super().handle_ping()
 
     def handle_pong(self, event: Frame) -> None:
-        """Record the pong, or close the connection above the control frame limit."""
         if self._admit_control_frame():
             super().handle_pong(event)
 
@@ -105,7 +101,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         return not self.close_sent
 
     def handle_cont(self, event: Frame) -> None:
-        """Store a fragment, with up to 45 bytes overhead; limits their number."""
+        """A fragment has up to 45 bytes overhead."""
         if len(self.frames) >= MAX_FRAGMENTS:
             self._refuse("too many fragments")
         if not self.close_sent:
@@ -142,7 +138,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self.queue.put_nowait({"type": "websocket.disconnect", "code": SERVICE_RESTART})
 
     def handle_text(self, event: Frame) -> None:
-        """Queue a message and free its bytes: the parser references a frame until the next arrives."""
+        """Free the frame's bytes, which the parser references until the next frame arrives."""
         super().handle_text(event)
         event.data = b""
 

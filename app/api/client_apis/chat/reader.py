@@ -14,13 +14,13 @@ from app.errors import Warnings, label
 
 
 class ChatOptions(NamedTuple):
-    """Request fields that the writer needs."""
+    """Options for the writer."""
 
-    include_usage: bool = False  # whether a stream ends with the usage
-    metadata: Mapping[str, str] | None = None  # returned in the JSON answer
+    include_usage: bool = False  # a stream ends with the usage
+    metadata: Mapping[str, str] | None = None  # returned in the JSON response
 
 
-# Fields with the same name and meaning in both APIs.
+# Same name and meaning in both APIs.
 _SAME = frozenset(
     {
         "model",
@@ -45,22 +45,21 @@ _SAME = frozenset(
 )
 _NOT_OF_CHAT = frozenset(CreateResponse.model_fields) - _SAME
 
-# Parameters without a Responses counterpart, sent as extra fields.
+# Parameters without a Responses counterpart.
 _EXTRA = ("stop", "seed", "logit_bias")
 
-# Client tool types without a form for their calls in Chat Completions.
+# Chat Completions cannot represent these tools' calls.
 _WITHOUT_CALLS = frozenset(
     {"apply_patch", "computer", "computer_use", "computer_use_preview", "local_shell", "namespace", "shell"}
 )
 
 
 def read_chat(fields: JSONObject, headers: Mapping[str, str]) -> ClientRequest:
-    """Read a body; raises `InvalidRequest` with the invalid field."""
+    """Raises `InvalidRequest` with the invalid field."""
     return _Reading(validate(fields, ChatRequest, 0)).request()
 
 
 def hosted_types(fields: JSONObject) -> set[str]:
-    """Return the hosted tool types in an unvalidated body."""
     tools = fields.get("tools")
     entries = tools if isinstance(tools, list) else []
     types = [tool.get("type") for tool in entries if isinstance(tool, dict)]
@@ -279,7 +278,7 @@ def _web_search(options: WebSearchOptions) -> JSONObject:
 
 
 def _flat_function(tool: JSONMapping) -> JSONObject:
-    """Return a function tool with flat fields. The default is not strict, as in Chat Completions."""
+    """The default is not strict, as in Chat Completions."""
     nested = tool.get("function", tool)
     return {"strict": False, **{name: value for name, value in nested.items() if value is not None}, "type": "function"}
 
@@ -293,7 +292,7 @@ def _flat_custom(tool: JSONMapping) -> JSONObject:
     return flat
 
 
-# By tool type. Other types are declared as for `/v1/responses`.
+# Other types are declared as for `/v1/responses`.
 _FLAT: Mapping[str, Callable[[Any], JSONObject]] = {"function": _flat_function, "custom": _flat_custom}
 
 
@@ -306,7 +305,6 @@ def _flat_choice(choice: Any) -> Any:
 
 
 def _flat_choices(choices: Iterable[JSONMapping]) -> list[JSONObject]:
-    """Return tool choices with flat names."""
     flat = []
     for choice in choices:
         nested = choice.get(str(choice.get("type")))

@@ -1,8 +1,8 @@
 """
 Writes Responses events as chat completion chunks, and a finished response as JSON.
 
-Both have the same text: an empty line separates a response's messages (hosted tools cause several), and its reasoning
-parts. An approval request becomes text, because Chat Completions does not support approvals.
+In both, an empty line separates messages (hosted tools cause several) and reasoning parts. An approval request becomes
+text, because Chat Completions does not support approvals.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from app.core.sse.encoder import DONE_FRAME
 from app.core.types import JSONMapping, JSONObject, list_field
 from app.core.types.request import Event, Item, Response
 
-_BETWEEN = "\n\n"  # between messages and between reasoning parts
+_BETWEEN = "\n\n"
 
 
 class ChatWriter:
@@ -35,7 +35,7 @@ class ChatWriter:
         self._content = _Joined()
         self._reasoning = _Joined()
         self._images = 0
-        self._calls: dict[str, int] = {}  # call indexes by item id
+        self._calls: dict[str, int] = {}  # by item id
 
     def _chunk(self, *choices: JSONObject) -> JSONObject:
         usage = {"usage": None} if self._options.include_usage else {}
@@ -89,7 +89,6 @@ class ChatWriter:
         return self._delta({"tool_calls": [{"index": self._calls[event["item_id"]], "custom": custom}]})
 
     def end(self, ending: Ending) -> bytes:
-        """Return the last chunks: annotations, finish reason, requested usage, and `[DONE]`."""
         response = ending.response
         frames = []
         if annotations := _annotations(response["output"]):
@@ -146,10 +145,9 @@ class _Joined:
     """Separates texts from different parts by an empty line."""
 
     def __init__(self) -> None:
-        self._last: object = None  # part of the last text; None before the first
+        self._last: object = None  # part of the last text
 
     def add(self, part: object, text: str) -> str:
-        """Return a part's text, after a separator if it starts a new part."""
         last, self._last = self._last, part
         return text if last in (None, part) else _BETWEEN + text
 
@@ -175,7 +173,7 @@ def _unapproved(item: Item) -> str:
 
 
 def _image(item: Item) -> JSONObject | None:
-    """Return a generated image in OpenRouter's format; None for other items."""
+    """A generated image in OpenRouter's format."""
     data = item.get("result") if item["type"] == "image_generation_call" else None
     if not isinstance(data, str) or not data:
         return None
@@ -184,7 +182,7 @@ def _image(item: Item) -> JSONObject | None:
 
 
 def _text_of(output: Iterable[Item]) -> tuple[str | None, str | None, list[object]]:
-    """Return the joined text and refusals (None if empty), and the log probabilities."""
+    """Joined text and refusals, and log probabilities."""
     texts, refusals = [], []
     logprobs: list[object] = []
     for parts in _message_parts(output):
@@ -197,7 +195,7 @@ def _text_of(output: Iterable[Item]) -> tuple[str | None, str | None, list[objec
 
 
 def _message_parts(output: Iterable[Item]) -> Iterator[list[Any]]:
-    """Yield each message's parts; an approval request counts as a message."""
+    """An approval request counts as a message."""
     for item in output:
         if item["type"] == "message":
             yield list_field(item, "content")
@@ -215,7 +213,7 @@ def _reasoning_of(output: Iterable[Item]) -> str:
 
 
 def _annotations(output: Iterable[Item]) -> list[JSONObject]:
-    """Return web citations, with positions in the joined text."""
+    """Web citations, with positions in the joined text."""
     annotations, start = [], 0
     for parts in _message_parts(output):
         texts = [part for part in parts if part["type"] == "output_text"]

@@ -17,7 +17,7 @@ def _writer(request: ClientRequest, response: Response) -> ClientWriter:
 
 
 def _headers() -> Mapping[str, str]:
-    """Return the request id header, which Anthropic's SDKs log."""
+    """Anthropic's SDKs log this header."""
     return {"request-id": request_id} if (request_id := log_context.request_id()) else {}
 
 

@@ -27,12 +27,10 @@ _FAILED = ("error", "<tool_use_error>")  # prefixes that already mark a result a
 
 
 class ItemReader:
-    """Reads messages in order."""
-
     def __init__(self, warnings: Warnings, called: Callable[[str], str]) -> None:
         """`called` maps a tool name to its declared function name."""
         self.items: list[JSONObject] = []
-        self.client_paths: dict[str, str] = {}  # source of each item and part in the body
+        self.client_paths: dict[str, str] = {}
         self._warnings = warnings
         self._called = called
         self._parts: list[JSONObject] = []  # in the current message
@@ -47,7 +45,6 @@ class ItemReader:
         self.read_blocks(role, content, f"{path}.content")
 
     def read_blocks(self, role: str, blocks: list[JSONObject], path: str) -> None:
-        """Read the blocks in a message or system prompt."""
         self._results = {block["tool_use_id"]: block for block in blocks if _is_hosted_result(block)}
         for number, block in enumerate(blocks):
             self._block(role, block, f"{path}[{number}]")
@@ -69,7 +66,7 @@ class ItemReader:
             self._warnings.add(f"Content of unknown type {label(kind)} was ignored.")
 
     def _parts_of(self, block: JSONObject, text_type: str) -> list[JSONObject]:
-        """Return a block's parts, the last with its cache breakpoint."""
+        """Convert a block; the last part gets its cache breakpoint."""
         if json_object(block.get("citations")).get("enabled"):
             self._warnings.add(_NO_CITATIONS)
         parts = _PARTS[block["type"]](block, text_type)
@@ -141,7 +138,7 @@ class ItemReader:
         return self._signed({"type": "reasoning", "summary": []}, block["data"])
 
     def _signed(self, item: JSONObject, signature: str) -> JSONObject | None:
-        """Return a reasoning item with its encrypted content; None for a foreign signature."""
+        """None for a foreign signature."""
         if signature.startswith(CONTENT_MARK):
             return {**item, "encrypted_content": signature, FROM_SIGNATURE: True}
         if signature:
@@ -172,7 +169,7 @@ def _is_hosted_result(block: JSONMapping) -> bool:
 
 
 def _as_error(text: str) -> str:
-    """Mark a result as failed in its text: the Responses API has no `is_error`."""
+    """The Responses API has no `is_error`."""
     return text if text.lower().startswith(_FAILED) else f"Error: {text or 'the call failed.'}"
 
 
@@ -231,7 +228,7 @@ def _tool_reference(block: JSONObject, text_type: str) -> list[JSONObject]:
 
 
 def _inner(blocks: list[JSONObject], head: str, text_type: str) -> list[JSONObject]:
-    """Return a document's parts, with `head` before the first text."""
+    """Insert `head` before the first text."""
     parts = [part for block in blocks for part in _PARTS[block["type"]](block, text_type)]
     if head and parts and parts[0]["type"] == text_type:
         return [{**parts[0], "text": f"{head}\n\n{parts[0]['text']}"}, *parts[1:]]

@@ -1,13 +1,12 @@
 """
-Translate hosted tools between Anthropic's blocks and response items: declarations, calls and results.
+Translate hosted tools between Anthropic's blocks and response items.
 
     server_tool_use web_search        web_search_call, action search
     server_tool_use web_fetch         web_search_call, action open_page or find_in_page
     server_tool_use code_execution    code_interpreter_call
     mcp_tool_use                      mcp_call
 
-Each call has a second block with its result. Blocks keep their item's id: encrypted reasoning refers to it, with the
-output shown to the model.
+Each call has a second block with its result. Blocks keep their item's id, because encrypted reasoning refers to it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ SHOWN_FIELDS = ("web_search_call.results", "code_interpreter_call.outputs")
 
 
 def hosted_type(tool_type: str) -> str | None:
-    """Return the hosted tool type for an Anthropic tool type, if any."""
     return next((hosted for prefix, hosted in _TYPES.items() if tool_type.startswith(prefix)), None)
 
 
@@ -152,7 +150,7 @@ def _found(result: JSONMapping) -> JSONObject:
 
 
 def _fetched(url: str) -> JSONObject:
-    """Return a fetch result without page text, which only the model sees."""
+    """Omits the page text, which only the model sees."""
     source = {"type": "text", "media_type": "text/plain", "data": ""}
     document = {"type": "document", "source": source, "title": None, "citations": None}
     return {"type": "web_fetch_result", "url": url, "content": document, "retrieved_at": None}
@@ -205,7 +203,7 @@ _BLOCKS: Mapping[str, Callable[[Item], list[JSONObject]]] = {
 
 
 def server_tool_usage(output: list[Item]) -> JSONObject | None:
-    """Return the number of searches and fetches; None without any."""
+    """Count searches and fetches; None without any."""
     names = [block["name"] for item in output for block in hosted_blocks(item)[:1]]
     searches, fetches = names.count("web_search"), names.count("web_fetch")
     return {"web_search_requests": searches, "web_fetch_requests": fetches} if searches or fetches else None
@@ -254,7 +252,7 @@ def is_enabled(server: JSONMapping) -> bool:
 
 
 def named_types(body: JSONMapping) -> set[str]:
-    """Return the hosted tool types named in an unvalidated body."""
+    """Hosted tool types named in an unvalidated body."""
     types = {hosted_type(json_text(tool.get("type"))) for tool in json_objects(body.get("tools"))}
     named = {found for found in types if found}
     return named | {"mcp"} if json_list(body.get("mcp_servers")) else named

@@ -22,7 +22,6 @@ def message_id(response: Response) -> str:
 
 
 def empty_message(response: Response) -> JSONObject:
-    """Return the initial message, without content."""
     usage = {
         "input_tokens": 0,
         "cache_creation_input_tokens": 0,
@@ -78,7 +77,7 @@ def _reasoning_blocks(item: Item, options: WriterOptions) -> Iterator[JSONObject
 
 
 def tool_use(item: Item, options: WriterOptions) -> JSONObject:
-    """Return a call's initial block, without input."""
+    """The initial block, without input."""
     name = options.names.get(item["name"], item["name"])
     return {"type": "tool_use", "id": item["call_id"], "name": name, "input": {}}
 
@@ -88,7 +87,7 @@ def _call_blocks(item: Item, options: WriterOptions) -> Iterator[JSONObject]:
 
 
 def tool_input(arguments: str) -> JSONObject:
-    """Parse a call's arguments; truncated JSON yields the complete fields, and invalid JSON yields {}."""
+    """Parse arguments; truncated JSON yields the complete fields, and invalid JSON yields {}."""
     try:
         return json_object(pydantic_core.from_json(arguments, allow_partial=True))
     except ValueError:
@@ -103,7 +102,6 @@ _BLOCKS: Mapping[str, Callable[[Item, WriterOptions], Iterator[JSONObject]]] = {
 
 
 def citation(annotation: JSONMapping) -> JSONObject:
-    """Translate a Responses annotation into a citation."""
     title = annotation.get("title") or annotation.get("filename")
     if annotation.get("type") == "url_citation":
         return {
@@ -128,7 +126,6 @@ def citation(annotation: JSONMapping) -> JSONObject:
 
 
 def stop_fields(ending: Ending) -> JSONObject:
-    """Return `stop_reason` and `stop_sequence`, and for a refusal `stop_details`."""
     response = ending.response
     output, refusal = response["output"], _refusal(response)
     if response["status"] == "incomplete":
@@ -147,14 +144,13 @@ def stop_fields(ending: Ending) -> JSONObject:
 
 
 def _refusal(response: Response) -> str | None:
-    """Return the refusal text, if the model refused to answer."""
     parts = [part for item in response["output"] if item["type"] == "message" for part in list_field(item, "content")]
     texts = [json_text(part.get("refusal")) for part in parts if part["type"] == "refusal"]
     return "\n".join(texts) if texts else None
 
 
 def usage_fields(response: Response) -> JSONObject:
-    """Return the usage; unlike in the Responses API, `input_tokens` excludes cached tokens."""
+    """Unlike in the Responses API, `input_tokens` excludes cached tokens."""
     usage: Any = response.get("usage") or {}
     details = usage.get("input_tokens_details") or {}
     cached, written = details.get("cached_tokens", 0), details.get("cache_write_tokens", 0)

@@ -28,7 +28,7 @@ THREAD_UNSUPPORTED = "thread_unsupported_request"  # SDKs then resend without `t
 # Claude Code's first system prompt line; it can differ in each request and would invalidate prompt caches.
 _BILLING_LINE = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n?")
 
-# Fields without effect on the answer, ignored without a warning.
+# Ignored without a warning.
 _IGNORED = frozenset({"cache_control", "diagnostics", "betas"})
 
 # Agents send an effort and cache breakpoints to every model.
@@ -38,14 +38,12 @@ _MAX_IDENTIFIER = 128  # characters in `safety_identifier`
 
 
 class WriterOptions(NamedTuple):
-    """Request options that affect the writer."""
-
     shows_thinking: bool = True
     names: Mapping[str, str] = {}  # original tool names by truncated names
 
 
 def read_messages(body: JSONObject, headers: Mapping[str, str]) -> ClientRequest:
-    """Read a body; raises `InvalidRequest` with the invalid field."""
+    """Raises `InvalidRequest` with the invalid field."""
     request = validate({name: value for name, value in body.items() if value is not None}, MessagesRequest, 0)
     extra = request.model_extra or {}
     _refuse_unsupported(extra)
@@ -90,7 +88,7 @@ _CLIENT_PATHS = {
 
 
 def _refuse_unsupported(extra: JSONMapping) -> None:
-    """Raise `InvalidRequest` for unsupported fields that would change the answer."""
+    """Raise `InvalidRequest` for unsupported fields that would change the response."""
     if extra.get("thread"):
         message = "Invalid 'thread': threads are not supported. Send the whole conversation without 'thread'."
         raise InvalidRequest(message, param="thread", code=THREAD_UNSUPPORTED)
@@ -99,7 +97,7 @@ def _refuse_unsupported(extra: JSONMapping) -> None:
         raise InvalidRequest(message, param="compaction", code="unsupported_parameter")
 
 
-# Known fields of nested objects, by object path.
+# By object path.
 _KNOWN_FIELDS = {
     "thinking": frozenset({"type", "budget_tokens", "display"}),
     "output_config": frozenset({"effort", "format"}),
@@ -109,7 +107,7 @@ _KNOWN_FIELDS = {
 
 
 def _name_unknown(request: MessagesRequest, warnings: Warnings) -> None:
-    """Add a warning for each unknown field in nested objects."""
+    """Warn about unknown fields in nested objects."""
     for path, known in _KNOWN_FIELDS.items():
         for name, value in json_object(getattr(request, path)).items():
             if name not in known and value is not None:
@@ -117,7 +115,7 @@ def _name_unknown(request: MessagesRequest, warnings: Warnings) -> None:
 
 
 def _unknown(extra: JSONMapping, warnings: Warnings) -> JSONObject:
-    """Return unknown fields for the encoder, except names with another meaning in `CreateResponse`."""
+    """Pass on unknown fields, except names with another meaning in `CreateResponse`."""
     unknown = {name: value for name, value in extra.items() if name not in _IGNORED}
     for name in unknown.keys() & CreateResponse.model_fields.keys():
         del unknown[name]
@@ -154,7 +152,7 @@ def _options(request: MessagesRequest) -> JSONObject:
 
 
 def _is_strict(schema: object) -> bool:
-    """Return whether every object property is required, as in OpenAI's strict mode."""
+    """OpenAI's strict mode requires every object property."""
     if isinstance(schema, list):
         return all(map(_is_strict, schema))
     if not isinstance(schema, dict):
@@ -183,7 +181,7 @@ def _reasoning(request: MessagesRequest) -> JSONObject:
 
 
 def _metadata(request: MessagesRequest) -> JSONObject:
-    """Return `safety_identifier` and `prompt_cache_key`, which routes a user's requests to one replica."""
+    """The `prompt_cache_key` routes a user's requests to one replica."""
     user = json_text(json_object(request.metadata).get("user_id"))
     if not user:
         return {}

@@ -1,8 +1,8 @@
 """
-The body of `POST /v1/messages`, as it is validated.
+Validates the body of `POST /v1/messages`.
 
-Unknown fields, block types and tool types are accepted; the reader names them in warnings. Optional fields can be
-null. Source: anthropic 2.14, `types/beta/message_create_params.py`.
+Unknown fields, block types and tool types are accepted; the reader names them in warnings. Optional fields can be null.
+Source: anthropic 2.14, `types/beta/message_create_params.py`.
 """
 
 from __future__ import annotations
@@ -258,14 +258,14 @@ _System = Annotated[Annotated[Text, Tag("<text>")] | Annotated[list[_TextBlock],
 
 
 class MessagesRequest(BaseModel):
-    """The whole body; unknown fields are in `model_extra`, null fields are removed before."""
+    """The body without null fields; unknown fields are in `model_extra`."""
 
     # Errors that quote the input would put secrets into tracebacks.
     model_config = ConfigDict(extra="allow", protected_namespaces=(), hide_input_in_errors=True)
 
     model: str | None = None
     messages: Annotated[list[_Message], Field(min_length=1)]
-    max_tokens: Annotated[Integer, Field(ge=1)] | None = None  # required by Anthropic, but not by the models behind
+    max_tokens: Annotated[Integer, Field(ge=1)] | None = None  # required by Anthropic, but not by backend models
     system: _System | None = None
     tools: list[_Tool] = Field(default_factory=list)
     tool_choice: _ToolChoice | None = None
@@ -277,6 +277,6 @@ class MessagesRequest(BaseModel):
     top_k: Integer | None = None
     thinking: _Thinking | None = None
     output_config: _OutputConfig | None = None
-    output_format: _OutputFormat | None = None  # the earlier place of `output_config.format`
+    output_format: _OutputFormat | None = None  # the earlier form of `output_config.format`
     metadata: _Metadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None

@@ -1,8 +1,8 @@
 """
 Reads Messages tools as Responses API tools.
 
-Custom tools and predefined client tools (`bash_*`, `text_editor_*`, `memory_*`, `computer_*`) become functions;
-predefined tools have the parameters in Anthropic's documentation. Server tools become this server's hosted tools.
+Custom tools and predefined client tools (`bash_*`, `text_editor_*`, `memory_*`, `computer_*`) become functions; server
+tools become this server's hosted tools.
 """
 
 from __future__ import annotations
@@ -20,15 +20,13 @@ _MAX_NAME = 64  # characters, in the Responses API; Anthropic allows 128
 
 
 def short_name(name: str) -> str:
-    """Return a valid function name: a long name is truncated and ends with its hash."""
+    """Truncate a long name and append its hash."""
     if len(name) <= _MAX_NAME:
         return name
     return f"{name[: _MAX_NAME - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 class ReadTools(NamedTuple):
-    """The tools as `CreateResponse` fields."""
-
     fields: JSONObject
     names: Mapping[str, str]  # original names by truncated names
     client_paths: Mapping[str, str]  # see `ClientRequest`
@@ -79,7 +77,7 @@ class _ToolReader:
                 declared.update(web_tool(web))
 
     def read_servers(self, servers: Sequence[JSONMapping], tools: Sequence[JSONMapping]) -> None:
-        """Read the MCP servers; a toolset in `tools` can select a server's tools."""
+        """A toolset in `tools` can select a server's tools."""
         toolsets = {tool.get("mcp_server_name"): tool for tool in tools if tool.get("type") == "mcp_toolset"}
         for number, server in enumerate(servers):
             toolset = toolsets.get(server["name"], {})
@@ -94,7 +92,7 @@ class _ToolReader:
 def read_tools(
     tools: Sequence[JSONMapping], servers: Sequence[JSONMapping], choice: JSONMapping | None, warnings: Warnings
 ) -> ReadTools:
-    """Read a request's tools; raises `InvalidRequest` if `choice` names an undeclared tool."""
+    """Raises `InvalidRequest` if `choice` names an undeclared tool."""
     reader = _ToolReader(warnings)
     reader.read(tools)
     reader.read_servers(servers, tools)
@@ -109,7 +107,7 @@ def read_tools(
     return ReadTools(fields, names, reader.client_paths)
 
 
-# Fields of custom tools; the last four have no effect on the answer.
+# The last four have no effect on the response.
 _FIELDS = frozenset({"type", "name", "description", "input_schema", "strict"}) | {
     *("cache_control", "eager_input_streaming", "defer_loading", "allowed_callers"),
 }

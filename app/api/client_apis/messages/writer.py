@@ -65,7 +65,7 @@ class MessagesWriter:
         return written + self._after(index) if kind == "response.output_item.done" else written
 
     def _after(self, index: int) -> bytes:
-        """Return the frames queued after a finished item."""
+        """Write the events queued after a finished item."""
         frames: list[bytes] = []
         del self._items[index]
         while self._items:
@@ -105,14 +105,12 @@ class _Blocks:
         return _frame({"type": "content_block_delta", "index": self._index, "delta": delta})
 
     def stop(self) -> bytes:
-        """Close the open block, if any."""
         if not self.open:
             return b""
         self.open = False
         return _STOP % self._index
 
     def whole(self, block: JSONObject) -> bytes:
-        """Return a block without deltas."""
         return self.start(block) + self.stop()
 
 
@@ -185,8 +183,6 @@ class _ReasoningWriter(_ItemWriter):
 
 
 class _CallWriter(_ItemWriter):
-    """Writes a client tool call."""
-
     def _rows(self) -> Mapping[str, Callable[[Event], bytes]]:
         return {
             "response.output_item.added": lambda event: self._blocks.start(tool_use(event["item"], self._options)),

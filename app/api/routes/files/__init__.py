@@ -1,4 +1,4 @@
-"""Routes for files, as in OpenAI's API. For multipart uploads see `uploads`."""
+"""Routes for files, as in OpenAI's API."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def routes(api: APIDependencies, files: Files) -> APIRouter:
 
 
 async def _upload(request: Request, files: Files, owner: str, limits: BodyLimits) -> dict[str, object]:
-    """Store a form's file as it arrives; raises `InvalidRequest`."""
+    """Store a form's file on arrival; raises `InvalidRequest`."""
     pieces = form_file(request, "file", files.max_bytes)
     fields: dict[str, bytes] = {}
     filename = None
@@ -100,7 +100,7 @@ async def _upload(request: Request, files: Files, owner: str, limits: BodyLimits
 
 
 def _lifetime(fields: dict[str, bytes]) -> int | None:
-    """Return `expires_after` in seconds, or None; raises `InvalidRequest`."""
+    """Seconds in `expires_after`; raises `InvalidRequest`."""
     anchor = fields.get("expires_after[anchor]")
     if _LIFETIME not in fields:
         if anchor is not None:

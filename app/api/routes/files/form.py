@@ -16,7 +16,7 @@ _OVERHEAD = 64 * 1024  # bytes in a form besides its file
 
 def form_file(request: Request, name: str, max_bytes: int) -> AsyncIterator[tuple[FormPart, bytes]]:
     """
-    Return a form's content in chunks, with their parts; the part `name` is the file.
+    Yield a form's chunks with their parts; the part `name` is the file.
 
     Raises `InvalidRequest` for a body that is too large and, during iteration, for no file or more than one.
     """

@@ -59,7 +59,7 @@ def upload_routes(api: APIDependencies, uploads: MultipartUploads) -> APIRouter:
 
 
 async def _receive_part(request: Request, uploads: MultipartUploads, owner: str, upload_id: str) -> dict[str, object]:
-    """Store a form's part as it arrives; raises `InvalidRequest`."""
+    """Store a form's part on arrival; raises `InvalidRequest`."""
     pieces = form_file(request, "data", MAX_PART_BYTES)
     async with await uploads.part(owner, upload_id) as writer:
         async for form_part, data in pieces:

@@ -131,7 +131,7 @@ def _add_files(router: APIRouter, api: APIDependencies, containers: Containers) 
 
 
 async def _from_form(request: Request, containers: Containers, container: Container) -> dict[str, object]:
-    """Store a form's file as it arrives, or copy the uploaded file with its `file_id`."""
+    """Store a form's file on arrival, or copy the uploaded file with its `file_id`."""
     parts = form_parts(request)
     file_id = b""
     async for part, data in parts:
@@ -149,7 +149,7 @@ async def _from_form(request: Request, containers: Containers, container: Contai
 
 
 async def _content(file: FormPart, parts: AsyncIterator[tuple[FormPart, bytes]]) -> AsyncIterator[bytes]:
-    yield b""  # a file may be empty
+    yield b""  # a file can be empty
     async for part, data in parts:
         if part is file:
             yield data
