@@ -53,7 +53,6 @@ cli = typer.Typer(
 
 cli.add_typer(keys_cli)
 
-# Options of several commands.
 ServerURL = Annotated[str | None, typer.Option(help="An Antiphon's base URL, with /v1; by default from the settings.")]
 ServerKey = Annotated[str | None, typer.Option(help="The server's key; by default from the settings.")]
 ResponseId = Annotated[str, typer.Argument(metavar="ID", help="A stored response's id.")]
@@ -120,7 +119,7 @@ def serve(
     logs.configure(settings)
     logger = logging.getLogger(__name__)
     if settings.workers > 1 and not settings.secret_key:
-        # Generated once for all workers, so that they can decrypt each other's content.
+        # Workers must decrypt each other's content.
         os.environ["ANTIPHON_SECRET_KEY"] = secrets.token_urlsafe(32)
         logger.warning(
             "ANTIPHON_SECRET_KEY not set: encrypted_content is readable only by these workers, until they exit"
@@ -132,7 +131,7 @@ def serve(
 
 
 def _mcp_servers(options: list[str]) -> str:
-    """Return ANTIPHON_MCP with the servers from `--mcp`."""
+    """Add the servers from `--mcp` to ANTIPHON_MCP."""
     import json
 
     from app.settings.loading import environment
@@ -170,7 +169,7 @@ def reload_settings(
 
 
 def _pid_file(port: int | None) -> Path:
-    """Return the pid file of the server at a port, by default from the settings, which can be invalid."""
+    """Return the pid file of the server at a port, also if the settings are invalid."""
     from app.cli.listening import default_pid_file
     from app.settings import SettingsError, load_settings
     from app.settings.loading import environment
@@ -451,7 +450,7 @@ def backup(
 def connected_client(
     url: str | None, api_key: str | None
 ) -> Iterator[tuple[ServerClient, str | None, Settings | None]]:
-    """Connect to a running server, as `_server` returns it; exit with the server's message on an error."""
+    """Connect to a running server; exit with the server's message on an error."""
     from app.cli.client import ServerClient, ServerError, safe
 
     base, key, own = _server(url, api_key)
@@ -463,7 +462,7 @@ def connected_client(
 
 
 def _server(url: str | None, key: str | None = None) -> tuple[str, str | None, Settings | None]:
-    """Return a running server's base URL, the key to send, and the settings if they describe this server."""
+    """Return a server's base URL, the key to send, and the settings if they describe this server."""
     from app.cli.codex import KEY
     from app.cli.serve import address_of
     from app.settings.loading import environment
@@ -561,5 +560,4 @@ def _try_to_build(settings: Settings) -> list[str]:
 
 
 def main() -> None:
-    """Entry point of the console script `antiphon`."""
     cli()

@@ -23,15 +23,15 @@ ADVICE |= {"rediss": ADVICE["redis"], "redis+cluster": ADVICE["redis"], "postgre
 
 
 class BackupError(Exception):
-    """The backup failed. The message has the reason, or another store's backup command."""
+    """The message contains the reason, or another store's backup command."""
 
 
 def back_up(settings: Settings, target: Path) -> list[Path]:
     """
     Copy the store's SQLite file to `target`, and the store of `[tools.file_search]` to `target` plus `-files`.
 
-    Indexes of vector stores go to the folder `TARGET-files.indexes`. Each copy is consistent, also while the server
-    writes. Returns the paths written; raises `BackupError`.
+    Vector store indexes go to the folder `TARGET-files.indexes`. Each copy is consistent, also while the server writes.
+    Returns the paths written; raises `BackupError`.
     """
     scheme = settings.store_url.partition(":")[0]
     if scheme != "sqlite":
@@ -53,7 +53,6 @@ def back_up(settings: Settings, target: Path) -> list[Path]:
 
 
 def _files_url(settings: Settings) -> str:
-    """Return the file store's URL; empty without `[tools.file_search]`."""
     if (table := settings.tool_tables().get("file_search")) is None:
         return ""
     if name := table.get("store_url_env"):

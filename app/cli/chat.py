@@ -17,8 +17,6 @@ _REASONING = ("response.reasoning.delta", "response.reasoning_text.delta", "resp
 
 
 class Chat:
-    """A conversation; each turn continues the previous turn."""
-
     def __init__(self, client: ServerClient, console: Console, parameters: dict[str, object]) -> None:
         """`parameters`, including the model, are sent with each request."""
         self._client = client
@@ -28,7 +26,6 @@ class Chat:
         self._kind = "line"  # style of the last output; `line` after a line break
 
     def interact(self) -> None:
-        """Read messages from the terminal and print the answers, until the user exits."""
         with suppress(ImportError):
             import readline  # noqa: F401 (line editing and history)
         self._console.print(f"{self._parameters['model']} at {self._client.url}", style="dim", highlight=False)
@@ -58,13 +55,13 @@ class Chat:
             self._line("Stopped.", "dim")
 
     def send(self, text: str) -> None:
-        """Send a message and print the answer; raises `ServerError`."""
+        """Raises `ServerError`."""
         items = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}]
         while items:
             items = self._turn(items)
 
     def _turn(self, items: list[JSONObject]) -> list[JSONObject]:
-        """Send items and print the answer; return the outputs of its calls."""
+        """Send items and print the response; return the outputs of its calls."""
         body = {**self._parameters, "input": items, "stream": True}
         if self._previous:
             body["previous_response_id"] = self._previous
@@ -106,7 +103,7 @@ class Chat:
         return None
 
     def _read(self, prompt: str) -> str | None:
-        """Return a line; None at the end of the input."""
+        """None at the end of the input."""
         try:
             return input(prompt if sys.stdin.isatty() else "").strip()
         except (EOFError, KeyboardInterrupt):
@@ -129,7 +126,6 @@ class Chat:
 
 
 def call_line(item: JSONObject) -> str:
-    """Return one line with a call, its status and its result."""
     name = ".".join(filter(None, (item.get("server_label"), item.get("name")))) or item["type"]
     arguments = item.get("arguments") or item.get("input") or item.get("code") or item.get("action") or ""
     arguments = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)

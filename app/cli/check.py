@@ -24,7 +24,7 @@ _DIRECTIONS: tuple[Direction, ...] = ("input", "output")
 
 
 async def reach(settings: Settings) -> bool:
-    """Check every backend, the store and every hosted tool, print the results, and return whether all work."""
+    """Print the result of each check, and return whether all succeeded."""
     from app.assembly.parts import build_backend, build_policy, build_signing_keys, build_store
 
     async def check_backend(settings: Settings, api: str) -> str:
@@ -73,7 +73,7 @@ async def reach(settings: Settings) -> bool:
 
 
 async def _check_vision(settings: Settings, vision: VisionSettings) -> str:
-    """Check that the `[vision]` backend lists its model; backends without a model list are not checked."""
+    """Check that the `[vision]` backend lists its model, if it lists any."""
     from app.assembly.parts import build_backend
 
     async with aclosing(build_backend(settings)) as router:

@@ -10,7 +10,7 @@ import httpx
 
 from app.core.types import JSONObject
 
-# Control characters and bidirectional marks: model output could manipulate the terminal with them.
+# Control characters and bidirectional marks, with which model output could manipulate the terminal.
 _CONTROLS = dict.fromkeys((*range(32), *range(127, 160), *range(8234, 8239), *range(8294, 8298)))
 _REMOVED = {code: None for code in _CONTROLS if chr(code) not in "\n\t"}
 
@@ -40,7 +40,7 @@ class ServerClient:
         self._http.close()
 
     def get(self, path: str) -> JSONObject:
-        """Return a GET request's JSON body; raises `ServerError`."""
+        """Raises `ServerError`."""
         with self._errors():
             response = self._http.get(path)
             _check(response)
@@ -48,14 +48,14 @@ class ServerClient:
             return body
 
     def post(self, path: str, body: JSONObject) -> tuple[JSONObject, Mapping[str, str]]:
-        """Return a POST request's JSON body and headers; raises `ServerError`."""
+        """Return body and headers; raises `ServerError`."""
         with self._errors():
             response = self._http.post(path, json=body)
             _check(response)
             return response.json(), response.headers
 
     def send(self, method: str, path: str, body: JSONObject | None = None) -> JSONObject:
-        """Return a request's JSON body; raises `ServerError`."""
+        """Raises `ServerError`."""
         with self._errors():
             response = self._http.request(method, path, json=body)
             _check(response)
@@ -63,7 +63,7 @@ class ServerClient:
             return answered
 
     def stream(self, path: str, body: dict[str, object]) -> Iterator[JSONObject]:
-        """Yield a streamed POST request's events; raises `ServerError`."""
+        """Yield the events of a stream; raises `ServerError`."""
         with self._errors(), self._http.stream("POST", path, json=body) as response:
             if response.is_error:
                 response.read()
@@ -102,11 +102,11 @@ def _check(response: httpx.Response) -> None:
     raise ServerError(message)
 
 
-_MODELS_TIMEOUT = 15  # seconds to wait for a model list
+_MODELS_TIMEOUT = 15  # seconds
 
 
 def first_model(url: str, key: str | None, *, proxied: bool, timeout: float = _MODELS_TIMEOUT) -> str:
-    """Return a server's first model; raises `ServerError`."""
+    """Raises `ServerError`."""
     with ServerClient(url, key, proxied=proxied, timeout=timeout) as client:
         listed = client.get("models")
     models = listed.get("data") if isinstance(listed, dict) else None

@@ -17,10 +17,10 @@ KEY = "CODEX_ANTIPHON_KEY"  # Codex reads the API key from this variable
 
 def codex_settings(url: str, *, model: str | None, keyed: bool, web_search: bool = False) -> dict[str, object]:
     """
-    Return Codex's settings for a server with the base URL `url` (`.../v1`).
+    Configure Codex for a server with the base URL `url` (`.../v1`).
 
-    `web_search`: whether the server can search the web. If the server is not `keyed`, Codex gets an arbitrary key:
-    without a key it does not read the model catalog, and offers fewer tools.
+    If the server is not `keyed`, Codex gets an arbitrary key: without a key it does not read the model catalog, and
+    offers fewer tools.
     """
     provider = {
         "name": "Antiphon",
@@ -38,7 +38,6 @@ def codex_settings(url: str, *, model: str | None, keyed: bool, web_search: bool
 
 
 def toml(settings: Mapping[str, Any]) -> str:
-    """Format settings as TOML: top-level keys, then a table per provider."""
     lines = [f"{name} = {_literal(value)}" for name, value in settings.items() if not isinstance(value, Mapping)]
     for name, provider in settings["model_providers"].items():
         lines += ["", f"[model_providers.{name}]", *(f"{key} = {_literal(value)}" for key, value in provider.items())]
@@ -46,7 +45,7 @@ def toml(settings: Mapping[str, Any]) -> str:
 
 
 def options(settings: Mapping[str, object]) -> list[str]:
-    """Format settings as Codex command line options, which override its file."""
+    """Command line options, which override Codex's configuration file."""
     return [word for name, value in _flat(settings) for word in ("--config", f"{name}={_literal(value)}")]
 
 

@@ -60,7 +60,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
 
 
 def default_pid_file(port: int) -> Path:
-    """Return the default pid file for a port, in a directory of this user."""
+    """Default path in a directory of this user."""
     runtime = environment().get("XDG_RUNTIME_DIR")
     if runtime and os.path.isdir(runtime):
         return Path(runtime) / f"antiphon-{port}.pid"
@@ -106,7 +106,6 @@ def pid_file(path: Path, *, required: bool = False) -> Iterator[Path | None]:
 
 
 def reloads_directory(path: Path) -> Path:
-    """Return the directory for reload reports that belongs to a pid file."""
     return path.with_name(f"{path.name}.reloads")
 
 

@@ -14,13 +14,12 @@ _AGAIN = 3  # seconds between signals: a starting server ignores the first
 _PAUSE = 0.05  # seconds between polls
 
 
-class ReloadError(Exception):
-    """No server was found, or it did not report."""
+class ReloadError(Exception): ...
 
 
 def reload_server(path: Path) -> list[ReloadReport]:
     """
-    Make the server that holds a pid file reload its settings, and return its processes' reports.
+    Reload a running server's settings, and return its processes' reports.
 
     Raises `ReloadError` without a server, or if not all processes report in time.
     """
@@ -64,7 +63,6 @@ def _waiting(pid: int, reports: Mapping[int, ReloadReport]) -> Sequence[int]:
 
 
 def summary(reports: Sequence[ReloadReport]) -> str:
-    """Summarize the reports of processes that applied the new settings, one sentence per fact."""
     applied, restart, backends = (
         list(dict.fromkeys(name for report in reports for name in getattr(report, field)))
         for field in ("applied", "restart", "backends")

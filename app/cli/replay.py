@@ -17,7 +17,7 @@ from app.cli.client import ServerClient, ServerError, safe
 from app.core.history.resource import declared_tool
 from app.core.types import JSONObject
 
-# A call's input is in the first of these fields.
+# The first existing field contains a call's input.
 _ARGUMENTS = ("arguments", "input", "code", "action", "operation", "queries")
 _REPEATABLE = ("completed", "incomplete", "failed")
 _COLORS = {"+": "green", "-": "red", "@": "dim"}
@@ -36,7 +36,6 @@ class Result(NamedTuple):
 
     @classmethod
     def of(cls, response: JSONObject, seconds: float | None, cost: float | None) -> Result:
-        """Return a finished response's result."""
         output = response["output"]
         parts = [part for item in output if item["type"] == "message" for part in item["content"]]
         text = "\n".join(part.get("text") or part.get("refusal") or "" for part in parts)
@@ -44,7 +43,6 @@ class Result(NamedTuple):
         return cls(response["model"], response["status"], text, calls, response.get("usage") or {}, seconds, cost)
 
     def same_as(self, other: Result) -> bool:
-        """Return whether status, text and calls are equal."""
         return (self.status, self.text, self.calls) == (other.status, other.text, other.calls)
 
     def summary(self) -> JSONObject:
@@ -71,7 +69,7 @@ def replay_all(
     client: ServerClient, console: Console, response_ids: Sequence[str], model: str | None, *, as_json: bool
 ) -> bool:
     """
-    Repeat stored responses one after another, and print a row for each; return whether all are equal.
+    Repeat several responses, and print a row for each; return whether all are equal.
 
     A response that cannot be repeated is a row with its error, and counts as different.
     """
@@ -93,7 +91,7 @@ def replay_all(
 
 
 def newest(client: ServerClient, number: int) -> list[str]:
-    """Return the ids of the newest finished responses; raises `ServerError`."""
+    """Ids of finished responses; raises `ServerError`."""
     page = client.get(f"antiphon/responses?limit={number}")
     return [entry["id"] for entry in page["data"] if entry["status"] in _REPEATABLE]
 
@@ -103,7 +101,7 @@ def _as_json(before: Result, after: Result) -> JSONObject:
 
 
 def _repeated(client: ServerClient, response_id: str, model: str | None) -> tuple[Result, Result]:
-    """Return the stored result and the result of the repeated request; raises `ServerError`."""
+    """Return the stored result and the repeated result; raises `ServerError`."""
     chain = client.get(f"antiphon/responses/{quote(response_id, safe='')}/chain")
     turn = chain["data"][-1]
     if turn["response"]["status"] not in _REPEATABLE:
@@ -118,7 +116,7 @@ def _repeated(client: ServerClient, response_id: str, model: str | None) -> tupl
 
 
 def replay_request(chain: JSONObject, model: str | None) -> JSONObject:
-    """Return a request that repeats a chain's last response, without storing it."""
+    """Repeat a chain's last response, without storing it."""
     turn, past = chain["data"][-1], chain["earlier"]  # a conversation's earlier turns, which must not be extended
     response = turn["response"]
     tools = [declared_tool(tool) for tool in response["tools"]]
@@ -184,7 +182,6 @@ def _print_all(console: Console, found: Sequence[tuple[str, tuple[Result, Result
 
 
 def _difference(before: Result, after: Result) -> str:
-    """Return the first difference between two results, or `same`."""
     if before.same_as(after):
         return "same"
     if before.status != after.status:

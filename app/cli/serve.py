@@ -43,15 +43,14 @@ _MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 # Seconds until an idle connection is closed. Should exceed the timeout of clients and load balancers, usually 60
 # seconds: a request sent while the server closes the connection is lost.
 KEEP_ALIVE = 75
-# Seconds until a silent worker is killed and replaced. A worker answers after it has imported uvicorn, which exceeds
-# uvicorn's default of 5 seconds on a very busy machine.
+# Seconds until a silent worker is replaced. On a very busy machine, importing uvicorn exceeds the default of 5 seconds.
 _WORKER_SILENCE = 30
 _LISTING_TIMEOUT = 5.0  # seconds for the backend's model list
 _STARTUP_FAILURE = 3  # uvicorn's exit status for a failed application start
 
 
 def run_server(settings: Settings, sockets: Sequence[socket.socket], *, watch_files: bool) -> None:
-    """Serve on these sockets until the process is stopped; with `watch_files`, restart when a file changes."""
+    """Serve until the process is stopped; with `watch_files`, restart when a file changes."""
     # After its graceful shutdown uvicorn raises the signal again; the exit status should be 0.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     if hasattr(signal, "SIGHUP"):  # ignored until the application has installed its handler
@@ -97,7 +96,7 @@ def run_server(settings: Settings, sockets: Sequence[socket.socket], *, watch_fi
 
 
 def app_factory() -> FastAPI:
-    """Build the application from the environment; uvicorn calls this in each process."""
+    """Build the application from the environment, in each process."""
     with process.gc_paused():
         from app.main import create_app  # not in the parent process
 
@@ -113,7 +112,6 @@ def app_factory() -> FastAPI:
 
 @contextmanager
 def _shared_metrics(settings: Settings) -> Iterator[None]:
-    """Create a directory for the metrics of several workers."""
     if settings.workers == 1 or environment().get(_MULTIPROCESS):
         yield
         return
@@ -135,8 +133,6 @@ def _workers_directory(settings: Settings) -> Iterator[None]:
 
 
 class _Server(uvicorn.Server):
-    """A server that resets no connection at shutdown."""
-
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept queued connections first: closing the listener would reset them."""
         await asyncio.sleep(0.01)  # the event loop polls the listeners; `sleep(0)` would cancel new connections
@@ -144,18 +140,16 @@ class _Server(uvicorn.Server):
 
 
 class _Workers(Multiprocess):
-    """Worker processes with a shared port."""
-
-    reloads: Path | None = None  # directory for reports to `antiphon reload`
+    reloads: Path | None = None  # for reports to `antiphon reload`
 
     def terminate_all(self) -> None:
-        """Stop the workers. Close the sockets first: new connections would never be accepted."""
+        """Close the sockets first: new connections would never be accepted."""
         for listener in self.sockets:
             listener.close()
         super().terminate_all()
 
     def handle_signals(self) -> None:
-        """Handle pending signals; several SIGHUPs count as one."""
+        """Merge several SIGHUPs."""
         for _ in range(self.signal_queue.count(signal.SIGHUP) - 1):
             self.signal_queue.remove(signal.SIGHUP)
         super().handle_signals()
@@ -176,7 +170,7 @@ class _Workers(Multiprocess):
 
 
 def address_of(settings: Settings, *, reachable: bool = False) -> str:
-    """Return the server's URL; `reachable` replaces an unspecified address by the loopback address."""
+    """With `reachable`, an unspecified address becomes the loopback address."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host) if reachable else settings.host
     host = f"[{host}]" if ":" in host else host
     return f"http://{host}:{settings.port}"
@@ -186,7 +180,7 @@ def greet(settings: Settings) -> None:
     """
     Print the server's address and an example request on stderr, or log the address as JSON.
 
-    If the backend must first list its models, a thread prints the request, so that the server starts meanwhile.
+    If the backend must first list its models, a thread prints the request.
     """
     parts = {
         "address": address_of(settings),
@@ -207,7 +201,6 @@ def greet(settings: Settings) -> None:
 
 
 def _suggest_listed(settings: Settings, server: BackendSettings, url: str) -> None:
-    """Print a request with the first model listed by a backend."""
     from app.cli.client import ServerError, first_model
 
     key = server.key.get_secret_value() if server.key and not server.forwards_caller_key else None

@@ -12,7 +12,7 @@ from app.core.types import JSONObject
 
 
 def show(client: ServerClient, console: Console, response_id: str, *, as_json: bool = False) -> None:
-    """Print a response's chain and its backend request; raises `ServerError`."""
+    """Raises `ServerError`."""
     path = f"antiphon/responses/{quote(response_id, safe='')}"
     chain, translation = client.get(f"{path}/chain"), client.get(f"{path}/translation")
     if as_json:

@@ -22,7 +22,7 @@ _COUNTS = {
 
 
 def show_usage(client: ServerClient, console: Console, query: Mapping[str, str | None], *, as_json: bool) -> None:
-    """Print a server's usage list for a query; raises `ServerError`."""
+    """Raises `ServerError`."""
     parameters = {name: value for name, value in query.items() if value}
     listed = client.get(f"antiphon/usage?{urlencode(parameters)}")
     if as_json:
