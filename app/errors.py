@@ -28,8 +28,6 @@ from typing import TypedDict
 
 
 class ErrorPayload(TypedDict):
-    """The API's error object."""
-
     type: str
     code: str
     message: str
@@ -75,28 +73,24 @@ class APIError(Exception):
 
     @property
     def explanation(self) -> str:
-        """The reason and detail; only for operators."""
+        """Only for operators."""
         return f"{self.reason.rstrip('.')} ({self.detail})" if self.detail else self.reason
 
     def log_fields(self) -> dict[str, object]:
-        """Return the fields for the log."""
         fields = {"code": self.code, "reason": self.reason, "server": self.server, "detail": self.detail}
         return {name: value for name, value in fields.items() if value}
 
     def payload(self) -> ErrorPayload:
-        """The API's error object: `type`, `code`, `message`, `param`."""
         return {"type": self.type, "code": self.code, "message": self.message, "param": self.param}
 
     def body(self) -> dict[str, object]:
-        """The HTTP response's JSON body."""
         return {"error": self.payload()}
 
     def headers(self) -> dict[str, str]:
         """
-        The HTTP response's headers.
+        A 401 has `WWW-Authenticate` (RFC 9110, 11.6.1).
 
-        A 401 has `WWW-Authenticate` (RFC 9110, 11.6.1). `Retry-After` is in whole seconds; a 429 always has it, since
-        Codex does not retry without it.
+        `Retry-After` is in whole seconds; a 429 always has it, because Codex does not retry without it.
         """
         if self.status == 401:
             return {"WWW-Authenticate": "Bearer"}
@@ -107,8 +101,6 @@ class APIError(Exception):
 
 
 class InvalidRequest(APIError):
-    """The request is invalid."""
-
     status = 400
     type = "invalid_request"
     code = "invalid_request"
@@ -124,7 +116,7 @@ class PreviousResponseNotFound(InvalidRequest):
 
 
 class UnstorableValue(InvalidRequest):
-    """Stores cannot represent a value: a string with NUL or a lone surrogate, or a number or name beyond the limits."""
+    """A string with NUL or a lone surrogate, or a number or name beyond the limits."""
 
     code = "invalid_value"
 
@@ -133,43 +125,35 @@ class UnstorableValue(InvalidRequest):
 
 
 class Unauthorized(APIError):
-    """The API key is missing or wrong."""
-
     status = 401
     type = "invalid_request"
     code = "invalid_api_key"
 
 
 class InvalidToken(Unauthorized):
-    """A token or an identity is invalid (RFC 6750, 3.1). The message reveals only hints for legitimate callers."""
+    """See RFC 6750, 3.1. The message reveals only hints for legitimate callers."""
 
     code = "invalid_token"
 
     def headers(self) -> dict[str, str]:
-        """The HTTP response's headers; clients fetch a new token for `invalid_token`."""
+        """Clients fetch a new token for `invalid_token`."""
         return {"WWW-Authenticate": 'Bearer error="invalid_token"'}
 
 
 class PermissionDenied(APIError):
-    """The API key is valid, but lacks this permission."""
-
     status = 403
     type = "invalid_request"
     code = "insufficient_permissions"
 
 
 class NotFound(APIError):
-    """The object does not exist, or belongs to another caller."""
-
     status = 404
     type = "not_found"
     code = "not_found"
 
 
 class TooManyRequests(APIError):
-    """
-    A limit of this server is exhausted; retry after `retry_after` seconds. The class of all this server's 429 errors.
-    """
+    """A limit of this server is exhausted; retry after `retry_after` seconds."""
 
     status = 429
     type = "too_many_requests"
@@ -182,7 +166,7 @@ def try_again_in(message: str, seconds: float) -> str:
 
 
 class StoreUnavailable(APIError):
-    """The store cannot be reached. Requests with `store: false` and without history are not affected."""
+    """Requests with `store: false` and without history are not affected."""
 
     status = 503
     code = "store_unavailable"
@@ -192,24 +176,20 @@ class StoreUnavailable(APIError):
 
 
 class StoreBusy(StoreUnavailable):
-    """The store is reachable, but no connection became free in time."""
-
     def __init__(self) -> None:
         super().__init__("The store is busy. Try again.")
 
 
 class BackendError(APIError):
-    """The backend could not be reached, failed, or rejected the request."""
-
     status = 502
     type = "server_error"
     code = "server_error"
-    quoted = False  # whether the message is the backend's own
-    retryable = False  # whether the same server can answer the same request later
-    answered = 0  # the backend's HTTP status, if an error
+    quoted = False  # the message is the backend's own
+    retryable = False  # the same server can answer the same request later
+    answered = 0  # the backend's error status
 
     def name_backend(self, name: str) -> None:
-        """Add the backend's name to the message of a server-side failure, own or quoted."""
+        """Name the backend in a server-side failure's message."""
         begin = f"The backend '{name}' "
         if self.status < 500 or self.message.startswith(begin):
             return
@@ -221,12 +201,12 @@ class BackendError(APIError):
 
     @property
     def reason(self) -> str:
-        """The message. A quoted message, which can contain the prompt, is replaced by status and code."""
+        """A quoted message can contain the prompt, and is replaced by status and code."""
         return f"{self.status} {self.code}" if self.quoted else self.message
 
 
 class ImagesUndescribed(BackendError):
-    """The model accepts no images, and the request lacks descriptions for the images at `urls`."""
+    """The request lacks descriptions for the images at `urls`."""
 
     status = 400
     type = "invalid_request_error"
@@ -242,7 +222,7 @@ class BackendBusy(TooManyRequests, BackendError):
 
 
 class Warnings:
-    """Warnings for the caller about dropped or changed parts of the request, deduplicated, in order."""
+    """Warnings about dropped or changed parts of the request, deduplicated, in order."""
 
     def __init__(self) -> None:
         self._messages: dict[str, None] = {}
@@ -255,7 +235,7 @@ class Warnings:
 
 
 def missing_parameter(field: str) -> InvalidRequest:
-    """Return the error for a missing required field, with OpenAI's wording."""
+    """Uses OpenAI's wording."""
     return InvalidRequest(f"Missing required parameter: '{field}'.", param=field, code="missing_required_parameter")
 
 
@@ -266,6 +246,6 @@ def label(value: object) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a suggestion of the closest known name, with a leading space; "" without a similar name."""
+    """Suggest the closest known name, with a leading space; "" without a similar name."""
     matches = get_close_matches(name, sorted(known), n=1, cutoff=0.8)
     return f" Did you mean '{matches[0]}'?" if matches else ""

@@ -1,1 +1,1 @@
-"""Builds the application's parts from the settings. Only these modules know the concrete backends, stores and tools."""
+"""Builds the application from the settings. Only these modules know the concrete backends, stores and tools."""

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 def generation_options(settings: Settings) -> GenerationOptions:
-    """Return the response options; raises `SettingsError` for unreadable prompts."""
+    """Raises `SettingsError` for unreadable prompts."""
     return GenerationOptions(
         prompts=read_prompts(settings.prompts),
         compaction_prompt=settings.compaction_prompt,
@@ -72,12 +72,10 @@ def generation_options(settings: Settings) -> GenerationOptions:
 
 
 def build_metrics(settings: Settings) -> Metrics | None:
-    """Return this process's metrics; None if they are off."""
     return Metrics(environment().get(MULTIPROCESS)) if settings.metrics != "off" else None
 
 
 def build_tracing(settings: Settings) -> Tracing | None:
-    """Return this process's tracing; None if it is off."""
     if not settings.otel:
         return None
     from app.observability.tracing import Tracing  # imports an extra
@@ -86,7 +84,6 @@ def build_tracing(settings: Settings) -> Tracing | None:
 
 
 def build_hooks(metrics: Metrics | None, tracing: Tracing | None) -> RoutingHooks:
-    """Return the hooks that measure and trace requests to all servers."""
     observers = [observer.exchange for observer in (metrics, tracing) if observer]
     return RoutingHooks(observers, metrics.queued, metrics.health) if metrics else RoutingHooks(observers)
 
@@ -96,7 +93,7 @@ def build_backend(
     hooks: RoutingHooks = RoutingHooks(),  # noqa: B008 (frozen)
     backend: Backend | None = None,
 ) -> Router:
-    """Return a router to the configured backends, or to `backend` instead of each."""
+    """Route to the configured backends, or to `backend` instead of each."""
     return Router(settings.served(), (lambda _: backend) if backend else _backend, hooks)
 
 
@@ -107,11 +104,7 @@ def _backend(settings: BackendSettings) -> Backend:
 
 
 def build_store(settings: Settings) -> Store:
-    """
-    Return the configured store, which connects at its first use.
-
-    Raises `SettingsError` for quotas that the store cannot measure.
-    """
+    """Create the store without connecting; raises `SettingsError` for quotas that it cannot measure."""
     scheme = settings.store_url.partition("://")[0]
     store: Store = import_object(scheme, STORES).from_url(settings.store_url, ttl=settings.store_ttl)
     quotas = [settings.max_stored_bytes, *(key.max_stored_bytes for key in settings.keys.values())]
@@ -121,26 +114,24 @@ def build_store(settings: Settings) -> Store:
 
 
 def build_images(store: Store, tools: Mapping[str, HostedTool]) -> Store:
-    """Return the store with its images in object storage, if a tool provides object storage."""
+    """Keep images in object storage, if a tool provides it."""
     resources = [tool.resources for tool in tools.values() if isinstance(tool, ResourceTool)]
     found = next((found["attachments"] for found in resources if "attachments" in found), None)
     return with_image_objects(store, found if isinstance(found, Attachments) else None)
 
 
 def build_vision(settings: Settings, router: Router, store: Store) -> Vision | None:
-    """Return the image describer for text-only models; None without a table `[vision]`."""
     if settings.vision is None:
         return None
     return Vision(VisionOptions(**settings.vision.model_dump()), router.named(settings.vision.backend), store)
 
 
 def build_memory(settings: Settings) -> Store:
-    """Return the store for a WebSocket connection's unstored responses."""
     return MemoryStore(ttl=math.inf, max_bytes=settings.websocket_memory)
 
 
 def build_background(settings: Settings, store: Store, measured: Store | None = None) -> Background | None:
-    """Return the background runs; None without an event log in the store. `measured` is the store with metrics."""
+    """None without an event log in the store. `measured` is the store with metrics."""
     if not isinstance(store, LoggingStore):
         return None
     lease = settings.background_lease
@@ -158,7 +149,6 @@ def build_background(settings: Settings, store: Store, measured: Store | None = 
 
 
 def build_webhooks(settings: Settings, store: Store) -> Webhooks | None:
-    """Return the webhook sender; None without webhooks in the settings."""
     if not settings.webhooks:
         return None
     endpoints = {
@@ -171,7 +161,6 @@ def build_webhooks(settings: Settings, store: Store) -> Webhooks | None:
 
 
 def build_policy(settings: HookSettings | None) -> PolicyHooks | None:
-    """Return the policy service's client; None without a policy service in the settings."""
     if not settings:
         return None
     from app.tools.guard import GuardedTransport  # imports httpx
@@ -191,7 +180,7 @@ def build_policy(settings: HookSettings | None) -> PolicyHooks | None:
 
 
 def build_limits(settings: Settings, metrics: Metrics | None) -> Limits:
-    """Return the configured rate limits, with counters in the shared store if it supports them."""
+    """Count in the shared store if it supports counters."""
     url = settings.limit_store_url or settings.store_url
     counting = import_object(url.partition("://")[0], STORES).from_url(url, ttl=settings.store_ttl)
     return Limits(
@@ -205,7 +194,7 @@ def build_limits(settings: Settings, metrics: Metrics | None) -> Limits:
 
 
 def build_accounting(settings: Settings, store: Store, metrics: Metrics | None) -> Accounting:
-    """Return the usage and budgets per key, in the store if it supports usage."""
+    """Record usage in the store if it supports usage."""
     return Accounting(
         store.usage(days=settings.usage_days) if isinstance(store, UsageStore) else MemoryUsage(),
         settings.price_list(),
@@ -224,7 +213,6 @@ def _usage_journal(settings: Settings) -> UsageJournal | None:
 
 
 def build_auth(settings: Settings) -> Auth:
-    """Return the authentication: by key, identity provider token or proxy header."""
     keys = (key.get_secret_value() for key in settings.api_keys)
     jwt, proxy = (settings.auth.jwt, settings.auth.proxy) if settings.auth else (None, None)
     tokens = TokenVerifier(jwt, build_signing_keys(jwt)) if jwt else None
@@ -232,7 +220,6 @@ def build_auth(settings: Settings) -> Auth:
 
 
 def build_signing_keys(settings: JWTSettings) -> SigningKeys:
-    """Return a token issuer's keys, loaded with the first token."""
     if settings.jwks_file:
         return SigningKeys(key_file(settings.jwks_file))
     from app.tools.guard import GuardedTransport  # imports httpx
@@ -244,7 +231,6 @@ def build_signing_keys(settings: JWTSettings) -> SigningKeys:
 def build_api(
     settings: Settings, responses: Responses, limits: Limits, accounting: Accounting, activity: Activity
 ) -> APIDependencies:
-    """Return the objects and limits shared by all routes."""
     return APIDependencies(
         responses,
         build_auth(settings),
@@ -260,20 +246,20 @@ def build_api(
 
 
 def build_keys(api: APIDependencies, store: Store) -> ManagedKeys:
-    """Return the keys managed by admins, in the store if it supports them, else in this process's memory."""
+    """Keep keys in the store if it supports them, else in this process's memory."""
     lasting = store.lasting() if isinstance(store, LastingStore) else MemoryStore(ttl=FOREVER)
     return ManagedKeys(StoredKeys(lasting), api.auth, has_prices=lambda: api.accounting.has_prices)
 
 
 def build_revocation(settings: Settings) -> RevokedResponses | None:
-    """Return the object that ends revoked keys' responses; None if these can finish."""
+    """None if revoked keys' responses can finish."""
     return RevokedResponses() if settings.revoked_responses == "cancel" else None
 
 
 def build_batch_worker(
     settings: Settings, api: APIDependencies, background: Background | None, stopping: Callable[[], bool]
 ) -> BatchWorker | None:
-    """Return this process's batch worker, which claims no requests while `stopping`; None without batches."""
+    """Create this process's worker, which claims no requests while `stopping`; None without batches."""
     resources = [tool.resources for tool in api.responses.tools.values() if isinstance(tool, ResourceTool)]
     batches = next((found["batches"] for found in resources if "batches" in found), None)
     if not settings.batch_concurrency or not isinstance(batches, Batches):

@@ -46,7 +46,7 @@ from app.tools import HostedTool, ResourceTool
 if TYPE_CHECKING:
     from app.observability.tracing import Tracing
 
-# Routes for hosted tool resources, by `ResourceTool.resources`; imported on use, since their packages are extras.
+# By `ResourceTool.resources`; imported on use, because their packages are extras.
 RESOURCES = {
     "files": "app.api.routes.files:routes",
     "uploads": "app.api.routes.files.uploads:upload_routes",
@@ -65,7 +65,7 @@ def add_routes(
     metrics: Metrics | None,
     backends: Router,
 ) -> Sequence[Route]:
-    """Add all endpoints and pages; return the backend endpoint routes for `add_middleware`."""
+    """Return the backend endpoint routes for `add_middleware`."""
     _add_endpoints(app, settings, api, keys, backends)
     _add_pages(app, api.responses, settings, metrics)
     passed = passthrough_routes(api, "/v1", "", translated_only=not settings.passthrough)
@@ -101,7 +101,7 @@ def _with_prefix(prefix: str, route: BaseRoute) -> BaseRoute:
     """
     Copy a route to another path, outside the OpenAPI document.
 
-    `include_router` would instead analyze every endpoint again at the first request: most of the build time.
+    `include_router` would analyze every endpoint again at the first request.
     """
     assert isinstance(route, APIRoute | APIWebSocketRoute)
     moved = copy(route)
@@ -117,7 +117,6 @@ def _is_served(resource: str, settings: Settings) -> bool:
 
 
 def _add_pages(app: FastAPI, responses: Responses, settings: Settings, metrics: Metrics | None) -> None:
-    """Add the pages outside the API: health, metrics, the API reference and the studio."""
     app.router.routes.extend(health.routes(responses).routes)
     if metrics:
         app.router.routes.extend(operation.routes(metrics).routes)
@@ -128,12 +127,11 @@ def _add_pages(app: FastAPI, responses: Responses, settings: Settings, metrics: 
 
 
 def pages_of(settings: Settings) -> dict[str, PageAccess]:
-    """Return the access to the pages outside the API, by path."""
     return {"/metrics": settings.metrics, "/docs": settings.docs, "/openapi.json": settings.docs}
 
 
 def _absent(settings: Settings, tools: Mapping[str, HostedTool]) -> dict[str, str]:
-    """Return the reasons why endpoints are not served, by path prefix."""
+    """Reasons for missing endpoints, by path prefix."""
     absent: dict[str, str] = {}
     served = {name for tool in tools.values() if isinstance(tool, ResourceTool) for name in tool.resources}
     if "files" not in served:
@@ -192,7 +190,7 @@ def add_middleware(
 
 
 def about(settings: Settings, api: APIDependencies, backends: Router, caller: Caller) -> dict[str, object]:
-    """Return the configuration without secrets for `GET /v1/antiphon/about`."""
+    """The configuration without secrets for `GET /v1/antiphon/about`."""
     responses = api.responses
     return {
         "object": "antiphon.about",

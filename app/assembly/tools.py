@@ -13,7 +13,7 @@ from app.tools.search import ToolSearch
 
 
 def build_tools(settings: Settings) -> dict[str, HostedTool]:
-    """Return the configured hosted tools by table name; raises `SettingsError` with every problem."""
+    """Raises `SettingsError` with every problem."""
     tools, problems = try_to_build_tools(settings)
     if problems:
         raise SettingsError(problems)

@@ -38,13 +38,13 @@ def install_command(*extras: str) -> str:
 
 
 def _is_installed(package: str) -> bool:
-    with suppress(ModuleNotFoundError):  # of the package that it is in
+    with suppress(ModuleNotFoundError):  # parent package not found
         return find_spec(package) is not None
     return False
 
 
 def _origin() -> str | None:
-    """Return the URL of this installation's origin; None for an index."""
+    """None for an index."""
     try:
         text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
     except metadata.PackageNotFoundError:
@@ -58,7 +58,7 @@ def _origin() -> str | None:
 
 
 def _pip_install() -> str:
-    """Return the install command for this Python, which is not always the shell's first."""
+    """This Python is not always the shell's first."""
     found = shutil.which("pip")
     if found and Path(found).parent == Path(sysconfig.get_path("scripts")):
         return "pip install"
@@ -67,6 +67,5 @@ def _pip_install() -> str:
 
 
 def _relative(path: Path) -> str:
-    """Return a path relative to the current directory if possible."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

@@ -35,7 +35,7 @@ _TABLES = {"dict_type", "mapping_type", "model_type", "model_attributes_type", "
 
 def describe(detail: Mapping[str, Any], table: str = "table") -> str:
     """
-    Return the rule for an invalid value, from a detail of pydantic's `ValidationError`. Never contains the value.
+    Describe the rule for an invalid value, never the value, from a detail of pydantic's `ValidationError`.
 
     `table` is the format's word for a mapping.
     """

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from app.studio.bundle import bundled_page, concatenated, joined_styles, style_sheets
 
 PAGES = Path(str(files("app.studio")))
-SERVED_FOLDERS = ("css", "js", "preview", "vendor")  # served to browsers
+SERVED_FOLDERS = ("css", "js", "preview", "vendor")
 _TYPES = {
     ".html": "text/html",
     ".mjs": "text/javascript",
@@ -25,8 +25,6 @@ _BINARY_TYPES = {".woff2": "font/woff2"}
 
 
 class Asset(NamedTuple):
-    """A file's response."""
-
     body: bytes
     media_type: str
     etag: str
@@ -42,8 +40,6 @@ class Asset(NamedTuple):
 
 
 class Studio(NamedTuple):
-    """The bundled studio."""
-
     version: str  # hash over all files
     page: Asset
     files: dict[str, Asset]  # by path
@@ -58,7 +54,7 @@ class Assets:
         self._studio: tuple[object, Studio] | None = None
 
     def file(self, path: Path) -> Asset:
-        """Return a file; raises `OSError`."""
+        """Raises `OSError`."""
         status = path.stat()
         state = (status.st_mtime_ns, status.st_size)
         known = self._files.get(path)
@@ -67,7 +63,7 @@ class Assets:
         return known[1]
 
     def studio(self) -> Studio:
-        """Return the studio, bundled again after a change."""
+        """Bundle the studio again after a change."""
         paths = sorted(self._paths())
         state = [(path, path.stat().st_mtime_ns) for path in paths]
         if self._studio is None or self._studio[0] != state:

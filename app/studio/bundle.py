@@ -1,9 +1,9 @@
 """
 Concatenate the studio's modules and style sheets, to save requests.
 
-Without a build step: browsers can run the files unchanged. They are concatenated when a server first sends the page.
-Modules use a subset of the syntax, which `concatenated` checks: named imports and exports at the start of a line,
-without cycles. Each module becomes a function that returns its exports; vendored modules are imported as they are.
+Browsers can run the files unchanged; a server concatenates them when it first sends the page. Modules use a subset of
+the syntax, which `concatenated` checks: named imports and exports at the start of a line, without cycles. Each module
+becomes a function that returns its exports; vendored modules are imported as they are.
 """
 
 from __future__ import annotations
@@ -22,23 +22,20 @@ _RENAMED = re.compile(r"\s+as\s+")
 _STYLE_SHEET = re.compile(r'[ \t]*<link rel="stylesheet" href="studio/([^"]+)">\n')
 
 
-class BundleError(Exception):
-    """A module that cannot be concatenated."""
+class BundleError(Exception): ...
 
 
 class Bundle(NamedTuple):
-    """Scripts to serve in place of the single modules."""
-
     scripts: dict[str, str]  # by path: the main script, and one per module loaded with `import()`
-    vendored: list[str]  # vendored modules imported by the main script
+    vendored: list[str]  # imported by the main script
 
 
 def concatenated(main: str, read: Callable[[str], str], *, script: str = "js/studio.js") -> Bundle:
     """
-    Concatenate the module `main` and its imports into `script`.
+    Concatenate the module `main` and its imports into `script`; raises `BundleError`.
 
     A module loaded with `import()` becomes another script at its own path, together with imports not contained in
-    earlier scripts. Paths are relative to the page's root; `read` returns a file's text. Raises `BundleError`.
+    earlier scripts. Paths are relative to the page's root; `read` returns a file's text.
     """
     bundle = Bundle({}, [])
     owners: dict[str, _Script] = {}
@@ -60,7 +57,7 @@ class _Script:
 
     def __init__(self, path: str, read: Callable[[str], str], owners: dict[str, _Script]) -> None:
         self.path = path
-        self.vendored: dict[str, str] = {}  # names of vendored modules by path
+        self.vendored: dict[str, str] = {}  # names by path
         self.lazy: list[str] = []  # modules loaded with `import()`
         self._read = read
         self._owners = owners
@@ -86,7 +83,7 @@ class _Script:
         return _name(path)
 
     def text(self, exported: str | None) -> str:
-        """Return the code, with the exports of the module `exported`, if given."""
+        """Join the code, with the exports of the module `exported`."""
         here = posixpath.dirname(self.path)
         vendored = [f'import * as {name} from "{_relative(path, here)}";' for path, name in self.vendored.items()]
         shared = [
@@ -99,11 +96,9 @@ class _Script:
         return "\n".join([*vendored, *shared, *self._code, *exports, ""])
 
     def exports_of(self, path: str) -> list[str]:
-        """Return a module's exported names."""
         return self._modules[path]
 
     def _wrapped(self, path: str) -> str:
-        """Wrap a module into a function returning its exports."""
         folder = posixpath.dirname(path)
 
         def place(target: str) -> str:
@@ -148,18 +143,17 @@ def _shortened(source: str) -> str:
     """Strip indentation, blank lines and full-line comments: a quarter of a module."""
     source = _BLOCK_COMMENT.sub("", source)
     lines = source.splitlines()
-    if any(line.count("`") % 2 for line in lines):  # a text over several lines
+    if any(line.count("`") % 2 for line in lines):  # multi-line template literal
         return source
     return "\n".join(line.strip() for line in lines if line.strip() and not line.lstrip().startswith("//"))
 
 
 def style_sheets(page: str) -> list[str]:
-    """Return the paths of a page's style sheets, in order."""
     return _STYLE_SHEET.findall(page)
 
 
 def joined_styles(paths: list[str], read: Callable[[str], str], *, folder: str = "css") -> str:
-    """Concatenate style sheets for a file in `folder`; relative URLs are adjusted."""
+    """Concatenate style sheets for a file in `folder`, adjusting relative URLs."""
 
     def moved(path: str) -> str:
         def url(match: re.Match[str]) -> str:
@@ -173,7 +167,6 @@ def joined_styles(paths: list[str], read: Callable[[str], str], *, folder: str =
 
 
 def bundled_page(page: str, version: str, vendored: list[str]) -> str:
-    """Link the page to the bundle instead of the single files."""
     base = f"studio/v/{version}"
     sheet = f'  <link rel="stylesheet" href="{base}/css/studio.css">\n'
     first = _STYLE_SHEET.search(page)
