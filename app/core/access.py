@@ -1,5 +1,3 @@
-"""Permissions and limits of API keys."""
-
 from __future__ import annotations
 
 import hashlib
@@ -49,7 +47,7 @@ class KeyAccess:
     max_stored_bytes: int | None = None  # per owner; None and 0 as in `KeyLimits`
     expires: float = math.inf  # Unix time
     admin: bool = False  # whether the key can see all keys' usage and activity
-    configured: bool = False  # whether the settings contain a table for the key
+    configured: bool = False
     table: str = ""  # the table with permissions, for callers without their own key
 
     def allows_model(self, model: str) -> bool:

@@ -19,7 +19,6 @@ UNUSED_DIGITS: list[str] = []
 
 
 def random_digits() -> str:
-    """Return 8 random bytes as hexadecimal digits."""
     try:
         return UNUSED_DIGITS.pop()  # atomic: threads create ids, too
     except IndexError:

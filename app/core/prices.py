@@ -15,7 +15,7 @@ from typing import NamedTuple
 from app.core.types import Usage
 
 NANO = 10**9
-_CACHED = 1000  # models with a cached price
+_CACHED = 1000
 
 
 class Price(NamedTuple):
@@ -59,7 +59,7 @@ class PriceList:
     ) -> None:
         self._prices = dict(prices or {})
         self._by_backend = dict(by_backend or {})
-        self._cache: dict[tuple[str, str], Price | None] = {}  # by model and backend
+        self._cache: dict[tuple[str, str], Price | None] = {}
 
     def __bool__(self) -> bool:
         return bool(self._prices)

@@ -94,7 +94,7 @@ class RequestOptions(_Options):
     roles: RoleOptions = RoleOptions()
     content: ContentOptions = ContentOptions()
     tool_ids: str = "verbatim"  # or a regular expression that ids must match
-    tools_for_history: bool = False  # declare the functions called in the history if the request has no tools
+    tools_for_history: bool = False  # declare the history's functions if the request has no tools
     repair_arguments: bool = True
     max_tokens: Literal["max_tokens", "max_completion_tokens", "both"] = "max_tokens"
     default_max_tokens: int = Field(32_000, ge=1)  # without a caller's limit, if the API requires one (messages)
@@ -107,7 +107,7 @@ class RequestOptions(_Options):
     schema_drop: list[str] = []  # keywords to remove from non-strict tool schemas
     # mfjs: rewrite tool schemas for Moonshot's validator, with the same meaning.
     schema_form: Literal["any", "mfjs"] = "any"
-    # Tell the model about keywords that Claude's servers do not enforce, instead of sending them (messages).
+    # Tell the model about keywords that Claude's servers do not enforce (messages).
     schema_reduce: bool = False
     # How to send a custom tool's grammar, besides in its description. pattern: as a regular expression in the schema,
     # for servers that enforce patterns (llguidance). json_pattern: the same for servers that match the JSON string with
@@ -118,14 +118,14 @@ class RequestOptions(_Options):
     effort_map: dict[str, str | None] = {}  # "" or None: not sent
     # Globs of models with a thinking token budget instead of an effort (messages) or a level (gemini).
     thinking_budget: list[str] = ["*"]
-    # Prompt cache breakpoints, which Claude models need. None: off for chat, auto for messages.
+    # Prompt cache breakpoints. None: off for chat, auto for messages.
     cache: Literal["auto", "off"] | None = None
     cache_models: list[str] = ["*claude*"]  # globs of models with breakpoints in chat requests
     # The turns whose earlier reasoning is sent back as text. None: tool_turns, but never for `transport.api =
     # "responses"`. Encrypted and signed reasoning is always sent back to its own server.
     reasoning_replay: Literal["tool_turns", "never", "current_turn", "always"] | None = None
     reasoning_field: ReasoningField = "auto"  # auto: the original field
-    reasoning_placeholder: str | None = None  # for turns without reasoning from the client
+    reasoning_placeholder: str | None = None  # for turns without reasoning
     drop_params: list[str] = []
     clamp: dict[str, tuple[float, float]] = {}
     extra_body: dict[str, object] = {}
@@ -136,8 +136,8 @@ class RequestOptions(_Options):
     # name.
     native_tools: list[Literal["custom", "namespace"]] = ["custom", "namespace"]
     adapt: bool = True  # retry without an unknown field, if the answer does not depend on it
-    # The server's own parameters that callers can set, for example for sampling, but not for routing, scheduling or
-    # billing. Others are dropped with a warning.
+    # The server's own parameters that callers can set, but not for routing, scheduling or billing. Others are dropped
+    # with a warning.
     extra_params: list[str] = ["top_k", "min_p", "repetition_penalty", "chat_template_kwargs"]
     # Identifies a conversation to routers in front of the model servers.
     session_header: str | None = None
@@ -155,7 +155,7 @@ class ThinkTagOptions(_Options):
 
 class ResponseOptions(_Options):
     think_tags: Literal["off", "auto", "implicit_open"] | ThinkTagOptions = "off"
-    # Tool calls in text, between the model template's delimiters. auto: all known models' delimiters.
+    # Tool calls in text. auto: between any known model's delimiters.
     call_marks: Literal["off", "auto"] = "off"
     # Template tokens to remove from a call's name, if no function has that name: gpt-oss sends
     # `get_weather<|channel|>json`, GLM `get_weather</arg_value>`; Kimi and Gemini add a namespace.

@@ -65,11 +65,7 @@ def _canonical(content: object) -> bytes | str:
 
 
 def _without_repeated_message(history: Sequence[Item], new: Sequence[Item], warnings: Warnings) -> list[Item]:
-    """
-    Drop the last user message if repeated before a tool result, as Semantic Kernel does.
-
-    Results follow their calls, so the model would see the question again.
-    """
+    """Drop the last user message if repeated before a tool result, as Semantic Kernel does."""
     last = max((position for position, item in enumerate(new) if item["type"].endswith("_output")), default=0)
     if not any(map(is_by_user, new[:last])):  # nearly all requests; a history can be long
         return [*new]

@@ -1,5 +1,3 @@
-"""The response resource, including its request parameters."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping

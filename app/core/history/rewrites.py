@@ -49,7 +49,7 @@ _SEALED = re.compile(r"gAAAAA[\w-]{80,}={0,2}")
 
 
 def rewrite_items(items: Iterable[Item], warnings: Warnings) -> list[Item]:
-    """Rewrite agent messages, and outputs without a call, as user messages."""
+    """Turn agent messages, and outputs without a call, into user messages."""
     return [rewrite(item, warnings) if (rewrite := _REWRITES.get(item["type"])) else item for item in items]
 
 

@@ -70,7 +70,7 @@ class Turn(NamedTuple):
         return [*self.input, *self.response["output"]]
 
 
-# The omitted upstream field names, by reasoning item id.
+# Omitted upstream field names, by reasoning item id.
 _TEXT_FIELDS = "text_fields"
 
 
@@ -120,7 +120,7 @@ def answer_preview(output: Sequence[Item]) -> str:
 
 
 def preview(items: Sequence[Item]) -> str:
-    """Return the start of the last user message, call output or approval decision, in this order."""
+    """Return the start of the last user message, or call output, or approval decision."""
     texts = (text for item in reversed(items) if item.get("role") == "user" for text in _texts(item.get("content")))
     outputs = (text for item in reversed(items) for text in _texts(item.get("output")))
     answers = (

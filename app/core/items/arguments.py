@@ -31,9 +31,7 @@ class ArgumentsReader(Protocol):
 
     def feed(self, piece: str) -> str: ...
 
-    def end(self) -> str:
-        """Return the remaining text to emit, after complete arguments."""
-        ...
+    def end(self) -> str: ...
 
     def held(self) -> str:
         """Return text that was not emitted, from truncated arguments."""
@@ -63,7 +61,7 @@ class ObjectReader:
         self._depth = 0
         self._string = False
         self._skip = 0  # characters to skip in the next piece, after a backslash
-        self._quoted: list[str] | None = None  # the buffered pieces of a string
+        self._quoted: list[str] | None = None
         self._value: object = None
 
     @property
@@ -124,7 +122,7 @@ class ObjectReader:
         at, self._skip = self._skip, 0
         if len(piece) - at > _LONG:
             depths, in_string = _depths(self._depth, '"' * self._string + piece[at:])
-            ends = not in_string and piece.rstrip().endswith(("}", "]"))  # with the last bracket
+            ends = not in_string and piece.rstrip().endswith(("}", "]"))
             if min(depths[:-1] if ends else depths, default=1) > 0:  # it does not close earlier
                 self._depth = depths[-1] if depths else self._depth
                 self._closed = self._depth == 0
@@ -364,7 +362,7 @@ class _String:
 
     def read(self, piece: str, at: int) -> tuple[str, int | None]:
         """Return the text from `at`, and the position after the closing quotation mark, if reached."""
-        if at and len(piece) - at > _LONG and (ended := _ended_string(piece, at)):  # it begins in this piece
+        if at and len(piece) - at > _LONG and (ended := _ended_string(piece, at)):
             return ended
         before = len(self._partial)
         text = self._partial + piece[at:] if before else piece[at:]
@@ -405,7 +403,7 @@ def _ended_string(piece: str, at: int) -> tuple[str, int] | None:
     try:
         return orjson.loads(piece[at - 1 : end]), end
     except ValueError:
-        return None  # invalid escapes, unpaired surrogates or control characters
+        return None
 
 
 _ESCAPED = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}

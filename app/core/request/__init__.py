@@ -302,7 +302,6 @@ def _dropped_item_fields(items: Iterable[Mapping[str, object]]) -> Iterator[str]
 
 
 def _parameters(state: TranslationState, also_sent: frozenset[str]) -> dict[str, object]:
-    """Return the caller's parameters under their Chat Completions names."""
     request, options = state.request, state.options
     warn_dropped_fields(state, also_sent)
     extra = {name: value for name, value in (request.model_extra or {}).items() if value not in EMPTY_VALUES}

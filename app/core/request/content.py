@@ -197,9 +197,9 @@ _TEXTS = frozenset(type_ for type_, make in _PARTS.items() if make is _text)
 
 def plain_text(content: str | Sequence[Part] | None) -> str | None:
     """
-    Return content with a single text as a string; None for any other content.
+    Return content with a single text as a string, otherwise None.
 
-    Nearly all content is a single text, and `read_content` is several times slower for it.
+    Nearly all content is a single text, for which `read_content` is several times slower.
     """
     if isinstance(content, str):
         return content

@@ -85,7 +85,6 @@ def _declared(data: str) -> tuple[str, str | None]:
 
 
 def _decoded(data: str, limit: int | None = None) -> bytes | None:
-    """Decode base64 or a data URL, or its first `limit` characters."""
     match = _URL.match(data)
     start = match.end() if match else 0
     text = data[start : None if limit is None else start + limit]

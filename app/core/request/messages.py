@@ -73,7 +73,7 @@ class AssistantTurn:
         self.content: list[Any] = []  # texts; for APIs that keep the order, blocks of text and reasoning
         self.reasoning: list[Mapping[str, object]] = []
         self.before_text = 0  # the number of `reasoning` entries before the first text
-        self.calls: list[int] = []  # positions of call items
+        self.calls: list[int] = []
         self.waiting = 0  # calls with an output later in the items
 
 
@@ -140,7 +140,7 @@ class ConversationReader:
     def message(self, position: int, item: Item) -> None:
         role, content = item["role"], item.get("content")
         plain = plain_text(content)
-        if role == "assistant":  # joined like `output_text` in the SDKs
+        if role == "assistant":
             self.text(self.text_content(position, content, role=role, separator="") if plain is None else plain)
             return
         if self.input_indexes[position] >= 0:

@@ -20,16 +20,16 @@ class EncodedQuestion:
     bindings: Mapping[str, ToolBinding]  # by function name in the request
     allowed: frozenset[str] | None  # functions the model may call; None: any, even undeclared ones
     warnings: tuple[str, ...]  # a sentence for each omission or change
-    profile: Profile | None = field(default=None, compare=False, repr=False)  # of the servers for this encoding
+    profile: Profile | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(slots=True)
 class Attempts:
-    answered_by: list[str] = field(default_factory=list)  # backends that answered, over all rounds
+    answered_by: list[str] = field(default_factory=list)
     retries: int = 0  # to the same or another server
     queued: float = 0.0  # seconds of waiting for a free slot
     costs: list[int] = field(default_factory=list)  # reported by backends, in nano-dollars
-    broken_off: bool = False  # whether the last answer broke off, or its finish reason was an error
+    broken_off: bool = False  # whether the last answer broke off, or ended with an error
 
 
 @dataclass(slots=True)
@@ -37,9 +37,9 @@ class Question:
     """
     A model query and its caller, without a server.
 
-    `items` is the whole conversation, oldest first, with references resolved. `upstream` maps item ids to backend
-    fields (`{"reasoning_content": "..."}`, `{"extra_content": {...}}`), or for a compaction item to the decrypted
-    `{"summary": "..."}`. The last `later` items are this response's output so far.
+    `items` is the whole conversation, oldest first. `upstream` maps item ids to backend fields (`{"reasoning_content":
+    "..."}`, `{"extra_content": {...}}`), or for a compaction item to the decrypted `{"summary": "..."}`. The last
+    `later` items are this response's output so far.
 
     Only `encoded` and `attempts` change after creation.
     """
@@ -52,11 +52,11 @@ class Question:
     later: int = 0
     strict: bool = False  # reject unknown fields and impossible tools, instead of omitting them
     caller_key: str | None = None  # for backends to which it is forwarded
-    # Returns the conversation's key (`app.core.affinity`). Few servers need it.
+    # Returns the conversation's key (`app.core.affinity`), for the few servers that need it.
     conversation: Callable[[], str] = str
     content_traceable: bool = False  # whether traces may contain its content: never with `store: false`
     retry_allowed: bool = True  # at the same server; false if another server remains to be tried
-    headers: Mapping[str, str] = field(default_factory=dict)  # for example the trace context
+    headers: Mapping[str, str] = field(default_factory=dict)
     attempts: Attempts = field(default_factory=Attempts, compare=False)
     # By URL, for models without image input. None: a note replaces each image.
     descriptions: Mapping[str, str] | None = None

@@ -1,5 +1,3 @@
-"""Translate `tool_choice` for a backend."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +15,7 @@ from app.errors import InvalidRequest, label
 
 @frozen
 class Choice:
-    functions: Mapping[str, Function]  # to send
+    functions: Mapping[str, Function]
     value: object = None  # for `tool_choice`; None: not sent
     allowed: frozenset[str] | None = None
     request: str | None = None  # a message requesting a call, if the backend cannot force it
@@ -41,7 +39,6 @@ def choose(choice: Any, offered: ToolSet, state: TranslationState) -> Choice:
     return _named(offered.find(*_tool_key(choice)), offered, state)
 
 
-# For choice types with a different name.
 _TOOL_TYPES_BY_CHOICE = {"computer_use": "computer"}
 
 

@@ -31,7 +31,7 @@ def tool_items_as_functions(
     """
     Return the converted items, and for each its position among the input `items`.
 
-    `upstream` holds the items' notes, by item id. `is_native` returns whether the server supports an item's type.
+    `upstream` holds the items' notes, by item id. Items for which `is_native` returns True stay unchanged.
     """
     if _CONVERTED.isdisjoint(map(_TYPE, items)):  # most conversations
         return [*items], [*range(len(items))]

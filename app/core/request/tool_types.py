@@ -34,10 +34,10 @@ ToolFields = JSONMapping
 
 
 class ToolType(NamedTuple):
-    call: ItemType  # for its calls
+    call: ItemType
     declare: Callable[[ToolFields, RequestOptions], dict[str, object]]  # the function, without its name
     name: str | None = None  # the function's name, for tools without a name
-    offered: Callable[[ToolFields], bool] = lambda tool: True  # whether the client runs this tool
+    offered: Callable[[ToolFields], bool] = lambda tool: True
     fields: Mapping[str, object] = {}  # in each call item
 
 
@@ -58,7 +58,7 @@ def _function(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
     return {**function, "strict": strict} if isinstance(strict, bool) else function
 
 
-# OpenAI encrypts such a parameter's value, for Codex's agents; other servers reject the keyword.
+# OpenAI encrypts such a parameter's value; other servers reject the keyword.
 _SEALING = frozenset({"encrypted"})
 
 
@@ -76,7 +76,7 @@ _STRICT: dict[str, Callable[[bool | None], bool | None]] = {
     "force": lambda strict: True,
 }
 
-# Custom tools' own descriptions, for example Codex's, forbid JSON, but here these tools are functions.
+# Custom tools' own descriptions, for example Codex's, forbid JSON.
 _FREE_TEXT = f"Put the whole text into the argument `{INPUT}`. Do not wrap it in JSON, quotes or a code fence."
 _GRAMMARS = {
     "lark": "The text must match this Lark grammar:",
@@ -291,8 +291,8 @@ def mfjs(schema: object) -> object:
     """
     Return an equivalent JSON Schema for Moonshot's validator (Moonshot Flavored JSON Schema).
 
-    It rejects a `type` next to `anyOf`, lists of `items`, and annotations next to a `$ref` if the target schema has the
-    same annotations: https://github.com/MoonshotAI/walle and https://github.com/vercel/ai/pull/18921.
+    It rejects a `type` next to `anyOf`, lists of `items`, and annotations next to a `$ref` that are also in its target:
+    https://github.com/MoonshotAI/walle and https://github.com/vercel/ai/pull/18921.
     """
     if isinstance(schema, list):
         return [mfjs(one) for one in schema]

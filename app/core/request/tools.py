@@ -48,7 +48,7 @@ class ToolSource(NamedTuple):
     namespace: str | None
     name: str
     tool: ToolFields
-    about: str = ""  # the namespace's description
+    about: str = ""
 
 
 class Function(NamedTuple):
@@ -112,7 +112,7 @@ class ToolSet:
         return True
 
     def describe_search(self, tools: Sequence[DeferredTool]) -> None:
-        """List deferred tools and namespaces in the description of the server's tool search."""
+        """List deferred tools in the description of the server's tool search."""
         chat_name = self._names.get(SEARCH, "")
         search = self.functions.get(chat_name)
         if search is None or search.source:
@@ -207,7 +207,7 @@ class _Entry(NamedTuple):
     name: str
     tool: ToolFields
     path: str = ""  # in the request's `tools`; "" for tools in items
-    found: bool = False  # by a tool search
+    found: bool = False
     about: str = ""  # the namespace's description
     is_first: bool = False  # in its namespace
 
@@ -346,7 +346,7 @@ def _offered_hosted(
     """
     Remove deferred functions that no search has found, and an unnecessary search.
 
-    The search is `needed` for other deferred tools. Once offered it stays, even after finding everything.
+    Once offered, the search stays, even after finding everything.
     """
     deferred = {function.key for function, _ in functions if function.deferred}
     missing = deferred - _found_keys(items) if searchable and deferred else set()

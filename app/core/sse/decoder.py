@@ -20,7 +20,7 @@ from app.errors import BackendError
 
 _TOO_MANY_VALUES = f"The backend sent more than {MAX_VALUES} JSON values in a single event or document."
 
-END: RawEvent = {"object": "done"}  # represents `data: [DONE]`
+END: RawEvent = {"object": "done"}
 
 _END_MARK = b"data: [DONE]"
 _PLAIN = b"data: {"  # the start of nearly all events
@@ -43,8 +43,7 @@ class EventDecoder:
             events += decoder.decode(data)
         events += decoder.end()
 
-    `decode` raises `BackendError` for an event that is too long (see `EventFramer`) or has too many values. Events
-    after `END` are ignored.
+    `decode` raises `BackendError` for an event that is too long (see `EventFramer`) or has too many values.
     """
 
     def __init__(self, repeats: PatternMatcher | None = None, *, named: bool = False) -> None:
@@ -126,7 +125,7 @@ class EventDecoder:
             if field == b"data":
                 data.append(value.removeprefix(b" "))
             elif field == b"event":
-                name = value.strip() if value.strip() != b"message" else b""  # the default name
+                name = value.strip() if value.strip() != b"message" else b""
             elif field == b"error":  # instead of `data`
                 name, data = field, [value]
             elif line.lstrip()[:1] in (b"{", b"["):  # JSON without `data:`, or on the line after it
@@ -193,7 +192,7 @@ def _parts(text: bytes, lines: list[bytes]) -> list[bytes]:
 def _chunk(name: bytes, value: object) -> RawEvent | None:
     """Return the frame as a chunk; None for a ping, a list of ids, a bare word, or broken JSON."""
     if isinstance(value, list) and value and isinstance(value[0], dict) and "error" in value[0]:
-        value = value[0]  # an error in a list
+        value = value[0]
     if name == b"error":
         return value if isinstance(value, dict) and "error" in value else {"error": value or "unknown error"}
     if not isinstance(value, dict):

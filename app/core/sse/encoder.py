@@ -12,7 +12,7 @@ COMMENT = b": keepalive\n\n"
 
 
 def encode_batch(events: EventBatch) -> bytes | list[EventBatch]:
-    """Encode a batch for a single write, or return its parts if it is large."""
+    """Encode a batch, or return its parts if it is large."""
     entries = events.entries
     if len(entries) == 1:
         entry = entries[0]

@@ -1,5 +1,3 @@
-"""Read server-sent events from an event log."""
-
 from __future__ import annotations
 
 import re
@@ -28,7 +26,6 @@ def events_after(data: bytes, first: int, after: int) -> bytes:
 
 
 def translate_dialect(data: bytes, dialect: Dialect) -> bytes:
-    """Rename event types for a dialect."""
     row = dialect.both[0]
     names = {b"delta": row.delta.encode(), b"done": row.done.encode()}
 

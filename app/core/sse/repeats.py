@@ -97,7 +97,7 @@ class PatternMatcher:
 def _parsed(strings: list[bytes]) -> list[str]:
     """Parse JSON strings without quotes, up to the first invalid or empty string."""
     joined = b'","'.join(strings)
-    # Without other quotes, parse all strings at once; an escaped quote results in fewer texts.
+    # An escaped quote results in fewer texts.
     if joined.count(b'"') == 2 * (len(strings) - 1) and b"" not in strings:
         try:
             texts: list[str] = orjson.loads(b'["%b"]' % joined)
@@ -122,7 +122,7 @@ class EventPattern:
     __slots__ = ("frame_head", "frame_size", "frame_tail", "head", "read", "tail")
 
     def __init__(self, head: bytes, tail: bytes, read: ReadTexts) -> None:
-        """Events begin with `head` and end with `tail`, which include the JSON string's quotes."""
+        """`head` and `tail` include the JSON string's quotes."""
         self.head, self.tail, self.read = head, tail, read
         self.frame_head, self.frame_tail = head[:-1], tail[1:] + b"\n\n"
         self.frame_size = len(self.frame_head) + len(self.frame_tail)

@@ -2,7 +2,6 @@
 Translate a model's answer from body bytes to events.
 
 An API-specific `AnswerDecoder` turns bytes into deltas, and an `Answer` turns deltas into events.
-`app.backends.server.answer` receives the bytes, and `app.responses.generate` delivers the events.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class AnswerDecoder(Protocol):
     ending: bool  # whether a finish reason, the end mark or an error was received
     done: bool  # whether the server marked the end of the answer
     finished: bool  # whether a finish reason was received; afterwards a broken connection is harmless
-    resumed: bool  # whether output followed a finish reason: some gateways send a finish reason with every delta
+    resumed: bool  # whether output followed a finish reason, which some gateways send with every delta
     empty: bool  # whether the body ended without a delta
     failure: BackendError | None  # the reported error, or why the body is not an answer
     warnings: list[str]  # a sentence for each omitted part of the answer

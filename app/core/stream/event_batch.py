@@ -42,7 +42,6 @@ class DeltaFields:
         return b"".join([template % (at, orjson.dumps(delta)) for at, delta in enumerate(deltas, number)])
 
     def _sse_template(self) -> bytes:
-        """Return a format string with two arguments: the sequence number and the JSON text."""
         head, tail = orjson.dumps(self.event(-1, "\\")).split(b'"\\\\"')
         before, after = head.replace(b"%", b"%%").split(b":-1,")
         name = self.type.encode()

@@ -34,13 +34,13 @@ from app.core.types.deltas import REASONING_CONTENT
 from app.core.types.request import Item, Response
 from app.errors import APIError
 
-# An item's backend fields, under the backend's names, to send back unchanged.
+# An item's backend fields, to send back unchanged.
 Upstream: TypeAlias = JSONObject
 
 # Neither the spec nor OpenAI defines `response.cancelled`, and clients reject or ignore unknown events.
 TERMINAL_EVENTS = {"cancelled": "response.incomplete"}
 
-# Notes for later turns: hosted call outputs as shown to the model, and session state.
+# Notes for later turns.
 _NEEDED = frozenset({"output", "arguments", "session"})
 
 
@@ -83,7 +83,7 @@ class EventBuilder:
         self._calls = state.calls
         self.running = state.running
         self._native: list[OpenNativeItem] = []
-        self._last_reasoning: str | None = None  # item id
+        self._last_reasoning: str | None = None
         self._citations: Citations | None = None
         self._phase: str | None = None  # for the next message
         self._held_logprobs: list[Any] = []  # for held text, a possible citation mark
@@ -128,8 +128,7 @@ class EventBuilder:
         """
         Set the status `failed`, even after `complete`.
 
-        The `error` event has its fields nested, as in the spec, and flat, as at OpenAI. Some clients only read
-        `response.failed`, which follows.
+        The `error` event has its fields nested, as in the spec, and flat, as at OpenAI.
         """
         self.close("incomplete")
         self.failure = error
@@ -220,8 +219,8 @@ class EventBuilder:
         Return the current reasoning item's backend fields; fields can be added until the response ends.
 
         The current item is the open item, otherwise the last (signatures can arrive late), otherwise a new item,
-        because some backends send a signature without text. An encrypted item is immutable, so with encryption the last
-        item is skipped.
+        because some backends send a signature without text. Encrypted items are immutable, so encryption skips the last
+        item.
         """
         if self._encryption:
             item_id = (self._open_reasoning or self._open_for(self._reasoning)).item["id"]
@@ -304,7 +303,7 @@ class EventBuilder:
         self._emit_each(call, call.kind.running)
 
     def add_item(self, kind: ItemType, fields: JSONMapping) -> OpenCall:
-        """Add a tool's item other than a call; it is open until `end_call`."""
+        """Add a tool's item that is not a call; it is open until `end_call`."""
         self.close_item()
         status = {"status": "in_progress"} if kind.has_status else {}
         item = with_fields({"type": kind.type, "id": self.new_id(kind.prefix)}, {**kind.empty, **fields, **status})
@@ -461,7 +460,7 @@ class EventBuilder:
         open_ = self._open
         if open_ is None or open_.rows is not rows:
             open_ = self._open_for(rows)
-        if len(open_.parts) == 1 and not logprobs:  # nearly always
+        if len(open_.parts) == 1 and not logprobs:
             part = open_.parts[0]
             part.pieces += deltas
             self._events.entries.append((part.delta, self._sequence_number, deltas))

@@ -15,11 +15,11 @@ from app.core.types.hosted import HostedFunction
 
 
 class PartType(NamedTuple):
-    item: str  # the item's type
-    prefix: str  # for the item's id
+    item: str
+    prefix: str
     empty: JSONMapping  # the item's other fields when added
     type: str
-    field: str  # for the text
+    field: str
     list: str  # the item's field with the parts
     position: str  # the events' field for the index in `list`
     part_added: str
@@ -32,11 +32,11 @@ class PartType(NamedTuple):
 
 
 class ToolBinding(NamedTuple):
-    """How a function call from the backend appears to the client."""
+    """How the client sees a backend's function call."""
 
     kind: ItemType
     fields: JSONMapping  # the item's `name` and `namespace`
-    # None if the client runs the call, or must approve it first.
+    # None if the client runs or must approve the call.
     hosted: HostedFunction | None = None
 
 

@@ -43,7 +43,7 @@ def _events(response: Response, reasoning: tuple[PartType, ...]) -> _Events:
 
 
 def item_events(index: int, item: Item, reasoning: tuple[PartType, ...]) -> _Events:
-    """Yield a finished item's events: types and fields, without sequence numbers."""
+    """Yield a finished item's events."""
     if item["type"] in ("message", "reasoning"):
         rows = {row.type: row for row in (*TEXT, *REFUSAL, *SUMMARY_REASONING, *reasoning)}
         yield from _text_item(index, item, rows)

@@ -32,7 +32,7 @@ class _Assembly:
     id: str | None = None
     name: str = ""
     extra: JSONObject = field(default_factory=dict)
-    begun: bool = False  # whether arguments have arrived
+    begun: bool = False
     pieces: list[str] = field(default_factory=list)  # argument pieces, until the call is opened
     reader: ArgumentsReader = field(default_factory=ObjectReader)
     empty: bool = False  # whether the arguments are an unemitted empty object

@@ -163,5 +163,5 @@ def list_field(item: Item, name: str) -> list[Any]:
 
 
 def with_fields(item: Item, fields: Mapping[str, object]) -> Item:
-    """Valid field names depend on the item's type."""
+    """Valid names depend on the item's type."""
     return {**item, **fields}  # type: ignore[typeddict-item]

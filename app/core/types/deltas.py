@@ -90,7 +90,7 @@ class ToolCallDelta:
 class ItemStarted:
     """A message or reasoning item starts, in APIs with items."""
 
-    type: str  # `message` or `reasoning`
+    type: str
     phase: str | None = None  # for messages
 
 

@@ -26,8 +26,8 @@ def usage_of(
     """
     Return a response's usage, from the usage in its chunks; estimated if not reported.
 
-    `prompt_estimate` is the body's `estimate_prompt`, if known. Clients loop or crash on a finished response without
-    usage. Unreported reasoning tokens are estimated from their share of the output text.
+    Clients loop or crash on a finished response without usage. Unreported reasoning tokens are estimated from their
+    share of the output text.
     """
     counted = counted or {}
     if not is_counted(counted):

@@ -3,7 +3,7 @@ Translate a custom tool's grammar into a regular expression, for servers that en
 
     pattern("lark", 'start: "a" line+\nline: /.+/ LF\n%import common.LF')    # ^(a([^\n]+\n)+)$
 
-Grammars with recursion or unsupported syntax have no pattern. The model always sees the grammar in the description.
+Grammars with recursion or unsupported syntax have no pattern.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from app.core.stream.citations.links import CitationLinks
 from app.core.stream.citations.marks import Annotation, CitationMarks
 from app.core.types import JSONObject
 
-# Finds the start of a mark or link, or a space at the end of a piece, in pieces joined with NULs.
+# The start of a mark or link, or a space at the end of a piece, in pieces joined with NULs.
 _MAY_CITE = re.compile(r"[\[【]| \0")
 
 

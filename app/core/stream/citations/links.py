@@ -75,7 +75,6 @@ class CitationLinks:
         return annotations
 
     def end(self) -> list[JSONObject]:
-        """Return the pending annotation, and reset for the next text."""
         pending, self._pending = self._pending, None
         self._length, self._tail = 0, ""
         return [_at(*pending)] if pending else []

@@ -57,7 +57,6 @@ class CitationMarks:
         return pieces
 
     def end(self) -> str:
-        """Return the held text, and reset for the next text."""
         held, self._held, self._spaces, self._here = self._held, "", "", []
         return held
 
@@ -85,7 +84,7 @@ class CitationMarks:
 
 
 def _certain(text: str) -> int:
-    """Return the length of the text before a possible mark and the spaces in front of it."""
+    """Return the length of the text before a possible mark, and before spaces in front of it."""
     end = len(text)
     opening = text.rfind("【", max(0, end - _LONGEST))
     if opening >= 0 and _BEGINNING.match(text, opening):
