@@ -48,7 +48,7 @@ _LABELS |= {"macintosh": "mac_roman", "windows874": "cp874", "iso88598i": "iso88
 
 
 def codec_of(charset: str) -> str | None:
-    """Return Python's codec name for a charset; None if unknown or unsafe."""
+    """Return Python's codec name; None if unknown or unsafe."""
     label = _label(charset[:40])
     codec = _LABELS.get(label) or _LABELS.get(label.removeprefix("x"))
     return _IN_BROWSERS.get(codec, codec) if codec else None

@@ -199,7 +199,6 @@ def nested(options: Mapping[str, object]) -> dict[str, object]:
     return tree
 
 
-# Mappings that are replaced as a whole.
 _VALUES = {"model_map", "effort_map", "finish_map", "clamp", "extra_body", "query", "headers", "think_tags"}
 
 

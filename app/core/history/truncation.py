@@ -26,11 +26,7 @@ _SHARES = (0.75, 0.5, 0.25, 0.0)
 
 
 class Truncation:
-    """
-    Removes more and more of a conversation while its prompt is too long.
-
-    System and developer messages, the last user message and the last model step always stay.
-    """
+    """Keeps system and developer messages, the last user message and the last model step."""
 
     def __init__(self, items: Sequence[Item], prompt_tokens: int | None = None) -> None:
         """`prompt_tokens` is the estimated size of the whole prompt, by default of the items alone."""
@@ -93,7 +89,7 @@ def _steps(items: Sequence[Item], current: int) -> list[list[int]]:
     A turn begins with a user message, a step when the model continues after an output.
     """
     steps: list[list[int]] = []
-    answered = False  # whether the last item was an output
+    answered = False
     for position, item in enumerate(items):
         if item["type"] in _PINNED or item.get("role") in _PINNED_ROLES:
             continue

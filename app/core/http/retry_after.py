@@ -1,4 +1,4 @@
-"""Read how long to wait before a retry, from a server's headers or message."""
+"""Read the wait before a retry from a server's headers or message."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _WITHOUT_RESULT = {"incomplete": INTERRUPTED, "in_progress": INTERRUPTED, "faile
 
 
 class Names(Protocol):
-    """Chat names of functions."""
+    """The functions' names in the chat request."""
 
     def name(self, namespace: str | None, name: str) -> str:
         """Return a function's name, even if it is no longer offered."""

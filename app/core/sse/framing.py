@@ -26,7 +26,7 @@ class EventFramer:
     def __init__(self) -> None:
         self._pieces: list[bytes] = []  # incomplete event, with LF line ends
         self._buffered = 0  # bytes in `_pieces`
-        self._unmerged = 0  # bytes since the last merge
+        self._unmerged = 0
         self._after_cr = False  # the last byte was a CR; the next read can begin with its LF
         self._begun = False
 

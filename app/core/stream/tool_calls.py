@@ -60,7 +60,7 @@ class CallRules:
     """Rules for an answer's calls, enforced regardless of the backend."""
 
     bindings: Mapping[str, ToolBinding] = field(default_factory=dict)  # by the backend's function names
-    allowed: frozenset[str] | None = None  # functions; None: any
+    allowed: frozenset[str] | None = None  # function names; None: any
     parallel: bool = True
     name_noise: Sequence[re.Pattern[str]] = ()  # matches characters that models add around names
 
@@ -72,7 +72,7 @@ ANY_CALLS = CallRules()
 class CallLimits:
     """An answer's remaining limits, after earlier calls in the response."""
 
-    forbidden: Collection[str] = frozenset()  # functions
+    forbidden: Collection[str] = frozenset()  # function names
     hosted: int | None = None  # number of hosted calls; None: unlimited
     ids: set[str] = field(default_factory=set)  # all call ids in the response, updated with this answer's
 

@@ -98,8 +98,8 @@ class HostedTools:
     """A request's hosted functions, each with its types in a `tool_choice`."""
 
     functions: Sequence[tuple[HostedFunction, Collection[str]]] = ()
-    served: Collection[int] = frozenset()  # positions in the request's `tools`
-    types: Collection[str] = frozenset()  # of the declarations
+    served: Collection[int] = frozenset()  # the declarations' positions in the request's `tools`
+    types: Collection[str] = frozenset()  # the declarations' types
     # Function declarations for a server, by name, for all rounds of a response.
     declared: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 

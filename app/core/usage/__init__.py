@@ -96,7 +96,7 @@ def chunk_usage(
 
 
 _NANOS = 10**9  # per currency unit: see `app.core.prices`
-_MAX_COST = 10**6  # US dollars per request; a higher cost is an error
+_MAX_COST = 10**6  # US dollars per request
 
 
 def cost_in_nanos(dollars: object) -> int | None:

@@ -15,7 +15,7 @@ from typing import Any
 from app.core.bounded_json import to_json
 from app.core.types import JSONMapping
 
-# Regardless of size. For an image, vision models use some hundreds to two thousand.
+# Regardless of size; vision models use some hundreds to two thousand tokens per image.
 TOKENS_PER_MEDIA_ITEM = 1000
 _MESSAGE = 4  # a message's role and delimiters
 _SAMPLE = 100_000  # characters; the rest is extrapolated
