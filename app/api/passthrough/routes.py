@@ -13,7 +13,7 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.auth import header_values
-from app.api.client_apis import client_api
+from app.api.client_apis import CLIENT_APIS, client_api
 from app.api.client_apis.translation import counted, is_translated, translated
 from app.api.dependencies import APIDependencies
 from app.api.passthrough.endpoints import ENDPOINTS, PassedEndpoint
@@ -47,7 +47,7 @@ class FastRoute(Route):
 
 
 def passthrough_routes(api: APIDependencies, *prefixes: str, translated_only: bool = False) -> list[FastRoute]:
-    endpoints = [endpoint for endpoint in ENDPOINTS if client_api(endpoint.client) or not translated_only]
+    endpoints = [endpoint for endpoint in ENDPOINTS if endpoint.client in CLIENT_APIS or not translated_only]
     own = [
         FastRoute(
             f"{prefix}{endpoint.path}",
@@ -84,7 +84,6 @@ class Passthrough:
         self._api = api
         self._prefix = prefix
         self._endpoint = endpoint
-        self._client = client_api(endpoint.client)
         self._forwards = forwards
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -135,7 +134,8 @@ class Passthrough:
         self, request: Request, body: JSONBody, caller: Caller, admission: Admission
     ) -> StarletteResponse | None:
         """Answer a request that is not forwarded; return None for others. Raises `APIError`."""
-        api, client, fields = self._api, self._client, body.fields
+        api, fields = self._api, body.fields
+        client = client_api(self._endpoint.client)  # imported at the first request: schemas need a few MB
         if client is None:
             return None
         deployment = request.path_params.get("deployment")
