@@ -16,18 +16,17 @@ from app.storage.migration import Connection
 from app.tools.files import FilesUnavailable
 from app.tools.files.postgres.database import PostgresDatabase, storable
 from app.tools.files.postgres.schema import NoVectorsError
-from app.tools.files.postgres.terms import FREQUENCIES, hashed, hashed_terms, stem
+from app.tools.files.postgres.terms import (
+    FREQUENCIES,
+    MAX_POSTINGS,
+    hashed,
+    hashed_terms,
+    stem,
+    terms_within_posting_budget,
+)
 from app.tools.files.vector_stores.records import Job, Query, TextChunk
 from app.tools.files.vector_stores.sql import FoundChunk
-from app.tools.files.vector_stores.words import (
-    K1,
-    LENGTH_WEIGHT,
-    MAX_POSTINGS,
-    highest_score,
-    terms,
-    terms_within_posting_budget,
-    weight,
-)
+from app.tools.files.vector_stores.words import K1, LENGTH_WEIGHT, highest_score, terms, weight
 
 T = TypeVar("T")
 

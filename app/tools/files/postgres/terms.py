@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import blake2b
 
@@ -19,6 +20,10 @@ from app.tools.files.vector_stores.words import indexed_terms
 
 # Other frequencies are rounded to these, which changes BM25 by a few percent at most.
 FREQUENCIES = (1, 2, 3, 4, 5, 6, 8, 10, 14, 24)
+
+# Occurrences read per search, rarest terms first. Without this limit, terms in nearly every one of 100,000 chunks take
+# 440 ms instead of 80 ms; only English stop words are removed from queries.
+MAX_POSTINGS = 20_000
 
 _local = threading.local()
 
@@ -51,3 +56,20 @@ def hashed_terms(store: str, text: str) -> tuple[list[int], int]:
     counts = Counter(stems for term in found if (stems := stem(term)))
     hashes = [hashed(store, term, min(FREQUENCIES, key=lambda f: abs(f - count))) for term, count in counts.items()]
     return hashes, words
+
+
+def terms_within_posting_budget(counts: Mapping[str, int]) -> list[str]:
+    """
+    Return the terms to search for, rarest first; `counts` is the number of chunks per term.
+
+    Terms beyond `MAX_POSTINGS` occurrences are dropped, except for the first: they are slow to read, and BM25 gives
+    them little weight.
+    """
+    used: list[str] = []
+    postings = 0
+    for term, count in sorted(counts.items(), key=lambda item: item[1]):
+        if not count or (used and postings + count > MAX_POSTINGS):
+            continue
+        used.append(term)
+        postings += count
+    return used

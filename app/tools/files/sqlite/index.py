@@ -25,14 +25,7 @@ from app.storage.migration import Migrations
 from app.storage.sqlite import connect, migrate_tables, query, transaction
 from app.tools.files.vector_stores.records import Query, TextChunk
 from app.tools.files.vector_stores.sql import FoundChunk
-from app.tools.files.vector_stores.words import (
-    MAX_POSTINGS,
-    highest_score,
-    terms,
-    terms_within_posting_budget,
-    to_indexed_text,
-    weight,
-)
+from app.tools.files.vector_stores.words import highest_score, terms, to_indexed_text, weight
 
 _SCHEMA = """
 CREATE TABLE chunks (id INTEGER PRIMARY KEY, text TEXT NOT NULL);
@@ -135,13 +128,11 @@ def delete_index(path: Path) -> None:
 
 def _by_words(db: apsw.Connection, text: str, limit: int, files: str | None) -> dict[int, float]:
     """Return the best chunks by BM25, scored from 0 to 1 as a fraction of the highest possible score."""
-    counts = {term: _count(db, term, MAX_POSTINGS + 1) for term in terms(text)}
-    total = query(db, "SELECT count(*) FROM words_docsize")[0][0]  # a small row per chunk
-    used = terms_within_posting_budget(counts)
+    counts = {term: _count(db, term) for term in terms(text)}
+    used = [term for term, count in counts.items() if count]
     if not used:
         return {}
-    if counts[used[0]] > MAX_POSTINGS:
-        counts[used[0]] = _count(db, used[0], total)
+    total = query(db, "SELECT count(*) FROM words_docsize")[0][0]  # a small row per chunk
     maximum = highest_score(total, counts)
     where = "" if files is None else f"AND rowid >> {NUMBER_BITS} IN (SELECT value FROM json_each(:files))"
     # FTS5 gives no weight to a word in at least half the chunks, which is common in a store with three notes. The
@@ -161,10 +152,9 @@ def _by_words(db: apsw.Connection, text: str, limit: int, files: str | None) -> 
     return {chunk_id: min(1.0, -score / maximum) for chunk_id, score in query(db, statement, values)}
 
 
-def _count(db: apsw.Connection, term: str, limit: int) -> int:
-    """Return the number of chunks with a term, at most `limit`."""
-    rows = f"SELECT 1 FROM words WHERE words MATCH ? LIMIT {limit}"
-    return int(query(db, f"SELECT count(*) FROM ({rows})", (_phrase(term),))[0][0])
+def _count(db: apsw.Connection, term: str) -> int:
+    """Return the number of chunks with a term."""
+    return int(query(db, "SELECT count(*) FROM words WHERE words MATCH ?", (_phrase(term),))[0][0])
 
 
 def _phrase(term: str) -> str:

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 MAX_TERMS = 32  # per query
-MAX_POSTINGS = 20_000  # occurrences read per search, rarest terms first
 K1 = 1.2  # BM25's `k1`: how soon repeated occurrences in a chunk stop counting
 LENGTH_WEIGHT = 0.75  # BM25's `b`: how much longer chunks are penalized
 
@@ -66,23 +65,6 @@ def _terms_of_word(word: str) -> Iterator[str]:
         yield wide[0]
     if narrow := _WIDE.sub("", word):
         yield from dict.fromkeys(part.lower() for part in [narrow, *_CAMEL.split(narrow)])
-
-
-def terms_within_posting_budget(counts: Mapping[str, int]) -> list[str]:
-    """
-    Return the terms to search for, rarest first; `counts` is the number of chunks per term.
-
-    Terms beyond `MAX_POSTINGS` occurrences are dropped, except for the first: they are slow to read, and BM25 gives
-    them little weight.
-    """
-    used: list[str] = []
-    postings = 0
-    for term, count in sorted(counts.items(), key=lambda item: item[1]):
-        if not count or (used and postings + count > MAX_POSTINGS):
-            continue
-        used.append(term)
-        postings += count
-    return used
 
 
 def weight(total: int, count: int) -> float:
