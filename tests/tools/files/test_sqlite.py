@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from array import array
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
@@ -116,6 +118,22 @@ async def test_index_of_a_newer_server_makes_the_store_unavailable(tmp_path: Pat
     with pytest.raises(FilesUnavailable):
         await files.vector_stores.search(store, Query("yeast"), 10)
     await files.aclose()
+
+
+def test_index_of_version_1_is_migrated_and_searched(tmp_path: Path) -> None:
+    path = tmp_path / "vs.db"
+    vector = array("f", [1.0, 0.0]).tobytes()
+    index = Index(path)
+    index.replace(1, [TextChunk("Bread needs yeast.", vector)], "toy", alive={1})
+    with closing(apsw.Connection(str(path))) as db:
+        db.execute(
+            "CREATE TABLE codes (id INTEGER PRIMARY KEY, code BLOB NOT NULL); INSERT INTO codes VALUES (1, x'01')"
+        )
+        db.pragma("user_version", 1)
+    (chunk,) = index.search(Query("", vector, "toy"), 10, None)
+    assert (chunk.file, chunk.similarity) == (1, 1.0)
+    with closing(apsw.Connection(str(path))) as db:
+        assert not db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'codes'").fetchall()
 
 
 async def test_closing_ends_the_threads_of_the_store(tmp_path: Path) -> None:
