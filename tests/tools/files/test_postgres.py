@@ -18,6 +18,7 @@ import pytest
 from app.cli.check import reach
 from app.tools.files import File, FileStore, FilesUnavailable, Page, VectorsUnsupported
 from app.tools.files.postgres import PostgresFileStore
+from app.tools.files.postgres.index import _NEAREST
 from app.tools.files.postgres.terms import hashed_terms, stem
 from app.tools.files.vector_stores.records import Candidate, NewStoreFile, Query, TextChunk, VectorStore
 from tests.faults.servers import server as served
@@ -230,6 +231,14 @@ async def test_databases_rank_alike(
         assert in_postgres[0][1] == pytest.approx(in_sqlite[0][1], abs=0.03)
         same += [id for id, _ in in_sqlite] == [id for id, _ in in_postgres]
     assert same >= 36
+
+
+async def test_query_vector_is_parsed_once_per_search(store: FileStore) -> None:
+    assert isinstance(store, PostgresFileStore)
+    await store.prepare_vectors()
+    plan = "\n".join(row[0] for row in await store._db.fetch(f"EXPLAIN {_NEAREST}", "[1,0]", "vs_1", "toy 2", None, 5))
+    assert plan.count("InitPlan") == 1  # evaluated once, unlike a cast in the sort key
+    assert "(vectors.vector <=> $" in plan or "(vectors.vector <=> (InitPlan 1).col1)" in plan
 
 
 def test_term_is_hashed_with_its_store_and_its_frequency() -> None:

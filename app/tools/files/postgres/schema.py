@@ -187,7 +187,8 @@ BEGIN
 END $$;
 """
 
-# Rows are read sequentially. With 8,160 bytes, vectors up to 2,000 dimensions stay out of the TOAST table.
+# Rows are read sequentially. With 8,160 bytes, vectors up to 2,000 dimensions stay out of the TOAST table. Databases of
+# 0.2.0 also contain the function `antiphon_nearest`, which processes of that version use until they are replaced.
 _VECTORS = """
 CREATE EXTENSION IF NOT EXISTS vector;
 CREATE TABLE antiphon_vectors (
@@ -198,16 +199,6 @@ CREATE TABLE antiphon_vectors (
     FOREIGN KEY (file, number) REFERENCES antiphon_chunks (file, number) ON DELETE CASCADE
 ) WITH (toast_tuple_target = 8160);
 ALTER TABLE antiphon_vectors ALTER COLUMN vector SET STORAGE EXTERNAL;
-
--- The chunks with the smallest cosine distance. All vectors of the vector store are compared.
-CREATE FUNCTION antiphon_nearest(_vector text, _store text, _embeddings text, _files bigint[], _most bigint)
-RETURNS TABLE (file bigint, number integer, distance float8) LANGUAGE sql STABLE SET jit = off AS $$
-    SELECT vectors.file, vectors.number, vector <=> _vector::vector AS distance
-    FROM antiphon_store_files AS files JOIN antiphon_vectors AS vectors ON vectors.file = files.number
-    WHERE store = _store AND status = 'completed' AND embeddings = _embeddings
-    AND (_files IS NULL OR vectors.file = ANY (_files))
-    ORDER BY distance LIMIT _most
-$$;
 """
 
 _MIGRATIONS = Migrations(
