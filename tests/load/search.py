@@ -4,7 +4,8 @@ Time of a search in a vector store with 100,000 chunks, on one core.
     python -m tests.load.search [chunks]
 
 Chunks have 120 words with a Zipf distribution, and embeddings with 768 dimensions. Queries have three to eight words:
-drawn like the chunks', like people's questions, and rare words.
+questions without stop words, words in nearly every chunk (such as stop words in languages other than English), and rare
+words.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from app.tools.files.vector_stores.records import Query, TextChunk
 DIMENSIONS = 768
 WORDS = 120
 SYLLABLES = ["ba", "ce", "di", "fo", "gu", "ka", "le", "mi", "no", "pu", "ra", "se", "ti", "vo", "zu", "an", "er", "ol"]
+STOP_WORDS = 70
 QUERIES = 100
 
 
@@ -39,6 +41,11 @@ class Language:
     def text(self, count: int) -> str:
         """Return words as they are written."""
         return " ".join(self._chance.choices(self.words, cum_weights=self._frequencies, k=count))
+
+    def question(self, count: int) -> str:
+        """Return words without the most frequent ones: a search ignores stop words."""
+        weights = [frequency - self._frequencies[STOP_WORDS - 1] for frequency in self._frequencies[STOP_WORDS:]]
+        return " ".join(self._chance.choices(self.words[STOP_WORDS:], cum_weights=weights, k=count))
 
     def rare(self, count: int) -> str:
         """Return words that few texts have."""
@@ -78,12 +85,14 @@ def main() -> None:
         for file in range(1, files + 1):
             index.replace(file, chunks(language, chance, 1000), "model", range(files + 1))
         print(f"{count} chunks written in {time.process_time() - began:.0f} s")
-        asked = [language.text(chance.randint(3, 8)) for _ in range(QUERIES)]
+        asked = [language.question(chance.randint(3, 8)) for _ in range(QUERIES)]
+        frequent = [language.text(chance.randint(3, 8)) for _ in range(QUERIES)]
         rare = [language.rare(chance.randint(3, 8)) for _ in range(QUERIES)]
         vectors = [vector(chance) for _ in range(QUERIES)]
         some = range(1, files // 2)
         for name, search in {
             "words": lambda n: index.search(Query(asked[n]), 50, None),
+            "frequent words": lambda n: index.search(Query(frequent[n]), 50, None),
             "rare words": lambda n: index.search(Query(rare[n]), 50, None),
             "words, half of the files": lambda n: index.search(Query(asked[n]), 50, some),
             "words and embeddings": lambda n: index.search(Query(asked[n], vectors[n], "model"), 50, None),

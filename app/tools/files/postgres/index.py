@@ -1,7 +1,11 @@
 """
 Chunks and searches in PostgreSQL.
 
-Keywords are ranked by BM25, as in SQLite; embeddings by exact cosine similarity (`pgvector`).
+Keywords are ranked by BM25, as in SQLite. `ts_rank_cd` and `ts_rank` lack inverse document frequencies: MRR@10 on a
+public FAQ is 0.38 and 0.45, at best, instead of 0.51.
+
+Embeddings are ranked by exact cosine similarity (`pgvector`). HNSW indexes need a fixed number of dimensions, and
+search the vectors of all vector stores before filtering.
 """
 
 from __future__ import annotations

