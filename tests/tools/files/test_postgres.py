@@ -19,7 +19,6 @@ from app.cli.check import reach
 from app.tools.files import File, FileStore, FilesUnavailable, Page, VectorsUnsupported
 from app.tools.files.postgres import PostgresFileStore
 from app.tools.files.postgres.index import _NEAREST
-from app.tools.files.postgres.terms import hashed_terms, stem
 from app.tools.files.vector_stores.records import Candidate, NewStoreFile, Query, TextChunk, VectorStore
 from tests.faults.servers import server as served
 from tests.support.build import finish
@@ -239,15 +238,6 @@ async def test_query_vector_is_parsed_once_per_search(store: FileStore) -> None:
     plan = "\n".join(row[0] for row in await store._db.fetch(f"EXPLAIN {_NEAREST}", "[1,0]", "vs_1", "toy 2", None, 5))
     assert plan.count("InitPlan") == 1  # evaluated once, unlike a cast in the sort key
     assert "(vectors.vector <=> $" in plan or "(vectors.vector <=> (InitPlan 1).col1)" in plan
-
-
-def test_term_is_hashed_with_its_store_and_its_frequency() -> None:
-    once, words = hashed_terms("vs_1", "Bread, breads and 東京")
-    assert words == 5
-    assert len(once) == len({*once}) == 5  # bread, and, 東, 京, 東 京
-    assert not {*once} & {*hashed_terms("vs_2", "Bread, breads and 東京")[0]}
-    assert len({*once} & {*hashed_terms("vs_1", "bread and 東京")[0]}) == 4
-    assert stem("houses") == stem("house")
 
 
 async def test_claim_is_renewed_while_chunks_are_stored(private: PostgresServer, store: FileStore) -> None:
