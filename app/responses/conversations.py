@@ -207,7 +207,7 @@ class Conversations:
         turn = await run_in_thread_if_large(Turn.of, record)
         left = _without(turn, {item_id})
         if left == turn:
-            return []
+            return []  # the record only mentions the id
         rewritten = f"{name.rpartition('_')[0]}_{secrets.token_hex(4)}"
         put = {rewritten: await run_in_thread_if_large(left.record)} if left.items else {}
         changes = [Change(bucket, put, delete=[name], requires=name)]

@@ -80,6 +80,7 @@ class Outbox:
             await self._resumed.wait()
 
     def close(self) -> None:
+        """Wake the waiting task: no more events follow."""
         self._arrived.set()
 
     def __bool__(self) -> bool:

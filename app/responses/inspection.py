@@ -200,7 +200,7 @@ class Inspection:
                 new = {"object": "antiphon.chain", **newest, **times, **shown}
                 chain = chains.setdefault(chain_key(after), new)
                 chain["created_at"] = min(chain["created_at"], entry["created_at"])
-                chain["title"] = entry["preview"] or chain["title"]
+                chain["title"] = entry["preview"] or chain["title"]  # finally from the first message
                 chain["responses"] += 1
                 chain["texts"] += f"{entry['preview'].casefold()}\n"
                 if matches.accepts(entry):

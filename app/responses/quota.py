@@ -37,7 +37,7 @@ class _Usage:
     stored: int = 0  # measured, plus this process's later changes
     reserved: int = 0
     measured_at: float = -FRESH
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held during a measurement
 
 
 class StorageQuota:

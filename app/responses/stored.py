@@ -33,7 +33,7 @@ class StoredResponses:
     async def launch(self, request: CreateResponse, run: Run) -> Response:
         assert self._background
         if _completion_window(request) != "soonest":
-            LOW_PRIORITY.set(True)
+            LOW_PRIORITY.set(True)  # part of the task's initial context
         return await self._background.launch(run)
 
     async def retrieve(self, response_id: str, caller: Caller) -> Response:

@@ -153,7 +153,7 @@ class Webhooks:
             elif delivery.due > now:
                 next_due = min(next_due, delivery.due)
             elif len(self._attempts) >= MAX_ATTEMPTS_AT_ONCE:
-                break
+                break  # a finished attempt wakes this task
             elif claimed := await self._moved(delivery, delivery.attempts + 1, now + CLAIM):
                 attempt = asyncio.create_task(self._attempt(claimed))
                 self._attempts.add(attempt)

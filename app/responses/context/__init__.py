@@ -129,7 +129,7 @@ class ContextLoader:
         try:
             return before(await self.conversations.turns(conversation["id"], owner), turn.response["id"])
         except NotFound:
-            raise PreviousResponseNotFound(previous) from None
+            raise PreviousResponseNotFound(previous) from None  # histories are never partial
 
     async def _input(self, request: CreateResponse, past: Past, lookup: TurnLookup, key: str) -> NewInput:
         warnings = Warnings()

@@ -68,7 +68,7 @@ class TurnLookup:
         resolved = []
         for index, item in enumerate(items):
             if index % _ITEMS == _ITEMS - 1:
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # serve other requests
             if item["type"] == "item_reference" and item["id"] in known:
                 item = await StoredImages(self.layers, self.owner, past.images).add_to(known[item["id"]])
             elif item["type"] == "item_reference":

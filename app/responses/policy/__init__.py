@@ -129,7 +129,7 @@ class PolicyHooks:
         try:
             await self._decision(body)
         except PolicyUnavailable:
-            pass
+            pass  # already logged
         except Exception:
             logger.exception("policy observation failed")
 

@@ -75,7 +75,7 @@ class HostedCalls:
     async def open(self, delivery: EventWriter, quiet: float | None) -> None:
         """Open the sessions; deliver their events after `quiet` seconds (None: never)."""
         await self._deliver_while([asyncio.create_task(self._open())], delivery, quiet)
-        self._builder.encrypt_calls(item["id"] for item in self._builder.response["output"])
+        self._builder.encrypt_calls(item["id"] for item in self._builder.response["output"])  # lists of tools
 
     async def _open(self) -> None:
         report = SessionReport(self.items, self._lifecycle)
