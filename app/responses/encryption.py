@@ -66,7 +66,7 @@ class ContentBudget:
     def __init__(self, limit: int = MAX_CONTENT) -> None:
         self._left = limit
 
-    def take(self, size: int) -> None:
+    def consume(self, size: int) -> None:
         """Raise `ContentTooLargeError` beyond the limit."""
         self._left -= size
         if self._left < 0:
@@ -119,7 +119,7 @@ class ContentCipher:
         except InvalidTag:
             raise TamperedError from None
         if budget:
-            budget.take(zstandard.frame_content_size(packed))
+            budget.consume(zstandard.frame_content_size(packed))
         content: JSONObject = orjson.loads(zstandard.ZstdDecompressor().decompress(packed))
         return content
 
