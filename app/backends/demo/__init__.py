@@ -97,14 +97,14 @@ def demo_answer(body: JSONObject) -> tuple[float, Iterator[Delta]]:
 def _deltas(body: JSONObject, answer: DemoAnswer, digest: str, prompt_tokens: int) -> Iterator[Delta]:
     budget = _Budget(body.get("max_completion_tokens") or body.get("max_tokens"))
     yield AnswerMetadata(f"chatcmpl-{digest}", str(body.get("model")))
-    for piece in budget.take(answer.reasoning):
+    for piece in budget.consume(answer.reasoning):
         yield ReasoningDelta([piece])
     reasoned = budget.spent
-    for piece in budget.take(_until_stop(answer.content, body.get("stop"))):
+    for piece in budget.consume(_until_stop(answer.content, body.get("stop"))):
         yield TextDelta([piece], _logprobs(piece, body))
     if answer.tool and budget.left:
         yield ToolCallDelta(0, f"call_{digest}", answer.tool)
-        for piece in budget.take(answer.arguments):
+        for piece in budget.consume(answer.arguments):
             yield ToolCallDelta(0, arguments=[piece])
     finished = FinishReason.TOOL_CALLS if answer.tool else FinishReason.STOP
     yield Finished(FinishReason.LENGTH if budget.exceeded else finished)
@@ -225,7 +225,7 @@ class _Budget:
         self.exceeded = self.exceeded or (self._limit is not None and self.spent >= self._limit)
         return not self.exceeded
 
-    def take(self, text: str) -> Iterator[str]:
+    def consume(self, text: str) -> Iterator[str]:
         for piece in re.findall(r"\s*\S+\s*$|\s*\S+|\s+$", text):
             if not self.left:
                 return
