@@ -72,7 +72,7 @@ class BackendSpan:
         profile = backend.profile(request.model)
         self._tracing = tracing
         self._attempts = request.attempts
-        self._passed_on = isinstance(request, RawRequest)
+        self._is_raw = isinstance(request, RawRequest)
         body: JSONMapping
         if isinstance(request, RawRequest):
             body, operation = {"model": request.model}, _OPERATIONS.get(request.endpoint, request.endpoint.strip("/"))
@@ -140,7 +140,7 @@ class BackendSpan:
 
     def accepted(self, answer: BackendExchange | RawAnswer) -> None:
         """A passthrough answer's usage is known at its end."""
-        self._answer = cast(RawAnswer, answer) if self._passed_on else None
+        self._answer = cast(RawAnswer, answer) if self._is_raw else None
 
     def _fail(self, code: str) -> None:
         """Record a failure's error code only: the message can quote the prompt."""
