@@ -137,7 +137,7 @@ def _log_unwritten(path: Path, error: OSError, required: bool) -> None:
     logger.log(level, "pid file not written; `antiphon reload` cannot find this server", extra=fields)
 
 
-def send_hangup(path: Path) -> int | None:
+def send_reload_signal(path: Path) -> int | None:
     """Send SIGHUP to the server that holds a pid file, and return its process id; None without a server."""
     if fcntl is None:
         return None

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from app.cli.listening import reloads_directory, send_hangup
+from app.cli.listening import reloads_directory, send_reload_signal
 from app.settings.reloading import ReloadReport
 
 _TIMEOUT = 60  # seconds for all processes to report
@@ -24,7 +24,7 @@ def reload_server(path: Path) -> list[ReloadReport]:
     Raises `ReloadError` without a server, or if not all processes report in time.
     """
     begun = time.monotonic_ns()
-    pid = _told(path)
+    pid = _signal_server(path)
     directory = reloads_directory(path)
     if not directory.is_dir():
         raise ReloadError(f"Process {pid} was told to reload its settings, but cannot report here. See its log.")
@@ -39,15 +39,15 @@ def reload_server(path: Path) -> list[ReloadReport]:
             raise ReloadError(f"No report from process {names} within {_TIMEOUT} seconds. See the log of the server.")
         if time.monotonic() > again:
             again += _AGAIN
-            if _told(path) != pid:
+            if _signal_server(path) != pid:
                 raise ReloadError(f"Process {pid} has ended.")
         time.sleep(_PAUSE)
 
 
-def _told(path: Path) -> int:
+def _signal_server(path: Path) -> int:
     """Send the signal, and return the process id."""
     try:
-        pid = send_hangup(path)
+        pid = send_reload_signal(path)
     except OSError as error:
         raise ReloadError(f"{path}: {error.strerror}") from None
     if pid is None:
