@@ -98,13 +98,13 @@ def create_app(
         observer.models = labels
     store, tools = store or build_store(settings), build_tools(settings)
     with_images = build_images(store, tools)
-    measured = metrics.store(with_images) if metrics else with_images
-    background = build_background(settings, store, measured)
+    instrumented = metrics.store(with_images) if metrics else with_images
+    background = build_background(settings, store, instrumented)
     activity, revocation = Activity(store, backends=router.state), build_revocation(settings)
     policy = build_policy(settings.hooks)
     responses = Responses(
         router,
-        measured,
+        instrumented,
         generation_options(settings),
         cipher=ContentCipher([key.get_secret_value() for key in settings.secret_key]),
         background=background,
@@ -112,7 +112,7 @@ def create_app(
         tools=tools,
     )
     responses.policy = policy
-    responses.vision = build_vision(settings, router, measured)
+    responses.vision = build_vision(settings, router, instrumented)
     accounting = build_accounting(settings, store, metrics)
     api = build_api(settings, responses, build_limits(settings, metrics), accounting, activity)
 

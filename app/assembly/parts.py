@@ -130,14 +130,14 @@ def build_memory(settings: Settings) -> Store:
     return MemoryStore(ttl=math.inf, max_bytes=settings.websocket_memory)
 
 
-def build_background(settings: Settings, store: Store, measured: Store | None = None) -> Background | None:
-    """None without an event log in the store. `measured` is the store with metrics."""
+def build_background(settings: Settings, store: Store, instrumented: Store | None = None) -> Background | None:
+    """None without an event log in the store. `instrumented` is the store with metrics."""
     if not isinstance(store, LoggingStore):
         return None
     lease = settings.background_lease
     # A response's events must not outlive it.
     log = store.log(ttl=min(settings.background_log_ttl, settings.store_ttl), lease=lease)
-    store = measured or store
+    store = instrumented or store
     return Background(
         store,
         log,
