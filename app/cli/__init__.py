@@ -105,7 +105,7 @@ def serve(
     from app.runtime.process import gc_paused
 
     with gc_paused():
-        from app.cli.serve import greet, run_server
+        from app.cli.serve import print_banner, run_server
         from app.observability import logging as logs
         from app.settings import unknown_variables
 
@@ -126,7 +126,7 @@ def serve(
         )
     for problem in (*unknown_variables(), *warnings):
         logger.warning("%s", problem)
-    greet(settings)
+    print_banner(settings)
     run_server(settings, sockets, watch_files=reload)
 
 

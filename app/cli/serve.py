@@ -176,7 +176,7 @@ def address_of(settings: Settings, *, reachable: bool = False) -> str:
     return f"http://{host}:{settings.port}"
 
 
-def greet(settings: Settings) -> None:
+def print_banner(settings: Settings) -> None:
     """
     Print the server's address and an example request on stderr, or log the address as JSON.
 

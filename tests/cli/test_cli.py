@@ -25,7 +25,7 @@ import pytest
 from websockets.sync.client import connect
 
 from app import __version__
-from app.cli.serve import greet
+from app.cli.serve import print_banner
 from app.settings.example import env_example
 from tests.bench.servers import UPSTREAM, running
 from tests.support import fork_server
@@ -374,7 +374,7 @@ def test_serve_suggests_a_model_that_the_backend_lists(tmp_path: Path, key: str,
 def test_greeting_does_not_wait_for_a_backend_that_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
     before = {*threading.enumerate()}
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        greet(settings(backend_url=f"http://127.0.0.1:{silent.getsockname()[1]}/v1"))
+        print_banner(settings(backend_url=f"http://127.0.0.1:{silent.getsockname()[1]}/v1"))
         greeting = capsys.readouterr().err
         assert greeting.startswith("Antiphon") and "Try:" not in greeting
         (suggesting,) = {*threading.enumerate()} - before
