@@ -191,7 +191,7 @@ def check(config: ConfigFile = None) -> None:
     """Check the settings, backends, store and tools, and print the results; exit 1 if any of them fails."""
     import asyncio
 
-    from app.cli.check import reach
+    from app.cli.check import check_connectivity
     from app.cli.serve import address_of
     from app.observability import logging as logs
     from app.settings import SettingsError, unknown_variables
@@ -210,7 +210,7 @@ def check(config: ConfigFile = None) -> None:
     for problem in unknown_variables():
         typer.echo(f"note  settings  {problem}")
     logs.configure(settings.model_copy(update={"log_level": "error"}))  # failures are printed below
-    if not asyncio.run(reach(settings)):
+    if not asyncio.run(check_connectivity(settings)):
         raise typer.Exit(1)
 
 

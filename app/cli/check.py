@@ -23,7 +23,7 @@ CHECK_TIMEOUT = 15  # seconds per check
 _DIRECTIONS: tuple[Direction, ...] = ("input", "output")
 
 
-async def reach(settings: Settings) -> bool:
+async def check_connectivity(settings: Settings) -> bool:
     """Print the result of each check, and return whether all succeeded."""
     from app.assembly.parts import build_backend, build_policy, build_signing_keys, build_store
 

@@ -18,7 +18,7 @@ from websockets.exceptions import InvalidStatus
 from app.api.auth import Auth
 from app.api.auth.identity import NO_TABLE
 from app.assembly.parts import build_auth
-from app.cli.check import reach
+from app.cli.check import check_connectivity
 from app.core.access import hash_of
 from app.errors import InvalidToken, PermissionDenied
 from app.main import create_app
@@ -305,10 +305,10 @@ async def test_issuer_that_is_down_makes_tokens_wait_but_not_keys() -> None:
 
 async def test_check_reports_the_keys_of_the_issuer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = jwt_table(tmp_path)
-    assert await reach(settings(auth={"jwt": table}, keys=KEYS))
+    assert await check_connectivity(settings(auth={"jwt": table}, keys=KEYS))
     assert "1 public key" in capsys.readouterr().out
     (tmp_path / "jwks.json").write_text("{}")
-    assert not await reach(settings(auth={"jwt": table}, keys=KEYS))
+    assert not await check_connectivity(settings(auth={"jwt": table}, keys=KEYS))
     assert "the key set has no public key for signatures" in capsys.readouterr().out
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.cli.check import reach
+from app.cli.check import check_connectivity
 from app.main import create_app
 from tests.support.build import call, delta, finish
 from tests.support.laws import check as check_laws
@@ -409,10 +409,10 @@ async def test_service_that_is_down_does_not_matter_in_mode_observe() -> None:
 
 async def test_check_reports_the_policy_service(capsys: pytest.CaptureFixture[str]) -> None:
     async with policy_server() as policy:
-        assert await reach(settings(hooks=policy.table()))
+        assert await check_connectivity(settings(hooks=policy.table()))
         assert capsys.readouterr().out.count("answers 'allow' to a greeting") == 2
         policy.decide = lambda asked: status(500, {})
-        assert not await reach(settings(hooks=policy.table("input")))
+        assert not await check_connectivity(settings(hooks=policy.table("input")))
         assert "HTTP 500" in capsys.readouterr().out
 
 

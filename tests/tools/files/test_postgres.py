@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.cli.check import reach
+from app.cli.check import check_connectivity
 from app.tools.files import File, FileStore, FilesUnavailable, Page, VectorsUnsupported
 from app.tools.files.postgres import PostgresFileStore
 from app.tools.files.postgres.index import _NEAREST
@@ -167,7 +167,7 @@ async def test_server_with_embeddings_without_the_extension_does_not_start(
         (line,) = ended.stderr.splitlines()
         assert line.startswith("tools.file_search: embeddings need the extension `vector` (pgvector)")
         given = settings(backend_url=backend.url, tools={"file_search": table})
-        assert not await reach(given)
+        assert not await check_connectivity(given)
         assert "file_search store: embeddings need the extension `vector`" in capsys.readouterr().out
 
 
