@@ -316,7 +316,7 @@ def run_codex(
         typer.echo(configure.toml(codex(model=model or "YOUR_MODEL")), nl=False)
         return
     options = configure.options(codex(model=model))
-    _become([str(program), *options, *(arguments or [])], {configure.KEY: key} if key else {})
+    _exec([str(program), *options, *(arguments or [])], {configure.KEY: key} if key else {})
 
 
 @cli.command("chat", short_help="Chat with a running server's model.")
@@ -484,7 +484,7 @@ def _tools_of(path: Path) -> list[object]:
     return tools if isinstance(tools, list) else [tools]
 
 
-def _become(command: list[str], variables: dict[str, str]) -> NoReturn:
+def _exec(command: list[str], variables: dict[str, str]) -> NoReturn:
     """
     Replace this process by another program, so that it receives the terminal's signals; on Windows, run and await it.
     """
