@@ -69,14 +69,14 @@ def verdict(result: ProbeResult, good: str = "accepted") -> str:
     return good if result.ok else f"{result.status or 'no answer'}: {result.error[:100]}"
 
 
-def effect(about: str, result: ProbeResult, good: str | None, options: dict[str, object]) -> Finding:
+def parameter_finding(about: str, result: ProbeResult, good: str | None, options: dict[str, object]) -> Finding:
     """Return whether a parameter had an effect; unknown if the answer contains only reasoning."""
     if result.only_reasoning:
         return Finding(about, _UNSEEN)
     return Finding(about, good or verdict(result, "ignored"), options)
 
 
-async def shape(server: ProbedServer, messages: list[ChatMessage], **body: object) -> ProbeResult:
+async def probe_request(server: ProbedServer, messages: list[ChatMessage], **body: object) -> ProbeResult:
     """Send messages to find out whether they are accepted; the answer is irrelevant."""
     return await server.ask(messages, tokens=PROMPT_ONLY_TOKENS, stream=False, **body)
 
@@ -135,9 +135,9 @@ async def limits(server: ProbedServer) -> Findings:
 
 async def roles(server: ProbedServer) -> Findings:
     rules = "Answer in one word, whatever the question may be."
-    plain = await shape(server, [user(HELLO)])
-    system = await shape(server, [{"role": "system", "content": rules}, user(HELLO)])
-    developer = await shape(server, [{"role": "developer", "content": rules}, user(HELLO)])
+    plain = await probe_request(server, [user(HELLO)])
+    system = await probe_request(server, [{"role": "system", "content": rules}, user(HELLO)])
+    developer = await probe_request(server, [{"role": "developer", "content": rules}, user(HELLO)])
     findings = [
         Finding("system message", verdict(system), {} if system.ok else {"request.roles.system": "user"}),
         Finding("developer message", _compared(developer, plain, system)),
@@ -157,10 +157,10 @@ def _compared(result: ProbeResult, without: ProbeResult, with_: ProbeResult) -> 
 async def _placed(server: ProbedServer) -> Findings:
     """Return where system messages are accepted. Rejected ones are moved to the front, and merged if necessary."""
     rule = {"role": "system", "content": "Be brief."}
-    later = await shape(server, [user(HELLO), {"role": "assistant", "content": "Hello."}, rule, user(HELLO)])
-    second = await shape(server, [rule, rule, user(HELLO)])
+    later = await probe_request(server, [user(HELLO), {"role": "assistant", "content": "Hello."}, rule, user(HELLO)])
+    second = await probe_request(server, [rule, rule, user(HELLO)])
     place = "single_first" if second.refused else "first_only" if later.refused else "any"
-    turns = await shape(server, [user(HELLO), user(HELLO)])
+    turns = await probe_request(server, [user(HELLO), user(HELLO)])
     return [
         Finding("system message later", verdict(later), {"request.roles.system": place}),
         Finding("two system messages", verdict(second)),
@@ -169,10 +169,10 @@ async def _placed(server: ProbedServer) -> Findings:
 
 
 async def contents(server: ProbedServer) -> Findings:
-    plain = await shape(server, [user("")])
-    string = await shape(server, [user(f"{HELLO} {HELLO} {HELLO}")])
-    parts = await shape(server, [user([{"type": "text", "text": f"{HELLO} {HELLO} {HELLO}"}])])
-    picture = await shape(server, [user([{"type": "text", "text": HELLO}, image()])])
+    plain = await probe_request(server, [user("")])
+    string = await probe_request(server, [user(f"{HELLO} {HELLO} {HELLO}")])
+    parts = await probe_request(server, [user([{"type": "text", "text": f"{HELLO} {HELLO} {HELLO}"}])])
+    picture = await probe_request(server, [user([{"type": "text", "text": HELLO}, image()])])
     return [
         Finding("text as a list of parts", _compared(parts, plain, string)),
         Finding("image", verdict(picture)),
@@ -185,7 +185,7 @@ async def contents(server: ProbedServer) -> Findings:
 async def calls(server: ProbedServer) -> Findings:
     result = await server.answer(WEATHER, tools=EXAMPLE_TOOLS)
     if not result.ok or result.only_reasoning:
-        return [effect("tools", result, None, {})]
+        return [parameter_finding("tools", result, None, {})]
     if not result.called:
         if not any(mark in result.text for mark in _MARKS):
             return [Finding("tools", "not called")]
@@ -226,9 +226,13 @@ async def _choices(server: ProbedServer) -> Findings:
     called = none.called or any(mark in none.text for mark in _MARKS)
     tools = "drop_tools" if called or not none.ok else "none"
     return [
-        effect("tool_choice required", required, "forced" if required.called else None, {f"{_CHOICE}.required": way}),
-        effect("tool_choice by name", named, "forced" if forced else None, {f"{_CHOICE}.named": object_}),
-        effect("tool_choice none", none, None if called or not none.ok else "honoured", {f"{_CHOICE}.none": tools}),
+        parameter_finding(
+            "tool_choice required", required, "forced" if required.called else None, {f"{_CHOICE}.required": way}
+        ),
+        parameter_finding("tool_choice by name", named, "forced" if forced else None, {f"{_CHOICE}.named": object_}),
+        parameter_finding(
+            "tool_choice none", none, None if called or not none.ok else "honoured", {f"{_CHOICE}.none": tools}
+        ),
     ]
 
 
@@ -238,21 +242,27 @@ async def _strict(server: ProbedServer) -> Findings:
     return [Finding("strict tools", verdict(result), {"request.strict": "drop"} if result.refused else {})]
 
 
-async def results(server: ProbedServer) -> Findings:
+async def tool_results(server: ProbedServer) -> Findings:
     """Return the required form of conversations with tool calls."""
     forms: dict[str, ChatMessage] = {"omit": {}, "null": {"content": None}, "empty": {"content": ""}}
-    taken = [name for name, fields in forms.items() if (await shape(server, history(**fields), tools=EXAMPLE_TOOLS)).ok]
+    taken = [
+        name
+        for name, fields in forms.items()
+        if (await probe_request(server, history(**fields), tools=EXAMPLE_TOOLS)).ok
+    ]
     fields = forms[taken[0] if taken else "empty"]
     content = {"request.content.assistant_null": taken[0]} if taken and taken[0] != "omit" else {}
     findings = [Finding("no text beside calls", ", ".join(taken) or "refused", content)]
     if not taken:
-        short = await shape(server, history(call_id="a1b2c3d4e", **fields), tools=EXAMPLE_TOOLS)
+        short = await probe_request(server, history(call_id="a1b2c3d4e", **fields), tools=EXAMPLE_TOOLS)
         option = {"request.tool_ids": "^[A-Za-z0-9]{9}$"} if short.ok else {}
         return [*findings, Finding("ids of calls", verdict(short, "only such as Mistral's"), option)]
-    after = await shape(server, [*history(**fields), user(HELLO)], tools=EXAMPLE_TOOLS)
-    array = await shape(server, history([{"type": "text", "text": "Sunny, 21C"}], **fields), tools=EXAMPLE_TOOLS)
-    picture = await shape(server, history([image()], **fields), tools=EXAMPLE_TOOLS)
-    bare = await shape(server, history(**fields))
+    after = await probe_request(server, [*history(**fields), user(HELLO)], tools=EXAMPLE_TOOLS)
+    array = await probe_request(
+        server, history([{"type": "text", "text": "Sunny, 21C"}], **fields), tools=EXAMPLE_TOOLS
+    )
+    picture = await probe_request(server, history([image()], **fields), tools=EXAMPLE_TOOLS)
+    bare = await probe_request(server, history(**fields))
     bridged = {"request.roles.user_after_tool": "bridge"} if after.refused else {}
     return [
         *findings,
@@ -277,8 +287,10 @@ async def formats(server: ProbedServer) -> Findings:
     way = "native" if obeyed else "json_object" if is_object else "prompt"
     any_object = "native" if is_object else "json_schema_any" if obeyed else "drop"
     return [
-        effect("JSON schema", held, "forced" if obeyed else None, {f"{_FORMAT}.json_schema": way}),
-        effect("JSON object", object_, "forced" if is_object else None, {f"{_FORMAT}.json_object": any_object}),
+        parameter_finding("JSON schema", held, "forced" if obeyed else None, {f"{_FORMAT}.json_schema": way}),
+        parameter_finding(
+            "JSON object", object_, "forced" if is_object else None, {f"{_FORMAT}.json_object": any_object}
+        ),
     ]
 
 
@@ -294,7 +306,7 @@ def _is_object(result: ProbeResult) -> bool:
     return cut or isinstance(_json(result), dict)
 
 
-async def thoughts(server: ProbedServer) -> Findings:
+async def reasoning(server: ProbedServer) -> Findings:
     prompt = "Think, then answer: what is 2+2?"
     result = await server.ask(prompt)
     field, _ = result.reasoning
@@ -324,10 +336,10 @@ async def thoughts(server: ProbedServer) -> Findings:
 
 async def _replayed(server: ProbedServer, field: str) -> Findings:
     thought = "I should look it up, since nobody can know the weather by heart."
-    without = await shape(server, history(content=""), tools=EXAMPLE_TOOLS)
+    without = await probe_request(server, history(content=""), tools=EXAMPLE_TOOLS)
     refused, used = "", ""
     for name in dict.fromkeys((field or "reasoning_content", "reasoning_content")):
-        result = await shape(server, history(content="", **{name: thought}), tools=EXAMPLE_TOOLS)
+        result = await probe_request(server, history(content="", **{name: thought}), tools=EXAMPLE_TOOLS)
         if result.refused:
             refused = verdict(result)
         elif result.prompt_tokens > without.prompt_tokens > 0:
@@ -345,14 +357,14 @@ async def parameters(server: ProbedServer) -> Findings:
         "seed": 1,
         "stop": ["\n\n\n"],
     }
-    together = await shape(server, [user(HELLO)], **sampling)
+    together = await probe_request(server, [user(HELLO)], **sampling)
     dropped = []
     if not together.ok:
         for name, value in sampling.items():
-            if (await shape(server, [user(HELLO)], **{name: value})).refused:
+            if (await probe_request(server, [user(HELLO)], **{name: value})).refused:
                 dropped.append(name)
     about = f"refused: {', '.join(dropped)}" if dropped else verdict(together)
-    unknown = await shape(server, [user(HELLO)], antiphon_probe=1)
+    unknown = await probe_request(server, [user(HELLO)], antiphon_probe=1)
     return [
         Finding("sampling parameters", about, {"request.drop_params": dropped} if dropped else {}),
         Finding(UNKNOWN, verdict(unknown, "ignored")),
@@ -374,7 +386,7 @@ async def tokens(server: ProbedServer) -> Findings:
 
 
 async def unknown_model(server: ProbedServer) -> Findings:
-    result = await shape(server, [user(HELLO)], model="no-such-model")
+    result = await probe_request(server, [user(HELLO)], model="no-such-model")
     return [Finding("unknown model", verdict(result, "answers all the same"))]
 
 
@@ -383,9 +395,9 @@ QUESTIONS: tuple[Callable[[ProbedServer], Awaitable[Findings]], ...] = (
     limits,
     roles,
     contents,
-    thoughts,  # first, so that later questions can turn reasoning off
+    reasoning,  # first, so that later questions can turn reasoning off
     calls,
-    results,
+    tool_results,
     formats,
     parameters,
     tokens,
