@@ -55,7 +55,7 @@ TOOL_MODELS = 50  # image and embedding models used as labels
 # Buckets in seconds. The first three extend OpenTelemetry's conventions for generative AI.
 TO_FIRST = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60)
 PER_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5)
-WHOLE = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84, 327.68, 655.36)
+TOTAL = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84, 327.68, 655.36)
 STORE = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
 
@@ -143,9 +143,9 @@ class Metrics(Observer):
         self._open = gauge("responses_open", "Responses in progress.", "delivery")
         self._responses = counter("responses", "Responses that have ended.", "model", "delivery", "status")
         self._failures = counter("response_failures", "Responses that failed, by error code.", "kind")
-        self._whole = histogram("response", "Time from a response's beginning to its end.", WHOLE, "model", "delivery")
-        self._first = histogram("time_to_first_token", "Time to the first token of a response.", TO_FIRST, "model")
-        self._each = histogram(
+        self._total = histogram("response", "Time from a response's beginning to its end.", TOTAL, "model", "delivery")
+        self._to_first = histogram("time_to_first_token", "Time to the first token of a response.", TO_FIRST, "model")
+        self._per_token = histogram(
             "time_per_output_token", "Time for each output token after the first.", PER_TOKEN, "model"
         )
         self._tokens = counter(
@@ -158,7 +158,7 @@ class Metrics(Observer):
         self._key_cost = counter("key_cost", "What responses cost by key, in the currency of the prices.", *key)
 
         self._tool_calls = counter("tool_calls", "Calls of hosted tools that have ended.", "tool", "status")
-        self._tool_seconds = histogram("tool_call", "Time for a call of a hosted tool.", WHOLE, "tool")
+        self._tool_seconds = histogram("tool_call", "Time for a call of a hosted tool.", TOTAL, "tool")
 
         server = ("backend", "replica")
         self._queue = gauge("backend_queue", "Requests that wait for a free slot of a backend.", "backend")
@@ -209,13 +209,13 @@ class Metrics(Observer):
 
     def _record(self, lifecycle: ResponseLifecycle, status: str, model: str) -> None:
         self._responses(model, lifecycle.delivery, status).inc()
-        self._whole(model, lifecycle.delivery).observe(lifecycle.seconds)
+        self._total(model, lifecycle.delivery).observe(lifecycle.seconds)
         if lifecycle.failure:
             self._failures(self._kinds(lifecycle.failure.code)).inc()
         if (first := lifecycle.seconds_to_first) is not None:
-            self._first(model).observe(first)
+            self._to_first(model).observe(first)
         if (each := lifecycle.seconds_per_token) is not None:
-            self._each(model).observe(each)
+            self._per_token(model).observe(each)
         if lifecycle.usage:
             self._count_tokens(lifecycle.usage, model)
 

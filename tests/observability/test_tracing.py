@@ -252,7 +252,7 @@ async def test_metrics_that_fail_change_no_answer(
     def fail(*args: Any) -> None:
         raise RuntimeError
 
-    for histogram in ("_request", "_first", "_each", "operation", "tokens"):
+    for histogram in ("_total", "_to_first", "_per_token", "operation", "tokens"):
         monkeypatch.setattr(getattr(telemetry.tracing, histogram), "record", fail)
     upstream.say(sse(chunk("Hi"), finish(), usage(5, 2), DONE))
     async with served(upstream, telemetry) as http:

@@ -69,9 +69,9 @@ class Tracing(Observer):
         def seconds(name: str, text: str, advice: list[float]) -> Histogram:
             return meter.create_histogram(name, "s", text, explicit_bucket_boundaries_advisory=advice)
 
-        self._request = seconds("gen_ai.server.request.duration", "Time for a response.", _SECONDS)
-        self._first = seconds("gen_ai.server.time_to_first_token", "Time to the first token.", _TO_FIRST)
-        self._each = seconds(
+        self._total = seconds("gen_ai.server.request.duration", "Time for a response.", _SECONDS)
+        self._to_first = seconds("gen_ai.server.time_to_first_token", "Time to the first token.", _TO_FIRST)
+        self._per_token = seconds(
             "gen_ai.server.time_per_output_token", "Time for each output token after the first.", _PER_TOKEN
         )
         self.operation = seconds("gen_ai.client.operation.duration", "Time for a request to a backend.", _SECONDS)
@@ -122,11 +122,11 @@ class Tracing(Observer):
             "gen_ai.request.model": model,
         }
         failed = {"error.type": lifecycle.failure.code} if lifecycle.failure else {}
-        self._request.record(lifecycle.seconds, {**attributes, **failed})
+        self._total.record(lifecycle.seconds, {**attributes, **failed})
         if (first := lifecycle.seconds_to_first) is not None:
-            self._first.record(first, attributes)
+            self._to_first.record(first, attributes)
         if (each := lifecycle.seconds_per_token) is not None:
-            self._each.record(each, attributes)
+            self._per_token.record(each, attributes)
 
     def round(self, record: RoundRecord) -> AbstractContextManager[None]:
         return round_span(self.tracer, record)
