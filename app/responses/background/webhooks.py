@@ -38,7 +38,7 @@ BUCKET = "webhooks:pending"  # store bucket for all owners
 RETRY_DELAYS = (5, 30, 120, 600, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 24 * 3600, 24 * 3600)
 TIMEOUT = 15.0  # seconds per attempt
 CLAIM = 60.0  # seconds until another process repeats an unfinished attempt
-LOOK_AGAIN = 30.0  # seconds between checks for other processes' events
+CHECK_INTERVAL = 30.0  # seconds between checks for other processes' events
 MAX_ATTEMPTS_AT_ONCE = 16
 _GRACE = 5.0  # seconds for running attempts at shutdown
 
@@ -131,7 +131,7 @@ class Webhooks:
     async def _run(self) -> None:
         while True:
             self._wake.clear()
-            pause = LOOK_AGAIN
+            pause = CHECK_INTERVAL
             try:
                 pause = await self._begin_due()
             except StoreUnavailable:
@@ -143,7 +143,7 @@ class Webhooks:
     async def _begin_due(self) -> float:
         """Start due attempts; return the seconds until the next check."""
         now = self._clock()
-        next_due = now + LOOK_AGAIN
+        next_due = now + CHECK_INTERVAL
         for name, record in (await self._store.all(BUCKET)).items():
             delivery = _Delivery.of(record)
             if delivery.endpoint not in self._endpoints:
@@ -154,7 +154,7 @@ class Webhooks:
                 next_due = min(next_due, delivery.due)
             elif len(self._attempts) >= MAX_ATTEMPTS_AT_ONCE:
                 break  # a finished attempt wakes this task
-            elif claimed := await self._moved(delivery, delivery.attempts + 1, now + CLAIM):
+            elif claimed := await self._update(delivery, delivery.attempts + 1, now + CLAIM):
                 attempt = asyncio.create_task(self._attempt(claimed))
                 self._attempts.add(attempt)
                 attempt.add_done_callback(self._ended)
@@ -166,11 +166,11 @@ class Webhooks:
         if not attempt.cancelled() and (error := attempt.exception()) and not isinstance(error, StoreUnavailable):
             logger.error("unexpected error", exc_info=error)
 
-    async def _moved(self, delivery: _Delivery, attempts: int, due: float) -> _Delivery | None:
+    async def _update(self, delivery: _Delivery, attempts: int, due: float) -> _Delivery | None:
         """Replace a delivery's record; None if another process was first."""
-        moved = delivery._replace(attempts=attempts, due=due)
-        change = Change(BUCKET, {moved.name: moved.record()}, delete=[delivery.name], requires=delivery.name)
-        return moved if await self._store.apply(change) else None
+        updated = delivery._replace(attempts=attempts, due=due)
+        change = Change(BUCKET, {updated.name: updated.record()}, delete=[delivery.name], requires=delivery.name)
+        return updated if await self._store.apply(change) else None
 
     async def _attempt(self, delivery: _Delivery) -> None:
         failure = await self._send(delivery)
@@ -188,7 +188,7 @@ class Webhooks:
             logger.error("webhook delivery abandoned", extra={**fields, "reason": failure})
         else:
             delay = self._delays[delivery.attempts - 1] * random.uniform(0.9, 1.1)
-            await self._moved(delivery, delivery.attempts, self._clock() + delay)
+            await self._update(delivery, delivery.attempts, self._clock() + delay)
             logger.warning("webhook failed", extra={**fields, "reason": failure, "retry_in": round(delay)})
 
     async def _send(self, delivery: _Delivery) -> str:
