@@ -72,13 +72,13 @@ class Questions:
         self.attempts = Attempts()  # of all rounds
 
     def first_question(self) -> tuple[Question, EncodedQuestion]:
-        question = self._asked(self._request)
+        question = self._model_request(self._request)
         question.encoded = self._backend.encode(question)
         return question, question.encoded
 
     def first(self, builder: EventBuilder, read: Callable[..., DeltaReader]) -> ModelQuery:
         """Return the only query of a response without hosted tools."""
-        return self._query(self._asked(self._request), builder, read=read)
+        return self._query(self._model_request(self._request), builder, read=read)
 
     def in_round(
         self,
@@ -97,14 +97,16 @@ class Questions:
         """
         request = self._request.model_copy(update=dict(changes))
         items = self._items_with(output)
-        question = self._asked(request, items, upstream, hosted=hosted, later=len(output))
+        question = self._model_request(request, items, upstream, hosted=hosted, later=len(output))
         return self._query(question, builder, limits)
 
     def compactable_tokens(self, body: JSONMapping, output: Sequence[Item], upstream: Mapping[str, Upstream]) -> int:
         """Estimate the tokens in `body` that a compaction would summarize."""
         request, _ = compaction.summary_request(self._request, (), "")
         items = minimum_after_compaction([*self._items, *output])
-        remaining = estimate_prompt(self._backend.encode(self._asked(request, items, upstream)).body) if items else 0
+        remaining = (
+            estimate_prompt(self._backend.encode(self._model_request(request, items, upstream)).body) if items else 0
+        )
         return estimate_prompt({"messages": conversation_of(body)}) - remaining
 
     def summary(
@@ -117,7 +119,7 @@ class Questions:
         items = self._items_with(output)
         request, items = compaction.summary_request(self._request, items, self._compaction_prompt)
         request = request.model_copy(update={"max_output_tokens": None})  # limits only the answer
-        return self._query(self._asked(request, items, upstream), builder, read=read, margin=SUMMARY_MARGIN)
+        return self._query(self._model_request(request, items, upstream), builder, read=read, margin=SUMMARY_MARGIN)
 
     def _items_with(self, output: Sequence[Item]) -> Sequence[Item]:
         if not output:
@@ -125,7 +127,7 @@ class Questions:
         items = [*self._items, *output]
         return without_compacted(items) if has_compaction(output) else items
 
-    def _asked(
+    def _model_request(
         self,
         request: CreateResponse,
         items: Sequence[Item] | None = None,
