@@ -54,7 +54,7 @@ class TextToolCallParser:
         pieces: list[Piece] = []
         held, self._held = self._held, ""
         if self._delimiter:
-            self._take(self._delimiter, held, "", pieces)  # servers may omit the last delimiter
+            self._end_delimiter(self._delimiter, held, "", pieces)  # servers may omit the last delimiter
         elif held and not (self._after_call and held.isspace()):
             pieces.append(held)
         return pieces
@@ -79,14 +79,14 @@ class TextToolCallParser:
     def _inside(self, text: str, delimiter: _Delimiter, pieces: list[Piece]) -> str:
         before, close, rest = text.partition(delimiter.close) if delimiter.close else (text, "", "")
         if close:
-            self._take(delimiter, before, close, pieces)
+            self._end_delimiter(delimiter, before, close, pieces)
             return rest
         certain = len(text) - overlap(text, delimiter.close)
         self._body.append(text[:certain])
         self._held = text[certain:]
         return ""
 
-    def _take(self, delimiter: _Delimiter, last: str, close: str, pieces: list[Piece]) -> None:
+    def _end_delimiter(self, delimiter: _Delimiter, last: str, close: str, pieces: list[Piece]) -> None:
         body = "".join([*self._body, last])
         self._delimiter, self._body = None, []
         parsed = [self._validated(piece) for piece in delimiter.read(body)]
