@@ -301,7 +301,7 @@ class ToolLoop:
         query.reader.end(cut=ended != "completed")
         builder.close_item()
         output = builder.response["output"][self._first_item :]
-        self._note_round(output)
+        self._add_round_notes(output)
         self._again = ended == "completed" and bool(builder.running)
         if not self._again:
             finish_response(builder, query, failure)
@@ -310,12 +310,12 @@ class ToolLoop:
         self._usage = added_usage(self._usage, record.usage)
         self._written += record.usage["output_tokens"]
 
-    def _note_round(self, output: Sequence[Item]) -> None:
+    def _add_round_notes(self, output: Sequence[Item]) -> None:
         """Record the round: its calls become a single message in later requests."""
         for item in output:
             row = ITEM_TYPES.get(item["type"])
             if row and (row.role in ("call", "hosted") or row is MCP_APPROVAL_REQUEST):
-                self._calls.items.note(item["id"], round=self._round)
+                self._calls.items.add_notes(item["id"], round=self._round)
 
     def _waits_for_client(self) -> bool:
         hosted = {call.item["id"] for call in self.builder.running}

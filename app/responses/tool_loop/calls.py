@@ -125,7 +125,7 @@ class HostedCalls:
         call = self._builder.call(approval.call_id or self._builder.new_id("call"), ToolBinding(kind, fields, function))
         self._builder.arguments(call, str(request.get("arguments") or "{}"))
         self._builder.close_call(call)
-        self.items.note(call.item["id"], approval_request_id=request["id"], round=-1)
+        self.items.add_notes(call.item["id"], approval_request_id=request["id"], round=-1)
         if approval.earlier:
             self._repeat(call, *approval.earlier)
         elif self._options.approvals and self._sessions.find(function):
@@ -139,7 +139,7 @@ class HostedCalls:
         own = ("id", "type", "status", "approval_request_id")
         fields = {name: value for name, value in item.items() if name not in own}
         if (notes := upstream.get(NOTES)) and "output" in notes:
-            self.items.note(call.item["id"], output=notes["output"])
+            self.items.add_notes(call.item["id"], output=notes["output"])
         self._builder.end_call(call, str(item.get("status") or "completed"), fields)
 
     async def _run(self, call: OpenCall) -> None:
@@ -212,7 +212,7 @@ class HostedCalls:
             self._builder.cite(sources)
             notes["sources"] = sources
         if not kind.call_id:  # otherwise the output is a separate item
-            self.items.note(call.item["id"], **notes)
+            self.items.add_notes(call.item["id"], **notes)
         self.usage = added_counts(self.usage, outcome.usage)
         self._builder.end_call(call, outcome.status, fields)
         failed = outcome.status != "completed"

@@ -54,7 +54,7 @@ class HostedItems:
             logger.warning("hosted tool warning", extra={"reason": message})
             self.changed.set()
 
-    def note(self, item_id: str, **notes: object) -> None:
+    def add_notes(self, item_id: str, **notes: object) -> None:
         """Store notes with an item, for later requests."""
         upstream = self._builder.upstream.setdefault(item_id, {})
         upstream[NOTES] = {**upstream.get(NOTES, {}), **notes}
@@ -118,7 +118,7 @@ class AddedItem:
         self._items.progress(self._item, name, fields)
 
     def set_private_data(self, **data: object) -> None:
-        self._items.note(self.id, session={**self._items.session_notes({"id": self.id}), **data})
+        self._items.add_notes(self.id, session={**self._items.session_notes({"id": self.id}), **data})
 
     def close(self, status: OutcomeStatus = "completed", **fields: Any) -> None:
         self._items.close_item(self._item, status, fields)
