@@ -194,7 +194,7 @@ class HostedCalls:
         fields = dict(outcome.fields)
         if outcome.status == "failed" and not fields and isinstance(outcome.output, str):
             fields = kind.error(outcome.output)
-        output = self._sessions.shortened(outcome.output)
+        output = self._sessions.truncated(outcome.output)
         for name, value in kind.included.items():
             if name in fields and value not in self._options.include:
                 del fields[name]

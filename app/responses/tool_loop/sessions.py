@@ -183,7 +183,7 @@ class ToolSessions:
             return Outcome.failed("The tool failed.")
         return outcome
 
-    def shortened(self, output: str | list[Part]) -> str | list[Part]:
+    def truncated(self, output: str | list[Part]) -> str | list[Part]:
         if isinstance(output, str):
             return output if len(output) <= self._max_chars else output[: self._max_chars] + TRUNCATED
         left = self._max_chars
