@@ -52,8 +52,8 @@ class ReviewedGeneration:
         self._delivery: EventWriter = NoDelivery()
         self._finished: dict[int, Item] = {}  # by inner index
         self._next = 0  # inner index
-        self._news = asyncio.Event()
-        self._room = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._resumed = asyncio.Event()
 
     @property
     def warnings(self) -> list[str]:
@@ -70,11 +70,11 @@ class ReviewedGeneration:
         """Deliver all events except the terminal event; raises `PolicyUnavailable`. See `Generation`."""
         self._delivery = delivery
         inner = asyncio.create_task(self._inner.generate(self, open_after))
-        inner.add_done_callback(lambda _: self._news.set())
+        inner.add_done_callback(lambda _: self._changed.set())
         try:
             while not inner.done():
-                await self._news.wait()
-                self._news.clear()
+                await self._changed.wait()
+                self._changed.clear()
                 await self._review()
             inner.result()
             self.send(self._inner.builder.pop_events())
@@ -104,7 +104,7 @@ class ReviewedGeneration:
         for event in events.entries:
             if not isinstance(event, tuple) and event["type"] == "response.output_item.done":
                 self._finished[event["output_index"]] = event["item"]
-                self._news.set()
+                self._changed.set()
         return self
 
     async def drain(self) -> None:
@@ -112,8 +112,8 @@ class ReviewedGeneration:
             if self._delivery.paused:
                 await self._delivery.drain()
             else:
-                self._room.clear()
-                await self._room.wait()
+                self._resumed.clear()
+                await self._resumed.wait()
 
     def _deliver(self) -> None:
         if events := self.builder.pop_events():
@@ -132,7 +132,7 @@ class ReviewedGeneration:
                 self._add(item, self._inner.builder.upstream.get(item["id"]))
             self._deliver()
             await self._delivery.drain()
-            self._room.set()
+            self._resumed.set()
 
     def _add(self, item: Item, upstream: JSONObject | None) -> None:
         if upstream is not None:
