@@ -78,17 +78,17 @@ class Vision:
         """Return a cached description; the store is used only if `stored`."""
         text, is_stored = self._cache.get(bucket, (None, False))
         if stored and not is_stored:
-            text = await self._shared(bucket, text)
+            text = await self._stored(bucket, text)
         return None if text is None else self._remember(bucket, text, stored)
 
-    async def keep(self, bucket: str, text: str, *, stored: bool) -> str:
+    async def put(self, bucket: str, text: str, *, stored: bool) -> str:
         """Cache a description; return a concurrent request's description instead, if any."""
         text, _ = self._cache.get(bucket, (text, False))
         if stored:
-            text = await self._shared(bucket, text) or text
+            text = await self._stored(bucket, text) or text
         return self._remember(bucket, text, stored)
 
-    async def _shared(self, bucket: str, text: str | None) -> str | None:
+    async def _stored(self, bucket: str, text: str | None) -> str | None:
         """Return the store's description, after storing `text` if it has none."""
         try:
             if text is not None and await self._store.add(bucket, _NAME, text.encode()):
@@ -207,7 +207,7 @@ class ImageDescriber:
             logger.warning("image not described", extra={"reason": error.reason})
             self._give_up([url], f"the model '{self.vision.options.model}' failed: {error.reason}")
             return
-        text = await self.vision.keep(bucket, text, stored=self.stored)
+        text = await self.vision.put(bucket, text, stored=self.stored)
         self.texts[url] = _DESCRIPTION.format(text)
         self.warnings.add(_DESCRIBED.format(self.vision.options.model))
 
