@@ -25,7 +25,7 @@ from app.stores.memory import MemoryStore
 from tests.clients.clients import CLIENTS, Driver
 from tests.streams.recording import CIPHER, NAMES, Recording, Wire, load
 from tests.support.build import builder
-from tests.support.deliveries import Kept
+from tests.support.deliveries import RecordingWriter
 from tests.support.upstream import DONE, Upstream, call, finish, reply, sse, usage
 
 OPENAI = ["openai-python", "openai-python-2", "openai-node", "openai-node-6"]
@@ -58,9 +58,9 @@ async def heard(recording: Recording, dialect: str) -> list[Event]:
     responses = Responses(backend, MemoryStore(ttl=60, max_bytes=1), cipher=CIPHER)
     try:
         run = await responses.create(CreateResponse.model_validate(asked), Caller(dialect=DIALECTS[dialect]))
-        kept = Kept()
-        await run.generate(kept)
-        return kept.events
+        writer = RecordingWriter()
+        await run.generate(writer)
+        return writer.events
     except APIError:
         return []
 

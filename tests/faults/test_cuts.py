@@ -26,7 +26,7 @@ from app.responses import Caller, Responses
 from app.stores.memory import MemoryStore
 from tests.streams.recording import CIPHER
 from tests.support import laws
-from tests.support.deliveries import Kept, Taken
+from tests.support.deliveries import RecordingWriter, SlowWriter
 from tests.support.spoken import SPOKEN, Spoken, Written, encoded
 from tests.support.upstream import CLOSE, RESET, Step, Upstream, head, piece
 
@@ -107,9 +107,9 @@ async def followed(api: Spoken, data: bytes, cuts: list[int], end: Step | None, 
             run = await responses.create(CreateResponse.model_validate(request), Caller())
             async with asyncio.timeout(20):
                 if at_once:
-                    await run.generate(Kept(take))
+                    await run.generate(RecordingWriter(take))
                 else:
-                    async for batch in Taken().batches(run.generate):
+                    async for batch in SlowWriter().batches(run.generate):
                         take(batch)
         except BackendError:
             assert not events

@@ -15,7 +15,7 @@ from app.responses.delivery import NoDelivery
 from app.responses.generate import Deadline, respond
 from tests.support import laws
 from tests.support.build import builder, delta, finish, querying
-from tests.support.deliveries import Kept
+from tests.support.deliveries import RecordingWriter
 from tests.support.logs import records_of
 from tests.support.scripted import Scripted
 
@@ -26,12 +26,12 @@ async def ask(
     *script: Any, open_after: float | None = 1, reading: type[DeltaReader] = DeltaReader, seconds: float = 0
 ) -> list[Event]:
     made = builder()
-    kept = Kept()
+    writer = RecordingWriter()
     query = querying(reading(made), Scripted([*script]))
     deadline = Deadline(seconds) if seconds else None
-    await respond(made, query, kept, open_after=open_after, deadline=deadline)
+    await respond(made, query, writer, open_after=open_after, deadline=deadline)
     made.end()
-    return [*kept.events, *made.pop_events()]
+    return [*writer.events, *made.pop_events()]
 
 
 async def test_chunk_that_cannot_be_read_fails_the_response_with_the_output_so_far(

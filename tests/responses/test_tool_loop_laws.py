@@ -27,7 +27,7 @@ from app.tools import ToolHost, ToolLimits
 from app.tools.demo import DemoTool
 from tests.support import laws
 from tests.support.build import call, delta, finish
-from tests.support.deliveries import Taken
+from tests.support.deliveries import SlowWriter
 from tests.support.hosted_lab import Lab, LabTool
 from tests.support.scripted import Scripted
 
@@ -127,8 +127,8 @@ async def _play(
     )
     run = await responses.create(request, Caller())
     events: list[Event] = []
-    taken = Taken()
-    batches = taken.batches(partial(run.generate, open_after=0.0))
+    writer = SlowWriter()
+    batches = writer.batches(partial(run.generate, open_after=0.0))
     async with contextlib.aclosing(batches) as stream, asyncio.timeout(30):
         try:
             while stop is None or len(events) <= stop:
@@ -140,7 +140,7 @@ async def _play(
             assert rounds[0].ending == "refused"
             assert not events
             return
-    events += [event for batch in taken.waiting for event in batch]
+    events += [event for batch in writer.waiting for event in batch]
     events += await run.stop(APIError("The server stops.") if error else None)
     _check(events, lab, backend, rounds, most, framework)
     await _check_replay(responses, events[-1]["response"])

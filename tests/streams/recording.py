@@ -40,7 +40,7 @@ from app.errors import APIError
 from app.responses import Caller, Responses, Run
 from app.responses.encryption import ContentCipher
 from app.stores.memory import MemoryStore
-from tests.support.deliveries import Kept
+from tests.support.deliveries import RecordingWriter
 
 PLACE = Path(__file__).parent
 CIPHER = ContentCipher(["a secret of the tests"])
@@ -124,13 +124,13 @@ async def play(recording: Recording, places: Iterable[int] = ()) -> tuple[list[E
     asked = {"model": "m", "input": "Hi", "store": False, "tools": tools, **options.get("request", {})}
     responses = Responses(backend, MemoryStore(ttl=60, max_bytes=1), cipher=CIPHER)
     run = await responses.create(CreateResponse.model_validate(asked), Caller())
-    kept = Kept()
+    writer = RecordingWriter()
     try:
-        await run.generate(kept)
+        await run.generate(writer)
     except APIError as error:
         refused = {"status": error.status, **error.payload(), **error.headers()}
         return [], [json.dumps({"refused": refused}, ensure_ascii=False)]
-    events = kept.events
+    events = writer.events
     return events, _golden(
         events,
         run,

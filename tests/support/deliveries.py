@@ -1,4 +1,4 @@
-"""Where the events of a response go in tests."""
+"""Event writers for tests."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from app.core.stream.event_batch import EventBatch
 from app.core.types.request import Event
 
 
-class Kept:
-    """Keeps the batches that are sent, and calls a function for each."""
+class RecordingWriter:
+    """Records sent batches and calls a function for each."""
 
     paused = False
 
@@ -23,7 +23,7 @@ class Kept:
     def events(self) -> list[Event]:
         return [event for batch in self.batches for event in batch]
 
-    def send(self, events: EventBatch) -> Kept:
+    def send(self, events: EventBatch) -> RecordingWriter:
         self.batches.append(events)
         self._on_batch(events)
         return self
@@ -32,44 +32,44 @@ class Kept:
         pass
 
 
-class Taken:
+class SlowWriter:
     """
-    Hands its batches out one by one, and is full in between, like a slow client.
+    Pauses after each batch until it is requested, like a slow client's writer.
 
-    `batches(generate)` yields them while the delivering function `generate` runs in a task. Batches without a reader
-    are still `waiting` when the iterator is closed.
+    `batches(generate)` runs `generate` in a task and yields its batches. Unrequested batches stay `waiting` after the
+    iterator is closed.
     """
 
     def __init__(self) -> None:
         self.waiting: list[EventBatch] = []
-        self._news, self._room = asyncio.Event(), asyncio.Event()
+        self._sent, self._resumed = asyncio.Event(), asyncio.Event()
         self.paused = False
 
-    def send(self, events: EventBatch) -> Taken:
+    def send(self, events: EventBatch) -> SlowWriter:
         self.waiting.append(events)
         self.paused = True
-        self._news.set()
+        self._sent.set()
         return self
 
     async def drain(self) -> None:
         while self.paused:
-            self._room.clear()
-            await self._room.wait()
+            self._resumed.clear()
+            await self._resumed.wait()
 
-    async def batches(self, generate: Callable[[Taken], object]) -> AsyncGenerator[EventBatch, None]:
-        making = asyncio.ensure_future(generate(self))  # type: ignore[call-overload]
-        making.add_done_callback(lambda _: self._news.set())
+    async def batches(self, generate: Callable[[SlowWriter], object]) -> AsyncGenerator[EventBatch, None]:
+        generating = asyncio.ensure_future(generate(self))  # type: ignore[call-overload]
+        generating.add_done_callback(lambda _: self._sent.set())
         try:
-            while self.waiting or not making.done():
-                await self._news.wait()
-                self._news.clear()
+            while self.waiting or not generating.done():
+                await self._sent.wait()
+                self._sent.clear()
                 while self.waiting:
                     batch = self.waiting.pop(0)
                     self.paused = bool(self.waiting)
                     yield batch
-                    self._room.set()
-            await making
+                    self._resumed.set()
+            await generating
         finally:
-            making.cancel()
+            generating.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
-                await making
+                await generating
