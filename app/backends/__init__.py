@@ -1,9 +1,8 @@
 """
 Protocols for answer-generating backends.
 
-A backend encodes a `Question` (`app.core.request.question`) and yields lists of deltas (`app.core.types.deltas`), one
-list per network read. It knows nothing about the Responses API. Backends without streaming return the whole message in
-a few deltas.
+A backend encodes a `Question` (`app.core.request.question`) and passes on lists of deltas (`app.core.types.deltas`),
+one list per network read. It knows nothing about the Responses API.
 """
 
 from __future__ import annotations
@@ -52,10 +51,10 @@ BACKENDS = {
     "openai": "app.backends.server.client:ModelServer",
 }
 
-# Whether the request waits for a backend slot after all other requests. Set for batches.
+# Whether the request gets a backend slot last: set for batches.
 LOW_PRIORITY: ContextVar[bool] = ContextVar("low_priority", default=False)
 
-PASSTHROUGH = "passthrough"  # a backend's API key in the settings: forward the caller's key
+PASSTHROUGH = "passthrough"  # a backend API key: forward the caller's key
 
 
 class Translation(NamedTuple):
@@ -69,21 +68,19 @@ class Translation(NamedTuple):
 
 
 class RawBody(Protocol):
-    """A forwarded request's body."""
-
     @property
     def length(self) -> int | None:
-        """Size in bytes; None if unknown, for chunked encoding."""
+        """Size in bytes; None for chunked encoding."""
         ...
 
     @property
     def replayable(self) -> bool:
-        """Whether the body can still be sent from its start. False once a streamed body has been read."""
+        """Whether the body can be sent again; False once a streamed body has been read."""
         ...
 
     @property
     def media_type(self) -> bytes:
-        """`Content-Type`, so that the backend parses the body in the same way as this server."""
+        """`Content-Type`, so that the backend parses the body like this server."""
         ...
 
     def with_model(self, model: str) -> RawBody:
@@ -101,24 +98,24 @@ class RawRequest:
 
     endpoint: str  # below the base URL, for example `/embeddings`
     query: str  # without the `?`
-    headers: Sequence[tuple[bytes, bytes]]  # end-to-end headers for the backend, without credentials
+    headers: Sequence[tuple[bytes, bytes]]  # end-to-end, without credentials
     body: RawBody
-    model: str  # the caller's name for it; empty if the request names none
+    model: str  # the caller's name for it; may be empty
     caller_key: str | None = None  # if the backend forwards it
-    # Returns a key shared by all requests in a conversation, so that they reach the same replica.
+    # Returns a key shared by a conversation's requests, for replica affinity.
     conversation: Callable[[], str] = str
     retry_allowed: bool = True  # at the same server
     attempts: Attempts = field(default_factory=Attempts, compare=False)
 
     def with_headers(self, added: Mapping[str, str]) -> RawRequest:
-        """Return the request with these headers added; they replace headers with the same names."""
+        """Return the request with headers added or replaced."""
         fields = [(name.encode(), value.encode()) for name, value in added.items()]
         replaced = {name for name, _ in fields}
         return replace(self, headers=[*(field for field in self.headers if field[0] not in replaced), *fields])
 
 
 class RefusedRequest(BackendError):
-    """A backend's rejection of a raw request, forwarded to the caller byte for byte."""
+    """A backend's rejection of a raw request, forwarded byte for byte."""
 
     def __init__(self, error: BackendError, headers: Sequence[tuple[bytes, bytes]], content: bytes) -> None:
         super().__init__(
@@ -146,58 +143,56 @@ class RawAnswer(Protocol):
 
     @property
     def headers(self) -> Sequence[tuple[bytes, bytes]]:
-        """The headers for the caller, with names in lower case."""
+        """Headers for the caller, with names in lower case."""
         ...
 
     @property
     def first(self) -> bytes:
-        """The first bytes of the body; empty if it has none."""
+        """First bytes of the body; may be empty."""
         ...
 
     async def deliver(self, take: Callable[[bytes], bool]) -> bool:
         """
-        Pass each further read to `take` when it is received, until `take` returns False.
+        Pass each further read to `take` until it returns False; return whether more data may follow.
 
-        Return whether more data may follow; the next call continues.
+        The next call continues.
         """
         ...
 
     def usage(self) -> JSONObject | None:
-        """Return the usage reported in the body, in Chat Completions form; None if it reported none."""
+        """Return the reported usage in Chat Completions form, or None."""
         ...
 
     def estimate(self) -> int:
-        """Estimate the output tokens so far, for backends that report no usage."""
+        """Estimate output tokens, for backends that report no usage."""
         ...
 
     def failed(self) -> bool:
-        """Return whether the body, an event stream, ended with an error event."""
+        """Return whether an event stream ended with an error event."""
         ...
 
 
-# A raw request to a backend. Entering it raises `RefusedRequest` for a refusal meant for the caller, and
-# `BackendError` for other failures. Leaving it closes the connection, unless the answer is complete.
+# Entering raises `RefusedRequest` for a refusal meant for the caller, or else `BackendError`. Leaving closes the
+# connection, unless the answer is complete.
 RawExchange: TypeAlias = AbstractAsyncContextManager[RawAnswer]
 
 
 class AnswerReceiver(Protocol):
-    """Receives the deltas in an answer."""
-
-    begun: bool  # whether a delta was received; before that, another backend can answer instead
-    taps: list[Tap]  # the observers' functions, called with all deltas
+    begun: bool  # a delta was received, so another backend can no longer answer
+    taps: list[Tap]  # called with all deltas
 
     @property
     def over(self) -> bool:
-        """Whether the answer ends here, because no more deltas are needed."""
+        """Whether no more deltas are needed."""
         ...
 
     @property
     def paused(self) -> bool:
-        """Whether `drain` must be awaited before the next deltas, because the client is slow."""
+        """Whether `drain` must be awaited before the next deltas."""
         ...
 
     def receive(self, deltas: Sequence[Delta]) -> bool:
-        """Process deltas; return whether more may follow without awaiting `drain`."""
+        """Process deltas; return whether more may follow without `drain`."""
         ...
 
     async def drain(self) -> None:
@@ -209,12 +204,14 @@ class BackendExchange(Protocol):
     """
     A request to a backend and its answer, as a context manager.
 
-    Entering returns once the backend has accepted the request. It raises `InvalidRequest` if the request cannot be
-    encoded, and `BackendError` if the backend rejects it. Leaving closes the connection at once.
+    Entering raises `InvalidRequest` if the request cannot be encoded, and `BackendError` if the backend rejects it.
+    Leaving closes the connection at once.
     """
 
     @property
-    def warnings(self) -> Sequence[str] | None: ...
+    def warnings(self) -> Sequence[str] | None:
+        """Fields dropped or changed in request and answer; None before an answer."""
+        ...
 
     async def __aenter__(self) -> Self: ...
 
@@ -224,16 +221,15 @@ class BackendExchange(Protocol):
 
     async def receive(self, receiver: AnswerReceiver) -> None:
         """
-        Pass deltas to `receiver` as they arrive, until the answer ends.
+        Pass deltas to `receiver` on arrival, until the answer ends.
 
-        If the backend reports an error or the connection breaks, this raises `BackendError` after all deltas received
-        before.
+        Raises `BackendError` for a reported error or a broken connection, after all earlier deltas.
         """
         ...
 
 
 class GeneratedExchange(BackendExchange):
-    """An exchange from an asynchronous generator, which first yields an empty list when it accepts the request."""
+    """An exchange from an asynchronous generator, which first yields an empty list to accept the request."""
 
     warnings: Sequence[str] | None = None
 
@@ -259,14 +255,14 @@ class GeneratedExchange(BackendExchange):
 
 
 class Backend(Protocol):
-    """A source for answers. Implementations inherit from it; the methods from `count_tokens` on are optional."""
+    """A source for answers. The methods from `count_tokens` on are optional."""
 
     def profile(self, model: str) -> Profile:
-        """Return the server profile for this model."""
+        """Return the model's server profile."""
         ...
 
     def encode(self, question: Question) -> EncodedQuestion:
-        """Return the first request body to try; raises `InvalidRequest` if the question cannot be encoded."""
+        """Return the first request body to try; raises `InvalidRequest`."""
         ...
 
     def open(self, question: Question) -> BackendExchange:
@@ -284,54 +280,54 @@ class Backend(Protocol):
     async def aclose(self) -> None: ...
 
     async def count_tokens(self, question: Question) -> int | None:
-        """Count prompt tokens; None if the backend cannot count them."""
+        """Count prompt tokens; None if unsupported."""
         return None
 
     def undescribed_images(self, question: Question) -> list[str]:
         """
         Return URLs of images without a description, if the model is known not to accept images.
 
-        If this is only discovered later, entering the exchange raises `ImagesUndescribed`.
+        If discovered later, entering the exchange raises `ImagesUndescribed`.
         """
         return []
 
     def refuses_images(self, model: str) -> bool:
-        """Return whether a model is known not to accept images, from its profile or an earlier rejection."""
+        """Return whether the model is known not to accept images."""
         return False
 
     def translation(self, question: Question) -> Translation:
-        """Return the request without sending it; raises the same `APIError` as `open`."""
+        """Return the request without sending it; raises `APIError` like `open`."""
         encoded = self.encode(question)
         return Translation("default", self.profile(question.model).name, None, encoded.body, [])
 
     def forwards(self, endpoint: str, model: str) -> bool:
-        """Return whether `forward` supports this endpoint, for example `/embeddings`, for this model."""
+        """Return whether `forward` supports an endpoint, for example `/embeddings`."""
         return False
 
     def forward(self, request: RawRequest) -> RawExchange:
-        """Return the exchange for a request forwarded as bytes; entering it sends the request."""
+        """Return a raw request's exchange; entering it sends the request."""
         raise NotFound(f"This backend has no {request.endpoint}.", code="unknown_url")
 
 
 class ExchangeObservation(Protocol):
-    """An observer's record for a single request to a server. Methods must be fast and must not raise."""
+    """An observer's record for a request. Methods must be fast and must not raise."""
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Headers for the request, which replace headers with the same names."""
+        """Headers to add or replace."""
         ...
 
     @property
     def tap(self) -> Tap | None:
-        """Called with the deltas in the answer."""
+        """Function for the answer's deltas."""
         ...
 
     def accepted(self, answer: BackendExchange | RawAnswer) -> None: ...
 
     def end(self, error: BaseException | None) -> None:
-        """Record the end; `error` is the cause if the request failed."""
+        """Record the end; `error`: the failure, if any."""
         ...
 
 
-# Called before a request is sent, with the server's backend name and its number in the settings.
+# Called before a request, with the backend's name and the server's number in the settings.
 ExchangeObserver: TypeAlias = Callable[[Backend, Question | RawRequest, tuple[str, str]], ExchangeObservation]

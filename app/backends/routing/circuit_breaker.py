@@ -1,8 +1,7 @@
 """
 A circuit breaker, which stops requests to a failing server.
 
-It opens after several consecutive failures. After a pause, or after a passed health check, a single trial request is
-allowed; if the server answers it, the circuit closes.
+After a pause, or a passed health check, it allows a single trial request; an answer closes it.
 """
 
 from __future__ import annotations
@@ -14,38 +13,33 @@ from app.errors import BackendError
 
 
 class Circuit:
-    """
-    A server's circuit breaker.
-
-    `limit` is the number of consecutive failures that open it, `pause` the seconds until a trial request, and `clock`
-    returns a time in seconds.
-    """
+    """A server's circuit breaker: `limit` consecutive failures open it for `pause` seconds."""
 
     def __init__(self, limit: int, pause: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit = limit
         self._pause = pause
         self._clock = clock
         self._failures = 0  # consecutive
-        self._until: float | None = None  # while open: clock time from which a trial request is allowed
-        self._trial: object | None = None  # the trial request in flight
+        self._until: float | None = None  # while open: clock time from which a trial is allowed
+        self._trial: object | None = None
 
     @property
     def open(self) -> bool:
-        """Whether the server receives no requests, except a trial."""
+        """Whether only a trial request is allowed."""
         return self._until is not None
 
     @property
     def ready(self) -> bool:
-        """Whether a request may be sent now."""
+        """Whether a request is allowed now."""
         return self._until is None or (self._trial is None and self._clock() >= self._until)
 
     @property
     def wait(self) -> float:
-        """Seconds until a trial request is allowed; 0 if it is."""
+        """Seconds until a trial request is allowed."""
         return 0.0 if self._until is None else max(0.0, self._until - self._clock())
 
     def sent(self, request: object) -> None:
-        """Record a sent request. While the circuit is open, the first is the trial."""
+        """Record a sent request; while open, the first is the trial."""
         if self.open and self._trial is None:
             self._trial = request
 
@@ -66,18 +60,18 @@ class Circuit:
             self._until = self._clock() + self._pause
 
     def released(self, request: object) -> None:
-        """Record a request's end. If it was the trial, another is allowed."""
+        """Record a request's end; after a trial, allow another."""
         if self._trial is request:
             self._trial = None
 
     def checked(self) -> None:
-        """Record a passed health check: a trial request is allowed now."""
+        """Record a passed health check; allow a trial."""
         if self._until is not None:
             self._until = self._clock()
 
 
 def is_server_failure(error: BackendError) -> bool:
-    """Return whether the server caused the error, rather than the request or the model."""
+    """Return whether the server caused the error."""
     return error.status >= 500 and error.type != "model_error"
 
 

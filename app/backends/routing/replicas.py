@@ -1,8 +1,8 @@
 """
 A backend's interchangeable servers: selection, concurrency limit, queue.
 
-A conversation stays with its last server, whose cache contains the prompt, unless this server is down, full, or much
-busier than the others. Loads are counted in this process.
+A conversation stays with its last server, which caches its prompt, unless this server is down, full, or much busier
+than the others. Loads are counted in this process.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 _Request = TypeVar("_Request", Question, RawRequest)
 _Answer = TypeVar("_Answer", BackendExchange, RawAnswer)
 
-# A conversation stays with its server up to a load of `_LOAD_FACTOR` times the mean, plus `_LOAD_MARGIN`.
+# A conversation's server keeps it up to this factor times the mean load, plus this margin.
 _LOAD_FACTOR, _LOAD_MARGIN = 1.25, 2
 _CHECK_TIMEOUT, _LISTING_TIMEOUT = 10.0, 8.0  # seconds
 _MAX_RETRY_AFTER = 60  # seconds
@@ -76,16 +76,16 @@ class BackendConfig(Protocol):
     @property
     def forwards_caller_key(self) -> bool: ...
     @property
-    def explicit(self) -> frozenset[str]: ...  # names of settings that were set
+    def explicit(self) -> frozenset[str]: ...  # settings that were set
 
     def each(self) -> Sequence[Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class RoutingHooks:
-    """Hooks for metrics and traces. A server is identified by its backend's name and its number."""
+    """Hooks for metrics and traces; a backend's name and a number identify a server."""
 
-    observers: Sequence[ExchangeObserver] = ()  # for all requests to all servers
+    observers: Sequence[ExchangeObserver] = ()
     queued: Callable[[str, int], None] = lambda name, change: None  # a request enters (1) or leaves (-1) the queue
     health: Callable[[str, str, bool | None], None] = lambda name, number, up: None  # None: server removed
 
@@ -97,11 +97,11 @@ class Replica:
     backend: Backend
     circuit: Circuit
     load: int = 0  # requests in progress
-    up: bool = True  # whether the last request or check succeeded
+    up: bool = True  # the last request or check succeeded
 
     @property
     def redacted_url(self) -> str:
-        """URL without credentials; "" without URL."""
+        """URL without credentials, or ""."""
         return without_password(self.url)
 
 
@@ -119,7 +119,7 @@ class _Waiter:
 
 
 class ReplicaPool:
-    """The servers of backend `name`; `build` creates a backend from a server's settings."""
+    """The servers of backend `name`; `build` creates a backend from settings."""
 
     def __init__(
         self,
@@ -142,8 +142,8 @@ class ReplicaPool:
         ]
         self._waiters: deque[_Waiter] = deque()
         self._failure: BackendError | None = None  # most recent
-        self._pause_end: asyncio.TimerHandle | None = None  # when waiting requests may get another server
-        self._mean_duration = 1.0  # per request, in seconds; an exponential moving average
+        self._pause_end: asyncio.TimerHandle | None = None  # when a server's circuit pause ends
+        self._mean_duration = 1.0  # seconds per request; an exponential moving average
         self._watching: asyncio.Task[None] | None = None
         self._users = 0
         self._unused = asyncio.Event()
@@ -155,7 +155,7 @@ class ReplicaPool:
         return self.replicas[0].backend.encode(question)
 
     def undescribed_images(self, question: Question) -> list[str]:
-        """Return URLs of images that need a description, because a server is known not to accept images."""
+        """Return URLs of images without a description, if any server is known not to accept images."""
         found = (replica.backend.undescribed_images(question) for replica in self.replicas)
         return next(filter(None, found), [])
 
@@ -174,20 +174,19 @@ class ReplicaPool:
         """
         Return a lease for the best server outside `exclude`.
 
-        Failing servers are paused, except for an `only_candidate`: without another server, its own error is more useful
-        than ours.
+        Failing servers are paused, except an `only_candidate`: its own error is more useful than ours.
         """
         return Lease(self, partial(self._acquire, conversation, exclude, only_candidate), only_candidate)
 
     def answered(self, replica: Replica) -> None:
-        """Record the start of an answer. After a successful trial, the server accepts more requests."""
+        """Record the start of an answer; after a trial, serve waiting requests."""
         tried = replica.circuit.open
         replica.circuit.answered()
         if tried:
             self._grant_waiting()
 
     def release(self, permit: Permit, seconds: float, error: BaseException | None, *, only_candidate: bool) -> None:
-        """Release a permit after `seconds`; `error` is the request's failure, or None."""
+        """Release a permit after `seconds`."""
         replica = permit.replica
         if error is None:
             self._set_health(replica, True)
@@ -200,7 +199,7 @@ class ReplicaPool:
         self._release(permit)
 
     async def models(self, caller_key: str | None) -> list[dict[str, object]]:
-        """Return the first available model list; raises `BackendError` if no server returns one."""
+        """Return the first available model list; raises `BackendError` without any."""
         replicas = sorted(self.replicas, key=lambda replica: replica.circuit.open)
         for replica in replicas[:-1]:
             with suppress(BackendError):
@@ -233,7 +232,7 @@ class ReplicaPool:
             await replica.backend.aclose()
 
     def begin_use(self) -> None:
-        """Keep the servers open for a request until `end_use`: see `drain`."""
+        """Keep the servers open until `end_use`."""
         self._users += 1
 
     def end_use(self) -> None:
@@ -242,7 +241,7 @@ class ReplicaPool:
             self._unused.set()
 
     async def drain(self) -> None:
-        """Close the servers once no request uses them; no new use may begin."""
+        """Close the servers once unused; no new use may begin."""
         if self._users:
             self._unused.clear()
             await self._unused.wait()
@@ -250,7 +249,6 @@ class ReplicaPool:
 
     @contextmanager
     def _attributing_errors(self, replica: Replica) -> Iterator[None]:
-        """Add the server to errors that leave the context, and record whether it is up."""
         try:
             yield
         except BackendError as error:
@@ -259,7 +257,7 @@ class ReplicaPool:
         self._set_health(replica, True)
 
     def _attribute(self, error: BackendError, replica: Replica) -> None:
-        """Add the server's URL (for operators) and backend name (for callers) to an error; record whether it is up."""
+        """Add the server's URL (for operators) and backend name (for callers)."""
         error.server = f"{self.name} {replica.redacted_url}".rstrip()
         error.name_backend(self.name)
         self._set_health(replica, not is_server_failure(error))
@@ -316,7 +314,7 @@ class ReplicaPool:
             self.hooks.queued(self.name, -1)
 
     def _ready(self, exclude: Collection[Replica], only_candidate: bool) -> list[Replica]:
-        """Return the servers that may get a request; raises `BackendError` without any."""
+        """Return available servers; raises `BackendError` without any."""
         ready = [
             replica for replica in self.replicas if (replica.circuit.ready or only_candidate) and replica not in exclude
         ]
@@ -350,7 +348,7 @@ class ReplicaPool:
         self._grant_waiting()
 
     def _grant_waiting(self) -> None:
-        """Assign free slots to waiting requests, in order of arrival, low priority last."""
+        """Assign free slots in order of arrival, low priority last."""
         for waiter in sorted(self._waiters, key=lambda waiter: waiter.low_priority):
             if waiter.permit.done():
                 continue
@@ -365,7 +363,6 @@ class ReplicaPool:
             self._grant_after_pause()
 
     def _grant_after_pause(self) -> None:
-        """Serve waiting requests when the next server's pause ends."""
         if self._pause_end:
             self._pause_end.cancel()
             self._pause_end = None
@@ -395,7 +392,6 @@ class ReplicaPool:
             self._watching = asyncio.create_task(self._watch())
 
     async def _watch(self) -> None:
-        """Check servers with open circuits until all are closed."""
         try:
             while failing := [replica for replica in self.replicas if replica.circuit.open]:
                 await asyncio.sleep(self.config.check_interval)
@@ -416,7 +412,7 @@ class ReplicaPool:
 
 
 class Lease:
-    """A request's lease for a server, and the server's answer; as a context manager, it returns the server."""
+    """A request's lease for a server; as a context manager, it returns the server."""
 
     __slots__ = ("_acquire", "_answer", "_only_candidate", "_permit", "_pool", "_since", "observations")
 
@@ -425,7 +421,7 @@ class Lease:
         self._acquire = acquire
         self._only_candidate = only_candidate
         self._answer: AbstractAsyncContextManager[Any] | None = None
-        self.observations: list[ExchangeObservation] = []  # for the request
+        self.observations: list[ExchangeObservation] = []
 
     @property
     def name(self) -> str:
@@ -433,16 +429,16 @@ class Lease:
 
     async def acquire(self) -> Replica:
         """
-        Wait for a server and return it.
+        Wait for a server.
 
-        Raises `BackendError` if no server is ready, too many requests are waiting, or the wait takes too long.
+        Raises `BackendError` if no server is ready, the queue is full, or the wait times out.
         """
         self._permit = await self._acquire()
         self._since = time.monotonic()
         return self._permit.replica
 
     def observed(self, request: _Request) -> _Request:
-        """Notify observers about the request to the server; return it with their headers."""
+        """Notify observers; return the request with their headers."""
         replica = self._permit.replica
         for observe in self._pool.hooks.observers:
             observation = observe(replica.backend, request, (self.name, replica.index_label))
@@ -461,7 +457,7 @@ class Lease:
         return entered
 
     async def close(self, error: BaseException | None) -> None:
-        """Close the answer and release the lease; `error` is the request's failure, if any."""
+        """Close the answer and release the lease."""
         try:
             if self._answer:
                 failure = (type(error), error, error.__traceback__) if error else (None, None, None)
@@ -484,9 +480,9 @@ class Lease:
 
 def preferred(conversation: Callable[[], str], free: Sequence[Replica]) -> Replica:
     """
-    Return the conversation's server: the first by rank among servers that are not much busier than others.
+    Return the first server by rank that is not much busier than others.
 
-    With rendezvous hashing, all processes agree, and only conversations on an added or removed server move.
+    With rendezvous hashing, processes agree, and only an added or removed server's conversations move.
     """
     if len(free) == 1:
         return free[0]
@@ -505,7 +501,7 @@ def _rank(conversation: str, replica: Replica) -> bytes:
 
 
 async def first_success(attempts: Iterable[Any]) -> None:
-    """Return once an attempt succeeds; if all fail, raise the first attempt's error."""
+    """Return once an attempt succeeds; raise the first attempt's error if all fail."""
     tasks = [asyncio.ensure_future(attempt) for attempt in attempts]
     waiting = set(tasks)
     try:

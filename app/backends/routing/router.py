@@ -1,9 +1,8 @@
 """
 Several backends as one: routing by model, and failover.
 
-The first backend with a matching alias or pattern serves a model. If a server fails before the first delta, the request
-is sent to another server in the same backend, then to fallback backends. After the first delta there is no retry. The
-backends can be replaced at any time; open streams continue with the old ones.
+The first backend with a matching alias or pattern serves a model. A request that fails before its first delta is sent
+to another server in the backend, then to fallback backends. Open streams continue with replaced backends.
 """
 
 from __future__ import annotations
@@ -44,12 +43,7 @@ _Answer = TypeVar("_Answer", BackendExchange, RawAnswer)
 
 
 class Router(Backend):
-    """
-    A backend that routes requests to others.
-
-    `configs` contains settings by backend name, in order of precedence; `build` creates a backend from a server's
-    settings.
-    """
+    """A backend that routes requests to others; `configs` is in order of precedence."""
 
     def __init__(
         self,
@@ -70,9 +64,9 @@ class Router(Backend):
 
     def reconfigure(self, configs: Mapping[str, BackendConfig]) -> None:
         """
-        Replace the backends. Unchanged backends keep their connections and state.
+        Replace the backends; unchanged backends keep their connections and state.
 
-        If a backend cannot be built, nothing changes, and the error is raised.
+        If building a backend fails, nothing changes.
         """
         old = self._pools
         kept = {name: old[name] for name, settings in configs.items() if name in old and old[name].config == settings}
@@ -87,9 +81,9 @@ class Router(Backend):
 
     def model_label(self, model: str) -> str | None:
         """
-        Return a model's label: its name if the settings contain it, or else the matching pattern.
+        Return a model's label: its configured name, the matching pattern, or None.
 
-        None otherwise. `*` is not a label, because any made-up name matches it.
+        `*` is not a label, because any made-up name matches it.
         """
         for pool in self._pools.values():
             if model in pool.config.aliases or model in pool.config.aliases.values():
@@ -112,7 +106,7 @@ class Router(Backend):
         return self._route(model)[0].refuses_images(model)
 
     def named(self, name: str) -> Backend:
-        """Return the backend with this name, for any model; each use raises `NotFound` if it was removed."""
+        """Return the named backend, for any model; use after its removal raises `NotFound`."""
         return _NamedBackend(lambda: self._pools, name)
 
     def open(self, question: Question) -> FailoverExchange:
@@ -123,7 +117,7 @@ class Router(Backend):
         return self._route(model)[0].forwards(endpoint, model)
 
     def forward(self, request: RawRequest) -> RawExchange:
-        """Return a raw request's exchange with the backends that support its endpoint: see `Backend.forward`."""
+        """Return the exchange with backends that support the endpoint; raises `NotFound` without any."""
         pools = self._route(request.model)
         if not (able := [pool for pool in pools if pool.forwards(request.endpoint, request.model)]):
             message = f"The backend '{pools[0].name}' does not support {request.endpoint}, according to its profile."
@@ -153,15 +147,15 @@ class Router(Backend):
         ]
 
     def state(self) -> list[JSONObject]:
-        """Return each backend's current state in this process: servers, their requests, queue."""
+        """Return each backend's servers, requests and queue, in this process."""
         return [pool.state() for pool in self._pools.values()]
 
     async def models(self, caller_key: str | None = None) -> list[dict[str, object]]:
         """
-        Return the available models, as entries in OpenAI's list; each backend contributes models routed to it.
+        Return the available models, as entries in OpenAI's list.
 
-        Backends that do not answer contribute only names from the settings. If several backends forward callers' keys,
-        the caller's key is not sent, because it belongs to only one of them.
+        Each backend contributes models routed to it, or, if it does not answer, names from the settings. If several
+        backends forward callers' keys, none is sent, because a key belongs to only one backend.
         """
         pools = [*self._pools.values()]
         key = caller_key if sum(pool.config.forwards_caller_key for pool in pools) <= 1 else None
@@ -197,7 +191,7 @@ class Router(Backend):
         del self._draining[pool]
 
     def _routed(self, model: str) -> Sequence[ReplicaPool]:
-        """Return the backends for a model in order of preference; raises `NotFound` or `InvalidRequest` without any."""
+        """Return backends in order of preference; raises `NotFound` or `InvalidRequest`."""
         matches = [pool for pool in self._pools.values() if _claim(pool, model)]
         if not matches:
             if not model:
@@ -208,7 +202,7 @@ class Router(Backend):
         first, *others = matches
         if (named := first.config.fallbacks) is not None:
             return [first, *(self._pools[name] for name in named if name in self._pools and name != first.name)]
-        # A caller's key is meant for a single server, and this server's owner must not pay for its requests.
+        # A caller's key is meant for a single server; the operator must not pay for its requests.
         if first.config.forwards_caller_key:
             return [first]
         specific = _claim(first, model) != "*"
@@ -255,24 +249,24 @@ class _NamedBackend(Backend):
 
 class _Failover(Generic[_Request, _Answer]):
     """
-    A request, answered by any server.
+    A request, sent to servers until an answer begins.
 
-    If a server fails before its answer begins, another is tried. If all fail, the first backend's error is raised.
+    If all fail, the first backend's error is raised.
     """
 
     def __init__(self, pools: Sequence[ReplicaPool], request: _Request) -> None:
         self._request: _Request = request
         self._first = pools[0]
         self._pools = [*pools]  # not yet ruled out
-        # Whether the only server's circuit breaker was not configured.
+        # A single server without a configured circuit breaker.
         self._only_candidate = (
             len(pools) == 1 == len(pools[0].replicas) and "max_failures" not in pools[0].config.explicit
         )
         self._tried: set[Replica] = set()
-        self._error: APIError | None = None  # first backend's error
-        self._last: APIError | None = None  # last tried server's error
-        self._users = pools  # pools kept open until the end
-        self._lease: Lease | None = None  # server and answer
+        self._error: APIError | None = None  # of the first backend
+        self._last: APIError | None = None  # of the last server
+        self._users = pools  # kept open until the end
+        self._lease: Lease | None = None
         self._answer: _Answer
 
     async def _encoded(self, backend: Backend, request: _Request) -> _Request:
@@ -285,7 +279,6 @@ class _Failover(Generic[_Request, _Answer]):
         return isinstance(error, BackendError) and may_fail_over(error)
 
     async def _begin(self) -> None:
-        """Enter the context: return once a server answers."""
         for pool in self._users:
             pool.begin_use()
         try:
@@ -306,7 +299,6 @@ class _Failover(Generic[_Request, _Answer]):
             pool.end_use()
 
     async def _open(self) -> None:
-        """Try servers until one answers; raises the first backend's error if all fail."""
         while self._pools:
             pool, tried = self._pools[0], len(self._tried)
             try:
@@ -365,11 +357,9 @@ class FailoverExchange(_Failover[Question, BackendExchange]):
 
     @property
     def warnings(self) -> Sequence[str] | None:
-        """Fields dropped or changed for the answering server."""
         return self._answer.warnings if self._lease else None
 
     async def _encoded(self, backend: Backend, request: Question) -> Question:
-        """Return the question as encoded for a server; encodes it again for another profile."""
         encoded = await run_in_thread_if_large(backend.encode, request)
         return request if encoded is request.encoded else dataclasses.replace(request, encoded=encoded)
 
@@ -377,7 +367,7 @@ class FailoverExchange(_Failover[Question, BackendExchange]):
         return backend.open(request)
 
     async def receive(self, receiver: AnswerReceiver) -> None:
-        """Pass on the answer from the first server that yields deltas: see `BackendExchange.receive`."""
+        """Pass on the answer from the first server that yields deltas."""
         while True:
             observations = self._lease.observations if self._lease else ()
             receiver.taps = [each.tap for each in observations if each.tap]
@@ -390,7 +380,6 @@ class FailoverExchange(_Failover[Question, BackendExchange]):
             await self._open_another(failure)
 
     async def _open_another(self, error: BackendError) -> None:
-        """Release a server that failed before its answer, and try others; raises like `_open`."""
         lease, self._lease = self._lease, None
         assert lease
         await lease.close(error)
@@ -399,8 +388,6 @@ class FailoverExchange(_Failover[Question, BackendExchange]):
 
 
 class RawFailoverExchange(_Failover[RawRequest, RawAnswer]):
-    """A raw request, answered by the first server to send a body."""
-
     async def __aenter__(self) -> RawAnswer:
         await self._begin()
         return self._answer
@@ -425,7 +412,7 @@ def public_url(url: str) -> str:
 
 
 def _claim(pool: ReplicaPool, model: str) -> str | None:
-    """Return the alias or pattern under which a backend serves a model, or None."""
+    """Return the matching alias or pattern."""
     if model in pool.config.aliases:
         return model
     return next((pattern for pattern in pool.config.models if fnmatchcase(model, pattern)), None)

@@ -1,8 +1,8 @@
 """
 An answer's HTTP body, passed on as it arrives.
 
-An answer ends at its end marker, at the body's end, or some time after the finish reason, because some servers send
-heartbeats indefinitely.
+An answer ends at its end marker, at the body's end, or some time after the finish reason: some servers send heartbeats
+indefinitely.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from app.core.types import JSONObject
 from app.core.types.deltas import Delta
 from app.errors import BackendError
 
-# Seconds for other requests between decoding a large event and reading its deltas, about 100 ms each. After `sleep(0)`
-# the event loop would resume here before checking sockets.
+# Seconds for other requests between decoding a large event and reading its deltas, about 100 ms each. `sleep(0)` would
+# resume here before checking sockets.
 _YIELD_SECONDS = 0.001
-_PIECE = 256  # bytes decompressed at once; in the worst case they expand to a few megabytes
+_PIECE = 256  # bytes decompressed at once, to a few megabytes at worst
 
 IDLE_TOO_LONG = "The backend has been silent for too long."
 CONNECTION_BROKE = "The backend's answer ended early: the connection broke."
@@ -33,10 +33,9 @@ CONNECTION_BROKE = "The backend's answer ended early: the connection broke."
 
 class AnswerBody:
     """
-    The body of an answer.
+    An answer's body, decoded in the call that receives its bytes.
 
-    Bytes are decoded in the call that receives them, and their deltas passed on. The task in `receive` decodes only
-    bytes that arrive while the receiver is slow, or that end a large event.
+    The task in `receive` decodes only bytes that arrive while the receiver is slow, or that end a large event.
     """
 
     def __init__(self, response: httpx.Response, profile: Profile, decoder: AnswerDecoder) -> None:
@@ -48,19 +47,18 @@ class AnswerBody:
         self._decoder = decoder
         self._idle, self._grace = profile.transport.idle_timeout, profile.response.finish_grace_s
         self._receiver: AnswerReceiver | None = None
-        self._direct: AnswerReceiver | None = None  # set if reads are passed on without the task
-        self._started = False  # whether any data was read
+        self._direct: AnswerReceiver | None = None  # set while reads bypass the task
+        self._started = False
         self._unread: bytes | None = None  # data for the task to decode
-        self._held: list[Delta] = []  # deltas received before the receiver was set
+        self._held: list[Delta] = []  # deltas before the receiver was set
         self._undecoded = 0  # bytes in reads that completed no event
-        self._last_delta = 0.0  # after the finish reason: loop time of the last delta
-        # Raised after the last delta. Usually a class: a stored exception references its frames, so each answer with
-        # its deltas would need garbage collection.
+        self._last_delta = 0.0  # loop time of the last delta, after the finish reason
+        # Raised after the last delta. Usually a class: a stored exception retains the answer until garbage collection.
         self._end: Exception | type[Exception] | None = None
 
     @property
     def done(self) -> bool:
-        """Whether the server has sent the end marker."""
+        """Whether the end marker was received."""
         return self._decoder.done
 
     @property
@@ -69,7 +67,7 @@ class AnswerBody:
 
     @property
     def continuation(self) -> JSONObject | None:
-        """The request that continues a paused answer: see `AnswerDecoder`."""
+        """Request to continue a paused answer."""
         return self._decoder.continuation
 
     def resumed(self, response: httpx.Response) -> AnswerBody:
@@ -86,7 +84,7 @@ class AnswerBody:
         return header_of(self._response, b"content-type").startswith(b"text/event-stream")
 
     async def begin(self) -> None:
-        """Wait for the first deltas and hold them; raises `BackendError` without any."""
+        """Wait for the first deltas and hold them; raises `BackendError` for an earlier error."""
         while not self._held and self._end is None:
             await self._read()
         if not self._held and self._end is not StopAsyncIteration:
@@ -97,8 +95,8 @@ class AnswerBody:
         """
         Pass on deltas until the answer ends.
 
-        Raises `BackendError` after the last delta if the server reports an error, sends nothing for too long, or the
-        connection breaks. After a finish reason, a broken connection is a normal end.
+        Raises `BackendError` after the last delta for a reported error, a timeout or a broken connection. After a
+        finish reason, a broken connection is a normal end.
         """
         self._receiver = receiver
         held, self._held = self._held, []
@@ -109,7 +107,7 @@ class AnswerBody:
             raise self._end
 
     def _take(self, data: bytes) -> bool:
-        """Decode a read and pass on its deltas; return whether the next may follow without the task."""
+        """Decode a read and pass on its deltas; return whether the next may bypass the task."""
         decoder, receiver = self._decoder, self._direct
         if receiver is None:
             self._unread = data
@@ -128,7 +126,7 @@ class AnswerBody:
         return not decoder.ending
 
     async def _read(self) -> None:
-        """Pass on received data until other work is needed; record the answer's end."""
+        """Pass on received data until other work is needed."""
         decoder = self._decoder
         if decoder.finished:
             # After the finish reason, heartbeats no longer extend the timeout.
@@ -158,7 +156,6 @@ class AnswerBody:
                 self._end = StopAsyncIteration
 
     async def _decode_unread(self) -> None:
-        """Decode a read left to the task, if any, and wait until the receiver is ready."""
         data, self._unread = self._unread, None
         if data is not None:
             self._undecoded += len(data)
@@ -167,7 +164,6 @@ class AnswerBody:
             await self._receiver.drain()
 
     async def _pass_on(self, deltas: list[Delta]) -> None:
-        """Pass on deltas, or hold them without a receiver; wait until the receiver is ready."""
         if not deltas:
             return
         if self._undecoded > LARGE:
@@ -182,7 +178,6 @@ class AnswerBody:
             await self._receiver.drain()
 
     def _incomplete(self, kind: str, message: str, cause: Exception) -> BackendError | type[StopAsyncIteration]:
-        """Return the exception for an incomplete body: a failure, unless the finish reason was received."""
         if self._decoder.finished:
             return StopAsyncIteration
         error = failure(kind, message)
@@ -190,7 +185,7 @@ class AnswerBody:
         return error
 
     def linger(self, seconds: float) -> None:
-        """Let the body end within `seconds` after `aclose`, so that the connection can be reused."""
+        """Let the body end within `seconds` after `aclose`, to reuse the connection."""
         if linger := self._response.extensions.get("linger"):
             linger(seconds)
 
@@ -203,9 +198,9 @@ class AnswerBody:
 
 class Reads(Protocol):
     """
-    Network reads of a body: as an iterator, or passed on as they arrive.
+    Network reads of a body, iterated or passed on as they arrive.
 
-    A read that exceeds its timeout raises `TimeoutError` or `httpx.ReadTimeout`, and is the last.
+    A timeout raises `TimeoutError` or `httpx.ReadTimeout`, and ends the reads.
     """
 
     async def __anext__(self) -> bytes: ...
@@ -225,13 +220,13 @@ def _reads(response: httpx.Response) -> Reads:
 
 
 def body_reads(response: httpx.Response) -> Reads:
-    """Return the raw body reads, without decompression."""
+    """Return a body's reads without decompression."""
     ours: Reads | None = response.extensions.get("stream")
     return ours or _TimedReads(aiter(response.aiter_raw()))
 
 
 def bound_decompression(response: httpx.Response) -> None:
-    """Decompress a compressed body in small steps. (Requests allow only `identity`.)"""
+    """Decompress a body in small steps, although requests allow only `identity`."""
     if header_of(response, b"content-encoding") not in (b"", b"identity"):
         assert isinstance(response.stream, httpx.AsyncByteStream)
         response.stream = _CompressedBody(response.stream)
@@ -243,7 +238,7 @@ def header_of(response: httpx.Response, name: bytes) -> bytes:
 
 
 class _CompressedBody(httpx.AsyncByteStream):
-    """A compressed body in small chunks, because httpx decompresses each chunk as a whole."""
+    """httpx decompresses each chunk as a whole."""
 
     def __init__(self, stream: httpx.AsyncByteStream) -> None:
         self._stream = stream
@@ -258,7 +253,7 @@ class _CompressedBody(httpx.AsyncByteStream):
 
 
 class _TimedReads:
-    """Reads of a response from another transport than `HTTPToolsTransport`, each with a timeout."""
+    """Timed reads from another transport than `HTTPToolsTransport`."""
 
     def __init__(self, reads: AsyncIterator[bytes]) -> None:
         self._reads = reads

@@ -4,8 +4,8 @@ HTTP client for a model server with any API.
     async with server.open(question) as exchange:
         await exchange.receive(answer)
 
-All connection, status, framing and decoding errors are raised as `BackendError`. Profiles contain the differences
-between servers; the APIs are rows in `app.backends.apis`.
+Connection, status, framing and decoding errors are raised as `BackendError`. Profiles contain the differences between
+servers; APIs are rows in `app.backends.apis`.
 """
 
 from __future__ import annotations
@@ -55,18 +55,17 @@ from app.runtime.threads import run_in_thread_if_large
 
 logger = logging.getLogger(__name__)
 
-_HEADS = 64  # maximum number of cached request headers: one per API key
-_ERROR_LIMIT = 1_000_000  # bytes read from an error body
-_LINGER = 1.0  # seconds to wait for the body's end after `[DONE]`, so that the connection can be reused
+_HEADS = 64  # cached request headers, one per API key
+_ERROR_LIMIT = 1_000_000  # bytes
+_LINGER = 1.0  # seconds to wait for the body's end, to reuse the connection
 
 
 class ModelServer(Backend):
     """
     A model server.
 
-    `api_key` is sent in the profile's header; `passthrough` sends the caller's key instead. `keys` is the source for an
-    expiring key. A request is retried up to `retries` times, until any part of the answer was received. `http` replaces
-    the default transport.
+    `api_key` is sent in the profile's header; `passthrough` sends the caller's key. `keys` provides an expiring key. A
+    request is retried up to `retries` times, until any part of the answer was received.
     """
 
     def __init__(
@@ -114,7 +113,7 @@ class ModelServer(Backend):
         return cls(settings.url, key, settings.options(), retries=settings.retries, keys=keys)
 
     def profile(self, model: str) -> Profile:
-        """Return the server's profile, common to all models, with the current API."""
+        """Return the profile for all models, with the current API."""
         return self._endpoints.current.profile
 
     def encode(self, question: Question) -> EncodedQuestion:
@@ -124,12 +123,10 @@ class ModelServer(Backend):
         return ServerExchange(self, question)
 
     def forwards(self, endpoint: str, model: str) -> bool:
-        """Return whether requests to an endpoint are forwarded: see `forwards_to`."""
         return forwards_to(endpoint, self._profile.transport)
 
     @asynccontextmanager
     async def forward(self, request: RawRequest) -> AsyncIterator[RawAnswer]:
-        """Send a raw request and yield its answer: see `Backend.forward`."""
         with explained():
             answer = await self._pass_on(request)
             try:
@@ -138,7 +135,6 @@ class ModelServer(Backend):
                 await answer.aclose()
 
     async def _pass_on(self, request: RawRequest) -> ForwardedAnswer:
-        """Return the answer to a raw request, with retries as configured; raises `BackendError`."""
         retries = self.retries(request)
         while True:
             try:
@@ -148,11 +144,7 @@ class ModelServer(Backend):
                     raise refusal.error from refusal.__cause__
 
     async def _begun(self, answer: ForwardedAnswer, request: RawRequest) -> ForwardedAnswer:
-        """
-        Read an answer's first bytes and return it.
-
-        Raises `BackendRefusal` if its first event reports an overload, as for a status.
-        """
+        """Read an answer's first bytes; raises `BackendRefusal` if its first event is a retryable error."""
         try:
             if event := await answer.begin():
                 secret = self._secret(request.caller_key)
@@ -168,7 +160,6 @@ class ModelServer(Backend):
         return Retries(self._name, self._retries if request.retry_allowed else 0, request.attempts)
 
     async def _send_raw(self, request: RawRequest, *, renews: bool = True) -> httpx.Response:
-        """Return a response with status 2xx; raises `BackendRefusal` for other statuses. For `renews` see `_send`."""
         key, endpoint = request.caller_key, self._endpoints.current
         expiring = await self._keys.current() if self._keys else None
         sent = self._forwarding.request(request, self._credentials(key), own_account=not self._passes)
@@ -198,7 +189,7 @@ class ModelServer(Backend):
         return await endpoint.tokenizer.count(encode(question, endpoint.profile).body, post)
 
     def translation(self, question: Question) -> Translation:
-        """Return the request that would be sent, without fields known to be rejected."""
+        """Return the request, without fields known to be rejected."""
         endpoint = self._endpoints.current
         adapted = endpoint.adaptation.adapt(encode(question, endpoint.profile).body)
         url = endpoint.url(adapted.body.get("model"))
@@ -206,7 +197,6 @@ class ModelServer(Backend):
         return Translation("default", self._profile.name, shown, endpoint.sent(adapted.body), adapted.warnings)
 
     def undescribed_images(self, question: Question) -> list[str]:
-        """Return URLs of images without a description, if the model is known not to accept images."""
         if question.descriptions is None:
             return []
         endpoint = self._endpoints.current
@@ -218,7 +208,6 @@ class ModelServer(Backend):
         return self._endpoints.current.adaptation.refuses_images(name)
 
     async def models(self, caller_key: str | None = None) -> list[JSONObject]:
-        """Return the available models, as entries in OpenAI's list."""
         return await self._list_models(caller_key, seconds=15)
 
     async def check(self) -> None:
@@ -226,7 +215,7 @@ class ModelServer(Backend):
             await self._list_models(None, seconds=5)
         except BackendError as error:
             if self._passes and error.status in (401, 403):
-                return  # reachable; requires a key that only callers have
+                return  # reachable; requires a caller's key
             if error.code not in (ERROR_CLASSES["url"].code, ERROR_CLASSES["missing"].code):
                 raise
             await self._probe()  # not every server lists its models
@@ -254,9 +243,9 @@ class ModelServer(Backend):
         self, question: Question, retries: Retries, *, whole: bool = False
     ) -> tuple[Endpoint, AnswerBody, list[str]]:
         """
-        Return the answering endpoint, the answer's body, and request warnings; raises `BackendError`.
+        Return the endpoint, the answer's body, and request warnings; raises `BackendError`.
 
-        `whole`: request the answer as a single JSON document.
+        `whole` requests a single JSON document.
         """
         for endpoint in self._endpoints.candidates():
             encoded = await run_in_thread_if_large(encode, question, endpoint.profile)
@@ -273,7 +262,7 @@ class ModelServer(Backend):
     async def resume(
         self, endpoint: Endpoint, question: Question, retries: Retries, paused: AnswerBody, body: JSONObject
     ) -> AnswerBody:
-        """Send the request that continues a paused answer to the same endpoint; return the new body."""
+        """Continue a paused answer at its endpoint."""
         response, _ = await self._request(endpoint, question, body, retries)
         return paused.resumed(response)
 
@@ -295,7 +284,7 @@ class ModelServer(Backend):
         self, endpoint: Endpoint, question: Question, body: JSONObject, retries: Retries
     ) -> tuple[httpx.Response, AdaptedRequest]:
         """
-        Return a response with status 2xx and an unread body.
+        Return a 2xx response with an unread body.
 
         Raises `BackendError`, or `BackendRefusal` if the server lacks this endpoint and may have the next.
         """
@@ -330,9 +319,9 @@ class ModelServer(Backend):
         renews: bool = True,
     ) -> httpx.Response:
         """
-        Return a response with status 2xx; otherwise raises `BackendRefusal`, decoded by the endpoint's codec.
+        Return a 2xx response; otherwise raises `BackendRefusal`.
 
-        `renews`: send the request once more if the server rejects an expired key.
+        `renews`: send the request again if the server rejects an expired key.
         """
         expiring = await self._keys.current() if self._keys else None
         options = self._profile.transport
@@ -355,13 +344,12 @@ class ModelServer(Backend):
         return response
 
     def _header_lines(self, added: Mapping[str, str]) -> bytes:
-        """Return the encoded headers of a request, with `added` ones; raises `httpx.LocalProtocolError`."""
         headers = httpx.Headers(self._headers, encoding="utf-8")
         headers.update(added)
         return encoded_headers(headers)
 
     def _usual_lines(self, credentials: Mapping[str, str]) -> bytes:
-        """Return the encoded headers of a request with only these additional ones, which are few; raises as above."""
+        """Cache encoded headers by credentials, which are few; raises `httpx.LocalProtocolError`."""
         key = (*credentials.items(),)
         if (lines := self._lines.get(key)) is None:
             if len(self._lines) >= _HEADS:
@@ -396,7 +384,6 @@ class ModelServer(Backend):
     async def _read_json(
         self, endpoint: Endpoint, method: str, url: httpx.URL, content: bytes, caller_key: str | None, seconds: float
     ) -> Any:
-        """Send a request to another URL of the server; return the response JSON."""
         with explained():
             return await self._json(endpoint, method, url, content, caller_key, seconds)
 
@@ -431,19 +418,16 @@ class ModelServer(Backend):
 
 
 class ServerExchange:
-    """A model request and its answer, from `ModelServer.open`."""
-
     def __init__(self, server: ModelServer, question: Question) -> None:
-        self._warnings: list[list[str]] = []  # for the request, and for the answer
+        self._warnings: list[list[str]] = []  # request's, answer's
         self._server = server
         self._question = question
         self._retries = server.retries(question)
-        self._endpoint: Endpoint  # the answering endpoint
+        self._endpoint: Endpoint
         self._answer: AnswerBody | None = None  # while it is open
 
     @property
     def warnings(self) -> Sequence[str] | None:
-        """Fields dropped or changed in request and answer; None before an answer."""
         return [warning for warnings in self._warnings for warning in warnings] if self._warnings else None
 
     async def __aenter__(self) -> ServerExchange:
@@ -464,11 +448,7 @@ class ServerExchange:
             explain(error, error.__cause__)
 
     async def receive(self, receiver: AnswerReceiver) -> None:
-        """
-        Pass on the answer's deltas: see `BackendExchange.receive`.
-
-        An error event before the first delta is retried like an error with its status.
-        """
+        """Pass on the answer's deltas. An error event before the first is retried like its status."""
         while True:
             assert self._answer
             try:
@@ -486,12 +466,7 @@ class ServerExchange:
             await self._answer.receive(receiver)
 
     async def _begin(self) -> None:
-        """
-        Open the answer.
-
-        A body that is not an event stream is read until its first deltas, because it may be an error, which is retried
-        or becomes an HTTP status.
-        """
+        """Open the answer. A body other than an event stream is begun, because it may be an error."""
         whole, fall_back = False, self._server.asks_whole
         while True:
             answer = await self._open(whole=whole)
@@ -518,7 +493,7 @@ class ServerExchange:
 
 
 def transport_to(url: httpx.URL) -> httpx.AsyncBaseTransport:
-    """Return a transport that uses the environment's proxies, except for local servers."""
+    """Return a transport with the environment's proxies, except for local servers."""
     local = url.host == "localhost" or url.host.startswith("127.") or url.host == "::1"
     return HTTPToolsTransport(trust_env=not local)
 
@@ -532,12 +507,11 @@ def _unstreamed(body: JSONObject) -> JSONObject:
 def _json(body: JSONObject) -> bytes:
     try:
         return orjson.dumps(body)
-    except TypeError:  # lone surrogates, or integers above 64 bits, in callers' requests
+    except TypeError:  # lone surrogates, or integers above 64 bits
         return json.dumps(body).encode()
 
 
 async def _read_error(response: httpx.Response) -> bytes:
-    """Read the received part of an error body."""
     body = bytearray()
     with suppress(TimeoutError, httpx.TransportError, httpx.DecodingError):  # the status is enough
         async with asyncio.timeout(10):
@@ -546,7 +520,6 @@ async def _read_error(response: httpx.Response) -> bytes:
 
 
 async def _read_whole(response: httpx.Response) -> bytes:
-    """Read a JSON document; raises `BackendError` if it is too long."""
     body = bytearray()
     await _read(response, body, MAX_EVENT_BYTES)
     if len(body) > MAX_EVENT_BYTES:
@@ -555,7 +528,7 @@ async def _read_whole(response: httpx.Response) -> bytes:
 
 
 async def _read(response: httpx.Response, body: bytearray, limit: int) -> None:
-    """Read a body to its end, or until it exceeds `limit` bytes."""
+    """Read a body until it ends or exceeds `limit` bytes."""
     try:
         async for data in response.aiter_bytes():
             body += data
@@ -566,7 +539,6 @@ async def _read(response: httpx.Response, body: bytearray, limit: int) -> None:
 
 
 def _model(entry: JSONObject) -> JSONObject:
-    """Return a model list entry with all fields of OpenAI's entries."""
     name = next((str(entry[key]) for key in ("id", "model", "name", "slug") if entry.get(key)), "")
     defaults = {"object": "model", "created": 0, "owned_by": "backend"}
     return defaults | {key: value for key, value in entry.items() if value is not None} | {"id": name}

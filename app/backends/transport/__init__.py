@@ -1,11 +1,4 @@
-"""
-An `httpx` transport for long streams: pooled HTTP/1.1, much cheaper than `httpx`'s own.
-
-    async with httpx.AsyncClient(transport=HTTPToolsTransport()) as client:
-        async with client.stream("POST", url, json=body) as response:
-            async for data in response.aiter_raw():  # each item has all bytes received since the last
-                ...
-"""
+"""An `httpx` transport for long streams: pooled HTTP/1.1, much cheaper than `httpx`'s own."""
 
 from __future__ import annotations
 
@@ -22,12 +15,12 @@ import httpx
 
 from app.backends.transport.connection import HTTPConnection, Origin, Reply, Stale
 
-# Connections are unlimited: streams last minutes, and concurrency is limited elsewhere.
+# Unlimited connections: streams last minutes, and concurrency is limited elsewhere.
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=30)
 
 _SLICE = 1024 * 1024  # bytes per body write
 _PORTS = {"http": 80, "https": 443}
-_NEXT_ADDRESS = 0.25  # seconds before the next address is also tried (RFC 8305, section 5)
+_NEXT_ADDRESS = 0.25  # seconds until the next address is also tried (RFC 8305, section 5)
 
 
 class HTTPToolsTransport(httpx.AsyncBaseTransport):
@@ -36,12 +29,12 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
 
     `verify` and `trust_env` are as in `httpx`. Responses have these extensions:
 
-    - `stream`: the body. Iterating over it costs less than `response.aiter_raw()`, and `stream.wait_at_most` changes
-      the read timeout;
-    - `linger`: a function to call, with a number of seconds, before closing a response with complete content but an
-      unfinished HTTP body. If the body ends within this time, the connection is reused, otherwise closed.
+    - `stream`: the body, cheaper to iterate than `response.aiter_raw()`; `stream.wait_at_most` changes the read
+      timeout;
+    - `linger`: call it, with a number of seconds, before closing a response with an unfinished HTTP body, to reuse the
+      connection if the body ends in time.
 
-    For URLs with a proxy in the environment, requests use `httpx`'s own transport, without these extensions.
+    Requests through a proxy use `httpx`'s own transport, without these extensions.
     """
 
     def __init__(
@@ -61,10 +54,9 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """
-        Send a request, and return after the response headers.
+        Send a request, and return after the response headers; raises `httpx.TransportError`.
 
-        If the server has just closed a reused connection, the request is sent again on a new connection. Raises
-        `httpx.TransportError`.
+        If a reused connection has just been closed, the request is sent again on a new connection.
         """
         url = request.url
         if self._proxies and (proxy := self._proxy_for(url)):
@@ -97,7 +89,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
             await proxied.aclose()
 
     async def _connection_to(self, origin: Origin, timeouts: dict[str, float | None], *, fresh: bool) -> HTTPConnection:
-        """Return a connection for a single request; `released` frees its slot."""
+        """Return a connection; `released` frees its slot."""
         if self._slots:
             try:
                 async with asyncio.timeout(timeouts.get("pool")):
@@ -112,7 +104,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
             raise
 
     def _take(self, origin: Origin) -> HTTPConnection | None:
-        """Return the most recently used idle connection, the least likely to have been closed."""
+        """Return the most recently used connection: the least likely to be closed."""
         for connection in reversed(self._idle):
             if connection.origin == origin and connection.usable:
                 self._idle.remove(connection)
@@ -137,10 +129,10 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
 
     async def _reach(self, origin: Origin) -> HTTPConnection:
         """
-        Try a host's addresses in order; return the first connection, or raise the first error.
+        Connect to a host's addresses in order; return the first connection, or raise the first error.
 
-        The next address, from the other family if possible, is tried when the previous has failed or not answered for a
-        while (RFC 8305). Not all event loops support this, so it is done here.
+        The next address, preferably from the other family, is tried after a failure or a delay (RFC 8305). Not all
+        event loops support this.
         """
         loop = asyncio.get_running_loop()
         addresses = _in_turn(await loop.getaddrinfo(origin.host, origin.port, type=SOCK_STREAM))
@@ -160,7 +152,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
                         return attempt.result()
             raise errors[0]
         finally:
-            # Not awaited, because a cancellation during the wait would lose the connection.
+            # Not awaited: a cancellation during the wait would lose the connection.
             for attempt in attempts:
                 attempt.add_done_callback(_abort_result)
                 attempt.cancel()
@@ -174,7 +166,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
             ssl=self._context() if encrypted else None,
             server_hostname=origin.host if encrypted else None,
         )
-        # Not earlier: uvloop does not notify a connection that it closes after cancelled creation.
+        # Not earlier: uvloop does not notify a connection closed after cancelled creation.
         if not connection.gone.done():
             self._open.add(connection)
         return connection
@@ -186,7 +178,6 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
         return self._ssl
 
     def _proxy_for(self, url: httpx.URL) -> httpx.AsyncHTTPTransport | None:
-        """Return the transport for the environment's proxy for a URL, or None."""
         address = self._proxies.get(url.scheme) or self._proxies.get("all")
         if not address or proxy_bypass(url.netloc.decode("ascii")):
             return None
@@ -217,7 +208,6 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
             self._idle.remove(connection)
 
     def _close_expired(self) -> None:
-        """Close connections idle for too long, and schedule the next check."""
         self._expiry = None
         seconds = self._limits.keepalive_expiry
         if seconds is None:
@@ -230,12 +220,12 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
 
 
 class PreparedRequest(httpx.Request):
-    """A request with encoded headers, which several requests share, and with a body in memory."""
+    """A request with shared, encoded headers and a body in memory."""
 
     def __init__(
         self, method: str, url: httpx.URL, lines: bytes, content: bytes, extensions: Mapping[str, object]
     ) -> None:
-        """`lines` come from `encoded_headers`. httpx's own initialization would copy, merge and encode headers."""
+        """`lines`: from `encoded_headers`. httpx's own initialization would copy, merge and encode headers."""
         self.method = method
         self.url = url
         self.stream = httpx.ByteStream(content)
@@ -244,13 +234,13 @@ class PreparedRequest(httpx.Request):
 
     @cached_property
     def headers(self) -> httpx.Headers:  # type: ignore[override]
-        """The headers, for other transports."""
+        """Headers, for other transports."""
         fields = [line.split(b": ", 1) for line in self.lines.split(b"\r\n") if line]
         return httpx.Headers([(name, value) for name, value in fields], encoding="utf-8")
 
 
 def encoded_headers(headers: httpx.Headers) -> bytes:
-    """Return header lines; raises `httpx.LocalProtocolError` for a header with a line break."""
+    """Encode header lines; raises `httpx.LocalProtocolError` for a line break."""
     lines = b"".join([b"%b: %b\r\n" % header for header in headers.raw])
     if lines.count(b"\r") != len(headers.raw) or lines.count(b"\n") != len(headers.raw) or b"\0" in lines:
         raise httpx.LocalProtocolError("A header of the request contains a line break.")
@@ -258,7 +248,7 @@ def encoded_headers(headers: httpx.Headers) -> bytes:
 
 
 def _encode(request: httpx.Request) -> tuple[bytes, AsyncIterable[bytes] | None]:
-    """Return the head, with a short known body, and the rest of the body."""
+    """Return the head, with a short body, and the rest of the body."""
     line = b"%b %b HTTP/1.1\r\n" % (request.method.encode("ascii"), request.url.raw_path)
     if len(line.split()) != 3:
         raise httpx.LocalProtocolError("The request line contains white space.")
@@ -272,7 +262,7 @@ def _encode(request: httpx.Request) -> tuple[bytes, AsyncIterable[bytes] | None]
 
 
 class _Slices:
-    """A long body in slices, written one after another: a transport may copy data that it cannot send at once."""
+    """A long body in slices: a transport may copy unsent data."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
@@ -304,7 +294,7 @@ def _abort_result(attempt: asyncio.Task[HTTPConnection]) -> None:
 
 
 def _in_turn(addresses: list[Any]) -> list[str]:
-    """Return the addresses from `getaddrinfo`, alternating between families."""
+    """Alternate `getaddrinfo`'s addresses between families."""
     families: dict[int, list[str]] = {}
     for family, _, _, _, address in addresses:
         families.setdefault(family, []).append(address[0])

@@ -1,8 +1,7 @@
 """
-An HTTP/1.1 connection to a backend, and the reply read from it.
+An HTTP/1.1 connection to a backend, and its reply.
 
-Bytes go from the socket through httptools into a list; the reader drains the whole list. The pool assigns connections
-to requests.
+Bytes go from the socket through httptools into a list; the reader drains the whole list.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from typing import NamedTuple, Protocol, cast
 import httptools
 import httpx
 
-# Unread bytes at which the socket is paused. Also limits bytes without a body: head, interim responses, trailers.
+# Unread bytes at which the socket is paused; also limits heads, interim responses and trailers.
 HIGH_WATER = 256 * 1024
 
 
 class Origin(NamedTuple):
-    """A connection's server. Requests to the same origin share connections."""
+    """A connection's server; requests to the same origin share connections."""
 
     scheme: str
     host: str
@@ -35,7 +34,7 @@ class ConnectionPool(Protocol):
 
 
 class Stale(Exception):
-    """A reused connection closed before any reply byte, so the request can be sent again on another."""
+    """A reused connection closed before any reply byte, so the request can be sent again."""
 
 
 class HTTPConnection(asyncio.Protocol):
@@ -48,10 +47,10 @@ class HTTPConnection(asyncio.Protocol):
         self.loop = asyncio.get_running_loop()
         self.gone = self.loop.create_future()  # done when the socket is closed
         self._pool = pool
-        self._reply: Reply | None = None  # reply in progress
-        self._used = False  # whether it has served a request
-        self._sent = False  # whether the whole request was sent
-        self._blocked = False  # whether the write buffer is full
+        self._reply: Reply | None = None
+        self._used = False  # it has served a request
+        self._sent = False  # whole request
+        self._blocked = False  # write buffer full
 
     @property
     def usable(self) -> bool:
@@ -61,7 +60,7 @@ class HTTPConnection(asyncio.Protocol):
         self, method: str, message: bytes, more: AsyncIterable[bytes] | None, timeouts: Mapping[str, float | None]
     ) -> Reply:
         """
-        Send `message`, then the rest of the body (`more`); return the reply after its headers.
+        Send `message`, then `more` of the body; return the reply after its headers.
 
         Timeouts are `httpx`'s, in seconds: `write` per write, `read` per read. Raises `Stale` or the matching `httpx`
         error. A cancellation closes the socket.
@@ -84,11 +83,11 @@ class HTTPConnection(asyncio.Protocol):
         return reply
 
     def abort(self, reason: Exception | None = None) -> None:
-        """Close the socket at once, even during a transfer; a reply in progress ends with `reason`."""
+        """Close the socket at once; a reply in progress ends with `reason`."""
         self._end(reason or httpx.StreamClosed(), reusable=False)
 
     def pause(self, paused: bool) -> None:
-        """Stop or resume reading from the socket."""
+        """Stop or resume reading."""
         if self.usable:
             (self._transport.pause_reading if paused else self._transport.resume_reading)()
 
@@ -114,7 +113,7 @@ class HTTPConnection(asyncio.Protocol):
             self._end(Stale() if self._used and reply.untouched else reply.cut_off(error), reusable=False)
 
     def _end(self, end: Exception | type[Exception], *, reusable: bool) -> None:
-        """Detach the reply, if any. Its received bytes can still be read."""
+        """Detach the reply, if any; its received bytes remain readable."""
         reply, self._reply = self._reply, None
         if not reusable:
             self._transport.abort()
@@ -127,7 +126,7 @@ class HTTPConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass; both set TCP_NODELAY
-        # A reasoning model may send nothing for minutes, and gateways drop silent connections.
+        # Reasoning models may send nothing for minutes, and gateways drop silent connections.
         sock = transport.get_extra_info("socket")
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -175,10 +174,8 @@ class Reply(httpx.AsyncByteStream):
     """
     The reply to a request: its head, and its body as an iterator.
 
-    Each item contains all bytes received since the previous item. At the end the iterator stops, or raises an error if
-    the connection broke or timed out. A reply can still be read after its connection closed or serves other requests.
-
-    `deliver` passes on the same bytes when they arrive, without a task switch.
+    Each item contains all bytes received since the previous item. A reply remains readable after its connection closed
+    or serves other requests.
     """
 
     def __init__(self, connection: HTTPConnection, *, bodiless: bool) -> None:
@@ -186,7 +183,7 @@ class Reply(httpx.AsyncByteStream):
         self.reason = b""
         self.version = ""
         self.headers: list[tuple[bytes, bytes]] = []
-        self.keep_alive = False  # whether the connection can be reused after a complete body
+        self.keep_alive = False  # whether the connection is reusable after a complete body
         self.end: Exception | type[Exception] | None = None  # raised after the last bytes
         self.pieces: list[bytes] = []
         self.unread = 0  # bytes received since the last item
@@ -221,9 +218,9 @@ class Reply(httpx.AsyncByteStream):
 
     async def deliver(self, take: Callable[[bytes], bool]) -> None:
         """
-        Pass received bytes, then each further read, to `take`, until `take` returns False.
+        Pass received bytes and further reads to `take`, until it returns False.
 
-        Raises the iterator's final exception, and exceptions from `take`.
+        Avoids task switches. Raises the iterator's final exception, and exceptions from `take`.
         """
         try:
             while True:
@@ -245,7 +242,7 @@ class Reply(httpx.AsyncByteStream):
             self._take = None
 
     def passed_on(self) -> bool:
-        """Pass a read to a waiting `deliver`; return whether one was waiting."""
+        """Pass a read to `deliver`; return whether it was waiting."""
         take, pieces = self._take, self.pieces
         if take is None or not pieces:
             return False
@@ -263,7 +260,6 @@ class Reply(httpx.AsyncByteStream):
         return True
 
     def _taken(self) -> bytes:
-        """Return and clear the received bytes."""
         pieces = self.pieces
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
@@ -278,16 +274,16 @@ class Reply(httpx.AsyncByteStream):
             self.close()
 
     def close(self) -> None:
-        """Close like `aclose`, but without lingering."""
+        """Close without lingering."""
         self.pieces.clear()
         if not self.end:
             self._connection.abort()
 
     def linger(self, seconds: float) -> None:
         """
-        Stop reading, but let the body end within `seconds`, so that the connection can be reused.
+        Stop reading, but let the body end within `seconds`, to reuse the connection.
 
-        For streams with an end marker, for example `[DONE]`, before the HTTP body ends.
+        For streams with an end marker, for example `[DONE]`, before the body's end.
         """
         self._lingers = True
         self.pieces.clear()
@@ -296,13 +292,13 @@ class Reply(httpx.AsyncByteStream):
             self._timer = self._loop.call_later(seconds, self.close)
 
     def wait_at_most(self, seconds: float | None, error: type[httpx.TimeoutException] = httpx.ReadTimeout) -> None:
-        """Set the timeout in seconds for each further wait, and its error."""
+        """Set the timeout in seconds for each further wait."""
         self._timeout, self._timeout_error = seconds, error
         self._cancel_timer()
 
     def changed(self) -> asyncio.Future[bool]:
         """
-        Return a future for the next state change. Its result is whether `take` has returned False.
+        Return a future for the next state change: True if `take` has returned False.
 
         A cancelled caller must call `close`.
         """
@@ -317,13 +313,13 @@ class Reply(httpx.AsyncByteStream):
         return self._waiter
 
     def wake(self, *, stopped: bool = False) -> None:
-        """Wake the reader after a state change; `stopped` is whether `take` has returned False."""
+        """Wake the reader; `stopped`: `take` has returned False."""
         waiter, self._waiter, self._take = self._waiter, None, None
         if waiter and not waiter.done():
             waiter.set_result(stopped)
 
     def pause(self) -> None:
-        """Stop receiving until all received bytes have been read."""
+        """Stop receiving until all bytes have been read."""
         if not self._paused:
             self._paused = True
             self._connection.pause(True)
@@ -335,16 +331,16 @@ class Reply(httpx.AsyncByteStream):
             self._connection.pause(False)
 
     def finish(self, end: Exception | type[Exception]) -> None:
-        """Record that no more data will be received."""
+        """Record the reply's end."""
         self.end = end
         self._resume()
         self._cancel_timer()
         self.wake()
-        del self.parser  # breaks a reference cycle, which would otherwise need garbage collection
+        del self.parser  # breaks a reference cycle
 
     @property
     def refuses(self) -> bool:
-        """Whether the server has rejected the request, so that its rest need not be sent."""
+        """Whether the server has rejected the request."""
         return self.status >= 400
 
     @property
@@ -377,7 +373,7 @@ class Reply(httpx.AsyncByteStream):
             self._timer.cancel()
             self._timer = None
 
-    # Called by the parser. An error raised here stops it; after the end, it only means that more data followed.
+    # Called by the parser. Errors stop it; after the end, they only prevent reuse.
 
     def on_message_begin(self) -> None:
         if self.end:
@@ -392,14 +388,14 @@ class Reply(httpx.AsyncByteStream):
 
     def on_headers_complete(self) -> None:
         status = self.parser.get_status_code()
-        if status < 200:  # 100 Continue, 103 Early Hints: the reply follows
+        if status < 200:  # 100 Continue, 103 Early Hints
             self.headers.clear()
             self.reason = b""
             return
         self.status = status
         self.version = self.parser.get_http_version()
         if self._bodiless:
-            # The parser does not know about HEAD and would wait for the announced body.
+            # The parser ignores HEAD and would wait for a body.
             self.end = StopAsyncIteration
             raise ValueError("The reply has no body.")
 
