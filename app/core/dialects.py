@@ -82,17 +82,14 @@ def dialect_of(headers: Mapping[str, str], configured: str = "auto") -> Dialect:
 
 
 def _recognised(headers: Mapping[str, str]) -> str:
-    if _SPEC_HEADER in headers or _is_suite_handshake(headers):
+    # The compliance suite's WebSocket handshake has a media type, but no user agent (Bun).
+    is_suite = "sec-websocket-key" in headers and "user-agent" not in headers and "content-type" in headers
+    if is_suite or _SPEC_HEADER in headers:
         return "openresponses"
     name = _client(_agent(headers))
     if name in (None, "openresponses") and not _OPENAI_HEADERS.isdisjoint(headers):
         return "openai"
     return name or "openai-comments"
-
-
-def _is_suite_handshake(headers: Mapping[str, str]) -> bool:
-    """The compliance suite sends a media type, but no user agent (Bun)."""
-    return "sec-websocket-key" in headers and "user-agent" not in headers and "content-type" in headers
 
 
 @lru_cache(maxsize=256)

@@ -51,15 +51,13 @@ _SCHEMAS = frozenset(["parameters", "input_schema", "output_schema", "schema", "
 
 
 def redact(text: str) -> str:
-    if text.isascii() and not _has_mark(text.lower()):  # non-ASCII letters can match ASCII letters in a pattern
-        return text
+    if text.isascii():  # non-ASCII letters can match ASCII letters in a pattern
+        lower = text.lower()
+        if not any(mark in lower for mark in _MARKS) and not _PREFIX_MARK.search(lower):
+            return text
     for pattern, replacement in _PATTERNS:
         text = pattern.sub(replacement, text)
     return text
-
-
-def _has_mark(text: str) -> bool:
-    return any(mark in text for mark in _MARKS) or _PREFIX_MARK.search(text) is not None
 
 
 class Redactor:

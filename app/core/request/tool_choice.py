@@ -84,14 +84,11 @@ def _none(offered: ToolSet, options: RequestOptions) -> Choice:
 def _required(functions: Mapping[str, Function], allowed: frozenset[str] | None, state: TranslationState) -> Choice:
     form = state.options.tool_choice.required
     if form == "message":
-        return Choice(functions, None, allowed, f"Call {_one_of(functions)} now. Do not answer with text.")
+        tool = f"the tool `{next(iter(functions))}`" if len(functions) == 1 else "one of the tools"
+        return Choice(functions, None, allowed, f"Call {tool} now. Do not answer with text.")
     if form == "auto":
         state.warnings.add("This backend cannot force tool calls; the model can answer with text.")
     return Choice(functions, form, allowed)
-
-
-def _one_of(functions: Mapping[str, Function]) -> str:
-    return f"the tool `{next(iter(functions))}`" if len(functions) == 1 else "one of the tools"
 
 
 def _named(name: str, offered: ToolSet, state: TranslationState) -> Choice:

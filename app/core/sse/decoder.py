@@ -211,15 +211,11 @@ def _event(name: bytes, value: object) -> RawEvent | None:
 
 def _loads(text: bytes) -> Any:
     """Parse JSON that orjson rejects (broken UTF-8, unpaired surrogates, NaN); return anything else as text."""
+    string = text.decode(errors="replace")
     try:
-        return _lenient(text)
+        return json.loads(string, parse_constant=_CONSTANTS.get, parse_float=_float)
     except (ValueError, RecursionError):
-        return text.decode(errors="replace")
-
-
-def _lenient(data: bytes) -> Any:
-    string = data.decode(errors="replace")
-    return json.loads(string, parse_constant=_CONSTANTS.get, parse_float=_float)
+        return string
 
 
 def encodable(value: object) -> Any:

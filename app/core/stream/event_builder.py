@@ -199,9 +199,7 @@ class EventBuilder:
 
     def annotation(self, annotation: JSONObject) -> None:
         """Annotate the open text part, or a new, empty part."""
-        self._annotate(self._open_for(TEXT).parts[0], annotation)
-
-    def _annotate(self, part: OpenPart, annotation: JSONObject) -> None:
+        part = self._open_for(TEXT).parts[0]
         annotations = part.extra["annotations"]
         annotations.append(annotation)
         index = len(annotations) - 1
@@ -239,7 +237,9 @@ class EventBuilder:
     def call(self, call_id: str, binding: ToolBinding, **upstream: object) -> OpenCall:
         """Open a function call; `upstream` are its other backend fields."""
         if upstream and self._encryption and binding.kind.call_id:  # a hosted call's fields are sent with its result
-            self._encrypt_with_reasoning(self._encryption, call_id, upstream)
+            self._encryption.hold(call_id, upstream)
+            if not self._open_reasoning:
+                self._add_encrypted(self._encryption)
         self.close_item()
         kind = binding.kind
         fields: JSONObject = {
@@ -377,11 +377,6 @@ class EventBuilder:
                 self._encryption.hold(item_id, resolve_upstream(upstream))
         if self._encryption.holds:
             self._add_encrypted(self._encryption)
-
-    def _encrypt_with_reasoning(self, encryption: ReasoningEncryption, call_id: str, upstream: Upstream) -> None:
-        encryption.hold(call_id, upstream)
-        if not self._open_reasoning:
-            self._add_encrypted(encryption)
 
     def _add_encrypted(self, encryption: ReasoningEncryption) -> None:
         self._close_open("completed")
@@ -521,7 +516,9 @@ class EventBuilder:
         open_, self._open = self._open, None
         if open_ is None:
             return
-        fields = self._upstream_of(open_)
+        fields = self.upstream.get(open_.item["id"], {})
+        if open_.source:
+            fields = {open_.source: open_.parts[0].text, **fields}
         if fields:
             self.upstream[open_.item["id"]] = fields
         self._close_parts(open_)
@@ -531,10 +528,6 @@ class EventBuilder:
         elif self._encryption and fields:  # for the next reasoning item: clients expect a message at the end
             self._encryption.hold(item["id"], fields)
         self._done(open_.index, item)
-
-    def _upstream_of(self, open_: OpenItem) -> Upstream:
-        fields = self.upstream.get(open_.item["id"], {})
-        return {open_.source: open_.parts[0].text, **fields} if open_.source else fields
 
 
 _HEAD = frozenset({"type", "sequence_number"})

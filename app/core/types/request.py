@@ -216,15 +216,11 @@ class AllowedTools(Tolerant):
     tools: Annotated[list[NamedTool], Field(min_length=1, max_length=128)]
 
 
-def _choice_type(value: object) -> str:
-    return "<mode>" if not isinstance(value, dict) else tag_of(value, frozenset({"allowed_tools"}))
-
-
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("<mode>")]
     | Annotated[AllowedTools, Tag("<allowed_tools>")]
     | Annotated[NamedTool, Tag("<unknown>")],
-    Discriminator(_choice_type),
+    Discriminator(lambda value: tag_of(value, frozenset({"allowed_tools"})) if isinstance(value, dict) else "<mode>"),
 ]
 
 

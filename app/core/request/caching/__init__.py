@@ -47,7 +47,10 @@ def set_breakpoints(state: TranslationState, body: JSONObject) -> None:
         if (blocks := body.get(name)) and "function" not in blocks[-1]:  # gateways do not accept it in functions
             body[name] = [*blocks[:-1], {**blocks[-1], "cache_control": mark}]
     for position in _history_ends(messages):
-        messages[position] = _with_mark(messages[position], mark)
+        message = messages[position]
+        content: Any = message.get("content")
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else _blocks(message)
+        messages[position] = {**message, "content": [*blocks[:-1], {**blocks[-1], "cache_control": mark}]}
 
 
 def _blocks(message: Message) -> list[JSONObject]:
@@ -109,9 +112,3 @@ def _may_end(message: Message) -> bool:
     if isinstance(content, str):
         return bool(content)
     return bool(content) and content[-1]["type"] not in THINKING_BLOCKS
-
-
-def _with_mark(message: Message, mark: JSONObject) -> Message:
-    content: Any = message.get("content")
-    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else _blocks(message)
-    return {**message, "content": [*blocks[:-1], {**blocks[-1], "cache_control": mark}]}
