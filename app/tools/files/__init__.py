@@ -2,7 +2,7 @@
 Uploaded files and vector stores: `/v1/files`, `/v1/vector_stores` and the tool `file_search`.
 
 Files and vector stores have an owner (a hash of the caller's key). Unknown ids, and other owners' ids, raise
-`NotFound`; unknown cursors raise `UnknownCursor`. In an outage, every database method raises `FilesUnavailable`.
+`NotFound`; unknown cursors raise `UnknownCursor`. In an outage, every storage method raises `FilesUnavailable`.
 """
 
 from __future__ import annotations
