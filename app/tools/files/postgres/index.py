@@ -34,7 +34,7 @@ from app.tools.files.vector_stores.words import K1, LENGTH_WEIGHT, highest_score
 
 T = TypeVar("T")
 
-CHUNKS_AT_ONCE = 64  # chunks per transaction; short, so that claim renewals do not wait for long
+CHUNKS_AT_ONCE = 64  # per transaction; short, so that claim renewals do not wait for long
 
 # A locked row prevents other processes from claiming or removing the file.
 _CLAIMED = """
@@ -81,15 +81,13 @@ JOIN antiphon_chunks USING (file, number)
 
 
 class ChunkKey(NamedTuple):
-    """A chunk: the file's row number in antiphon_store_files, and the chunk's number in the file."""
+    """`file` is a row in antiphon_store_files, `number` the chunk's position in the file."""
 
     file: int
     number: int
 
 
 class Stored(NamedTuple):
-    """Totals of a file's stored chunks."""
-
     chunks: int = 0
     words: int = 0
     bytes: int = 0
@@ -140,7 +138,7 @@ class PostgresIndex:
             )
 
     async def _claimed(self, job: Job, work: Callable[[Connection], Awaitable[T]]) -> T | None:
-        """Run `work` in a transaction while a file is claimed, and return its result; None if the claim was lost."""
+        """Run `work` in a transaction while a file is claimed; return None if the claim was lost."""
 
         async def locked(connection: Connection) -> T | None:
             claimed = await connection.fetch(_CLAIMED, job.row, job.claim)
@@ -149,7 +147,7 @@ class PostgresIndex:
         return await self._db.transaction(locked)
 
     async def _insert(self, job: Job, first: int, rows: _Rows) -> bool:
-        """Store the next chunks, numbered from `first`; return False if the claim was lost."""
+        """Return False if the claim was lost. Chunks are numbered from `first`."""
         numbers = [*range(first, first + len(rows.texts))]
 
         async def insert(connection: Connection) -> bool:
@@ -187,7 +185,7 @@ class PostgresIndex:
         ]
 
     async def _by_words(self, store: str, text: str, limit: int, files: Sequence[int] | None) -> dict[ChunkKey, float]:
-        """Return the best chunks by BM25, scored from 0 to 1 as a fraction of the highest possible score."""
+        """Score the best chunks by BM25, as a fraction of the highest possible score."""
         wanted = [*dict.fromkeys(stems for term in terms(text) if (stems := stem(term)))]
         if not wanted:
             return {}
@@ -246,7 +244,7 @@ class PostgresIndex:
 
 
 def _next_rows(store: str, chunks: Iterator[TextChunk]) -> _Rows | None:
-    """Return the next chunks' columns, or None at the end. Slow: runs in a thread."""
+    """Return None at the end. Slow: runs in a thread."""
     batch = [*islice(chunks, CHUNKS_AT_ONCE)]
     if not batch:
         return None
@@ -264,7 +262,7 @@ def _next_rows(store: str, chunks: Iterator[TextChunk]) -> _Rows | None:
 
 
 def _vector(vector: bytes) -> str:
-    """Format a float32 vector for pgvector; nine digits are exact."""
+    """Nine digits are exact for float32."""
     return f"[{','.join(f'{number:.9g}' for number in array.array('f', vector))}]"
 
 
@@ -274,7 +272,7 @@ def _embeddings(search_query: Query) -> str:
 
 
 def _similar(rows: Iterable[Any]) -> dict[ChunkKey, float]:
-    """Convert distances to similarities. The distance from a zero vector is NaN."""
+    """The distance from a zero vector is NaN."""
     return {
         ChunkKey(file, number): min(1.0, max(0.0, 1.0 - distance)) if distance == distance else 0.0
         for file, number, distance in rows

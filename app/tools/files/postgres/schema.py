@@ -2,8 +2,7 @@
 PostgreSQL tables for files and vector stores, and their migrations.
 
 Deleting a file, or removing it from a vector store, deletes a single row; the file then disappears from every query.
-Triggers add its content and chunks to `antiphon_removed`, from which a sweep deletes them in batches. No request waits
-for this.
+Triggers add its content and chunks to `antiphon_removed`, from which a sweep deletes them in batches.
 """
 
 from __future__ import annotations
@@ -17,10 +16,9 @@ from app.tools.files.contents.attachments import ATTACHMENT_TABLES
 from app.tools.files.contents.objects import OBJECT_TABLES
 from app.tools.files.multipart_sql import MULTIPART_TABLES
 
-_LOCK = 0x66696C65  # advisory lock for migrations; other programs may use advisory locks too
+_LOCK = 0x66696C65  # for migrations; other programs may use advisory locks too
 _VECTORS_LOCK = _LOCK + 1
 
-# Identifiers that PostgreSQL replaces in shared statements: see `app.tools.files.tables`.
 POSTGRES_NAMES = {
     "{row}": "number",
     "{identity}": "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
@@ -166,7 +164,7 @@ LANGUAGE sql STABLE SET enable_seqscan = off SET jit = off AS $$
 $$;
 """
 
-# Each owner's files wait in a separate queue; `key` is the name of the key that added the file.
+# Each owner's files wait in a separate queue; `key` names the key that added the file.
 _QUEUES = """
 ALTER TABLE antiphon_store_files
     ADD COLUMN queue text NOT NULL DEFAULT '', ADD COLUMN key text NOT NULL DEFAULT '';
@@ -229,7 +227,7 @@ async def migrate_files(connection: Connection) -> None:
 
 
 async def migrate_vectors(connection: Connection) -> None:
-    """Create the extension `vector` and the embeddings table; raises `NoVectorsError`."""
+    """Raises `NoVectorsError`."""
     try:
         await migrate(connection, "antiphon_vectors_schema", _VECTORS_LOCK, Migrations([_VECTORS]))
     except _NO_EXTENSION as error:

@@ -31,7 +31,7 @@ _local = threading.local()
 @lru_cache(maxsize=50_000)
 def stem(term: str) -> str:
     """Stem each word in a term and remove accents; "" if the term contains no word."""
-    if not hasattr(_local, "tokenizer"):  # one per thread
+    if not hasattr(_local, "tokenizer"):  # per thread
         tokenizer = apsw.Connection(":memory:").fts5_tokenizer("porter", ["unicode61", "remove_diacritics", "2"])
         _local.tokenizer = tokenizer
     tokens = _local.tokenizer(
@@ -45,7 +45,7 @@ def stem(term: str) -> str:
 
 
 def hashed(store: str, term: str, frequency: int) -> int:
-    """Hash a vector store, a stemmed term, and its frequency in a chunk (from `FREQUENCIES`)."""
+    """`frequency` is in the chunk, from `FREQUENCIES`."""
     digest = blake2b(f"{store} {frequency} {term}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, signed=True)
 
@@ -62,8 +62,7 @@ def terms_within_posting_budget(counts: Mapping[str, int]) -> list[str]:
     """
     Return the terms to search for, rarest first; `counts` is the number of chunks per term.
 
-    Terms beyond `MAX_POSTINGS` occurrences are dropped, except for the first: they are slow to read, and BM25 gives
-    them little weight.
+    Terms beyond `MAX_POSTINGS` occurrences are dropped, except for the first: BM25 gives them little weight.
     """
     used: list[str] = []
     postings = 0

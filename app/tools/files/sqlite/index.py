@@ -45,7 +45,7 @@ NUMBER_BITS = 20  # for the chunk number; files have fewer than 2**20 chunks
 
 
 class Index:
-    """A vector store's chunks. Every method blocks, and raises `apsw.Error`."""
+    """Every method blocks, and raises `apsw.Error`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -121,13 +121,13 @@ class Index:
 
 
 def delete_index(path: Path) -> None:
-    """Delete an index file, with its write-ahead log and shared-memory file."""
+    """Also deletes the write-ahead log and shared-memory file."""
     for name in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
         name.unlink(missing_ok=True)
 
 
 def _by_words(db: apsw.Connection, text: str, limit: int, files: str | None) -> dict[int, float]:
-    """Return the best chunks by BM25, scored from 0 to 1 as a fraction of the highest possible score."""
+    """Score the best chunks by BM25, as a fraction of the highest possible score."""
     counts = {term: _count(db, term) for term in terms(text)}
     used = [term for term, count in counts.items() if count]
     if not used:
@@ -135,8 +135,7 @@ def _by_words(db: apsw.Connection, text: str, limit: int, files: str | None) -> 
     total = query(db, "SELECT count(*) FROM words_docsize")[0][0]  # a small row per chunk
     maximum = highest_score(total, counts)
     where = "" if files is None else f"AND rowid >> {NUMBER_BITS} IN (SELECT value FROM json_each(:files))"
-    # FTS5 gives no weight to a word in at least half the chunks, which is common in a store with three notes. The
-    # weights computed here replace FTS5's.
+    # The weights computed here replace FTS5's: see the module's docstring.
     scores: list[str] = []
     values: dict[str, object] = {"files": files, "limit": limit}
     for index, term in enumerate(used):
@@ -153,12 +152,10 @@ def _by_words(db: apsw.Connection, text: str, limit: int, files: str | None) -> 
 
 
 def _count(db: apsw.Connection, term: str) -> int:
-    """Return the number of chunks with a term."""
     return int(query(db, "SELECT count(*) FROM words WHERE words MATCH ?", (_phrase(term),))[0][0])
 
 
 def _phrase(term: str) -> str:
-    """Quote a term for an FTS5 query."""
     return f'"{term}"'
 
 
@@ -192,7 +189,7 @@ def _model(db: apsw.Connection) -> str | None:
 
 
 def _use_model(db: apsw.Connection, model: str) -> None:
-    """Record the vectors' model, and delete another model's vectors, which are not comparable."""
+    """Delete another model's vectors, which are not comparable."""
     if _model(db) != model:
         db.execute("DELETE FROM vectors")
         db.execute("INSERT OR REPLACE INTO facts VALUES ('embeddings', ?)", (model,))
@@ -211,7 +208,6 @@ _OF_FILE = "WHERE id BETWEEN ? AND ?"
 
 
 def _range(file: int) -> tuple[int, int]:
-    """Return a file's first and last possible chunk id."""
     return file << NUMBER_BITS, ((file + 1) << NUMBER_BITS) - 1
 
 

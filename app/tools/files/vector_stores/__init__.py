@@ -42,12 +42,7 @@ _CANDIDATES = 4  # per requested result
 
 
 class VectorStores:
-    """
-    All callers' vector stores, each visible only to its owner.
-
-    Unknown ids raise `NotFound`, and unknown cursors `UnknownCursor`. Methods that add files or search raise
-    `PermissionDenied` if the key may not use the embeddings model.
-    """
+    """Methods that add files or search raise `PermissionDenied` if the key may not use the embeddings model."""
 
     def __init__(
         self,
@@ -79,7 +74,7 @@ class VectorStores:
         return list_page([store.resource(self._clock()) for store in stores], more)
 
     async def summaries(self, owner: str | None, limit: int) -> Sequence[dict[str, object]]:
-        """Return an owner's (None: all owners') newest stores, without names and content."""
+        """Return an owner's (None: all owners') newest stores."""
         stores, _ = await self._records.stores(owner, Page(limit))
         return [
             {
@@ -125,7 +120,6 @@ class VectorStores:
         access: KeyAccess = UNRESTRICTED,
         account: Account | None = None,
     ) -> dict[str, object]:
-        """Return a store's best chunks for a query."""
         self._check_model(access, "query")
         store = await self.searchable(owner, store_id)
         results = await self.find(
@@ -164,7 +158,6 @@ class VectorStores:
     async def add_file(
         self, owner: str, store_id: str, body: AddFile, access: KeyAccess = UNRESTRICTED
     ) -> dict[str, object]:
-        """Add a file to a store, and queue it for indexing."""
         self._check_model(access, "file_id")
         store = await self._store(owner, store_id)
         await self._add(store, [_new_file(body, access)], param_paths=["file_id"])
@@ -252,7 +245,7 @@ class VectorStores:
         *,
         param_paths: Sequence[str],
     ) -> None:
-        """Add files. `param_paths` are the JSON paths of their ids, for errors."""
+        """`param_paths` are the JSON paths of the files' ids, for errors."""
         with _report_unknown_file(files, param_paths):
             await self._records.add(store, files, batch_id)
         self._wake()
@@ -270,7 +263,7 @@ class VectorStores:
         return batch.resource()
 
     async def _embedded(self, texts: Sequence[str], account: Account | None) -> Sequence[Query]:
-        """Embed queries. If embeddings are off or unavailable, the queries have no vector."""
+        """If embeddings are off or unavailable, the queries have no vector."""
         if self._embeddings is None:
             return [Query(text) for text in texts]
         if account:
@@ -283,14 +276,12 @@ class VectorStores:
         return [Query(text, vector, self._embeddings.model) for text, vector in zip(texts, vectors, strict=True)]
 
     def _check_model(self, access: KeyAccess, param: str) -> None:
-        """Raise `PermissionDenied` if a key may not use the embeddings model; `param` is the field that needs it."""
         if self._embeddings:
             access.check_model(self._embeddings.name, param)
 
 
 @contextmanager
 def _report_unknown_file(files: Sequence[NewStoreFile], param_paths: Sequence[str]) -> Iterator[None]:
-    """Turn `UnknownFiles` into `NotFound`, with the id's JSON path as `param`."""
     try:
         yield
     except UnknownFiles as error:

@@ -47,7 +47,6 @@ CompoundFilter.model_rebuild()
 
 
 def predicate(condition: ComparisonFilter | CompoundFilter) -> Predicate:
-    """Compile a filter into a predicate on a file's attributes."""
     if isinstance(condition, CompoundFilter):
         inner = [predicate(nested) for nested in condition.filters]
         join = all if condition.type == "and" else any

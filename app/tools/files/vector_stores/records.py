@@ -16,7 +16,7 @@ DAY = 86400
 
 @dataclass(frozen=True, slots=True)
 class ChunkingStrategy:
-    """Chunk size and overlap with the previous chunk, in estimated tokens."""
+    """Sizes are in estimated tokens."""
 
     max_tokens: int = 800
     overlap: int = 400
@@ -28,8 +28,6 @@ class ChunkingStrategy:
 
 @dataclass(frozen=True, slots=True)
 class FileCounts:
-    """File counts by status, for a store or a batch."""
-
     in_progress: int = 0
     completed: int = 0
     failed: int = 0
@@ -55,7 +53,7 @@ class VectorStore:
 
     @property
     def expires_at(self) -> int | None:
-        """Unix time at which an unused store expires; None means never."""
+        """Unix time; None means never."""
         return None if self.expires_days is None else self.last_active_at + self.expires_days * DAY
 
     def expired(self, now: float) -> bool:
@@ -82,7 +80,7 @@ class VectorStore:
 
 @dataclass(frozen=True, slots=True)
 class StoreFile:
-    id: str  # the file's id
+    id: str
     store_id: str
     filename: str
     created_at: int
@@ -116,8 +114,6 @@ class NewStoreFile:
 
 @dataclass(frozen=True, slots=True)
 class FileBatch:
-    """Files added to a vector store together."""
-
     id: str
     store_id: str
     created_at: int
@@ -154,7 +150,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class TextChunk:
-    """A text chunk, optionally with its embedding as float32 in native byte order."""
+    """The embedding, if any, is float32 in native byte order."""
 
     text: str
     vector: bytes | None = None
@@ -173,7 +169,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A search query's text, optionally with its embedding by `model`."""
+    """The embedding, if any, is by `model`."""
 
     text: str
     vector: bytes | None = None
@@ -181,7 +177,7 @@ class Query:
 
 
 class UnknownFiles(Exception):
-    """Some files to add do not exist; `index` is the first one's position."""
+    """`index` is the position of the first file that does not exist."""
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
@@ -190,10 +186,8 @@ class UnknownFiles(Exception):
 
 class VectorStoreRecords(Protocol):
     """
-    Stores all owners' vector stores. Every method raises `FilesUnavailable` in an outage; methods with a page raise
-    `UnknownCursor`.
+    Stores all owners' vector stores. A file is searchable once it is `completed`, with all its chunks.
 
-    A file is searchable once it is `completed`, with all its chunks; partially indexed files are never searched.
     Methods for a job return False, without changes, if its claim was lost: the file was removed, cancelled or claimed
     again.
     """
@@ -205,7 +199,7 @@ class VectorStoreRecords(Protocol):
     async def get(self, owner: str, store_id: str) -> VectorStore | None: ...
 
     async def stores(self, owner: str | None, page: Page) -> tuple[list[VectorStore], bool]:
-        """Return a page with an owner's (None: all owners') stores, and whether more exist."""
+        """Return an owner's (None: all owners') stores, and whether more exist."""
         ...
 
     async def update(self, owner: str, store_id: str, changes: Mapping[str, object]) -> bool:
@@ -228,17 +222,17 @@ class VectorStoreRecords(Protocol):
     async def files(
         self, store: VectorStore, page: Page, status: str | None = None, batch_id: str | None = None
     ) -> tuple[list[StoreFile], bool]:
-        """Return a page of files, and whether more exist."""
+        """Also return whether more files exist."""
         ...
 
     async def set_attributes(self, store: VectorStore, file_id: str, attributes: Attributes) -> bool: ...
 
     async def remove(self, store: VectorStore, file_id: str) -> bool:
-        """Remove a file from a store without deleting it; return whether it was in the store."""
+        """Remove a file without deleting it; return whether it was in the store."""
         ...
 
     async def text(self, store: VectorStore, file_id: str) -> list[str]:
-        """Return a file's text chunks, in order; [] if the file is not indexed."""
+        """Return a file's chunks, in order; [] if the file is not indexed."""
         ...
 
     async def batch(self, store: VectorStore, batch_id: str) -> FileBatch | None: ...
@@ -255,7 +249,7 @@ class VectorStoreRecords(Protocol):
         matches: Callable[[Attributes], bool] | None = None,
     ) -> list[Candidate]:
         """
-        Return a store's best `limit` chunks by keywords, and the best by embedding.
+        Return the best `limit` chunks by keywords, and the best by embedding.
 
         With `matches`, only files whose attributes match are searched.
         """
@@ -263,16 +257,16 @@ class VectorStoreRecords(Protocol):
 
     async def claim(self, lease: float, excluded: Collection[str] = ()) -> Job | None:
         """
-        Claim the next file to index for `lease` seconds; None if the queues are empty.
+        Claim the oldest file of the owner served least recently, for `lease` seconds; None if the queues are empty.
 
-        The next file is the oldest file of the owner served least recently. `excluded` owners are skipped.
+        Owners in `excluded` are skipped.
         """
         ...
 
     async def renew(self, job: Job, lease: float) -> bool: ...
 
     async def release(self, job: Job, delay: float = 0, *, failed: bool = False) -> None:
-        """Release a claim. The file can be claimed again after `delay` seconds. Only attempts that `failed` count."""
+        """The file can be claimed again after `delay` seconds. Only attempts that `failed` count."""
         ...
 
     async def complete(self, job: Job, chunks: Iterable[TextChunk], model: str = "") -> bool:

@@ -1,5 +1,3 @@
-"""Request bodies for the vector store endpoints, in OpenAI's shapes."""
-
 from __future__ import annotations
 
 from typing import Annotated, Literal, TypeAlias
@@ -12,7 +10,7 @@ from app.tools.files.vector_stores.filters import AttributeFilter
 from app.tools.files.vector_stores.ranking import MAX_RESULTS, RankingOptions
 from app.tools.files.vector_stores.records import ChunkingStrategy
 
-MAX_BATCH_FILES = 2000  # per batch
+MAX_BATCH_FILES = 2000
 MAX_INITIAL_FILES = 500  # in the request that creates a store
 
 FileId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=128), WITHOUT_NUL]
@@ -25,7 +23,7 @@ AttributeValues: TypeAlias = Annotated[
 
 
 class _Body(BaseModel):
-    """A request body. Null fields count as absent; unknown fields are reported in warnings."""
+    """Null fields count as absent; unknown fields are reported in warnings."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -36,15 +34,13 @@ class _Body(BaseModel):
 
 
 class ExpiresAfter(_Body):
-    """`expires_after`: days after the store's last use."""
+    """After the store's last use."""
 
     anchor: Literal["last_active_at"] = "last_active_at"
     days: Annotated[int, Field(ge=1, le=365)]
 
 
 class AutoChunking(_Body):
-    """`chunking_strategy` with type `auto`: the default sizes."""
-
     type: Literal["auto"] = "auto"
 
     def strategy(self) -> ChunkingStrategy:
@@ -63,8 +59,6 @@ class Sizes(_Body):
 
 
 class StaticChunking(_Body):
-    """`chunking_strategy` with type `static`: the caller's sizes."""
-
     type: Literal["static"]
     static: Sizes
 
@@ -130,7 +124,6 @@ class CreateBatch(_Body):
         return self
 
     def entries(self) -> list[AddFile]:
-        """Return the files, each with its own attributes and strategy."""
         if self.files is not None:
             return self.files
         return [

@@ -1,5 +1,3 @@
-"""Converts SQL rows to records: vector stores, their files, and batches."""
-
 from __future__ import annotations
 
 import json

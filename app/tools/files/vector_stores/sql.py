@@ -1,7 +1,7 @@
 """
-Vector store operations shared by the SQL databases.
+Vector store operations shared by the SQL databases, which implement their own queues and chunk storage.
 
-Each database implements its own queue and chunk storage. `app.storage.tables` describes the statement syntax.
+`app.storage.tables` describes the statement syntax.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _COUNTS = ", ".join(f"count(*) FILTER (WHERE entries.status = '{status}')" for s
 _TABLE = "antiphon_vector_stores"
 _CHANGEABLE = ("name", "metadata", "expires_days", "last_active_at")
 
-# Statement prefixes: stores, their files (entries), and a file batch.
+# Statement prefixes.
 _STORES = f"""
 SELECT stores.id, owner, name, description, metadata, expires_days, stores.created_at, last_active_at,
     {_COUNTS}, CAST(coalesce(sum(usage_bytes), 0) AS bigint)
@@ -82,7 +82,7 @@ class SQLDialect(NamedTuple):
 
 
 class FoundChunk(NamedTuple):
-    """A chunk that matches a search, with scores from 0 to 1, or None if not computed."""
+    """Scores are from 0 to 1, or None if not computed."""
 
     id: str
     file: int  # row in antiphon_store_files
@@ -92,8 +92,6 @@ class FoundChunk(NamedTuple):
 
 
 class SQLVectorStores(ABC):
-    """`VectorStoreRecords` methods shared by the SQL databases."""
-
     def __init__(self, tables: FileTables, dialect: SQLDialect) -> None:
         self._tables = tables
         self._dialect = dialect
@@ -110,11 +108,11 @@ class SQLVectorStores(ABC):
     async def _found(
         self, store_id: str, search_query: Query, limit: int, files: Sequence[int] | None
     ) -> Sequence[FoundChunk]:
-        """Return the best `limit` chunks by keywords and the best by embedding, in these files, or in all (None)."""
+        """Return the best `limit` chunks by keywords and the best by embedding. None searches all files."""
 
     @abstractmethod
     async def delete_chunks(self, entries: Sequence[Sequence[object]]) -> None:
-        """Delete the chunks of files removed from stores, given as (store id, row)."""
+        """Delete the chunks of removed files, given as (store id, row)."""
 
     async def _change(self, statement: str, *values: object) -> Rows:
         return await self._tables.run(lambda: single(statement, *values))

@@ -20,7 +20,6 @@ _WIDE = re.compile(r"[\u0e00-\u0fff\u2e80-\u9fff\uac00-\ud7ff\uf900-\ufaff\U0002
 _WORD = re.compile(r"[^\W_](?:[^\W_]|[\u0300-\u036f\u0900-\u0dff])*")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
-# Stop words in English questions.
 _QUESTION_WORDS = """
     a an and are as at be but by can could did do does for from had has have how i if in into is it its
     me my no not of on or our should so such than that the their them then there these they this to was
@@ -44,7 +43,7 @@ def terms(text: str) -> list[str]:
 
 
 def indexed_terms(text: str) -> tuple[list[str], int]:
-    """Return all terms in a text, repeated as often as they occur, and the number of words."""
+    """Return all terms, repeated as often as they occur, and the number of words."""
     found: list[str] = []
     words = 0
     for word in _WORD.findall(text):
@@ -73,9 +72,5 @@ def weight(total: int, count: int) -> float:
 
 
 def highest_score(total: int, counts: Mapping[str, int]) -> float:
-    """
-    Return the highest possible BM25 score.
-
-    Terms in no chunk count too, with the highest weight: a chunk without them is a worse match.
-    """
+    """Terms in no chunk count too, with the highest weight: a chunk without them is a worse match."""
     return sum(weight(total, count) for count in counts.values()) * (K1 + 1)
