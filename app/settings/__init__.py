@@ -410,19 +410,17 @@ class Settings(BaseSettings):
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine can reach the server, by a loopback address."""
         return _is_loopback(self.host)
 
     @property
     def uses_reported_costs(self) -> bool:
-        """Whether costs in US dollars that backends report take the place of prices."""
+        """Whether a backend's reported costs in US dollars replace prices."""
         if self.reported_costs is None:
             return self.currency.upper() in ("", "$", "US$", "USD")
         return self.reported_costs
 
     @property
     def has_keys(self) -> bool:
-        """Whether callers need a key or an identity."""
         return bool(self.api_keys or self.keys or self.auth)
 
     @classmethod
@@ -434,9 +432,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """
-        Return the sources by precedence. The environment and `.env` are left out if they contain none of our variables.
-        """
+        """Order the sources by precedence; skip the environment and `.env` if they contain none of our variables."""
         sources = [init_settings]
         for source in (env_settings, dotenv_settings):
             assert isinstance(source, EnvSettingsSource)
@@ -454,11 +450,10 @@ class Settings(BaseSettings):
         return PriceList({glob: price.price() for glob, price in self.prices.items()}, by_backend)
 
     def tool_limits(self) -> ToolLimits:
-        """Return the limits for all hosted tools."""
         return ToolLimits(**{name: value for name, value in self.tools.items() if not isinstance(value, dict)})
 
     def tool_tables(self) -> dict[str, dict[str, object]]:
-        """Return the tables `[tools.NAME]` by name; `mcp` includes the servers and approval from the variables."""
+        """Tables `[tools.NAME]` by name; `mcp` includes the servers and approval from the variables."""
         tables = {name: table for name, table in self.tools.items() if isinstance(table, dict)}
         mcp = tables.get("mcp", {})
         if self.mcp:
@@ -468,16 +463,11 @@ class Settings(BaseSettings):
         return {**tables, "mcp": mcp} if mcp else tables
 
     def tool_secrets(self) -> list[str]:
-        """Return all secrets for tools: keys, tokens and headers in the tables, and the variables they name."""
+        """All secrets for tools: keys, tokens and headers in the tables, and the variables they name."""
         return list(_secrets_in(self.tool_tables(), environment()))
 
     def served(self) -> dict[str, BackendSettings]:
-        """
-        Return all backends by name; the first match serves a model.
-
-        `default` consists of the single-backend variables and overrides a table `[backends.default]`. It is last, since
-        it serves every model. Without these variables it is the demo backend, and exists only without other backends.
-        """
+        """All backends by name; the first match serves a model."""
         if self.backend == "auto" and not self.backend_url and self.backends:
             return self.backends
         name = self.backend
@@ -523,11 +513,7 @@ def _password(url: str) -> str | None:
 
 
 def load_settings(**values: Any) -> Settings:
-    """
-    Read the settings; `values`, by field name, override all sources.
-
-    Raises `SettingsError`. Its text never contains a value, and can be printed.
-    """
+    """Read the settings; `values`, by field name, override all sources."""
     try:
         return Settings(**values)
     except UnicodeDecodeError as error:
@@ -540,9 +526,9 @@ _AUTH_TABLES: dict[str, type[BaseModel]] = {"jwt": JWTSettings, "proxy": ProxySe
 
 
 def _problem(detail: Any) -> str:
-    """Return the message for a pydantic error, with the invalid variable or TOML key."""
+    """Describe a pydantic error by variable or TOML key."""
     if not detail["loc"]:
-        return describe(detail)  # a rule for several settings, which names them itself
+        return describe(detail)  # names several settings itself
     first, *rest = map(str, detail["loc"])
     variables, variable = environment(), f"{PREFIX}{first.upper()}"
     path = variables.get(f"{PREFIX}CONFIG")
@@ -566,7 +552,7 @@ def _toml_keys() -> set[str]:
 
 
 def unknown_variables() -> list[str]:
-    """Return a warning for each unknown variable with our prefix, usually a typo."""
+    """A warning for each unknown variable with our prefix, usually a typo."""
     known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
     unknown = [name for name in environment() if name.startswith(PREFIX) and name.upper() not in known]
     return [f"{name}: unknown setting, ignored{suggestion(name, known)}" for name in unknown]

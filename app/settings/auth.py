@@ -1,4 +1,4 @@
-"""The tables `[auth.jwt]` and `[auth.proxy]` in the TOML file: external identities."""
+"""External identities in the TOML file: `[auth.jwt]` and `[auth.proxy]`."""
 
 from __future__ import annotations
 
@@ -91,7 +91,6 @@ class JWTSettings(BaseModel):
 
     @property
     def tables(self) -> set[str]:
-        """The key tables named in these settings."""
         return {*self.groups.values(), *([self.key] if self.key else ())}
 
 
@@ -115,7 +114,6 @@ class ProxySettings(BaseModel):
 
     @property
     def tables(self) -> set[str]:
-        """The key tables named in these settings."""
         return {*self.groups.values(), *([self.key] if self.key else ())}
 
 
@@ -135,5 +133,4 @@ class AuthSettings(BaseModel):
 
     @property
     def tables(self) -> set[str]:
-        """The key tables named in these settings."""
         return {name for settings in (self.jwt, self.proxy) if settings for name in settings.tables}

@@ -51,7 +51,7 @@ def _names(options: Mapping[str, object]) -> Iterator[str]:
 
 
 def merged_profile(name: str, overrides: Mapping[str, object]) -> Profile:
-    """Return a profile with overrides; raises `ValueError` with the invalid options."""
+    """Override a profile's options; raises `ValueError` with the invalid options."""
     try:
         profile = load_profile(name).override(overrides)
     except ValidationError as error:
@@ -74,7 +74,6 @@ def _passable(type_: str) -> str:
 
 
 def with_default_url(fields: Any, prefix: str = "") -> Any:
-    """Add the profile's base URL to settings without a URL."""
     url, profile = f"{prefix}url", f"{prefix}profile"
     if not isinstance(fields, dict) or fields.get(url) or fields.get(f"{prefix}backend", "auto") == "demo":
         return fields
@@ -188,27 +187,24 @@ class BackendSettings(BaseModel):
 
     @property
     def key(self) -> SecretStr | None:
-        """The key for the backend: None to send no key, `passthrough` for the caller's key."""
+        """None to send no key, `passthrough` for the caller's key."""
         return self._key
 
     @property
     def forwards_caller_key(self) -> bool:
-        """Whether callers must send a key for this backend."""
         return self.key is not None and self.key.get_secret_value() == PASSTHROUGH
 
     @property
     def explicit(self) -> frozenset[str]:
-        """The names of explicitly set settings."""
         return frozenset(self.model_fields_set)
 
     def each(self) -> list[BackendSettings]:
-        """Return separate settings for each server: `url` and its replicas."""
+        """Separate settings for each server: `url` and its replicas."""
         return [
             self.model_copy(update={"url": url, "replicas": []}) for url in dict.fromkeys([self.url, *self.replicas])
         ]
 
     def options(self) -> Profile:
-        """Return the profile with overrides, URL, key and aliases."""
         transport: dict[str, object] = {"transport.base_url": self.url} if self.url else {}
         if self.key and not self.forwards_caller_key:
             transport["transport.api_key"] = self.key.get_secret_value()

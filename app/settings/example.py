@@ -26,7 +26,7 @@ _HEADINGS = {
 
 
 def env_example() -> str:
-    """Return `.env.example`: every setting with its description and default, commented out."""
+    """Every setting with its description and default, commented out."""
     lines = ["# Antiphon's settings and their defaults. Copy this file to `.env` and uncomment the lines you change."]
     docstrings = field_docstrings(Settings)
     for name, field in Settings.model_fields.items():
@@ -39,7 +39,7 @@ def env_example() -> str:
 
 
 def field_docstrings(model: type[BaseModel]) -> dict[str, str]:
-    """Return a model's field docstrings. Pydantic would read the source at every server start to get them."""
+    """Pydantic would read the source at every server start for these docstrings."""
     (definition,) = ast.parse(inspect.getsource(model)).body
     docstrings: dict[str, str] = {}
     for field, text in pairwise(ast.iter_child_nodes(definition)):
@@ -50,7 +50,6 @@ def field_docstrings(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _format(default: object) -> str:
-    """Format a default as a variable's value."""
     match default:
         case None | []:
             return ""

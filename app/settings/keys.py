@@ -1,4 +1,4 @@
-"""A table `[keys.NAME]` in the TOML file: one named API key."""
+"""Named API keys in the TOML file: `[keys.NAME]`, budgets and prices."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from app.core.prices import NANO, Price
 from app.settings.loading import variable
 from app.settings.validation import Bytes, check_header_value
 
-KEY_PREFIX = "sk-antiphon-"  # for generated keys; logs redact strings with this prefix
+KEY_PREFIX = "sk-antiphon-"  # logs redact strings with this prefix
 
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 # In logs and usage, the excluded names mean keys without a table.
@@ -39,7 +39,7 @@ def generate_key() -> str:
 
 
 def check_key_name(name: str) -> str:
-    """Return a valid key name unchanged; raises `ValueError` for any other."""
+    """Raises `ValueError` for an invalid name."""
     if not _NAME.fullmatch(name):
         raise ValueError(
             "must be up to 64 letters, digits and any of _ . @ -, and none of: anonymous, unnamed, other, key_ with "
@@ -76,10 +76,9 @@ class BackendPriceSettings(BaseModel):
     output: Money
     cached_input: Money | None = None
     cache_write: Money | None = None
-    batch: Annotated[Decimal, Field(ge=0, le=1, decimal_places=3)] = Decimal(1)  # price factor in `/v1/batches`
+    batch: Annotated[Decimal, Field(ge=0, le=1, decimal_places=3)] = Decimal(1)  # in `/v1/batches`
 
     def price(self) -> Price:
-        """Convert to integers."""
         return Price.per_million(self.input, self.output, self.cached_input, self.cache_write, self.batch)
 
 
@@ -102,11 +101,9 @@ class BudgetSettings(BaseModel):
 
     @property
     def needs_prices(self) -> bool:
-        """Whether money is limited."""
         return self.money_per_day is not None or self.money_per_month is not None
 
     def limits(self) -> tuple[BudgetLimit, ...]:
-        """Return the configured limits, in integers."""
         return tuple(
             BudgetLimit(name, int(amount * NANO) if name.startswith("money") else int(amount))
             for name, amount in self
@@ -168,7 +165,7 @@ class KeySettings(BaseModel):
 
     @model_validator(mode="after")
     def _with_keys(self) -> KeySettings:
-        """Read the keys once, so that a later change in `.env` does not affect a running server."""
+        """Read the keys once: a later change in `.env` must not affect a running server."""
         if self.hash and self.env:
             raise ValueError("must have either `hash` or `env`; `antiphon key new NAME` prints a table")
         if self.env:
@@ -178,17 +175,15 @@ class KeySettings(BaseModel):
 
     @property
     def secrets(self) -> list[SecretStr]:
-        """Read the keys once: a later change in `.env` must not affect a running server."""
         return [*self._keys]
 
     @property
     def digests(self) -> list[str]:
-        """Each key's SHA-256 as hexadecimal digits."""
+        """SHA-256 as hexadecimal digits."""
         hashes = [digest.removeprefix("sha256:") for digest in self.hash]
         return [*hashes, *(digest_of(key.get_secret_value()) for key in self._keys)]
 
     def access(self, name: str) -> KeyAccess:
-        """Return the key's permissions under this name."""
         return KeyAccess(
             name=name,
             owner=owner_id(self.owner or name),
@@ -205,7 +200,7 @@ class KeySettings(BaseModel):
 
 
 def key_table(name: str, digest: str, **fields: object) -> str:
-    """Return a table `[keys.NAME]` for a TOML file; `fields` are additional strings."""
+    """Format a table `[keys.NAME]` for a TOML file; `fields` are additional strings."""
     quoted = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
     # JSON strings are valid TOML, except for DEL.
     strings = {field: json.dumps(text, ensure_ascii=False).replace("\x7f", r"\u007f") for field, text in fields.items()}

@@ -12,12 +12,12 @@ from dotenv import dotenv_values
 
 PREFIX = "ANTIPHON_"
 ENV_FILE = ".env"
-RELOADS_DIRECTORY = "_ANTIPHON_RELOADS_DIRECTORY"  # directory for the reports of all processes to `antiphon reload`
+RELOADS_DIRECTORY = "_ANTIPHON_RELOADS_DIRECTORY"  # for the reports of all processes to `antiphon reload`
 WORKERS_DIRECTORY = "_ANTIPHON_WORKERS_DIRECTORY"  # set for a server's workers by their parent process
 
 
 class SettingsError(Exception):
-    """Invalid settings. Each of `problems` names a variable or TOML key and the valid form."""
+    """Each of `problems` names a variable or TOML key and the valid form."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -25,20 +25,20 @@ class SettingsError(Exception):
 
 
 def environment() -> dict[str, str]:
-    """Return all non-empty variables; the environment overrides `.env`."""
+    """All non-empty variables; the environment overrides `.env`."""
     variables = {**dotenv_values(ENV_FILE, encoding="utf-8"), **os.environ}
     return {name: value for name, value in variables.items() if value}
 
 
 def variable(name: str) -> str:
-    """Return the value of a variable named by a setting; raises `ValueError` if it is not set."""
+    """Read a variable named by a setting; raises `ValueError` if it is not set."""
     if value := environment().get(name):
         return value
     raise ValueError(f"the environment variable {name} is not set")
 
 
 def read_toml(path: Path, known: Collection[str]) -> dict[str, object]:
-    """Read a TOML file with `known` keys; raises `SettingsError` if it is unreadable or has an unknown key."""
+    """Raises `SettingsError` if the file is unreadable or has an unknown key."""
     try:
         table = tomllib.loads(path.expanduser().read_text(encoding="utf-8-sig"))
     except OSError as error:

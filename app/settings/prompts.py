@@ -1,12 +1,4 @@
-"""
-Reads the folder with prompt templates (`ANTIPHON_PROMPTS`).
-
-    prompts/
-      support.md            the prompt `support`: a text
-      greeting.toml         the prompt `greeting`: `instructions`, default `variables`, `model`
-      review/1.md           the prompt `review` in versions
-      review/2.toml
-"""
+"""Reads the folder with prompt templates (`ANTIPHON_PROMPTS`)."""
 
 from __future__ import annotations
 
@@ -33,7 +25,7 @@ class _TemplateFile(BaseModel):
 
 
 def read_prompts(folder: Path | None) -> PromptLibrary:
-    """Return a folder's templates; raises `SettingsError` with every invalid file."""
+    """Raises `SettingsError` with every invalid file."""
     if folder is None:
         return PromptLibrary()
     folder = folder.expanduser()
@@ -62,7 +54,7 @@ def read_prompts(folder: Path | None) -> PromptLibrary:
 
 
 def _order(path: Path) -> list[tuple[bool, int, str]]:
-    """Return the sort key for versions: `2` before `10`, `1.9` before `1.10`."""
+    """Sort versions: `2` before `10`, `1.9` before `1.10`."""
     return [
         (part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", path.stem) if part
     ]

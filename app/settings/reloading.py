@@ -1,4 +1,4 @@
-"""Comparison of old and new settings at a reload, and the report of each process."""
+"""Compares old and new settings at a reload, and reports each process's result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import NamedTuple
 from app.settings import Settings
 from app.settings.loading import PREFIX
 
-# Settings applied by a running server.
 RELOADABLE = frozenset(
     name
     for name in Settings.model_fields
@@ -23,15 +22,12 @@ RELOADABLE = frozenset(
 
 
 class SettingsChange(NamedTuple):
-    """The differences between the current settings and the new ones."""
-
     settings: Settings  # the current settings with all applicable changes
-    applied: list[str]  # changed and applied fields
+    applied: list[str]  # fields
     restart: list[str]  # changed variables that need a restart
 
 
 def compare_settings(old: Settings, new: Settings) -> SettingsChange:
-    """Compare a server's current settings with the new ones."""
     changed = [name for name in Settings.model_fields if getattr(old, name) != getattr(new, name)]
     reloadable = RELOADABLE
     if not new.has_keys:  # without keys, a middleware added at start rejects pages from other origins
@@ -48,10 +44,10 @@ class ReloadReport:
 
     pid: int
     begun: int  # `time.monotonic_ns()`, shared by the processes on a machine
-    applied: Sequence[str] = ()  # changed and applied fields
+    applied: Sequence[str] = ()  # fields
     restart: Sequence[str] = ()  # changed variables that need a restart
     backends: Sequence[str] = ()
-    problems: Sequence[str] = ()  # reasons to reject the new settings
+    problems: Sequence[str] = ()
     workers: Sequence[int] = ()  # the parent process's workers, which reload instead
 
     def write(self, directory: Path) -> None:
@@ -62,7 +58,7 @@ class ReloadReport:
 
     @classmethod
     def read_all(cls, directory: Path) -> dict[int, ReloadReport]:
-        """Return each process's last report, by process id."""
+        """Each process's last report, by process id."""
         reports = {}
         for path in directory.glob("*.json"):
             with suppress(FileNotFoundError):  # the server ends

@@ -1,8 +1,4 @@
-"""
-Validators for settings, and the annotated types that use them.
-
-Messages state the valid form and never contain the value, which can be a secret.
-"""
+"""Validators for settings, and the annotated types that use them."""
 
 from __future__ import annotations
 
@@ -36,12 +32,10 @@ from app.stores import STORES
 
 
 def _split(value: object) -> object:
-    """Split a comma-separated string; other values are returned unchanged."""
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
 def decode_json(value: object) -> object:
-    """Parse a JSON string; other values are returned unchanged."""
     if not isinstance(value, str):
         return value
     try:
@@ -100,7 +94,7 @@ def _is_web_address(url: str) -> bool:
 
 
 def _origin(origin: str) -> str:
-    """Validate an origin: browsers send it without a path, so that any other form would never match."""
+    """Browsers send an origin without a path, so that any other form would never match."""
     if origin not in {"*", "null"} and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#\s]+", origin):
         raise ValueError("must be an origin without a slash or a path after it, such as https://chat.example; or *")
     return origin
@@ -148,7 +142,7 @@ def _profile_name(name: str) -> str:
 
 
 def _access(value: object) -> object:
-    """Normalize a page's access, formerly a boolean."""
+    """Accept a boolean or a page's access."""
     return {"true": "open", "1": "open", "false": "off", "0": "off"}.get(
         str(value).lower(), value.lower() if isinstance(value, str) else value
     )

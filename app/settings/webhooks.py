@@ -34,7 +34,7 @@ _KEY_BYTES = range(24, 65)  # required by Standard Webhooks
 
 
 def signing_key(secret: str) -> bytes:
-    """Return the key in a secret (`whsec_` and base64); raises `ValueError`."""
+    """Decode a secret (`whsec_` and base64); raises `ValueError`."""
     try:
         key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
     except binascii.Error:
@@ -92,10 +92,8 @@ class WebhookSettings(BaseModel):
 
     @property
     def signing_secret(self) -> str:
-        """The configured secret, with its prefix."""
         return self.secret.get_secret_value() if self.secret else variable(self.secret_env or "")
 
     @property
     def key(self) -> bytes:
-        """The signing key."""
         return self._key

@@ -11,7 +11,6 @@ import typer
 
 keys_cli = typer.Typer(name="key", help="Create and manage API keys.", no_args_is_help=True, rich_markup_mode=None)
 
-# Options of several commands.
 _URL = Annotated[str | None, typer.Option(help="An Antiphon's base URL, with /v1; by default from the settings.")]
 _AdminKey = Annotated[str | None, typer.Option(help="An admin key; by default CODEX_ANTIPHON_KEY.")]
 _AsJSON = Annotated[bool, typer.Option("--json", help="Print the JSON.")]

@@ -17,7 +17,6 @@ from app.cli.client import ServerClient, ServerError, safe
 from app.core.types import JSONObject
 
 _ID = re.compile(r"key_[0-9a-f]{24}|settings:.*")
-# Options with the names of API fields.
 _SAME = (
     "owner",
     "models",
@@ -32,7 +31,7 @@ _LIMITS = {"requests_per_minute": "requests/min", "tokens_per_minute": "tokens/m
 
 
 def changed_fields(options: Mapping[str, Any]) -> dict[str, object]:
-    """Return the given options as API fields; raises `ValueError` for invalid text."""
+    """Convert options to API fields; raises `ValueError` for invalid text."""
     fields: dict[str, object] = {name: options[name] for name in _SAME if options[name] is not None}
     if options["budgets"]:
         fields["budgets"] = dict(map(_budget, options["budgets"]))
@@ -60,7 +59,7 @@ def _time(text: str) -> int:
 
 
 def all_keys(client: ServerClient, *, revoked: bool = False) -> list[JSONObject]:
-    """Return all of a server's keys; raises `ServerError`."""
+    """Raises `ServerError`."""
     found: list[JSONObject] = []
     query = {"limit": "100", "revoked": "true" if revoked else "false"}
     while True:
@@ -72,7 +71,7 @@ def all_keys(client: ServerClient, *, revoked: bool = False) -> list[JSONObject]
 
 
 def id_of(client: ServerClient, key: str) -> str:
-    """Return a key's id by name or id, encoded for a path; raises `ServerError`."""
+    """Find a key by name or id, and encode its id for a path; raises `ServerError`."""
     if _ID.fullmatch(key):
         return quote(key, safe=":")
     for found in all_keys(client):
@@ -91,7 +90,6 @@ def print_secret(key: JSONObject, *, as_json: bool) -> None:
 
 
 def print_keys(keys: Sequence[JSONObject], *, as_json: bool) -> None:
-    """Print keys as a table or JSON."""
     console = Console()
     if as_json:
         console.print_json(data=keys)

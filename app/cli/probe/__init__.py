@@ -22,7 +22,7 @@ from app.cli.probe.questions import HELLO, QUESTIONS, UNKNOWN, Finding, verdict
 from app.core.profile import Profile
 from app.errors import BackendError
 
-# Profiles by address substring, most specific first.
+# By address substring, most specific first.
 _HOSTS = {
     "api.openai.com": "openai",
     "azure.com": "azure",
@@ -45,7 +45,7 @@ _HOSTS = {
     "minimax": "minimax",
     "githubcopilot.com": "copilot",
 }
-# Profiles by a substring of the headers, the model list, or the error for an unknown field.
+# By a substring of the headers, the model list, or the error for an unknown field.
 _OWNERS = {
     "llamacpp": "llama.cpp",
     "llama.cpp": "llama.cpp",
@@ -61,31 +61,25 @@ _OWNERS = {
 
 @dataclass(frozen=True, slots=True)
 class ProbeReport:
-    """The findings about a server."""
-
     url: str
     model: str
     profile: Profile  # the built-in profile to start from
     findings: tuple[Finding, ...]
 
     def table(self) -> str:
-        """Return the findings, one per line."""
         width = max((len(finding.about) for finding in self.findings), default=0)
         return "\n".join(f"{finding.about:{width}}  {finding.result}" for finding in self.findings)
 
     def overrides(self) -> dict[str, object]:
-        """Return the options that differ from the profile."""
         options = {name: value for finding in self.findings for name, value in finding.options.items()}
         return {name: value for name, value in options.items() if value != _option(self.profile, name)}
 
     def settings(self, name: str) -> str:
-        """Return a table for the TOML settings file."""
         lines = [f"[backends.{name}]", f"url = {json.dumps(self.url)}", f"profile = {json.dumps(self.profile.name)}"]
         overrides = [f"{json.dumps(option)} = {json.dumps(value)}" for option, value in self.overrides().items()]
         return "\n".join([*lines, *(["", f"[backends.{name}.overrides]", *overrides] if overrides else [])])
 
     def variables(self) -> str:
-        """Return the settings as environment variables, for a single backend."""
         lines = [f"ANTIPHON_BACKEND_URL={self.url}", f"ANTIPHON_BACKEND_PROFILE={self.profile.name}"]
         overrides = self.overrides()
         return "\n".join(lines + ([f"ANTIPHON_BACKEND_OVERRIDES='{json.dumps(overrides)}'"] if overrides else []))
@@ -94,11 +88,7 @@ class ProbeReport:
 async def probe(
     url: str, key: str | None = None, model: str | None = None, *, seconds: float = 180, each: float = 30
 ) -> ProbeReport:
-    """
-    Probe the server at a base URL for up to `seconds`, with up to `each` seconds per request.
-
-    Raises `BackendError` if it cannot be reached or rejects the minimal request.
-    """
+    """Probe the server at a base URL for up to `seconds`, with up to `each` seconds per request."""
     options = load_profile(recognised_profile(url, "")).transport
     server = ProbedServer(url, key, seconds=each, header=options.auth_header, scheme=options.auth_scheme)
     try:
@@ -144,7 +134,6 @@ async def _begin(server: ProbedServer, model: str) -> Finding:
 
 
 def recognised_profile(url: str, clues: str) -> str:
-    """Return the profile's name for a server, or `default`."""
     parts = httpx.URL(url)
     address = f"{parts.host}{parts.path}"
     for part, name in _HOSTS.items():

@@ -1,4 +1,4 @@
-"""Finds a server's APIs, and the API that loses nothing."""
+"""Finds a server's APIs, and the best API."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from app.core.profile import Profile
 
 _ABSENT = frozenset({0, 404, 405, 501})
 _SUM = "What is 17 * 23?"
-_TOKENS = 300  # for a short thought
+_TOKENS = 300  # for short reasoning
 
 
 async def available_apis(server: ProbedServer, model: str) -> list[str]:
-    """Return the server's APIs: an existing endpoint rejects an empty request, but not as unknown."""
+    """An existing endpoint rejects an empty request, but not as unknown."""
     paths = {name: api.path.replace(MODEL, quote(model, safe="")) for name, api in APIS.items()}
     return [name for name, path in paths.items() if await server.status(path) not in _ABSENT]
 
 
 async def finding_on_apis(server: ProbedServer, names: list[str], model: str, profile: Profile) -> Finding:
-    """Return the server's APIs, and an option for the best API if the profile does not choose it."""
+    """List the server's APIs; add an option for the best API if the profile does not choose it."""
     best = names[0] if names else "chat"
     if "responses" in names and await _keeps_reasoning(server, model):
         best = "responses"

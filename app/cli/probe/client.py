@@ -28,8 +28,6 @@ PROMPT_ONLY_TOKENS = 1  # the limit if the answer is irrelevant
 
 @dataclass(slots=True)
 class ProbeResult:
-    """The response to one request."""
-
     status: int  # 0 without a response
     chunks: list[RawEvent] = field(default_factory=list)
     done: bool = False  # `[DONE]` was received
@@ -41,12 +39,11 @@ class ProbeResult:
 
     @property
     def refused(self) -> bool:
-        """Whether the server rejected the request, with any status: many report an invalid request as a 500."""
+        """With any status: many servers report an invalid request as a 500."""
         return not self.ok and self.status != 0
 
     @property
     def deltas(self) -> list[JSONObject]:
-        """The deltas in all choices."""
         choices = [choice for chunk in self.chunks for choice in chunk.get("choices") or () if isinstance(choice, dict)]
         return [choice["delta"] for choice in choices if isinstance(choice.get("delta"), dict)]
 
@@ -67,43 +64,33 @@ class ProbeResult:
 
     @property
     def pieces(self) -> list[JSONObject]:
-        """The tool call fragments."""
         return [piece for delta in self.deltas for piece in delta.get("tool_calls") or () if isinstance(piece, dict)]
 
     @property
     def called(self) -> list[str]:
-        """The called tools' names."""
         return [name for piece in self.pieces if (name := (piece.get("function") or {}).get("name"))]
 
     @property
     def only_reasoning(self) -> bool:
-        """Whether the answer contains only reasoning."""
         return self.ok and bool(self.reasoning[1]) and not self.text.strip() and not self.called
 
     @property
     def finish(self) -> str:
-        """The last finish reason, or ""."""
         choices = [choice for chunk in self.chunks for choice in chunk.get("choices") or () if isinstance(choice, dict)]
         return next((str(choice["finish_reason"]) for choice in reversed(choices) if choice.get("finish_reason")), "")
 
     @property
     def usage(self) -> JSONObject:
-        """The last usage, or an empty object."""
         return next((chunk["usage"] for chunk in reversed(self.chunks) if chunk.get("usage")), {})
 
     @property
     def prompt_tokens(self) -> int:
-        """The prompt tokens; 0 if not reported."""
+        """0 if not reported."""
         return int(self.usage.get("prompt_tokens") or 0)
 
 
 class ProbedServer:
-    """
-    Sends requests to one server, one at a time.
-
-    `fields` are part of every request, `reasoning_off` turn reasoning off if possible, `budget` is the remaining number
-    of requests, `limit` the parameter for the output token limit, `seconds` the timeout per request.
-    """
+    """Sends requests to one server, one at a time."""
 
     def __init__(
         self,
@@ -146,7 +133,7 @@ class ProbedServer:
     async def ask(
         self, prompt: str | list[dict[str, object]], *, tokens: int = ANSWER_TOKENS, stream: bool = True, **body: object
     ) -> ProbeResult:
-        """Request an answer with up to `tokens` tokens; fields of `body` that are None are omitted."""
+        """Generate up to `tokens` tokens; None removes a field from `body`."""
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         request = {**self.fields, self.limit: tokens, "messages": messages, "stream": stream, **body}
         if self.budget <= 0:
@@ -161,11 +148,7 @@ class ProbedServer:
             return ProbeResult(0, error=cause_of(error))
 
     async def answer(self, prompt: str, **body: Any) -> ProbeResult:
-        """
-        Request an answer; after reasoning without an answer, repeat the request with reasoning off.
-
-        A forced output comes after the reasoning, which can use up all tokens.
-        """
+        """After reasoning without an answer, repeat the request with reasoning off."""
         result = await self.ask(prompt, **body)
         return (
             await self.ask(prompt, **{**self.reasoning_off, **body})
@@ -197,21 +180,21 @@ class ProbedServer:
         return result
 
     async def status(self, path: str) -> int:
-        """Return an endpoint's status for an empty request; 0 without a response."""
+        """Send an empty request; 0 without a response."""
         try:
             return (await self._http.post(f"{self.url}{path}", json={})).status_code
         except httpx.HTTPError:
             return 0
 
     async def answer_of(self, path: str, body: dict[str, object]) -> object:
-        """Return an endpoint's JSON response; None if rejected."""
+        """None if rejected."""
         try:
             return await self.post(httpx.URL(f"{self.url}{path}"), body)
         except BackendError:
             return None
 
     async def post(self, url: httpx.URL, body: dict[str, object]) -> object:
-        """Return another endpoint's JSON response; raises `BackendError`."""
+        """Raises `BackendError`."""
         if self.budget <= 0:
             raise BackendError("There were too many questions.")
         self.budget -= 1
@@ -229,7 +212,7 @@ def _parsed(events: Iterable[ServerEvent]) -> list[RawEvent]:
 
 
 def cause_of(error: httpx.HTTPError | httpx.StreamError) -> str:
-    """Return the reason for a failed request, with the operating system's message."""
+    """The reason for a failed request, with the operating system's message."""
     if not isinstance(error, httpx.TransportError):
         return f"The answer cannot be read: {error}"
     failed = unreachable(error)

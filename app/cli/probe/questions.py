@@ -13,8 +13,6 @@ from app.core.types import JSONObject
 
 
 class Finding(NamedTuple):
-    """One finding about a server, and the resulting profile options."""
-
     about: str
     result: str
     options: JSONObject = {}  # noqa: RUF012 (of a tuple, never changed)
@@ -58,7 +56,6 @@ def image() -> ChatMessage:
 
 
 def history(output: object = "Sunny, 21C", call_id: str = "call_1", **assistant: object) -> list[ChatMessage]:
-    """Return messages with a tool call and its output."""
     function = {"name": "get_weather", "arguments": '{"location": "Paris"}'}
     call = {"role": "assistant", "tool_calls": [{"id": call_id, "type": "function", "function": function}], **assistant}
     return [user(WEATHER), call, {"role": "tool", "tool_call_id": call_id, "content": output}]
@@ -70,14 +67,14 @@ def verdict(result: ProbeResult, good: str = "accepted") -> str:
 
 
 def parameter_finding(about: str, result: ProbeResult, good: str | None, options: dict[str, object]) -> Finding:
-    """Return whether a parameter had an effect; unknown if the answer contains only reasoning."""
+    """The effect is unknown if the answer contains only reasoning."""
     if result.only_reasoning:
         return Finding(about, _UNSEEN)
     return Finding(about, good or verdict(result, "ignored"), options)
 
 
 async def probe_request(server: ProbedServer, messages: list[ChatMessage], **body: object) -> ProbeResult:
-    """Send messages to find out whether they are accepted; the answer is irrelevant."""
+    """Only find out whether messages are accepted; the answer is irrelevant."""
     return await server.ask(messages, tokens=PROMPT_ONLY_TOKENS, stream=False, **body)
 
 
@@ -148,14 +145,14 @@ async def roles(server: ProbedServer) -> Findings:
 
 
 def _compared(result: ProbeResult, without: ProbeResult, with_: ProbeResult) -> str:
-    """Return whether something reached the model, judged by the prompt tokens."""
+    """Judge by the prompt tokens whether a message reached the model."""
     if not result.ok or not (result.prompt_tokens and with_.prompt_tokens > without.prompt_tokens):
         return verdict(result)
     return "lost on the way" if result.prompt_tokens <= without.prompt_tokens else "accepted"
 
 
 async def _placed(server: ProbedServer) -> Findings:
-    """Return where system messages are accepted. Rejected ones are moved to the front, and merged if necessary."""
+    """Find out where system messages are accepted; others are moved to the front, and merged if necessary."""
     rule = {"role": "system", "content": "Be brief."}
     later = await probe_request(server, [user(HELLO), {"role": "assistant", "content": "Hello."}, rule, user(HELLO)])
     second = await probe_request(server, [rule, rule, user(HELLO)])
@@ -243,7 +240,7 @@ async def _strict(server: ProbedServer) -> Findings:
 
 
 async def tool_results(server: ProbedServer) -> Findings:
-    """Return the required form of conversations with tool calls."""
+    """Find the required form of conversations with tool calls."""
     forms: dict[str, ChatMessage] = {"omit": {}, "null": {"content": None}, "empty": {"content": ""}}
     taken = [
         name
