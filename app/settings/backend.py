@@ -1,4 +1,4 @@
-"""Settings for one backend."""
+"""Settings for a backend."""
 
 from __future__ import annotations
 

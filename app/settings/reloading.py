@@ -40,7 +40,7 @@ def compare_settings(old: Settings, new: Settings) -> SettingsChange:
 
 @dataclass(frozen=True, slots=True)
 class ReloadReport:
-    """The result of a reload in one process."""
+    """A process's reload result."""
 
     pid: int
     begun: int  # `time.monotonic_ns()`, shared by the processes on a machine

@@ -1,4 +1,4 @@
-"""A table `[webhooks.NAME]` in the TOML file: one webhook."""
+"""Webhooks in the TOML file: `[webhooks.NAME]`."""
 
 from __future__ import annotations
 
