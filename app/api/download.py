@@ -1,5 +1,3 @@
-"""File responses."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator

@@ -51,7 +51,6 @@ def shutdown_error() -> APIError:
 
 
 def error_response(error: APIError, scope: Scope | None = None) -> Response:
-    """Respond in the client's error format."""
     body, headers = error_body(error, scope), error.headers()
     if "request_id" in body:
         headers["request-id"] = str(body["request_id"])  # displayed by Anthropic's SDKs
@@ -73,7 +72,7 @@ def error_body(error: APIError, scope: Scope | None = None) -> dict[str, object]
 
 
 def uses_messages_api(scope: Scope) -> bool:
-    """Return whether a request uses Anthropic's API, by its path or its clients' header."""
+    """Detect Anthropic's API by path or by its clients' header."""
     path: str = scope["path"].removeprefix("/v1")
     return path == "/messages" or path.startswith("/messages/") or "anthropic-version" in Headers(scope=scope)
 
@@ -100,7 +99,7 @@ async def refuse(error: APIError, scope: Scope, receive: Receive, send: Send) ->
 
 
 def report(error: APIError) -> None:
-    """Log a 5xx error once, before it is sent to the caller."""
+    """Log a 5xx error once."""
     if error.status >= 500 and not error.reported:
         error.reported = True
         logger.warning("request failed", extra={"status": error.status, **error.log_fields()})
@@ -171,6 +170,5 @@ def _allowed_methods(request: Request) -> list[str]:
 
 
 def unexpected(error: Exception, scope: Scope) -> Response:
-    """Log an unexpected exception with its traceback; return a 500 response without details."""
     logger.error("unexpected error", exc_info=error)
     return error_response(APIError("The server had an error while processing the request."), scope)

@@ -28,7 +28,7 @@ class FormPart:
 
 
 class FormReader:
-    """Parses a form; subclasses process its parts."""
+    """Subclasses process the parts."""
 
     def __init__(self, boundary: bytes, max_parts: int = MAX_PARTS) -> None:
         self.ended = False
@@ -37,7 +37,7 @@ class FormReader:
         self.size = 0  # bytes parsed in earlier calls
         self._header = self._value = b""
         self._headers: list[tuple[bytes, bytes]] = []
-        self._headers_at = 0  # offset of the last header's end, in bytes from the form's start
+        self._headers_at = 0  # in bytes from the form's start
         self._parser = MultipartParser(
             boundary,
             {
@@ -108,7 +108,7 @@ class _PieceReader(FormReader):
         self._part = FormPart("", None)
 
     def feed(self, data: bytes) -> list[tuple[FormPart, bytes]]:
-        """Return chunks with their parts; a part starts with an empty chunk."""
+        """A part starts with an empty chunk."""
         self._pieces = []
         self.parse(data)
         return self._pieces

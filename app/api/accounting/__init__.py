@@ -34,11 +34,11 @@ from app.stores.usage import Spending, UsageLedger, UsageRow
 
 logger = logging.getLogger(__name__)
 
-WRITE_INTERVAL = 0.25  # seconds between writes
-RETRY_INTERVAL = 2.0  # seconds before a failed write is retried
-BUDGET_TIMEOUT = 1.0  # seconds, store timeout for budget checks
-LAST_WRITE_TIMEOUT = 5.0  # seconds for the last write at shutdown
-DELETION_INTERVAL = 3600.0  # seconds between deletions of old rows
+WRITE_INTERVAL = 0.25  # seconds
+RETRY_INTERVAL = 2.0  # seconds
+BUDGET_TIMEOUT = 1.0  # seconds to wait for the store
+LAST_WRITE_TIMEOUT = 5.0  # seconds at shutdown
+DELETION_INTERVAL = 3600.0  # seconds
 _MODELS = 200  # per key and process; further models are recorded as `other`, because callers can invent names
 
 
@@ -104,19 +104,19 @@ class Accounting:
         self._today = ("", 0.0)  # date, and Unix time of its end
         self._models: dict[str, BoundedLabels] = {}
         self._unpriced = BoundedLabels(_MODELS)
-        # Unwritten usage: `UsageRow` counts by day, key, model and backend.
+        # Unwritten counts of `UsageRow`, by day, key, model and backend.
         self._pending: dict[tuple[str, str, str, str], tuple[int, ...]] = {}
         self._accesses: dict[str, KeyAccess] = {}  # by name
-        self._spent: dict[str, tuple[str, Spending]] = {}  # last spending and its day, for keys with budgets
+        self._spent: dict[str, tuple[str, Spending]] = {}  # spending and its day, for keys with budgets
         self._batch = 1
         self._batch_id = secrets.token_hex(16)
         self._batches: dict[str, int] = {}  # last batch by key
         self._written = 0  # number of the last written batch
-        self._progress = asyncio.Event()  # replaced after each write
+        self._progress = asyncio.Event()
         self._flush = asyncio.Event()
         self._writing: asyncio.Task[None] | None = None
         self._recovery: asyncio.Task[None] | None = None
-        self._next_write = 0.0  # earliest loop time
+        self._next_write = 0.0  # loop time
         self._last_deletion = -DELETION_INTERVAL
         self._closing = False
 
@@ -193,7 +193,6 @@ class Accounting:
             logger.warning("model has no price; not charged to the budget", extra={"model": model, "key": key})
 
     def _count(self, key: str, today: str, tokens: int, cost: int) -> None:
-        """Add to the spending used when the store is unavailable."""
         day, spending = self._spent.get(key, (today, Spending()))
         amounts = zip(_on_day(spending, day, today), (tokens, cost, tokens, cost), strict=True)
         self._spent[key] = today, Spending(*(used + added for used, added in amounts))
@@ -247,7 +246,7 @@ class Accounting:
         return batch
 
     async def _add(self, batch: str, rows: Sequence[UsageRow]) -> bool:
-        """Add rows once the ledger is available; return False if it is not at shutdown."""
+        """Add rows; False if the store is unavailable at shutdown."""
         failed = False
         while True:
             try:
@@ -262,7 +261,7 @@ class Accounting:
                 if not failed:
                     logger.warning("usage storage delayed: store unavailable")
                 failed = True
-                self._progress.set()  # budget checks continue with the last spending
+                self._progress.set()  # budget checks use the last spending
                 await asyncio.sleep(RETRY_INTERVAL)
                 self._progress.clear()
         if failed:
@@ -285,7 +284,7 @@ class Accounting:
     async def _recover(self, journal: UsageJournal) -> None:
         batch = await self._new_batch()
         if not self._pending and self._writing is None:
-            self._batch_id = batch  # otherwise a write is already in progress, and the file stays empty
+            self._batch_id = batch  # otherwise a write is in progress
         abandoned = journal.abandoned()
         while found := await asyncio.to_thread(next, abandoned, None):
             batch, rows = found
@@ -334,7 +333,7 @@ class Accounting:
         ]
 
     async def names_of_month(self) -> set[str]:
-        """The names with usage in this month; raises `StoreUnavailable`."""
+        """Names with usage in this month; raises `StoreUnavailable`."""
         today = self.today()
         return {row.key for row in await self.ledger.rows(f"{today[:7]}-01", today)}
 
@@ -345,7 +344,7 @@ class Accounting:
         return [(access, self._states(access, spending)) for access, spending in zip(limited, spent, strict=True)]
 
     async def _spending(self, key: str, day: str) -> Spending:
-        """Spending in all processes, or this process's last value if the store is unavailable."""
+        """Read all processes' spending, or this process's last value if the store is unavailable."""
         with suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(BUDGET_TIMEOUT):
                 await self._until_written(self._batches.get(key, 0))

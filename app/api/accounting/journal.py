@@ -38,7 +38,7 @@ def default_directory(store_url: str) -> Path | None:
         return None
     if url.scheme == "sqlite":
         return Path(f"{unquote(url.path)[1:]}-usage")
-    # Independent of the password, so that a password change does not orphan files.
+    # A password change must not orphan files.
     store = hashlib.sha256(f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}".encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"antiphon-{os.getuid()}" / f"usage-{store}"
 
@@ -52,7 +52,7 @@ class UsageJournal:
         self._failed = False
 
     def prepare(self, batch: str) -> None:
-        """Create a batch's file in a thread, because a slow disk would block the event loop."""
+        """Create a file in a thread, because a slow disk would block the event loop."""
         try:
             self._files[batch] = self._open(batch)
         except OSError as error:
@@ -87,7 +87,7 @@ class UsageJournal:
                     yield path.stem, _rows(path.read_bytes())
 
     def close(self) -> None:
-        """Close the remaining files for recovery by another process, and delete empty files."""
+        """Leave files with records to another process, and delete empty files."""
         for batch, file in [*self._files.items()]:
             if os.fstat(file).st_size:
                 os.close(file)
@@ -110,7 +110,7 @@ class UsageJournal:
             os.close(file)  # deleted by another process before it was locked
 
     def _lock(self, path: Path) -> int | None:
-        """Lock a file and return its descriptor; None if another process locked or deleted it."""
+        """Lock a file; None if another process locked or deleted it."""
         try:
             file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
         except OSError:

@@ -41,17 +41,13 @@ class Auth:
         tokens: TokenVerifier | None = None,
         proxy: ProxyIdentity | None = None,
     ) -> None:
-        """
-        `keys` have all permissions; `named` are the tables `[keys.NAME]`; `clock` returns Unix time.
-
-        `tokens` and `proxy` identify callers without a key, in the middleware `IdentityCheck`.
-        """
+        """`keys` have all permissions; `named` are the tables `[keys.NAME]`; `clock` returns Unix time."""
         self.tokens = tokens
         self._proxy = proxy
         self._dialect = dialect
         self._clock = clock
         self.reading = False  # the stored keys are still unknown
-        self.uses: dict[str, float] = {}  # last use as Unix time, by key name
+        self.uses: dict[str, float] = {}  # Unix time by key name
         self._stored: Sequence[StoredKey] = ()
         self._required = False
         self.on_change: Callable[[], None] = lambda: None
@@ -82,12 +78,11 @@ class Auth:
         # Includes the digest for constant-time comparison. The lookup's timing reveals nothing, since callers cannot
         # choose a digest.
         self._accesses = {digest: (digest, access) for digest, access in accesses.items()}
-        # A server that had a key does not become open when its last key is removed.
+        # Removing the last key must not open the server.
         self._required = self._required or bool(self._accesses)
         self.on_change()
 
     def is_known(self, name: str, owner: str) -> bool:
-        """Return whether the key or identity still exists, even if expired."""
         return not self.required or self._by_name(name, owner) is not None
 
     def settings_keys(self) -> tuple[list[str], dict[str, KeySettings]]:
@@ -104,7 +99,7 @@ class Auth:
 
     async def identified(self, scope: Scope) -> Identity | APIError | None:
         """
-        Return the identity of a request without a known key, an error, or None without any identity.
+        Identify a request without a known key; None without any identity.
 
         A credential in the request must be valid: a proxy's header does not replace it.
         """
@@ -159,9 +154,7 @@ class Auth:
 
     def _access_of(self, identity: Identity) -> KeyAccess:
         """
-        Combine an identity's name and owner with its table's permissions.
-
-        Raises `PermissionDenied` if the table does not exist, and `Unauthorized` if it has expired.
+        Combine an identity's name and owner with its table's permissions; raises `PermissionDenied` without the table.
         """
         table = _WITHOUT_TABLE if identity.table is None else self._tables.get(identity.table)
         if table is None:
@@ -209,7 +202,7 @@ class Auth:
         return [*{access.name: access for _, access in self._accesses.values()}.values()]
 
     def _access(self, digest: str) -> KeyAccess | None:
-        """Return the access for a key's digest, or None; raises `Unauthorized` if the key has expired."""
+        """Return the access for a key's digest; raises `Unauthorized` if the key has expired."""
         known, access = self._accesses.get(digest, ("", UNRESTRICTED))
         if not hmac.compare_digest(known, digest):
             if self.reading:
@@ -246,18 +239,17 @@ def _plain_access(digest: str) -> KeyAccess:
 
 
 def _alias(digest: str) -> str:
-    """Log name for a key without a table."""
     return f"key_{digest[:8]}"
 
 
 def header_values(scope: Scope) -> dict[str, str]:
-    """The first value of each header. A single pass is faster than a few lookups."""
+    """The first value of each header, in a single pass."""
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
 
 
 def handshake_headers(scope: Scope) -> dict[str, str]:
     """
-    Return request headers; a key in WebSocket subprotocols becomes `Authorization`.
+    Move a key from WebSocket subprotocols to `Authorization`.
 
     OpenAI accepts the key as a subprotocol, because browsers cannot set headers on a WebSocket.
     """

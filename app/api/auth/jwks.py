@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 
 KEYS_MAX_AGE = 3600.0  # seconds until keys are fetched again, which ends the validity of removed keys
 MIN_INTERVAL = 30.0  # seconds between fetches for unknown key ids, because tokens can contain any id
-FETCH_RETRY = 5.0  # seconds after a failed fetch
-FETCH_TIMEOUT = 5.0  # seconds per fetch
+FETCH_RETRY = 5.0  # seconds
+FETCH_TIMEOUT = 5.0  # seconds
 MAX_KEY_SET_BYTES = 1024 * 1024
 MAX_KEYS = 100
 
@@ -40,11 +40,7 @@ class SigningKey(NamedTuple):
 
 
 class SigningKeys:
-    """
-    The issuer's public keys.
-
-    `load` returns the key set's JSON or raises `KeySetError`. After a failure the previous keys remain valid.
-    """
+    """`load` returns the key set's JSON or raises `KeySetError`. After a failure the previous keys remain valid."""
 
     def __init__(
         self,
@@ -53,13 +49,13 @@ class SigningKeys:
         close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._close = close
-        self.generation = 0  # changes whenever the keys change
+        self.generation = 0
         self._load = load
         self._clock = clock
         self._source = b""
         self._keys: list[SigningKey] = []
         self._fetched = 0.0
-        self._due = clock()  # earliest time of the next fetch
+        self._due = clock()
         self._fetching: asyncio.Task[None] | None = None
 
     async def find(self, key_id: str | None) -> SigningKey | None:
@@ -86,7 +82,7 @@ class SigningKeys:
         return next((key for key in self._keys if key.key_id == key_id), None)
 
     async def check(self) -> int:
-        """Fetch the keys and return their number; raises `KeySetError`."""
+        """Return the number of fetched keys; raises `KeySetError`."""
         self._use(await self._load())
         return len(self._keys)
 
@@ -126,7 +122,7 @@ class SigningKeys:
 
 
 def parsed_keys(source: bytes) -> list[SigningKey]:
-    """Parse a key set's public signature keys; raises `KeySetError` if it contains none."""
+    """Raises `KeySetError` without a public signature key."""
     from jwt import PyJWK
     from jwt.exceptions import PyJWTError
 

@@ -21,7 +21,7 @@ class ProxyIdentity:
 
     def identify(self, scope: Scope) -> Identity | None:
         """
-        Return the identity in a request's header; None without the header, or if the request is not from the proxy.
+        Read the identity header; None without the header, or if the request is not from the proxy.
 
         Raises `InvalidToken` for a repeated or invalid header, and `PermissionDenied` if no key is assigned.
         """

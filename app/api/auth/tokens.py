@@ -44,10 +44,8 @@ class TokenVerifier:
 
     async def identify(self, token: str) -> Identity:
         """
-        Return a token's identity.
-
-        Raises `InvalidToken`, `PermissionDenied` if no key is assigned, and `APIError` (503) if the issuer's keys were
-        never fetched.
+        Raises `InvalidToken`, `PermissionDenied` if no key is assigned, and `APIError` (503) until the issuer's keys
+        were fetched.
         """
         if len(token) > MAX_TOKEN:
             raise InvalidToken("The token is too long.")
@@ -116,7 +114,7 @@ class TokenVerifier:
 
 
 def claim_at(claims: Mapping[str, Any], path: str) -> Any:
-    """Return a claim by its name, or by a path such as `realm_access.roles`; None if absent."""
+    """Find a claim by its name, or by a path such as `realm_access.roles`; None if absent."""
     if path in claims:  # names can contain dots: https://example.com/groups
         return claims[path]
     value: Any = claims

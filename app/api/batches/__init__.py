@@ -66,7 +66,7 @@ class BatchWorker:
         self._tasks = [asyncio.create_task(task) for task in (self._claim_lines(), self._work(), self._renew())]
 
     async def aclose(self, grace: float = 0) -> None:
-        """Let running requests finish for up to `grace` seconds; release the rest for later."""
+        """Let running requests finish for up to `grace` seconds; release the others."""
         claiming, working, renewing = self._tasks
         await end(claiming, working)
         if running := {*self._running.values()}:
@@ -119,7 +119,7 @@ class BatchWorker:
             await self._finish(claimed, answer)
 
     async def _finish(self, claimed: ClaimedRequest, result: RequestResult) -> None:
-        """Store an answer, retrying during a database outage, because the answer has been paid for."""
+        """Retry during a database outage, because the answer has been paid for."""
         while True:
             try:
                 await self._records.finish(claimed, self._name, result)
@@ -146,7 +146,7 @@ class BatchWorker:
     # Batches.
 
     async def _work(self) -> None:
-        """Read input files of new batches, and write output files of finished batches."""
+        """Read new batches' input files, and write finished batches' output files."""
         while True:
             try:
                 while batch := await self._records.claim_batch(self._name, self._lease):
@@ -197,7 +197,7 @@ class BatchWorker:
                 await self._announce_end(batch, status)
 
     async def _output(self, batch: BatchJob, status: str) -> AsyncIterator[tuple[bool, bytes]]:
-        """Yield output lines, each with whether it belongs in the output file."""
+        """Yield lines, each with whether it belongs in the output file."""
         after = 0
         while results := await self._records.results(batch.id, after, RESULTS):
             for number, custom_id, succeeded, output in results:

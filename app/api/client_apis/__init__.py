@@ -18,14 +18,12 @@ from app.loading.importing import import_object
 
 
 class ClientRequest(NamedTuple):
-    # Unvalidated `CreateResponse` fields; parameters missing from the Responses API (`stop`, `seed`, ...) are extra
-    # fields.
+    # Unvalidated `CreateResponse` fields, with extra fields for `stop`, `seed` and others that the Responses API lacks.
     fields: JSONObject
     warnings: Sequence[str] = ()  # a sentence per dropped or changed field
-    # Responses field to client field, for errors and warnings: `{"input[3]": "messages[2].tool_calls[0].function",
-    # "text.format": "response_format.json_schema"}`.
+    # Responses field to client field, for errors and warnings: `{"input[3]": "messages[2].tool_calls[0].function"}`.
     client_paths: Mapping[str, str] = MappingProxyType({})
-    options: Any = None  # for the writer
+    options: Any = None
     # Responses fields that are dropped with a warning if the backend rejects them, for example `reasoning.effort`.
     preferences: frozenset[str] = frozenset()
 
@@ -44,9 +42,7 @@ class ClientWriter(Protocol):
         """
         ...
 
-    def end(self, ending: Ending) -> bytes:
-        """Return the last bytes of a successful stream."""
-        ...
+    def end(self, ending: Ending) -> bytes: ...
 
     def document(self, ending: Ending) -> JSONObject: ...
 
@@ -59,10 +55,10 @@ class ClientAPI(NamedTuple):
     hosted_types: Callable[[JSONObject], set[str]]
     heartbeat: bytes
     headers: Callable[[], Mapping[str, str]] = dict
-    counted: Callable[[int], JSONObject] | None = None  # JSON answer for a token count
+    counted: Callable[[int], JSONObject] | None = None
 
 
-# Import paths by endpoint path.
+# By endpoint path.
 CLIENT_APIS = {
     "/chat/completions": "app.api.client_apis.chat:CHAT_API",
     "/messages": "app.api.client_apis.messages:MESSAGES_API",

@@ -1,10 +1,3 @@
-"""
-Answers client API requests with responses.
-
-    if is_translated(api, client, path, model, fields):
-        response = await translated(api, client, request, fields, caller, admission)
-"""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -58,7 +51,7 @@ def is_translated(api: APIDependencies, client: ClientAPI, path: str, model: str
 async def translated(
     api: APIDependencies, client: ClientAPI, request: Request, fields: JSONObject, caller: Caller, admission: Admission
 ) -> HTTPResponse:
-    """Answer a client's request (`fields`: its JSON body); raises `APIError`."""
+    """Answer a client's request; raises `APIError`."""
     read = await run_in_thread_if_large(client.read, fields, header_values(request.scope))
     caller = replace(caller, dialect=TRANSLATED)
     try:
@@ -154,7 +147,7 @@ class _Answer:
         return warning_headers(warnings)
 
     def _document(self) -> JSONObject:
-        """Return the JSON answer; raises the run's failure unless the headers were sent."""
+        """Raises the run's failure unless the headers were sent."""
         if failure := self._run.failure:
             error = renamed_error(failure, self._read.client_paths)
             if not self._run.answering:

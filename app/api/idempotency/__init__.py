@@ -42,7 +42,7 @@ _REPLAYABLE = (
 
 
 def digest(fields: dict[str, object]) -> str:
-    """Digest a request body; field order does not matter."""
+    """Field order does not matter."""
     return hashlib.sha256(orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
@@ -100,7 +100,7 @@ class Idempotency:
             pause = min(2 * pause, MAX_POLL)
 
     async def _take(self, bucket: str, record: _Record, expired: _Record | None) -> bool:
-        """Store a claim, replacing an expired one; return False if another process was faster."""
+        """Store a claim, replacing an expired claim; return False if another process was faster."""
         if expired:
             put = {_CLAIM: record.encoded(), record.lease: b"1"}
             return await self._store.apply(Change(bucket, put, delete=[expired.lease], requires=expired.lease))
@@ -134,8 +134,6 @@ class Idempotency:
 
 
 class KeyClaim(Observer):
-    """The exclusive right to create a key's response."""
-
     def __init__(self, keys: Idempotency, bucket: str, record: _Record) -> None:
         self._keys = keys
         self._bucket = bucket
@@ -144,7 +142,7 @@ class KeyClaim(Observer):
         self._renewal = asyncio.create_task(self._renew())
 
     def end(self, response_id: str | None) -> None:
-        """Store the key's response id; None frees the key. Idempotent."""
+        """None frees the key. Idempotent."""
         if self._ended:
             return
         self._ended = True

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 KEY_POLL_INTERVAL = 1.0  # seconds
 USES_INTERVAL = 60.0  # seconds between writes of last uses
-FIRST_READ_TIMEOUT = 2.0  # seconds to wait for the store at start; until keys are read, unknown keys get a 503
+FIRST_READ_TIMEOUT = 2.0  # seconds to wait for the store at start; until then, unknown keys get a 503
 MAX_MANAGED_KEYS = 5000  # excluding revoked keys
 _SETTINGS = "settings:"  # id prefix
 _ATTEMPTS = 20
@@ -102,7 +102,7 @@ class ManagedKeys:
             await self._read()
 
     async def _attempt(self, work: Coroutine[object, object, None]) -> bool:
-        """Run periodic work, logging failures; return whether it succeeded."""
+        """Run periodic work and log failures; return whether it succeeded."""
         try:
             await work
         except StoreUnavailable:  # logged by the store
@@ -131,7 +131,6 @@ class ManagedKeys:
             self._stored_uses.update(uses)
 
     async def listed(self, *, revoked: bool) -> list[ListedKey]:
-        """List current or revoked keys, sorted by name."""
         snapshot, uses = await self._read(), await self._uses()
         of_settings = [] if revoked else self._of_settings()
         stored = [change for change in snapshot.last_changes().values() if change.key.revoked == revoked]
@@ -167,7 +166,7 @@ class ManagedKeys:
     # Changing.
 
     async def create(self, actor: KeyAccess, body: CreateKey) -> tuple[ListedKey, str]:
-        """Create a key and return it with its secret; raises `InvalidRequest`."""
+        """Return the new key and its secret; raises `InvalidRequest`."""
         secret, now = generate_key(), int(self._clock())
         key = StoredKey(f"key_{secrets.token_hex(12)}", body.name, body.name, created_at=now)
         key = self._updated(replace(key, secrets=[Secret(digest_of(secret))]), body)

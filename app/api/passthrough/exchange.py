@@ -24,7 +24,7 @@ from app.observability.lifecycle import ResponseLifecycle, clock
 
 logger = logging.getLogger(__name__)
 
-_PROMPTS = ("prompt", "input", "query", "documents")  # text for the model in other endpoints
+_PROMPTS = ("prompt", "input", "query", "documents")  # text in other endpoints' requests
 # Terminal events, of which the second is Anthropic's; their newlines cannot occur in JSON text.
 _DONE, _MESSAGE_STOP = b"data: [DONE]\n\n", b"event: message_stop\n"
 _LAST_SIZE = 200  # bytes searched at the end of a read
@@ -90,7 +90,6 @@ class PassthroughExchange:
                 self._watch.stop()
 
     def watch(self) -> None:
-        """Cancel the exchange when the client disconnects."""
         if self._watch is None:
             self._watch = self._new_watch()
 
@@ -108,7 +107,7 @@ class PassthroughExchange:
                         await self._write(answer, scope, send)
                         lifecycle.response["status"] = "failed" if answer.failed() else "completed"
                         if self._watch:
-                            self._watch.stop()  # response complete
+                            self._watch.stop()
             except TimeoutError as error:
                 message = "The response took longer than this server allows."
                 raise APIError(message, status=504, code="timeout") from error
@@ -118,7 +117,6 @@ class PassthroughExchange:
             line.level, line.fields = self._lifecycle.end_of_log(self._lifecycle.usage or None)
 
     async def _write(self, answer: RawAnswer, scope: Scope, send: Send) -> None:
-        """Write the response; headers and first body bytes are sent together."""
         headers, piece = [*answer.headers], answer.first
         fields = dict(headers)
         if self._endpoint.anthropic and b"request-id" not in fields and (request_id := log_context.request_id()):
@@ -165,7 +163,7 @@ class PassthroughExchange:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _charge(self) -> None:
-        """Charge a complete response before its last bytes are sent."""
+        """Called before the response's last bytes are sent."""
         self._charged = self._usage(whole=True)
         if self._charged:
             self._lifecycle.charge(self._charged)

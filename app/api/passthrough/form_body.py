@@ -27,7 +27,7 @@ from app.errors import InvalidRequest
 
 _MAX_MODEL = 4 * MAX_MODEL_NAME  # bytes
 _MAX_PART_COUNT = 1000
-_MEMORY = 1024 * 1024  # bytes buffered in memory; larger forms use a file
+_MEMORY = 1024 * 1024  # bytes in memory; larger forms use a file
 _PIECE = 256 * 1024  # bytes per read
 
 _TOKEN = rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
@@ -36,7 +36,7 @@ _UTF_8 = rb"(?:[ \t]*;[ \t]*charset=\"?utf-?8\"?)?"
 _PLAIN = rb"[A-Za-z0-9'+_.=-]{1,200}"
 _BOUNDARY = rb"boundary=(?:(?P<plain>%b)|\"(?P<quoted>[A-Za-z0-9'()+_,./:=?-]{1,200})\")" % _PLAIN
 _CONTENT_TYPE = re.compile(rb"multipart/form-data%b[ \t]*;[ \t]*%b%b" % (_UTF_8, _BOUNDARY, _UTF_8), re.IGNORECASE)
-# Backslashes are rejected, because only some parsers read them as escapes. .NET sends `filename*` (RFC 5987).
+# Only some parsers read backslashes as escapes. .NET sends `filename*` (RFC 5987).
 _DISPOSITION = re.compile(
     rb'form-data(?:;[ ]?(?:name|filename)=(?:%b|"[^"\\]*")|;[ ]?filename\*=%b)+' % (_TOKEN, _TOKEN), re.IGNORECASE
 )
@@ -63,9 +63,9 @@ class ModelField(FormReader):
     def __init__(self, boundary: bytes, access: KeyAccess) -> None:
         super().__init__(boundary, _MAX_PART_COUNT)
         self.value = bytearray()
-        self.start: int | None = None  # offset of the value in bytes
+        self.start: int | None = None  # offset in bytes
         self.complete = False
-        self.on_received: Callable[[], None] = lambda: None  # called after the form's last byte
+        self.on_received: Callable[[], None] = lambda: None  # after the form's last byte
         self._inside = False
         self._access = access
         self._left: int | None = None  # bytes left in the part, by its `Content-Length`

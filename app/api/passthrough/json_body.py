@@ -27,8 +27,6 @@ def reads_as_model(name: str) -> bool:
 
 
 class JSONBody:
-    """The decompressed bytes, and the parsed object."""
-
     replayable = True
     media_type = b"application/json"  # without a charset: the body was read as UTF-8
 
@@ -59,7 +57,6 @@ class JSONBody:
 
     @property
     def model(self) -> str:
-        """Empty if missing."""
         model = self.fields.get("model")
         if model is None:
             return ""

@@ -33,7 +33,7 @@ from app.responses import Caller
 
 logger = logging.getLogger(__name__)
 
-_PARAMETERS = re.compile("[&;]?[^&;]+|[&;]")  # of a query, each with its separator
+_PARAMETERS = re.compile("[&;]?[^&;]+|[&;]")  # each with its separator
 _SAFE = re.compile(r"(/[A-Za-z0-9_-]+)+")
 
 
@@ -90,8 +90,6 @@ class Passthrough:
         await self._serve(scope, receive, send, self._api.auth.caller(header_values(scope)))
 
     def as_caller(self, caller: Caller, admission: Admission) -> ASGIApp:
-        """An application for an already admitted caller."""
-
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             await self._serve(scope, receive, send, caller, admission)
 

@@ -195,7 +195,7 @@ class FilterQuery:
     created_before: Annotated[str | None, _chosen("Unix time")] = None
 
     def filter(self, request: Request) -> ResponseFilter | None:
-        """Return the filter, or None if all responses match; raises `InvalidRequest`."""
+        """None if all responses match; raises `InvalidRequest`."""
         after, before = _time(self.created_after, "created_after"), _time(self.created_before, "created_before")
         metadata = _wanted_metadata(request)
         wanted = {name: value or None for name, value in vars(self).items() if not name.startswith("created_")}
@@ -217,7 +217,7 @@ def inspection_routes(
     about: Callable[[Caller], dict[str, object]],
     find_local_servers: Callable[[], Awaitable[Sequence[tuple[str, str, list[str]]]]] | None = None,
 ) -> APIRouter:
-    """`about` returns the configuration visible to a caller; `find_local_servers` local names, base URLs and models."""
+    """`find_local_servers` returns names, base URLs and models; None disables the search."""
     router = APIRouter(route_class=LazyRoute, prefix="/antiphon", tags=["antiphon"], responses=ERRORS)
     inspection, caller_of, admitted_caller = (
         Inspection(api.responses),

@@ -1,4 +1,4 @@
-"""Routes that are analysed on first use."""
+"""Routes that are analyzed on first use."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LazyRoute(APIRoute):
         self.methods = {method.upper() for method in options.get("methods") or ["GET"]}
         self.name = options.get("name") or get_name(endpoint)
         self.include_in_schema = options.get("include_in_schema", True)
-        self._options = options  # until the endpoint is analyzed
+        self._options = options
 
     def __getattr__(self, name: str) -> Any:
         if (options := self.__dict__.pop("_options", None)) is None:

@@ -75,7 +75,7 @@ _ENTRY: dict[str, object] = {
 
 def catalog(models: Sequence[Mapping[str, object]], *, describes_images: bool = False) -> dict[str, object]:
     """
-    List OpenAI's model objects, with their servers' additional fields.
+    List models for OpenAI's SDKs and Codex.
 
     `describes_images`: whether images are described for text-only models, so that Codex can send them.
     """

@@ -116,9 +116,9 @@ class FastPath:
     """
     Serves `POST /responses` and `others` directly, and passes on every other request.
 
-    It skips middleware and FastAPI features for web pages (CORS, with an `Origin`) and other paths, which would cost a
-    tenth of a small response's CPU time, and half of a forwarded request's. `others` are ASGI applications that raise
-    `APIError` before they send anything.
+    Middleware and FastAPI features for web pages (CORS, with an `Origin`) and other paths would cost a tenth of a small
+    response's CPU time, and half of a forwarded request's. `others` are ASGI applications that raise `APIError` before
+    they send anything.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ async def started(api: APIDependencies, request: Request, body: CreateResponse, 
 async def create_once(
     api: APIDependencies, request: Request, key: str, caller: Caller, admission: Admission
 ) -> Response:
-    """Create a response, or return the response of an earlier request with the same `Idempotency-Key`."""
+    """Repeat the response of an earlier request with the same `Idempotency-Key`, or create it."""
 
     def parsed(data: bytes) -> tuple[CreateResponse, str]:
         fields = load_json(data, "body", api.body_limits.values)
@@ -261,7 +261,7 @@ async def heartbeat_response(
 async def _drain(
     run: Run, heartbeat: float, document: Callable[[], Mapping[str, object]], stream: EventStream[bytes]
 ) -> None:
-    """Send white space after `heartbeat` seconds, which begins the HTTP response, and the document after the run."""
+    """Begin the HTTP response after `heartbeat` seconds with white space; send the document after the run."""
 
     def begin() -> None:
         run.answering = True
@@ -319,7 +319,7 @@ async def background_response(body: CreateResponse, run: Run, caller: Caller, ap
 
 
 def pollable_response(resource: Mapping[str, object], headers: Mapping[str, str] = {}) -> Response:
-    """Return a response as JSON; until it has ended, a header contains the polling interval."""
+    """Add the polling interval until the response has ended."""
     ended = resource["status"] in TERMINAL
     return json_response(resource, headers if ended else {**headers, "openai-poll-after-ms": POLL_AFTER_MS})
 

@@ -1,10 +1,9 @@
 """
 The API over a WebSocket: consecutive turns on a connection, which stores unstored responses until it closes.
 
-A client sends `response.create` frames. Each is answered with the events of a streamed response, one per text frame, or
-with an error, `{"type": "error", "status": 400, "error": {...}}`. Turns run in order; turns with different `stream_id`s
-run concurrently. Control frames, for example `response.cancel`, are answered at once. The connection stays open after
-an error.
+Clients send `response.create` frames. The server sends response events, one per text frame, or an error, `{"type":
+"error", "status": 400, "error": {...}}`, after which the connection stays open. Turns with different `stream_id`s run
+concurrently. Control frames, for example `response.cancel`, are answered at once.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ CLOSING_TIMEOUT = 5  # seconds to send the last frame and the close frame
 class ConnectionLimits:
     lifetime: float  # seconds
     grace: float  # seconds for the current turn to finish after the lifetime
-    queue: int  # running or waiting turns beyond the first
+    queue: int  # turns beyond the first, running or waiting
 
 
 def routes(api: APIDependencies, limits: ConnectionLimits, memory: Callable[[], Store]) -> APIRouter:
@@ -93,7 +92,7 @@ class Lane:
         return asyncio.create_task(self._generate(run, outbox, open_after))
 
     def cancel(self, response_id: object) -> None:
-        """Stop the current turn's response if it has this id (None: any id) and has not ended."""
+        """Stop the current turn's response if it has this id (None: any id)."""
         response = self._response
         if response_id is not None and not (response and response["id"] == response_id):
             return
@@ -142,7 +141,6 @@ class WebSocketConnection:
         self._steers = 0  # number of `response.steer` frames
 
     async def serve(self) -> None:
-        """Serve until the client disconnects, the connection's lifetime is over, or the server shuts down."""
         reading = asyncio.create_task(self._read())
         try:
             done, _ = await asyncio.wait({reading}, timeout=self._limits.lifetime)
@@ -160,7 +158,7 @@ class WebSocketConnection:
         return [lane.task for lane in self._lanes.values() if lane.task]
 
     async def _read(self) -> int:
-        """Receive frames until the client disconnects; return the close code."""
+        """Receive frames; return the close code."""
         with contextlib.suppress(WebSocketDisconnect):
             while (message := await self._websocket.receive())["type"] != "websocket.disconnect":
                 await self._receive(message.pop("text", None) or message.pop("bytes", None) or "")
@@ -216,7 +214,7 @@ class WebSocketConnection:
             await self._send_frame(frame.unknown())
 
     async def _work(self, lane: Lane) -> None:
-        """Run a lane's turns until none waits or the client disconnects; an unexpected error closes the connection."""
+        """Run a lane's turns; an unexpected error closes the connection."""
         try:
             while lane.waiting:
                 await self._answer(lane, await self._next(lane.waiting.popleft()))
@@ -243,7 +241,7 @@ class WebSocketConnection:
         `previous_response_id` from the connection-local cache."
         """
         try:
-            self._caller = self._api.auth.verify(self._caller)  # the key may have been revoked since the handshake
+            self._caller = self._api.auth.verify(self._caller)  # the key may have been revoked
             request = await run_in_thread_if_large(create.request, lenient=self._lenient)
             async with (await self._api.admit(self._caller)).slot() as admission:
                 run = await self._api.responses.create(
@@ -300,7 +298,7 @@ class WebSocketConnection:
 
     @contextlib.asynccontextmanager
     async def _heartbeat(self, run: Run, outbox: Outbox) -> AsyncIterator[None]:
-        """Send keepalive events during silence, for clients that reset their idle timer only on events."""
+        """Send keepalive events during silence: some clients reset their idle timer only on events."""
         if self._caller.dialect.heartbeat != "keepalive" or not self._api.heartbeat:
             yield
             return

@@ -43,20 +43,17 @@ _FRAME_FIELDS = {
 
 @dataclass(slots=True)
 class Create:
-    """Begins a turn."""
-
     fields: JSONObject = field(default_factory=dict)  # request fields and frame fields
     length: int = 0  # bytes
 
     @property
     def stream_id(self) -> str | None:
-        """The client's turn id, repeated in each frame of the response; None if missing or invalid."""
+        """The client's turn id, repeated in each frame of the response."""
         stream_id = self.fields.get("stream_id")
         return stream_id if _FRAME_FIELDS["stream_id"].is_valid(stream_id) else None
 
     @property
     def previous_response_id(self) -> str | None:
-        """None if missing or invalid."""
         previous = self.fields.get("previous_response_id")
         return previous if isinstance(previous, str) else None
 
@@ -81,7 +78,7 @@ class Create:
 
 @dataclass(slots=True)
 class ControlFrame:
-    """A frame of another type, answered at once, even during a response."""
+    """Answered at once, even during a response."""
 
     type: object  # a string in a valid frame
     fields: JSONObject

@@ -57,8 +57,7 @@ class DisconnectWatch:
     """
     Calls a function when a request's client disconnects, until `stop`.
 
-    The request must have been read. If the connection does not report its loss, a task waits for the ASGI message, at
-    ten times the cost.
+    The request must have been read. A connection that does not report its loss requires a task, at ten times the cost.
     """
 
     def __init__(self, scope: Scope, receive: Receive, call: Callable[[], object]) -> None:

@@ -28,7 +28,7 @@ from app.api.uvicorn.shutdown import begin_shutdown
 from app.errors import APIError, InvalidRequest
 
 MAX_HEAD_BYTES = 64 * 1024  # request line and headers; clients typically send a few hundred
-HEAD_TIMEOUT = 30.0  # seconds until the headers are complete, for the first request since the connection opened
+HEAD_TIMEOUT = 30.0  # seconds until the first request's headers are complete
 REFUSAL_LINGER = 1.0  # seconds for discarding a rejected client's further data
 SEND_TIMEOUT = 60  # seconds without an acknowledgement of sent data until the client counts as gone
 SHUTDOWN_IDLE_TIMEOUT = 0.25  # seconds for a new request on an idle connection
@@ -43,7 +43,7 @@ class HTTPProtocol(HttpToolsProtocol):
     unread = SEND_TIMEOUT
     _in_message = False  # a request was partly received
     _head_bytes = 0  # received bytes of the current headers or trailers
-    _declined = False  # the current request offers an upgrade that is declined
+    _declined = False  # the current request's upgrade offer is declined
     _refused = False
     _stopping = False
     _on_loss: frozenset[Callable[[], None]] = frozenset()  # called when the connection is lost
@@ -66,7 +66,7 @@ class HTTPProtocol(HttpToolsProtocol):
     def watch(self, on_loss: Callable[[], None]) -> bool:
         if self.cycle.disconnected or self.cycle.more_body:
             return False
-        self.flow.resume_reading()  # paused after a large body, it would not notice the end
+        self.flow.resume_reading()  # paused after a large body, it would not notice the disconnect
         self._on_loss |= {on_loss}
         return True
 
@@ -197,7 +197,7 @@ class HTTPProtocol(HttpToolsProtocol):
         self.logger.warning("HTTP request rejected", extra={"reason": error.message})
         self._cancel_timer()
         if self.cycle and not (self.cycle.response_complete or self.cycle.more_body):
-            return  # the previous request is complete and still gets its response
+            return  # the previous request still gets its response
         if (self.cycle and not self.cycle.response_complete) or not self.transport.can_write_eof():
             self.transport.close()
             return
@@ -211,7 +211,7 @@ class HTTPProtocol(HttpToolsProtocol):
             self._close_with_linger()
 
     def _close_with_linger(self) -> None:
-        """Close with a delay: unread data at close would cause a reset, and the client would not see the response."""
+        """Close with a delay, because unread data would cause a reset before the client has read the response."""
         if self.transport.can_write_eof():
             self.transport.write_eof()
             self._close_after(REFUSAL_LINGER)
@@ -239,7 +239,7 @@ def _set_timeouts(connection: socket.socket, unread: int) -> None:
     """
     Let the kernel drop a connection after `unread` seconds without an acknowledgement by the client.
 
-    Otherwise a client that does not read would hold this connection and the backend's indefinitely, and an unplugged
+    A client that does not read would otherwise hold this connection and the backend's indefinitely, and an unplugged
     client for a quarter of an hour.
     """
     with contextlib.suppress(AttributeError, OSError):  # not supported by all systems and sockets

@@ -48,7 +48,7 @@ class FrameReader(StreamReader):
 class WebSocketProtocol(WebSocketsSansIOProtocol):
     _control_frames = 0  # received since `_control_since`
     _control_since = 0.0  # loop time
-    _will_parse = False  # parsing of the remaining data is scheduled
+    _will_parse = False  # the remaining data will be parsed
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -68,7 +68,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         return message
 
     def _schedule_parsing(self) -> None:
-        """Parse remaining data in the next pass, once the application has received all messages."""
+        """Parse remaining data once the application has received all messages."""
         if not self._reader.is_stopped or self.transport.is_closing():
             return
         self.transport.pause_reading()
@@ -128,8 +128,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         """
         Send the application a disconnect with `SERVICE_RESTART`; leave the connection open for its last frames.
 
-        uvicorn would close at once, in the middle of a response. It then waits up to `timeout_graceful_shutdown` for
-        the application.
+        uvicorn would close at once, in the middle of a response.
         """
         begin_shutdown(self.app_state)
         if not self.handshake_complete or self.close_sent:
@@ -150,8 +149,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         """
         Abort the connection of a client that does not answer pings.
 
-        If the client does not read either, uvicorn would wait indefinitely to write its close frame, and block the
-        application and the backend connection.
+        uvicorn would wait for a client that does not read, and block the application and the backend connection.
         """
         super().keepalive_timeout()
         if self.transport.get_write_buffer_size():

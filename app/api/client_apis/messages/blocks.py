@@ -23,7 +23,7 @@ from app.responses.encryption import FROM_SIGNATURE
 
 _NO_CITATIONS = "Document citations are not supported; 'citations' was ignored."
 FOREIGN_THINKING = "A thinking block's signature that this server did not create was dropped."
-_FAILED = ("error", "<tool_use_error>")  # prefixes that already mark a result as failed
+_FAILED = ("error", "<tool_use_error>")  # already mark a result as failed
 
 
 class ItemReader:
@@ -35,7 +35,7 @@ class ItemReader:
         self._called = called
         self._parts: list[JSONObject] = []  # in the current message
         self._part_paths: list[str] = []
-        self._results: dict[str, JSONObject] = {}  # hosted tool results in the current message, by call id
+        self._results: dict[str, JSONObject] = {}  # by call id, in the current message
 
     def read(self, index: int, message: JSONMapping) -> None:
         role, content, path = message["role"], message["content"], f"messages[{index}]"

@@ -35,7 +35,7 @@ _TYPES = {"web_search_": "web_search", "web_fetch_": "web_search", "code_executi
 
 
 def hosted_item(use: JSONMapping, result: JSONMapping) -> JSONObject | None:
-    """Return the item for a call and its result ({} if missing); None for an unknown tool."""
+    """Read a call and its result ({} if missing); None for an unknown tool."""
     if use["type"] == "mcp_tool_use":
         fields: JSONObject | None = _mcp_call(use, result)
     else:
@@ -107,7 +107,7 @@ _ITEMS: dict[str, Callable[[JSONMapping, JSONMapping], JSONObject]] = {
 
 
 def hosted_blocks(item: Item) -> list[JSONObject]:
-    """Return the call and result blocks of a hosted item; [] for other items."""
+    """Call and result blocks; [] for other items."""
     make = _BLOCKS.get(item["type"])
     return make(item) if make else []
 
@@ -189,7 +189,7 @@ _UNAPPROVED = "This call requires an approval, which clients of the Messages API
 
 
 def _approval_blocks(item: Item) -> list[JSONObject]:
-    """Return an approval request as a failed call: the API has no approvals."""
+    """The API has no approvals, so that a request becomes a failed call."""
     error = {"content": [{"type": "text", "text": _UNAPPROVED}]}
     return _mcp_blocks({**item, "error": error})
 
@@ -252,7 +252,6 @@ def is_enabled(server: JSONMapping) -> bool:
 
 
 def named_types(body: JSONMapping) -> set[str]:
-    """Hosted tool types named in an unvalidated body."""
     types = {hosted_type(json_text(tool.get("type"))) for tool in json_objects(body.get("tools"))}
     named = {found for found in types if found}
     return named | {"mcp"} if json_list(body.get("mcp_servers")) else named

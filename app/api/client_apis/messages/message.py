@@ -46,9 +46,6 @@ def whole_message(ending: Ending, options: WriterOptions) -> JSONObject:
     return {**empty_message(response), "content": content, **stop_fields(ending), "usage": usage_fields(response)}
 
 
-# Content blocks.
-
-
 def blocks_of(item: Item, options: WriterOptions) -> Iterator[JSONObject]:
     """Yield a finished item's blocks, if the API has blocks for its type."""
     make = _BLOCKS.get(item["type"])
@@ -120,9 +117,6 @@ def citation(annotation: JSONMapping) -> JSONObject:
         "end_block_index": 0,
         "cited_text": json_text(annotation.get("cited_text")),
     }
-
-
-# The end.
 
 
 def stop_fields(ending: Ending) -> JSONObject:

@@ -34,7 +34,7 @@ _IGNORED = frozenset({"cache_control", "diagnostics", "betas"})
 # Agents send an effort and cache breakpoints to every model.
 _PREFERENCES = frozenset({"reasoning", "reasoning.effort", "prompt_cache_breakpoint"})
 
-_MAX_IDENTIFIER = 128  # characters in `safety_identifier`
+_MAX_IDENTIFIER = 128  # characters
 
 
 class WriterOptions(NamedTuple):
@@ -74,7 +74,7 @@ def read_messages(body: JSONObject, headers: Mapping[str, str]) -> ClientRequest
     return ClientRequest(fields, [*warnings], client_paths, WriterOptions(shown, tools.names), _PREFERENCES)
 
 
-# The client's names for `CreateResponse` fields, for errors and warnings.
+# For errors and warnings.
 _CLIENT_PATHS = {
     "instructions": "system",
     "max_output_tokens": "max_tokens",
@@ -88,7 +88,7 @@ _CLIENT_PATHS = {
 
 
 def _refuse_unsupported(extra: JSONMapping) -> None:
-    """Raise `InvalidRequest` for unsupported fields that would change the response."""
+    """Unsupported fields would change the response."""
     if extra.get("thread"):
         message = "Invalid 'thread': threads are not supported. Send the whole conversation without 'thread'."
         raise InvalidRequest(message, param="thread", code=THREAD_UNSUPPORTED)
@@ -107,7 +107,6 @@ _KNOWN_FIELDS = {
 
 
 def _name_unknown(request: MessagesRequest, warnings: Warnings) -> None:
-    """Warn about unknown fields in nested objects."""
     for path, known in _KNOWN_FIELDS.items():
         for name, value in json_object(getattr(request, path)).items():
             if name not in known and value is not None:

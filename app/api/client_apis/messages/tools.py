@@ -50,7 +50,6 @@ class _ToolReader:
         self.tools.append(tool)
 
     def read(self, tools: Sequence[JSONMapping]) -> None:
-        """Read all tools except MCP toolsets."""
         web: list[JSONMapping] = []
         for number, tool in enumerate(tools):
             kind, path = json_text(tool.get("type")) or "custom", f"tools[{number}]"

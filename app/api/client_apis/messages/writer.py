@@ -45,7 +45,7 @@ class MessagesWriter:
     def __init__(self, options: WriterOptions) -> None:
         self._options = options
         self._blocks = _Blocks()
-        self._items: dict[int, _ItemWriter] = {}  # unfinished, in output order, by output index
+        self._items: dict[int, _ItemWriter] = {}  # unfinished, by output index
 
     def event(self, event: Event) -> bytes:
         kind = event["type"]
@@ -65,7 +65,6 @@ class MessagesWriter:
         return written + self._after(index) if kind == "response.output_item.done" else written
 
     def _after(self, index: int) -> bytes:
-        """Write the events queued after a finished item."""
         frames: list[bytes] = []
         del self._items[index]
         while self._items:
@@ -86,7 +85,7 @@ class MessagesWriter:
 
 
 class _Blocks:
-    """Writes content blocks, numbered from 0."""
+    """Numbers blocks from 0."""
 
     def __init__(self) -> None:
         self._index = -1

@@ -24,7 +24,7 @@ from app.tools.code_interpreter.containers import MAX_CONTAINER_NAME, Container,
 from app.tools.code_interpreter.settings import MemoryLimit
 from app.tools.code_interpreter.skills import DeclaredSkills
 
-_TOOLS = ("code_interpreter", "shell")  # tool types with containers
+_TOOLS = ("code_interpreter", "shell")  # with containers
 _PageParameters = Annotated[ForwardQuery, Depends(ForwardQuery)]
 
 
