@@ -74,7 +74,7 @@ def parameter_finding(about: str, result: ProbeResult, good: str | None, options
 
 
 async def probe_request(server: ProbedServer, messages: list[ChatMessage], **body: object) -> ProbeResult:
-    """Only find out whether messages are accepted; the answer is irrelevant."""
+    """Test whether messages are accepted; the answer is irrelevant."""
     return await server.ask(messages, tokens=PROMPT_ONLY_TOKENS, stream=False, **body)
 
 
@@ -152,7 +152,7 @@ def _compared(result: ProbeResult, without: ProbeResult, with_: ProbeResult) -> 
 
 
 async def _placed(server: ProbedServer) -> Findings:
-    """Find out where system messages are accepted; others are moved to the front, and merged if necessary."""
+    """Test where system messages are accepted; others are moved to the front, and merged if necessary."""
     rule = {"role": "system", "content": "Be brief."}
     later = await probe_request(server, [user(HELLO), {"role": "assistant", "content": "Hello."}, rule, user(HELLO)])
     second = await probe_request(server, [rule, rule, user(HELLO)])
