@@ -20,22 +20,22 @@ from hypothesis import HealthCheck, settings
 from app.observability import log_context
 from app.runtime.process import tune_gc
 
-# The garbage collector would traverse all that is imported and collected again and again, for a third of the time.
+# The garbage collector would repeatedly traverse all imported objects, for a third of the time.
 gc.disable()
 
 pytest_plugins = ["tests.support.redis_server", "tests.support.postgres_server"]
 
-# All servers that are asked are on this machine, and a proxy is for others. Tests of proxies name their own.
+# All test servers are local, without a proxy. Proxy tests set their own.
 for name in [name for name in os.environ if name.lower() in {"http_proxy", "https_proxy", "all_proxy"}]:
     del os.environ[name]
 
-# Some tests hold a thousand connections, both ends of each in one process. Many systems begin with 1024 files.
+# Some tests hold both ends of a thousand connections in one process. Many systems start with a limit of 1024 files.
 _few, _most = resource.getrlimit(resource.RLIMIT_NOFILE)
 _enough = 8192 if _most == resource.RLIM_INFINITY else min(8192, _most)
 resource.setrlimit(resource.RLIMIT_NOFILE, (max(_few, _enough), _most))
 
 # httpx loads all certificates for each client, which takes longer than most tests. Clients with the same list share a
-# context: their settings are equal.
+# context, because their settings are equal.
 _create_context = ssl.create_default_context
 _lists = {certifi.where(), os.environ.get("SSL_CERT_FILE")}
 _public = functools.cache(lambda cafile: _create_context(cafile=cafile))

@@ -25,7 +25,7 @@ def places() -> set[str]:
 
 @cache
 def words() -> set[str]:
-    """All names in the code of the application and of its tests."""
+    """All names in the code of the application and its tests."""
     folders = [ROOT / name for name in ("app", "verify", "tests")]
     code = [path for folder in folders for path in folder.rglob("*.py") if path != Path(__file__)]
     return {word for path in code for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))}

@@ -97,7 +97,7 @@ def test_every_row_is_a_name_of_the_package() -> None:
 
 
 def warned(**body: Any) -> str:
-    """Return all that the caller is told of a request: the warnings, or the error."""
+    """Return a request's warnings or error."""
     return " ".join(outcome(request_of(body))[1])
 
 
@@ -140,7 +140,7 @@ def test_status_of_a_part_of_a_message_is_true(name: str, status: str) -> None:
     assert (f"'{type}'" in warned(input=[message])) == (status == "named")
 
 
-# Parameters that `test_every_field` does not walk.
+# Parameters not covered by `test_every_field`.
 BESIDE: dict[str, dict[str, Any]] = {
     "stream": {"stream": True},
     "tools": {"tools": TWO_TOOLS},
@@ -175,7 +175,7 @@ def test_status_of_an_event_is_true(name: str, status: str) -> None:
 
 
 def _sent() -> set[str]:
-    """Return all names of events in the code that sends them."""
+    """Return all event names in the sending code."""
     folders = ("core", "responses", "api")
     code = "".join(path.read_text() for folder in folders for path in sorted((ROOT / "app" / folder).rglob("*.py")))
     ends = {f"response.{status}" for status in ("completed", "failed", "incomplete")}  # `response.{status}`

@@ -43,7 +43,7 @@ SERVERS = re.compile(
     r"|groq\b|qwen",
     re.IGNORECASE,
 )
-# Options for servers, names of clients, and the words of servers for a wait.
+# Options for servers, client names, and servers' wording of delays.
 NAMES_SERVERS = {"app.core.profile", "app.core.dialects", "app.core.affinity", "app.core.http.retry_after"}
 
 # A layer may import its row and itself. The longest name applies: `app.backends` is the protocol, and `app.backends.*`
@@ -144,7 +144,7 @@ TOP = {"app.main", "app.assembly", "app.cli", "app.__main__"}
 CONCRETE = {path.partition(":")[0] for path in (*BACKENDS.values(), *STORES.values(), *FILE_STORES.values())}
 CONCRETE |= {api.implementation.partition(":")[0] for api in APIS.values()}
 
-# Modules that run when they are imported.
+# Modules that run on import.
 SCRIPTS = {"app.__main__"}
 
 PURE = set(sys.stdlib_module_names) | {"app", "orjson", "pydantic", "pydantic_core", "typing_extensions"}
@@ -172,7 +172,7 @@ def nodes_of(path: Path) -> list[ast.AST]:
 
 
 def imports(nodes: Iterable[ast.AST], package: str) -> Iterator[str]:
-    """Every module that is imported, wherever the import stands, by its full name."""
+    """All imported modules by full name, wherever the import stands."""
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -290,7 +290,7 @@ def parameters(function: Function) -> list[str]:
 
 
 def is_command(function: Function) -> bool:
-    """Whether typer makes a command of a function: its decorator is a call of `command`."""
+    """Whether a function is a typer command: its decorator is a call to `command`."""
     decorators = (decorator for decorator in function.decorator_list if isinstance(decorator, ast.Call))
     return any(isinstance(each.func, ast.Attribute) and each.func.attr == "command" for each in decorators)
 
@@ -305,7 +305,7 @@ def test_folders_hold_few_modules() -> None:
     assert {folder: count for folder, count in counts.items() if count > LARGEST_FOLDER} == {}
 
 
-# Names that every module may define for itself: its routes and logger, and type variables.
+# Names that any module may define: its routes and logger, and type variables.
 OWN = {"P", "T", "logger", "routes"}
 
 
@@ -411,7 +411,7 @@ def flat(value: object) -> Iterator[object]:
 
 
 def test_exceptions_are_created_where_they_are_raised() -> None:
-    """A shared exception keeps the traceback of every raise, with its frames: a leak for each request that fails."""
+    """A shared exception keeps the traceback frames from every raise: a leak per failing request."""
     names = [name for name in NAMES if name not in SCRIPTS]
     modules = {name: importlib.import_module(name) for name in names}
     shared = {name: module_level_exceptions(tree_of(NAMES[name]), module) for name, module in modules.items()}

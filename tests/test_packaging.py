@@ -44,7 +44,9 @@ def test_server_has_the_dependencies_and_the_command_of_verify() -> None:
     assert (ROOT / "verify" / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
 
 
-EXTRAS = [name for name in PROJECT["optional-dependencies"] if name not in ("test", "dev", "tools")]  # all that run
+EXTRAS = [
+    name for name in PROJECT["optional-dependencies"] if name not in ("test", "dev", "tools")
+]  # all runtime extras
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,7 @@ def test_image_has_every_dependency_in_a_version_that_fits(dependency: str) -> N
 
 
 def _needed(requirements: list[str]) -> set[str]:
-    """Return the names of all distributions that requirements lead to, as they are installed here."""
+    """Return all installed distributions required, directly or not."""
     found: set[str] = set()
     seen: set[tuple[str, str]] = set()
     pending = [(Requirement(one), "") for one in requirements]

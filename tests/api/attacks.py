@@ -22,7 +22,7 @@ class Attack(NamedTuple):
     body: bytes
     headers: tuple[bytes, ...] = (b"Content-Type: application/json",)
     path: bytes = b"/v1/chat/completions"
-    has: bytes = b""  # bytes that the backend must receive
+    has: bytes = b""  # required bytes at the backend
     hides: bool = True  # whether the forbidden model may not reach the backend anywhere
 
 
@@ -37,7 +37,7 @@ FORM = b"Content-Type: multipart/form-data; boundary=b"
 
 
 def part(name: bytes, value: bytes, *headers: bytes) -> bytes:
-    """A part of a form; `name` is the rest of its disposition."""
+    """A form part; `name` is the rest of its disposition."""
     lines = [b"Content-Disposition: form-data; " + name, *headers]
     return b"--b\r\n" + b"".join(line + b"\r\n" for line in lines) + b"\r\n" + value + b"\r\n"
 
@@ -322,7 +322,7 @@ FRAMING = {
     ),
 }
 
-# Values of `Host` at a server without keys that allows `chat.example` and `*.lab.example`, and whether it serves them.
+# `Host` values for a keyless server that allows `chat.example` and `*.lab.example`, and whether they are served.
 
 HOSTS = {
     "127.0.0.1:8080": True,

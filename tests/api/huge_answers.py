@@ -1,7 +1,7 @@
 """
 Cost of huge backend events. `python -m tests.api.huge_answers` prints JSON by the names in `ROWS`: `held`, the longest
-time that the event loop was held, in CPU seconds; `memory`, the peak in bytes; and `same`, whether the client received
-the backend's text.
+block of the event loop in CPU seconds; `memory`, the peak in bytes; and `same`, whether the client received the
+backend's text.
 
 Each row runs in a separate process, with backend and client in two others, over real sockets.
 """
@@ -95,7 +95,7 @@ def _ascii(delta: dict[str, Any]) -> bytes:
 
 
 class Row(NamedTuple):
-    """An answer, the transport of the client, and the store."""
+    """An answer, the client's transport, and the store."""
 
     answer: str
     transport: str  # json, sse, websocket, background
@@ -113,7 +113,7 @@ _TOOLS = [{"type": "function", "name": "f"}, {"type": "custom", "name": "c"}]
 
 
 def _received(url: str, row: Row, input: str = "Hi.") -> str:
-    """Request the answer, and return the text in the response, having checked that deltas and final texts agree."""
+    """Request the answer, check that deltas and final texts agree, and return the text."""
     body: dict[str, Any] = {"model": "m", "input": input, "tools": _TOOLS}
     if row.answer == "encrypted reasoning":
         body["include"] = ["reasoning.encrypted_content"]
@@ -188,7 +188,7 @@ async def _serve_backend(answer: bytes, port: int) -> None:
 
 @contextlib.contextmanager
 def _process(work: Callable[[int], None]) -> Iterator[int]:
-    """Run some work in a process of its own, with the end of a pipe to write to; gives the other end."""
+    """Run a function in another process with a pipe to write to; yields the read end."""
     reading, writing = os.pipe()
     if not (child := os.fork()):
         try:

@@ -1,6 +1,6 @@
 """
-Cost of huge bodies. `python -m tests.api.huge_bodies` prints JSON by the names in `ROWS`: CPU seconds, the longest time
-that the event loop is held (see `LoopHolds`), bytes of memory, bytes in the body, and the status.
+Cost of huge bodies. `python -m tests.api.huge_bodies` prints JSON by the names in `ROWS`: CPU seconds, the event loop's
+longest block (see `LoopHolds`), bytes of memory, bytes in the body, and the status.
 
 Each row runs in a separate process, over real sockets.
 """
@@ -39,7 +39,7 @@ from tests.support.upstream import CLOSE, Upstream
 SIZE = 8 * 1024 * 1024
 LARGE = 60 * 1024 * 1024
 SMALL = 4 * 1024 * 1024
-MANY = 33_000  # messages, each of three JSON values; 100,000 are accepted
+MANY = 33_000  # messages with three JSON values each; 100,000 are accepted
 
 _TEXT = b'{"type": "response.create", "model": "m", "input": [%b]}'
 _JUNK = b'{"type": "response.create", "model": "m", "input": "Hi.", "junk": [%b]}'
@@ -62,12 +62,12 @@ def message(content: object) -> bytes:
 
 
 def messages(size: int) -> bytes:
-    """As many messages as are accepted, in a body of about that many bytes."""
+    """The maximum number of messages, in a body with about `size` bytes."""
     return _TEXT % b",".join([orjson.dumps({"role": "user", "content": "word " * (size // MANY // 5)})] * MANY)
 
 
 def extensions() -> bytes:
-    """As many items as are accepted, of the fewest values."""
+    """The maximum number of items, with the fewest values."""
     return _TEXT % b",".join([b'{"role":"user","content":"Hi."}', *[b'{"type":"x:y"}'] * 49_000])
 
 
@@ -78,13 +78,13 @@ def image() -> bytes:
 
 
 def three(*items: dict[str, Any]) -> bytes:
-    """Some items three times, each with a part of 8 MB."""
+    """Some items three times, each with an 8 MB part."""
     hello = b'{"role": "user", "content": "Hi."}'
     return _TEXT % b",".join([hello, *[orjson.dumps(item) for item in items] * 3])
 
 
 def encrypted() -> bytes:
-    """Reasoning that was encrypted with a lost key."""
+    """Reasoning encrypted with a lost key."""
     sealed = CONTENT_MARK + base64.urlsafe_b64encode(Random(0).randbytes(SIZE // 4 * 3)).decode()
     return three({"type": "reasoning", "summary": [], "encrypted_content": sealed})
 
@@ -96,7 +96,7 @@ def large_calls() -> bytes:
 
 
 def custom_calls() -> bytes:
-    """Calls of custom tools with a large input."""
+    """Custom tool calls with a large input."""
     call = {"type": "custom_tool_call", "call_id": "c", "name": "f", "input": "word " * (SIZE // 5)}
     return three(call, {"type": "custom_tool_call_output", "call_id": "c", "output": "x"})
 
@@ -109,7 +109,7 @@ def files() -> bytes:
 
 
 def encoded(charset: str) -> bytes:
-    """Text files that name their charset, and are no UTF-8."""
+    """Text files with a charset other than UTF-8."""
     data = base64.b64encode(b"\xe9-" + b"word" * (SIZE // 16 * 3)).decode()
     file = {"type": "input_file", "filename": "a.txt", "file_data": f"data:text/plain;charset={charset};base64,{data}"}
     return three({"role": "user", "content": [file]})
@@ -122,7 +122,7 @@ def descriptions() -> bytes:
 
 
 def conversation() -> bytes:
-    """Messages of a new conversation."""
+    """A new conversation's messages."""
     return b'{"items": [%b' % three({"role": "user", "content": "word " * (SIZE // 5)}).partition(b"[")[2]
 
 
@@ -162,7 +162,7 @@ class Row(NamedTuple):
     values: int = 0  # JSON values, where they take more memory than the text
     store: str = "memory://"  # {} is a directory; or `POSTGRES`
     to: str = "/v1/responses"  # the path
-    stored: str = ""  # the row that is measured as its body is stored before, where this one is continued
+    stored: str = ""  # the row that stores its body first, for this row to continue
 
 
 ROWS = {
@@ -267,16 +267,14 @@ async def _websocket(connection: socket.socket, body: bytes) -> bytes:
     upgrade = b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     await loop.sock_sendall(connection, upgrade + key)
     assert _status(await _head(connection)) == 101
-    await loop.sock_sendall(
-        connection, b"\x81\xff" + len(body).to_bytes(8, "big") + bytes(4)
-    )  # a mask that changes nothing
+    await loop.sock_sendall(connection, b"\x81\xff" + len(body).to_bytes(8, "big") + bytes(4))  # a mask without effect
     await loop.sock_sendall(connection, body)
     frame = await loop.sock_recv(connection, 65536)
     return b"frame %d" % (413 if b'"status":413' in frame else 200 if b'"response.created"' in frame else 0)
 
 
 async def _asked(url: str, row: Row, body: bytes) -> bytes:
-    """Send a body, and return the begin of the answer."""
+    """Send a body, and return the answer's start."""
     loop = asyncio.get_running_loop()
     with socket.socket() as connection:
         connection.setblocking(False)
@@ -317,7 +315,7 @@ def _backend(answer: bytes) -> Iterator[str]:
 
 
 async def _costs(name: str) -> dict[str, dict[str, Any]]:
-    """Return a row's cost, and the cost of the row that stores its body first."""
+    """Return the costs of a row and of the row that stores its body first."""
     row = ROWS[name]
     body = row.make()
     size = len(body)
@@ -372,7 +370,7 @@ def prepare() -> None:
 
 
 def measured(name: str) -> Any:
-    """Return the cost of a row in a new process, and of the row that stores its body first."""
+    """Return the costs of a row, in a new process, and of the row that stores its body first."""
     reading, writing = os.pipe()
     if child := os.fork():
         os.close(writing)

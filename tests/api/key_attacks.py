@@ -32,7 +32,7 @@ class Attack(NamedTuple):
 
 
 class Greedy(Upstream):
-    """A backend that calls all functions that it is offered, and then answers."""
+    """A backend that calls all offered functions, and then answers."""
 
     def answer_to(self, request: Received) -> list[Step]:
         if request.method == "GET":
@@ -82,7 +82,7 @@ SECRET_SPACE = {
 }
 
 _SERVERS: dict[str, Attack] = {
-    # Names of servers.
+    # Server names.
     "another server": Attack(LAB, tools(mcp("secret"))),
     "a connector of another server": Attack(LAB, tools(mcp(connector_id="secret"))),
     "a connector of another server, with its own label": Attack(LAB, tools(mcp("secret", connector_id="secret"))),
@@ -126,7 +126,7 @@ _SERVERS: dict[str, Attack] = {
     "the same with a user": Attack(URL, tools(mcp("mine", server_url="USER_OF_SECRET")), WRONG),
     "the URL of a server for other keys": Attack(BOTH, tools(mcp("mine", server_url="URL_OF_PRIVATE")), WRONG),
     "a URL of no scheme": Attack(URL, tools(mcp("mine", server_url="file:///etc/passwd")), WRONG),
-    # Tools and calls that stand in items.
+    # Tools and calls within items.
     "a tool in a namespace": Attack(LAB, tools({**SECRET_SPACE, "tools": [mcp("secret")]}), ANSWERED),
     "a tool in an item": Attack(
         LAB, {"input": [{"type": "additional_tools", "tools": [mcp("secret")]}, USER]}, ANSWERED
@@ -226,9 +226,9 @@ _DECLARED: dict[str, tuple[Sequence[str], dict[str, Any]]] = {
     "demo": (("mcp:lab",), mcp("demo")),
 }
 
-SOCKET = "websocket"  # in place of a path
+SOCKET = "websocket"  # instead of a path
 
-# Ways into the server: fields of the body, and the path.
+# Endpoints: body fields and path.
 _WAYS: dict[str, tuple[Body, str]] = {
     "JSON": ({}, "/responses"),
     "SSE": ({"stream": True}, "/responses"),

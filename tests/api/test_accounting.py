@@ -350,7 +350,7 @@ async def test_budget_with_fifty_callers_is_exceeded_by_what_was_in_progress(tmp
 
 
 class Away(MemoryUsage):
-    """A ledger that can be unavailable, or lose the confirmation of a batch."""
+    """A ledger that is unavailable on demand, or loses the confirmation of a batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -359,7 +359,7 @@ class Away(MemoryUsage):
 
     async def add(self, batch: str, rows: Any) -> None:
         if self.away:
-            await super().add(batch, rows)  # it was done, but nobody heard of it
+            await super().add(batch, rows)  # the write succeeded without confirmation
             self.tried.set()
             raise StoreUnavailable
         await super().add(batch, rows)
@@ -371,7 +371,7 @@ class Away(MemoryUsage):
 
 
 def ended(input: int = 10, output: int = 5, model: str = "m") -> tuple[str, str, Usage]:
-    """The model, the backend and the usage of a response."""
+    """A response's model, backend and usage."""
     return model, "", usage_of({"prompt_tokens": input, "completion_tokens": output}, {}, [])
 
 
@@ -453,7 +453,7 @@ async def test_usage_is_the_sum_of_what_was_recorded(records: list[tuple[str, st
     assert sum(row.cost for row in rows) == costs == sum(input + 2 for _, model, input in records if model == "m")
 
 
-# Processes that are killed.
+# Killed processes.
 
 
 async def test_journal_of_a_process_that_died_is_stored_once(tmp_path: Path) -> None:
@@ -481,7 +481,7 @@ async def test_journal_of_a_process_that_died_is_stored_once(tmp_path: Path) -> 
 
 
 class Refusing(MemoryUsage):
-    """A ledger that refuses batches with rows of one model, like PostgreSQL with NUL in a name."""
+    """A ledger that refuses batches with rows for a given model, like PostgreSQL with NUL in a name."""
 
     async def add(self, batch: str, rows: Sequence[UsageRow]) -> None:
         if any(row.model == "refused" for row in rows):

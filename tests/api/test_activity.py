@@ -227,7 +227,7 @@ async def test_running_responses_are_listed_while_files_are_unavailable(
     assert (told["complete"], told["vector_stores"], told["running"]) == (False, [], [])
 
 
-# The log of responses.
+# Response log.
 
 
 async def test_listed_responses_have_times_cost_and_tools() -> None:

@@ -96,7 +96,7 @@ EXEMPT = {
 
 @asynccontextmanager
 async def client(tmp_path: Path, **values: Any) -> AsyncIterator[tuple[httpx.AsyncClient, set[tuple[str, str]]]]:
-    """A client of a server with all resources, and the methods and paths of its routes."""
+    """A client, with all resources on the server, and the methods and paths of the routes."""
     tools: dict[str, Any] = {
         **LAB,
         "file_search": {"store_url": f"sqlite:///{tmp_path}/files.db"},
@@ -137,7 +137,7 @@ async def test_route_is_refused_beyond_a_limit_or_exempt_with_a_reason(
 
 
 async def test_get_that_acts_is_refused_for_pages_of_other_sites(tmp_path: Path) -> None:
-    """Images and links on any page can send such a GET. GETs with effects are those that count against limits."""
+    """Any page can send such a GET by an image or a link. GETs with effects count against limits."""
     Lab.reset()
     async with client(tmp_path) as (http, walked):
         acting = {path for method, path in walked if method == "GET" and path not in EXEMPT}

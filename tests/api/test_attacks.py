@@ -159,7 +159,7 @@ UPGRADE = (
 
 @pytest.mark.parametrize("protocol", ["HTTP", "WebSocket"])
 async def test_host_header_of_a_server_without_keys_is_an_address_or_a_known_name(protocol: str) -> None:
-    """A page whose name resolves to this server sends a GET without `Origin`, but with its own name as `Host`."""
+    """A page whose name resolves to this server sends a GET without `Origin`, but with its own `Host`."""
     path, headers, served = (b"/healthz", b"", 200) if protocol == "HTTP" else (b"/v1/responses", UPGRADE, 101)
     app = create_app(settings(allowed_hosts="chat.example,*.lab.example"), backend=Scripted([]))
     seen = {}

@@ -17,7 +17,7 @@ from tests.support.serving import antiphon
 from tests.support.upstream import DONE, Received, Upstream, chunk, finish, sse
 from tests.support.upstream import upstream as upstream
 
-USED = reported(100, 50)  # of each round: 0.0003 by these prices
+USED = reported(100, 50)  # per round: 0.0003 at these prices
 PRICES = {"m": {"input": 1, "output": 4}}
 KEY = {"authorization": "Bearer alice"}
 DEMO = {"model": "m", "input": "Hi", "tools": [{"type": "mcp", "server_label": "demo"}]}
@@ -44,7 +44,7 @@ def options(**budget: Any) -> dict[str, Any]:
 
 
 async def response_by(way: str, url: str) -> dict[str, Any]:
-    """Return the response of a request, however it is delivered."""
+    """Return a response in any delivery mode."""
     async with httpx.AsyncClient(base_url=f"{url}/v1", headers=KEY, timeout=60, trust_env=False) as http:
         match way:
             case "json":
@@ -99,7 +99,7 @@ async def test_response_within_its_budget_is_recorded_once(upstream: Upstream) -
 
 
 class Calling(Upstream):
-    """A model that never stops to call a tool."""
+    """A model with endless tool calls."""
 
     def answer_to(self, request: Received) -> list[Any]:
         super().answer_to(request)
@@ -107,7 +107,7 @@ class Calling(Upstream):
 
 
 async def test_budget_is_exceeded_by_one_round_of_each_response_in_progress() -> None:
-    """Fifty callers at once, with rounds without end: when the budget is reached, each may be in one round."""
+    """Fifty callers with endless rounds: when the budget is reached, each may be within a round."""
     callers, budget = 50, 200 * 150
     async with Calling() as upstream:
         usage = await used_up(upstream, callers, budget)

@@ -12,11 +12,11 @@ import pytest
 
 from tests.api.huge_answers import ANSWERS
 
-HELD = {16: 0.25, 4: 0.05}  # seconds that others may have to wait, by the MiB of an event
+HELD = {16: 0.25, 4: 0.05}  # event size in MiB: seconds that others may wait
 TIMES = 6  # memory: the parsed event, the text, the stored record, and the event being sent
 TWICE = "encrypted reasoning"  # is in its item once as it is, and once encrypted
 LOGGED = 5  # copies of the text in a background response's log
-CACHES = 4 * 1024 * 1024  # of SQLite, 2 MB for each connection
+CACHES = 4 * 1024 * 1024  # SQLite: 2 MB per connection
 
 ROWS = [
     *(f"{answer}, sse, memory" for answer in ANSWERS),
@@ -42,7 +42,7 @@ SIZES = [*((16, row) for row in ROWS), *((4, f"{answer}, sse, memory") for answe
 
 
 def measured(size: int, *rows: str) -> dict[str, dict[str, float]]:
-    """Return the costs of rows, with events of a size."""
+    """Return row costs for events with this size."""
     root = Path(__file__).parent.parent.parent
     command = [sys.executable, "-m", "tests.api.huge_answers", *rows]
     environment = {**os.environ, "HUGE_ANSWERS_MB": str(size)}
@@ -72,8 +72,7 @@ def test_huge_answer_leaves_time_and_memory_to_others(
     def is_large() -> bool:
         return cost["held"] > HELD[size] or cost["memory"] > most
 
-    # Other processes, and the turns that threads take, can make a measurement larger, never smaller: so the least of
-    # six counts.
+    # Other processes and threads can only make a measurement larger, so the minimum of six counts.
     for _ in range(5):
         if is_large():
             again = measured(size, name)[name]

@@ -1,4 +1,4 @@
-"""No body, frame or answer of a backend costs much more than an ordinary text of its size."""
+"""No body, frame or backend answer costs much more than ordinary text with the same size."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from app.errors import InvalidRequest
 from tests.api.huge_bodies import ROWS, SMALL
 from tests.support.postgres_server import PostgresServer
 
-TIMES = 4  # of the CPU, for each byte
+TIMES = 4  # CPU per byte
 MEMORY = 6  # times the body (or a backend's answer), also where it is accepted: parsed, translated, sent on and stored
-HELD, HELD_BY_SMALL = 0.25, 0.05  # seconds that others may have to wait: at 64 MiB, or at 4 MiB of few values
-VALUE = 640  # bytes of memory besides: an item of three JSON values in 40 bytes is a dict in four forms
+HELD, HELD_BY_SMALL = 0.25, 0.05  # seconds that others may wait: at 64 MiB, or at 4 MiB with few values
+VALUE = 640  # additional bytes of memory: an item with three JSON values in 40 bytes is a dict in four forms
 
 
 def measured(postgres: PostgresServer, *rows: str) -> dict[str, dict[str, float]]:

@@ -175,7 +175,7 @@ async def test_key_that_is_invalid_is_refused(http: httpx.AsyncClient, key: str)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "Idempotency-Key")
 
 
-# In every store, with several processes, by a clock that the test moves.
+# All stores, several processes, and a fake clock.
 
 
 class Clock:

@@ -1,4 +1,4 @@
-"""No way around the rights of a key to hosted tools: the table of `key_attacks`, against real MCP servers."""
+"""Keys cannot bypass their hosted tool permissions: the table in `key_attacks`, with real MCP servers."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tests.support.sockets import listening
 class Outcome(NamedTuple):
     """How an attack ended."""
 
-    result: tuple[int, str | None]  # status and code of the answer
-    harm: list[Any]  # requests that arrived without permission
+    result: tuple[int, str | None]  # status and code
+    harm: list[Any]  # successful forbidden requests
     asked: int  # requests to the backend
     text: str  # the answer
 
 
 class Search:
-    """A search service that records its queries."""
+    """A search service with a query log."""
 
     asked: ClassVar[list[str]] = []
 

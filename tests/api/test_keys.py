@@ -40,7 +40,7 @@ def table(key: str, **fields: Any) -> dict[str, Any]:
 
 
 class Listing(Scripted):
-    """A scripted backend that lists models."""
+    """A scripted backend with a model list."""
 
     async def models(self, caller_key: str | None = None) -> list[dict[str, Any]]:
         return [{"id": name, "object": "model", "created": 0, "owned_by": "lab"} for name in ("qwen3", "gpt-5")]

@@ -1,4 +1,4 @@
-"""How much a caller may ask for: over HTTP and WebSocket, in one process and in several."""
+"""Rate limits over HTTP and WebSocket, in one process and in several."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from tests.support.scripted import Scripted
 from tests.support.serving import antiphon, settings
 
 ROOT = Path(__file__).parents[2]
-FAST_TIMEOUT = 2.0  # seconds that a Redis has: on a machine with much else to do it may be late
-# `antiphon`, with that much patience.
+FAST_TIMEOUT = 2.0  # Redis timeout in seconds, for a busy machine
+# `antiphon` with this timeout.
 PATIENT = f"from app.stores import redis; redis.FAST_TIMEOUT = {FAST_TIMEOUT}; from app.cli import main; main()"
 HELLO: list[Any] = [delta(content="Hel"), delta(content="lo")]
 USED = {"prompt_tokens": 60, "completion_tokens": 40, "total_tokens": 100}
@@ -109,7 +109,7 @@ async def test_tokens_are_charged_when_known_and_debts_paid_first() -> None:
         assert [answer.status_code for answer in answers] == [200, 200, 429]
         assert [told(answer)["remaining-tokens"] for answer in answers[:1]] == ["150"]
         assert told(answers[2])["remaining-tokens"] == "0"
-        # 200 of 150 were used, so 51 are missing for one request; 150 are refilled per minute.
+        # 200 of 150 were used, so 51 are missing for a request; 150 are refilled per minute.
         assert 15 <= int(answers[2].headers["retry-after"]) <= 21
 
 
@@ -260,14 +260,14 @@ async def test_slot_of_a_background_response_that_cannot_be_stored_is_free() -> 
 
 
 async def test_official_client_retries_after_the_wait() -> None:
-    # Sixty at once, and then one in each second.
+    # Sixty at once, then one per second.
     async with antiphon(Scripted(HELLO), limit_requests_per_minute=60) as url:
         async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
             while (await ask(http)).status_code == 200:
                 pass
         async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k", max_retries=3) as client:
             retries = 0
-            while not retries:  # but for who asks just when one comes
+            while not retries:  # unless a refill occurs just before the request
                 whole = await client.responses.with_raw_response.create(model="m", input="Hi")
                 assert whole.parse().output_text == "Hello"
                 retries = whole.retries_taken
@@ -434,7 +434,7 @@ async def test_slot_released_while_it_is_renewed_is_free(redis_url: str, monkeyp
 
 
 class SlowCounters(MemoryCounters):
-    """Counters that take or release slots at once, and answer later: when `answer` is set."""
+    """Counters that change slots at once, but answer only when `answer` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -473,7 +473,7 @@ async def test_slot_releases_do_not_wait_for_each_other() -> None:
 
 
 class FailingCounters(MemoryCounters):
-    """Counters that are unavailable while `fails` is set; `acquire` then takes the slot without confirming it."""
+    """Counters that fail while `fails` is set; `acquire` then takes the slot without confirmation."""
 
     fails = False
 

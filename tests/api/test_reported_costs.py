@@ -1,4 +1,4 @@
-"""The cost that a backend reports, in the ledger and in the response."""
+"""Backend-reported costs in the ledger and in the response."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.upstream import DONE, Upstream, call, chunk, finish, reply, s
 
 __all__ = ["upstream"]
 
-PRICES = {"m": {"input": 1_000_000, "output": 1_000_000}}  # one for each token
+PRICES = {"m": {"input": 1_000_000, "output": 1_000_000}}  # 1 per token
 KEYS = {"ada": {"hash": hash_of("k"), "admin": True}}
 
 

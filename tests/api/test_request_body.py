@@ -112,7 +112,7 @@ async def test_body_of_the_largest_size_is_accepted(
 
 @pytest.mark.parametrize(("window", "status"), [(27, 200), (28, 400)])
 async def test_compressed_body_with_too_large_a_window_is_refused(window: int, status: int) -> None:
-    """A few bytes of zstd can require gigabytes of memory: the window is a power of two."""
+    """A few bytes of zstd can require gigabytes of memory: the window size is a power of two."""
     body = b'{"model": "m", "input": "Hi."}'
     last_and_raw = (len(body) << 3 | 1).to_bytes(3, "little")
     packed = bytes.fromhex("28b52ffd00") + bytes([(window - 10) << 3]) + last_and_raw + body

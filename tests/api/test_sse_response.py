@@ -59,7 +59,7 @@ async def test_stream_at_its_end_gets_no_closing_event() -> None:
 
 
 class Client:
-    """A client that reads nothing while `reads` is cleared; records the writes."""
+    """A client that records writes, and does not read while `reads` is cleared."""
 
     def __init__(self) -> None:
         self.scope: dict[str, Any] = {"type": "http"}
@@ -98,7 +98,7 @@ class ConnectedClient(Client):
 
 
 class Answer:
-    """A stream of whatever is put into `items`, one after another as the client reads."""
+    """A stream with the values put into `items`."""
 
     def __init__(self, encode: Callable[[bytes], Any] = bytes, **options: Any) -> None:
         encoding = StreamEncoding(encode, lambda: b"beat", b"end")

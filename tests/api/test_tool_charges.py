@@ -42,7 +42,7 @@ async def images() -> AsyncIterator[ImagesServer]:
 
 
 def draw(number: int) -> list[Any]:
-    """A model answer that generates an image."""
+    """A model answer with an image."""
     arguments = json.dumps({"prompt": f"A cat, number {number}"})
     return [call(0, f"c{number}", "image_generation", arguments), finish("tool_calls") | USED]
 
@@ -133,7 +133,7 @@ async def test_image_model_that_the_key_may_not_use_is_refused(
     models = ["m"] if model else ["m", PAINTER]
     async with drawing_with(images, draw(1), ANSWER, key={"models": models}, table={"models": ["dear*"]}) as http:
         response = await http.post("/v1/responses", json={**DRAW, "tools": [{"type": "image_generation", **tool}]})
-    if model is None:  # another one, which the operator does not offer: it is not used
+    if model is None:  # not offered by the operator, so not used
         assert (response.status_code, len(images.requests)) == (200, 1)
         return
     error = response.json()["error"]
@@ -148,7 +148,7 @@ async def test_image_model_that_the_key_may_not_use_is_refused(
 async def searching_with(
     server: EmbeddingServer, tmp_path: Path, *answers: list[Any], **options: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """A server that searches files, asked by `alice`."""
+    """A server with file search, used by `alice`."""
     key = {"hash": hash_of("alice"), **options.pop("key", {})}
     table = {"store_url": f"sqlite:///{tmp_path}/files.db", "embeddings": {"backend": "local", "model": "toy"}}
     local = {"url": server.url, "models": ["none"]}
@@ -165,7 +165,7 @@ TEXT = "bread needs yeast"
 
 
 async def stored(http: httpx.AsyncClient) -> str:
-    """Return a vector store with a file that has been indexed."""
+    """Return a vector store with an indexed file."""
     form = {"files": {"file": ("a.txt", TEXT)}, "data": {"purpose": "assistants"}}
     file = (await http.post("/v1/files", **form)).json()["id"]
     store = (await http.post("/v1/vector_stores", json={"file_ids": [file]})).json()["id"]

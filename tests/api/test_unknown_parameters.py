@@ -1,4 +1,4 @@
-"""Unknown parameters of endpoints other than `/responses`."""
+"""Unknown parameters at endpoints other than `/responses`."""
 
 from __future__ import annotations
 

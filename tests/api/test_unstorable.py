@@ -1,4 +1,4 @@
-"""Values that no store can hold are refused with the same error, whatever the store."""
+"""Unstorable values are refused with the same error in all stores."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
     ],
     "/vector_stores/[store]/file_batches": [({"file_ids": [NUL]}, "file_ids[0]")],
 }
-# Path: bodies whose numbers are replaced, in turn, by numbers outside the range.
+# Path: bodies whose numbers are replaced, in turn, by out-of-range numbers.
 NUMBERS: dict[str, list[dict[str, Any]]] = {
     "/responses": [
         {**HI, "max_output_tokens": 100},
@@ -98,7 +98,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 async def made(http: httpx.AsyncClient) -> dict[str, str]:
-    """Create an object of each kind, and return the ids."""
+    """Create one object per kind, and return the ids."""
     file = {"file": ("a.txt", b"hello")}
     return {
         "[response]": (await http.post("/responses", json=HI)).json()["id"],

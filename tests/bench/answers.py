@@ -1,11 +1,11 @@
 """
-The answers of the bench's model: a function of the model's name, so both ends know them.
+Answers of the benchmark model: a function of its name, known to both ends.
 
-    count-200-10          200 deltas, one each 10 ms; 0 ms: as fast as they go
-    count-50-0-call       a function call, its arguments in 50 deltas
-    count-50-0-thought    25 deltas of reasoning, then 25 of text
-    count-20-0-agent      10 deltas of reasoning, then a function call, its arguments in 10
-    count-20-0-tools4     four calls of a tool, one after the other, their arguments in 20 deltas, then 20 of text
+    count-200-10          200 deltas, every 10 ms; 0 ms: as fast as possible
+    count-50-0-call       a function call, with arguments in 50 deltas
+    count-50-0-thought    25 deltas with reasoning, then 25 with text
+    count-20-0-agent      10 deltas with reasoning, then a function call with arguments in 10
+    count-20-0-tools4     four tool calls in sequence, with arguments in 20 deltas, then 20 with text
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ import re
 from functools import cache
 from typing import NamedTuple
 
-FIRST = "First:"  # opens every answer and stands nowhere else, so that the first delta is seen in the bytes
+FIRST = "First:"  # starts every answer and occurs nowhere else, to find the first delta in the bytes
 _NAME = re.compile(r"count-(\d+)-(\d+)(-call|-thought|-agent|-tools(\d+)|)")
-_AWKWARD = (' "quoted"', " café →", "\n\\n", " 😀")  # text that must be decoded and encoded
+_AWKWARD = (' "quoted"', " café →", "\n\\n", " 😀")  # text that needs decoding and encoding
 
 
 class Answer(NamedTuple):
-    """One answer: its pieces, and the seconds between two of them."""
+    """An answer: its pieces, and the seconds between two pieces."""
 
     pieces: tuple[str, ...]
     delay: float
     call: bool  # whether the pieces are a call's arguments
-    thoughts: int  # how many of the pieces are reasoning
-    rounds: int = 0  # calls of a tool before it; each is the answer of `count-N-0-call`
+    thoughts: int  # number of reasoning pieces
+    rounds: int = 0  # earlier tool calls; each is the answer of `count-N-0-call`
 
     @property
     def text(self) -> str:
-        """The text, or the arguments of the call."""
+        """The text, or the call's arguments."""
         return "".join(self.pieces[self.thoughts :])
 
     @property

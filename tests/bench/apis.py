@@ -13,7 +13,7 @@ from tests.support.messages_server import events, text, thinking, tool_use
 from tests.support.native import Native
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-_COUNT = 918273645  # placeholder for the number of messages, in events that are built once
+_COUNT = 918273645  # placeholder for the message count, in prebuilt events
 
 Fields = dict[str, Any]
 
@@ -82,7 +82,7 @@ def _writes(path: bytes, model: str) -> tuple[bytes, ...]:
 
 
 def streamed(path: bytes, asked: Fields) -> list[bytes] | None:
-    """Return the writes of the answer to a request at this path; None if it is none of these APIs."""
+    """Return the writes for a request at this path; None for other APIs."""
     name = path.rpartition(b"/")[2]
     if (api := _APIS.get(name)) is None:
         return None

@@ -37,7 +37,7 @@ SMOKE = ("antiphon", "antiphon by responses", "antiphon by messages", "byte prox
 
 
 class WrongAnswer(Exception):
-    """A server returned an answer that is not the model's."""
+    """A server's answer differs from the model's."""
 
 
 class Bench:
@@ -63,7 +63,7 @@ class Bench:
         self.results.takes.pop((scenario.name, target.name), None)
 
     async def ask(self, scenario: Scenario, target: Target, total: int) -> list[Reply]:
-        """Ask one server; return nothing, and leave it out, if an answer was wrong."""
+        """Send a round's requests to a server; returns [], and skips the server from then on, after a wrong answer."""
         replies = await volley(target, scenario, total, self.parents.get((scenario.name, target.name), ""))
         for reply in replies:
             if why := reply.wrong(target.server, scenario):
@@ -72,7 +72,7 @@ class Bench:
         return replies
 
     async def warm_up(self) -> None:
-        """See that everybody answers rightly, before anything is measured."""
+        """Check all servers' answers before measuring."""
         for scenario in self.scenarios:
             for target in self.taking_part(scenario):
                 if await self.ask(scenario._replace(turns=range(min(scenario.turns.stop, 2))), target, 2):
@@ -89,7 +89,7 @@ class Bench:
                 self.leave_out(held, target, f"{count} streams did not begin")
 
     async def round(self, number: int) -> None:
-        """Ask everybody everything once, with another one at the beginning each time."""
+        """Measure every server in every scenario once, starting with another server each time."""
         for scenario in self.scenarios:
             targets = self.taking_part(scenario)
             for at in range(len(targets)):
@@ -114,7 +114,6 @@ def taken(scenario: Scenario, total: int, replies: Sequence[Reply], used: float)
 
 
 async def measure(bench: Bench, held: Scenario, rounds: int) -> Results:
-    """Run the whole of it."""
     begin = time.monotonic()
     await bench.warm_up()
     await bench.weigh(held)

@@ -1,8 +1,8 @@
 """
-Checks every answer: its text, its reasoning or its call, and the number of messages that the upstream received.
+Checks every answer: text, reasoning or call, and the number of messages that reached the upstream.
 
-A peer's deltas and final response have to contain the model's text; Antiphon's stream also has to have the order of the
-specification.
+A peer's deltas and final response must contain the model's text; Antiphon's stream must also have the specification's
+order.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Received(NamedTuple):
 
     text: str
     reasoning: str | None  # None: not checked
-    messages: int | None  # that the upstream received; None: the answer has no usage
+    messages: int | None  # messages received by the upstream; None: the answer has no usage
 
 
 def wrong(server: Server, scenario: Scenario, body: bytes, messages: int) -> str:

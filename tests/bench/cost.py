@@ -18,17 +18,17 @@ def _tree(pid: int) -> list[int]:
 
 
 def cpu(pid: int) -> float:
-    """Seconds of processor time, user and system, that a process and its living children have used."""
+    """CPU seconds, user and system, used by a process and its living children."""
     used = 0.0
     for one in _tree(pid):
         with suppress(AttributeError, OSError):
-            # The clock of another process, in nanoseconds: MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED) of the kernel.
+            # Another process's clock, in nanoseconds: the kernel's MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED).
             used += time.clock_gettime(~one << 3 | 2)
     return used
 
 
 def memory(pid: int) -> float:
-    """Bytes of memory that a process and its children have in use."""
+    """Bytes in use by a process and its children."""
     pages = 0
     for one in _tree(pid):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The event loop that Antiphon has too: a slower one would put the floor too high, and the load in the way."""
+"""Antiphon's event loop: a slower loop would distort the floor and the load."""
 
 from __future__ import annotations
 

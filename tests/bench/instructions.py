@@ -1,7 +1,7 @@
 """
 Instructions per request or delta, counted by valgrind's callgrind.
 
-Unlike CPU time, the counts are the same on a busy machine, within a percent. Requests are sent one at a time.
+Unlike CPU time, counts are stable on a busy machine, within a percent. Requests are sent sequentially.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _control(option: str, target: Target) -> None:
 
 
 def total(dump: str) -> int:
-    """Return the number of instructions in callgrind's output file."""
+    """Return the instruction count in callgrind's output file."""
     found = re.search(r"^(?:totals|summary): (\d+)", dump, re.MULTILINE)
     if not found:
         raise ValueError("The dump must contain a line 'totals:'.")

@@ -15,7 +15,7 @@ from tests.bench.cost import memory
 from tests.bench.scenarios import Scenario
 from tests.bench.servers import Server, Target
 
-TIMEOUT = 120  # seconds for one answer
+TIMEOUT = 120  # seconds per answer
 TOOL = {"name": "count", "description": "Count.", "parameters": {"type": "object", "properties": {}}}
 
 
@@ -23,7 +23,7 @@ TOOL = {"name": "count", "description": "Count.", "parameters": {"type": "object
 class Reply:
     """One answer as it came in."""
 
-    messages: int  # that the upstream should have received
+    messages: int  # expected messages at the upstream
     started: float
     first: float = 0.0  # when the first delta was seen
     ended: float = 0.0
@@ -42,8 +42,8 @@ class Reply:
 @lru_cache(8)
 def ask(server: Server, scenario: Scenario, turn: int, previous: str) -> tuple[bytes, int]:
     """
-    Return the bytes of a turn's request, and how many messages the upstream gets by it. By Chat Completions the
-    client sends the whole conversation; by Responses it names the response that it goes on from.
+    Return a turn's request, and the number of messages that reach the upstream. Chat Completions clients send the whole
+    conversation; Responses clients send the previous response's id.
     """
     agent = scenario.model.endswith("-agent")
     texts = [f"Message {n} of {scenario.items}. ".ljust(scenario.size, ".") for n in range(scenario.items)]
@@ -80,7 +80,7 @@ def _tool_rounds(
     server: Server, scenario: Scenario, turn: int, first: list[dict[str, Any]]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
     """
-    Return the messages before a tool round and its input, and the number of messages that the upstream receives.
+    Return the messages before a tool round and its input, and the number of messages at the upstream.
 
     A hosted tool's rounds are reported together at the end.
     """
@@ -152,7 +152,7 @@ class Caller(asyncio.Protocol):
                 self.whole.set_result(None)
 
     async def call(self, request: bytes, messages: int) -> Reply:
-        """Send a request and return the answer; one that did not come says so in `error`, and ends the connection."""
+        """Send a request and return the answer; a failure is in `error`, and ends the connection."""
         self.whole, self.tail = asyncio.get_running_loop().create_future(), b""
         self.reply = Reply(messages, time.perf_counter())
         self.transport.write(request)
@@ -208,7 +208,7 @@ async def begun(target: Target, scenario: Scenario) -> str:
 
 
 def response_id(reply: Reply) -> str:
-    """Return the id of a response that is not streamed, or nothing."""
+    """Return a JSON response's id, or ""."""
     try:
         return str(json.loads(reply.message.body)["id"])
     except (ValueError, LookupError, TypeError):

@@ -1,4 +1,4 @@
-"""docs/speed.svg: the CPU of each server in each scenario, as a multiple of the byte proxy's."""
+"""docs/speed.svg: each server's CPU per scenario, as a multiple of the byte proxy's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.bench.servers import ROOT, SERVERS, Server
 ONE = "byte proxy"
 WIDTH, LEFT, RIGHT, TOP, ROW = 860, 350, 40, 76, 44
 
-# It brings its own background, so that it can be read wherever it is shown.
+# Has its own background, to be readable anywhere.
 STYLE = """
     .paper { fill: #ffffff } text { fill: #1f2328; font: 13px system-ui, -apple-system, "Segoe UI", sans-serif }
     .value { font-size: 11px; }

@@ -61,7 +61,6 @@ def ratio_table(results: Results, scenarios: Iterable[Scenario], servers: Sequen
 
 
 def time_table(results: Results, servers: Sequence[Server]) -> str:
-    """Return the table of latencies and memory."""
     names = [server.name for server in servers]
     paced = {name: results.of(PACED, name) for name in names}
     first = {name: median(take.first for take in takes) for name, takes in paced.items() if takes}
@@ -84,7 +83,7 @@ def time_table(results: Results, servers: Sequence[Server]) -> str:
 
 
 def instruction_table(results: Results, scenarios: Sequence[Scenario], servers: Sequence[Server]) -> str:
-    """Return the table of instructions, with its introduction; "" without counts."""
+    """Return the instruction table with its introduction; "" without counts."""
     counts = results.instructions
     names = [server.name for server in servers if any(name == server.name for _, name in counts)]
     rows = [

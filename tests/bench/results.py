@@ -19,7 +19,7 @@ class Take(NamedTuple):
 
 @dataclass
 class Results:
-    """Takes by scenario, server and round; bytes by server; and skipped servers with reasons."""
+    """Takes by scenario, server and round; memory by server; and skipped servers with reasons."""
 
     takes: dict[tuple[str, str], list[Take]] = field(default_factory=dict)
     resting: dict[str, float] = field(default_factory=dict)
@@ -28,11 +28,11 @@ class Results:
     instructions: dict[tuple[str, str], float] = field(default_factory=dict)  # per delta or request
 
     def of(self, scenario: Scenario, server: str) -> list[Take]:
-        """Return a server's takes; [] if it did not run."""
+        """Return a server's takes; [] if skipped."""
         return self.takes.get((scenario.name, server), [])
 
     def cpu(self, scenario: Scenario, server: str) -> float | None:
-        """Return the median of the rounds, in seconds."""
+        """Return the rounds' median, in seconds."""
         takes = self.of(scenario, server)
         return median(take.cpu for take in takes) if takes else None
 

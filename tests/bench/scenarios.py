@@ -1,4 +1,4 @@
-"""The requests that are sent to the servers: one table."""
+"""The table of requests."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Scenario(NamedTuple):
     spread: bool = False  # start streams evenly over a stream's length, or their deltas coincide
     turns: range = range(1)  # turns with `previous_response_id`; earlier turns are not measured
     items: int = 1  # input items per turn
-    size: int = 40  # characters of an item
+    size: int = 40  # characters per item
     store: bool = False  # are its responses stored?
     chat: bool = False  # whether all servers get Chat Completions requests
-    rounds: int = 0  # calls of the demo tool before the answer; a client of Chat Completions runs each in a turn
+    rounds: int = 0  # demo tool calls before the answer; Chat Completions clients run each in a turn
 
 
 ALONE = Scenario("first", "a stream, alone: time to the first delta", "time", "count-20-0", 200, 1, stream=True)
@@ -66,7 +66,7 @@ HELD = Scenario("memory", "200 open streams", "time", "count-2-100000", 200, 200
 
 
 def shortened(scenario: Scenario) -> Scenario:
-    """Return a scenario of the same kind that needs a fraction of a second."""
+    """Return a similar scenario that needs a fraction of a second."""
     count, rest = scenario.model.removeprefix("count-").split("-", 1)
     return scenario._replace(
         model=f"count-{min(int(count), 20)}-{rest}",

@@ -1,4 +1,4 @@
-"""Who is measured: one table, and how a server of it is run."""
+"""The table of measured servers, and how to run them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.ports import free_port
 ROOT = Path(__file__).parents[2]
 PEERS = ROOT / ".venv" / "peers"  # `make bench-peers`
 CHAT_PATH = "/v1/chat/completions"
-READY = 120  # seconds that a server may take to start
+READY = 120  # seconds to start
 
 # A developer's own settings must not turn up in the measurement.
 FOREIGN = ("ANTIPHON_", "LITELLM_", "OPENAI_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
@@ -41,15 +41,13 @@ class Server:
     path: str = "/v1/responses"
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
-    version: tuple[str, ...] = ()  # a command that prints it
-    peer: bool = (
-        False  # another project's server: measured in fewer rounds, and left out of scenarios that it answers wrongly
-    )
-    share: float = 1.0  # how much of a scenario's load it gets
+    version: tuple[str, ...] = ()  # a command to print it
+    peer: bool = False  # another project's server: fewer rounds, and skipped after wrong answers
+    share: float = 1.0  # its share in a scenario's load
     scenarios: frozenset[str] = frozenset()  # supported scenarios; empty: all
 
     def endpoint(self, *, chat: bool) -> tuple[Literal["responses", "chat"], str]:
-        """Return the API that requests to the server use, and its path; `chat`: Chat Completions in any case."""
+        """Return the API for requests to the server, and its path; `chat`: always Chat Completions."""
         return ("chat", CHAT_PATH) if chat else (self.api, self.path)
 
     def answers(self, scenario: str) -> bool:
@@ -63,7 +61,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Target:
-    """A server that runs."""
+    """A running server."""
 
     server: Server
     port: int
@@ -75,7 +73,7 @@ class Target:
 
 
 def peer_version(peer: str, package: str = "") -> tuple[str, ...]:
-    """Return the command that prints the version of a peer's package."""
+    """Return the command that prints a peer package's version."""
     printed = f"from importlib.metadata import version as v; print(v('{package or peer}'))"
     return (f"{PEERS}/{peer}/bin/python", "-c", printed)
 
@@ -220,7 +218,7 @@ BY_API = tuple(
 
 
 def version(server: Server) -> str:
-    """Return the version that a server prints, or ""."""
+    """Return the version printed by a server, or ""."""
     if not server.version:
         return ""
     printed = subprocess.run(server.version, capture_output=True, text=True, cwd=ROOT, check=True)

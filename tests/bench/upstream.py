@@ -1,10 +1,10 @@
 """
-A fake model server, by all three APIs, cheap enough not to be the bottleneck: every byte of a stream is made once.
+A fake model server with all three APIs. Streams are prebuilt, so that it is not the bottleneck.
 
     python -m tests.bench.upstream --port 9100
 
-It answers by the model's name (see `answers`). `usage.prompt_tokens` is the number of messages that it received, so
-that a caller can tell whether all of them arrived.
+The model's name determines the answer (see `answers`). `usage.prompt_tokens` is the number of received messages, for
+callers to check.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _usage(prepared: Answer, messages: int) -> dict[str, int]:
 
 
 def _streamed(model: str, messages: int) -> list[bytes]:
-    """Return a stream's writes, one per delta; the ending goes with the last."""
+    """Return a stream's writes, one per delta; the last includes the ending."""
     prepared = answer(model)
     finish = _event(model, _choice({}, "tool_calls" if prepared.call else "stop"))
     usage = _event(model, [], usage=_usage(prepared, messages))
@@ -72,7 +72,7 @@ def _streamed(model: str, messages: int) -> list[bytes]:
 
 
 def _called(model: str, messages: int, tools: list[Any]) -> list[bytes]:
-    """Return the writes of a stream that calls the cheapest tool."""
+    """Return the writes for a call to the cheapest tool."""
     names = [tool["function"]["name"] for tool in tools]
     name = next((name for name in names if name.endswith("echo")), names[0])
     prepared = tool_call(model, messages // 2)

@@ -1,4 +1,4 @@
-"""As much of HTTP/1.1 as the bench needs, for both ends."""
+"""The part of HTTP/1.1 that the benchmark needs, for both ends."""
 
 from __future__ import annotations
 
@@ -69,6 +69,6 @@ def request(method: str, path: str, body: bytes = b"") -> bytes:
 
 
 def whole(body: bytes, status: str = "200 OK") -> bytes:
-    """Return an answer of JSON."""
+    """Return a JSON answer."""
     head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     return head.encode() + body

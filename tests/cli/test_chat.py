@@ -1,4 +1,4 @@
-"""`antiphon chat` and `antiphon show`, as they are typed, in front of a server that runs."""
+"""`antiphon chat` and `antiphon show` as commands, with a running server."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ from tests.support.upstream import Upstream
 from tests.support.usage_journal import holds_usage
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT = 120  # seconds, for a machine that has much else to do
+TIMEOUT = 120  # seconds, for a busy machine
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -50,7 +50,7 @@ def run(place: Path, *arguments: str, **variables: str) -> subprocess.CompletedP
 
 
 def run_anew(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command as it is typed, in a Python that starts for it."""
+    """Run a command in a new Python process."""
     return subprocess.run(
         [sys.executable, "-m", "app", *arguments],
         cwd=place,
@@ -345,7 +345,7 @@ def test_reload_of_invalid_settings_changes_nothing(tmp_path: Path) -> None:
 
 
 class _Listing(BaseHTTPRequestHandler):
-    """A model server that only lists its models."""
+    """A model server with only a model list."""
 
     def do_GET(self) -> None:
         body = json.dumps({"object": "list", "data": [{"id": "tiny-chat"}, {"id": "other"}]}).encode()
@@ -622,7 +622,7 @@ def test_usage_after_all_workers_are_killed_is_the_sum_of_all_answers(tmp_path: 
             assert isinstance(answer["usage"], dict)
             tokens += answer["usage"]["total_tokens"]
         workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        for pid in (process.pid, *map(int, workers)):  # first the process that would start others
+        for pid in (process.pid, *map(int, workers)):  # first the parent, which would start replacements
             os.kill(pid, signal.SIGKILL)
         process.wait(TIMEOUT)
     with served(tmp_path, "--workers", "2", **settings) as (_, address):

@@ -1,4 +1,4 @@
-"""`antiphon key`: keys of a running server, from the command line."""
+"""`antiphon key`: a running server's keys, from the command line."""
 
 from __future__ import annotations
 

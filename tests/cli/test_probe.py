@@ -57,7 +57,7 @@ class Faithful(Upstream):
         return reply(json.dumps({"object": "chat.completion", "choices": [message], "usage": tokens}).encode())
 
     def called(self, body: Body) -> list[str]:
-        """The tools that are called."""
+        """The called tools."""
         choice, tools = body.get("tool_choice", "auto"), [one["function"]["name"] for one in body.get("tools", ())]
         if not tools or choice == "none":
             return []
@@ -96,7 +96,7 @@ class Faithful(Upstream):
 
 
 class Odd(Faithful):
-    """Refuses, ignores or loses most of it."""
+    """Refuses, ignores or loses most features."""
 
     owner = "vllm"
 
@@ -156,7 +156,7 @@ class Pensive(Faithful):
     """Forces nothing before a thought has ended, and its thoughts do not: vLLM with a parser of thoughts."""
 
     finish = "length"
-    switch = True  # does an effort of `none` keep it from thinking?
+    switch = True  # whether an effort `none` disables reasoning
 
     def thinks(self, body: Body) -> bool:
         return not (self.switch and body.get("reasoning_effort") == "none")

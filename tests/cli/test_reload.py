@@ -46,7 +46,7 @@ def test_reload_with_workers_reports_the_refusal_of_each(tmp_path: Path) -> None
     file.write_text(KEY)
     arguments = ("--workers", "2", "--store-url", "sqlite:///shared.db", "--config", str(file))
     with served(tmp_path, *arguments) as (process, address):
-        wait_for_log(process, tmp_path, "Application startup complete", times=2)  # a worker that starts reads the file
+        wait_for_log(process, tmp_path, "Application startup complete", times=2)  # starting workers read the file
         file.write_text(KEY.replace("hash", "hsah"))
         refused = run(tmp_path, "reload", "--port", address.rpartition(":")[2])
         assert refused.returncode == 1

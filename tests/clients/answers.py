@@ -16,19 +16,19 @@ def saying(*pieces: str, tokens: int = 5) -> list[Any]:
 
 
 def thinking(thought: str, *pieces: str) -> list[Any]:
-    """An answer in words that was thought about."""
+    """An answer with reasoning and text."""
     thoughts = (chunk(reasoning_content=word) for word in thought.partition(" "))
     return sse(*thoughts, *map(chunk, pieces), finish(), usage(), DONE)
 
 
 def calling(name: str, *pieces: str, id: str = "call_1", tokens: int = 5) -> list[Any]:
-    """An answer with one function call, with arguments in pieces and this number of prompt tokens."""
+    """An answer with one function call, arguments in pieces, and this number of prompt tokens."""
     arguments = (call(arguments=piece) for piece in pieces)
     return sse(call(id=id, name=name), *arguments, finish("tool_calls"), usage(tokens), DONE)
 
 
 def asking_for_the_weather(*, thought: str = "", name: str = "weather") -> list[Any]:
-    """An answer that calls one function for two places, the arguments in pieces."""
+    """An answer that calls a function for two places, with arguments in pieces."""
     chunks = [chunk(reasoning_content=thought)] if thought else []
     for index, place in enumerate(PLACES):
         start, middle, end = json.dumps({"place": place}).partition(": ")

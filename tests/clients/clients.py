@@ -1,4 +1,4 @@
-"""The clients that are libraries, and how each is run: one row for each, and a driver that plays the same scenarios."""
+"""Client libraries and how to run them: a row and a driver each, with the same scenarios."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CLIENTS = {
 
 _STREAMS = frozenset({"stream", "tools_streamed"})
 
-# Frameworks with their own client: they play the scenarios that they support.
+# Frameworks with their own client: they play the supported scenarios.
 FRAMEWORKS = {
     "agent-framework": Client("agent_framework/driver.py", "openai-3"),
     "ai-sdk-anthropic": Client("ai_sdk/driver.mjs", "ai", {"PACKAGE": "ai", "PROVIDER": "@ai-sdk/anthropic"}),

@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def drivers() -> Iterator[None]:
-    """Stop the processes that run drivers."""
+    """Stop driver processes."""
     yield
     end_drivers()
 

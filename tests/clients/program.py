@@ -37,7 +37,7 @@ class Ended(NamedTuple):
 
 
 def installed(package: str) -> Path:
-    """Return where a package is installed; a client that cannot be run is a failure, never a test that is left out."""
+    """Return the folder of an installed package. A missing client is a failure, never a skipped test."""
     if not (PACKAGES / package).is_dir():
         pytest.fail(f"The package {package} is not installed. Run `make test-clients`.")
     return PACKAGES / package
@@ -58,7 +58,7 @@ async def node(driver: Path, package: str, *arguments: str, env: Mapping[str, st
 
 
 async def python(driver: Path, environment: str, *arguments: str, env: Mapping[str, str], cwd: Path) -> Ended:
-    """Run a driver, a script for the Python of an environment."""
+    """Run a driver with an environment's Python."""
     idle = _idle[driver, environment]
     forking = idle.pop() if idle else Forking(driver, environment, env)
     try:
@@ -71,11 +71,11 @@ async def python(driver: Path, environment: str, *arguments: str, env: Mapping[s
 
 
 class Forking:
-    """Runs a driver in processes that have its packages already: see `drive/forking.py`."""
+    """Runs a driver in processes with warm imports: see `drive/forking.py`."""
 
     def __init__(self, driver: Path, environment: str, env: Mapping[str, str]) -> None:
         """`env` is the environment for imports."""
-        self._child: int | None = None  # the driver that is running
+        self._child: int | None = None  # the running driver
         self._home = TemporaryDirectory()
         self._process = subprocess.Popen(
             [str(interpreter(environment) / "python"), str(SCENARIOS / "forking.py"), str(driver)],
@@ -128,7 +128,7 @@ _idle: defaultdict[tuple[Path, str], list[Forking]] = defaultdict(list)  # by dr
 
 
 def end_drivers() -> None:
-    """End the processes that run drivers."""
+    """Stop driver processes."""
     for forking in chain(*_idle.values()):
         forking.close()
     _idle.clear()
@@ -136,9 +136,9 @@ def end_drivers() -> None:
 
 async def run(*command: str, env: Mapping[str, str], cwd: Path, patience: float = 120) -> Ended:
     """
-    Run a program that is not asked anything, and knows nothing of this machine but its PATH, where Node comes first.
+    Run a program without input; its only link to this machine is the PATH, with Node.js first.
 
-    It is ended, with all that it has started, after `patience` seconds, as a failure.
+    After `patience` seconds, it fails and is killed with its children.
     """
     async with running(*command, env=env, cwd=cwd) as process:
         try:
@@ -151,7 +151,7 @@ async def run(*command: str, env: Mapping[str, str], cwd: Path, patience: float 
 
 @asynccontextmanager
 async def running(*command: str, env: Mapping[str, str], cwd: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run a program as `run` does, in a group of its own; it is ended, with all that it has started, at the end."""
+    """Run a program like `run`, in a new process group; it is killed with its children at the end."""
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=cwd,

@@ -21,7 +21,7 @@ HEADS = ("text", "function calls", "schema", "reasoning", "failures", "continues
 HEAD = f"| client | tested versions | {' | '.join(HEADS)} |"
 START, END = "<!-- clients -->\n", "<!-- /clients -->\n"
 
-# The columns, and the scenarios that their words stand for.
+# Columns, and the scenarios behind their words.
 COLUMNS = {
     "text": {"whole": "text", "streamed": "stream"},
     "calls": {"whole": "tools", "streamed": "tools_streamed"},
@@ -41,7 +41,7 @@ class Row(NamedTuple):
     continues: str
     client: Client | None = None  # None: a program
     folder: str = ""  # a program's folder, or its requests' module
-    tests: Mapping[str, Mapping[str, str]] = {}  # further tests that words stand for, by column
+    tests: Mapping[str, Mapping[str, str]] = {}  # further tests behind the words, by column
 
     @property
     def place(self) -> str:
@@ -284,7 +284,7 @@ def table() -> str:
 
 
 def version(pin: str) -> str:
-    """Return the version of a package that the tests install: `environment:package` for Python."""
+    """Return the installed version of a package: `environment:package` for Python."""
     environment, colon, package = pin.partition(":")
     if colon:
         locked = (HERE / "requirements" / f"{environment}.txt").read_text()

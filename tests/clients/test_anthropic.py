@@ -1,4 +1,4 @@
-"""anthropic for Python: its requests are passed through to a server that speaks Anthropic's API, or translated."""
+"""anthropic for Python, with passthrough to an Anthropic server or translation."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ async def test_stream_that_breaks_off_is_an_exception(client: Driver, up: Messag
     assert shown["body"]["error"]["type"] == ("api_error" if cut == "cut" else "overloaded_error")
 
 
-# With a backend that only has Chat Completions. Scenarios for all clients are in `test_more_frameworks.py`.
+# With a Chat Completions backend. Scenarios for all clients are in `test_more_frameworks.py`.
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ def words(api: str, *pieces: str) -> list[Step]:
 
 
 def calls(api: str) -> list[Step]:
-    """An answer that asks for the weather in two places."""
+    """An answer with weather calls for two places."""
     match api:
         case "responses":
             answer = Native()
@@ -58,7 +58,7 @@ def calls(api: str) -> list[Step]:
 
 @asynccontextmanager
 async def server(api: str, **values: Any) -> AsyncIterator[tuple[Upstream, str]]:
-    """A server that translates all chat completions, before a scripted backend; with the base URL of clients."""
+    """A server that translates all chat completions, with a scripted backend; yields backend and base URL."""
     overrides = {"transport.api": api, "transport.passthrough": "never"}
     async with (
         AnyUpstream() as up,

@@ -1,4 +1,4 @@
-"""Code that is run in a container, as frameworks show it: they declare the tool as their own documentation does."""
+"""Frameworks with code in a container, declared as in their documentation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CODE = "print(6 * 7)"
 
 @pytest.fixture
 async def place(upstream: Upstream) -> AsyncIterator[str]:
-    """The base URL of a server that runs code, where this machine can."""
+    """The base URL of a server with code execution, if supported here."""
     try:
         Bubblewrap(CodeSettings(provider="bubblewrap")).probe()
     except SandboxUnavailable as error:

@@ -9,7 +9,7 @@ import pytest
 from tests.clients.program import installed
 from tests.support.api_names import NodeTypes, Roots, names, rows
 
-# Folder of declarations: prefix of their names.
+# Declaration folder: name prefix.
 DECLARATIONS = {"responses": "", "beta/responses": "Beta"}
 ADDED = {("Fields of a response", "output_text")}  # by the package itself
 

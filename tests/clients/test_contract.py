@@ -1,8 +1,8 @@
 """
-The contract for client libraries: text, function calls, structured output, several turns and reasoning; streamed or
-not.
+The contract for client libraries: text, function calls, structured output, several turns and reasoning, with and
+without streaming.
 
-Each driver plays these scenarios, and prints what its user sees.
+Each driver plays these scenarios, and prints its user's view.
 """
 
 from __future__ import annotations

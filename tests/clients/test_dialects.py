@@ -13,7 +13,7 @@ from tests.clients.wire import Wire
 from tests.core.test_dialects import AGENTS, version
 from tests.support.upstream import Upstream
 
-# Clients that are recognised.
+# Recognised clients.
 RECOGNISED = {**CLIENTS, "langchain-node": FRAMEWORKS["langchain-node"]}
 
 

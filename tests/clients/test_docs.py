@@ -47,7 +47,7 @@ def section(heading: str) -> str:
 
 
 def block(heading: str, language: str) -> str:
-    """Return the program of a section, in some language."""
+    """Return a section's program in some language."""
     found = re.search(rf"^```{language}\n(.*?)^```$", section(heading), re.M | re.S)
     assert found, f"There is no {language} in the section {heading!r} of docs/clients.md."
     return found[1]
@@ -86,7 +86,7 @@ async def test_client_program_of_the_docs_runs(heading: str, server: str, upstre
 
 START = (ROOT / "docs" / "start.md").read_text()
 RECIPES = re.findall(r"^### (.*?)\n(?:.*?\n)??```python\n(.*?)^```", START.partition("## Recipes")[2], re.M | re.S)
-# The last line that each recipe prints.
+# Each recipe's last printed line.
 PRINTED = {
     "Structured output": r"name='Paris.*' country='.+' population=\d+",
     "Images": r".+",

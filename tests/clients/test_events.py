@@ -72,7 +72,7 @@ def body(steps: list[Any]) -> bytes:
 
 
 def queued() -> list[Event]:
-    """A response that is made in the background."""
+    """A background response."""
     made = builder(CreateResponse(model="m", input="hi", background=True))
     made.mark_queued()
     made.start()
@@ -99,7 +99,7 @@ async def streams() -> AsyncIterator[list[Event]]:
 
 
 def _is_of_an_interrupted_search(event: Event) -> bool:
-    """Return whether an event has a status that version 2's types lack."""
+    """Return whether an event has a status unknown to version 2's types."""
     item = event.get("item", {})
     return item.get("type") == "web_search_call" and item.get("status") == "incomplete"
 

@@ -46,7 +46,7 @@ REFUSALS = {
 }
 BROKEN = {"error": {"message": "The GPU is on fire.", "type": "server_error"}}
 
-# They make one attempt, unless they are told otherwise.
+# Clients with a single attempt by default.
 IMPATIENT = {"litellm"}
 # Version 1 of the AI SDK's `open-responses` has no place for words: it ends with the finish reason `error`.
 SPEECHLESS = {"ai-sdk-6-open-responses"}
@@ -54,7 +54,7 @@ SPEECHLESS = {"ai-sdk-6-open-responses"}
 
 @pytest_asyncio.fixture
 async def server(upstream: Upstream) -> AsyncIterator[str]:
-    """An Antiphon that wants a key, and does not ask its backend again by itself."""
+    """An Antiphon with keys and without backend retries."""
     async with antiphon(backend_url=upstream.url, backend_retries=0, api_keys=["lab"]) as url:
         yield f"{url}/v1"
 
@@ -106,7 +106,7 @@ async def test_client_that_does_not_retry_shows_the_failure(client: Driver, upst
 async def test_client_does_not_take_a_broken_stream_for_an_answer(
     name: str, client: Driver, upstream: Upstream
 ) -> None:
-    # Later than the first chunk: a failure that comes sooner is an HTTP error.
+    # After the first chunk: an earlier failure is an HTTP error.
     upstream.say(sse(chunk("Hel"), 0.3, BROKEN, CLOSE))
     failed = await client.fails("stream")
     assert ("finishReason: error" if name in SPEECHLESS else "The GPU is on fire.") in failed["message"]

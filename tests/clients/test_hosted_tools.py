@@ -1,4 +1,4 @@
-"""Hosted tools, as the clients see them: a real MCP server that Antiphon asks, and a scripted model that calls it."""
+"""Hosted tools in clients: a real MCP server, and a scripted model."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_hosted_call_in_the_turn_before_is_continued_on_the_server(
     assert lab.lists == 1  # the session with the server is kept, and with it the list
 
 
-# The AI SDK says that it leaves such calls out where nothing is stored, and pydantic-ai sends none back.
+# Without storage, the AI SDK warns and drops such calls, and pydantic-ai never sends them back.
 @pytest.mark.parametrize("name", [*OPENAI, *AGENTS, *LANGCHAIN])
 async def test_hosted_call_in_the_turn_before_is_continued_by_replay(
     client: Driver, upstream: Upstream, lab: Lab

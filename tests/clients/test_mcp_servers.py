@@ -21,7 +21,7 @@ PATHS = {"streamableHttp": "mcp", "sse": "sse"}
 
 @asynccontextmanager
 async def place(kind: str, directory: Path) -> AsyncIterator[dict[str, Any]]:
-    """Where the server is, over a transport; one that is asked over HTTP is running."""
+    """The server's address, by transport; an HTTP server is running."""
     script = str(installed(PACKAGE) / "dist" / "index.js")
     if kind == "stdio":
         yield {"command": (str(ENVIRONMENTS / "node" / "bin" / "node"), script, "stdio")}

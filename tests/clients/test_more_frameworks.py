@@ -106,7 +106,7 @@ async def test_framework_shows_a_refusal_in_the_words_of_the_backend(
 async def test_framework_takes_no_stream_that_breaks_off_for_an_answer(
     client: Driver, scenario: str, upstream: Upstream
 ) -> None:
-    # Later than the first chunk: a failure that comes sooner is an HTTP error.
+    # After the first chunk: an earlier failure is an HTTP error.
     upstream.always(sse(chunk("Hel"), 0.3, {"error": {"message": ON_FIRE, "type": "server_error"}}, CLOSE))
     assert ON_FIRE in (await client.fails(scenario))["message"]
     assert len(upstream.requests) == 1
@@ -137,7 +137,7 @@ async def test_framework_takes_no_answer_that_breaks_off_for_a_whole_one(
 
 @pytest.mark.parametrize("name", ["dspy"])
 async def test_dspy_keeps_how_an_answer_ended(client: Driver, upstream: Upstream) -> None:
-    """Its answer is the text so far: only its history tells that there is more to it."""
+    """Its answer is the partial text: only its history shows the truncation."""
     upstream.always(sse(chunk("Hel"), 0.3, {"error": {"message": ON_FIRE, "type": "server_error"}}, CLOSE))
     shown = await client.shows("ended")
     assert (shown["text"], shown["status"], ON_FIRE in shown["reason"]) == ("Hel", "failed", True)

@@ -1,4 +1,4 @@
-"""OpenAI's own libraries do with Antiphon all that they can do with a response, a conversation or a socket."""
+"""OpenAI's libraries with Antiphon: all operations on responses, conversations and sockets."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ FOUND = {"url": URL, "title": "Notes", "content": "She wrote about the Analytica
 
 @pytest.fixture
 async def place(upstream: Upstream) -> AsyncIterator[str]:
-    """The base URL of a server that searches by a stand-in for SearXNG."""
+    """The base URL of a server with a stand-in for SearXNG."""
     searxng = FastAPI()
 
     @searxng.get("/search")

@@ -13,7 +13,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 @dataclass
 class Exchange:
-    """A request, or a WebSocket with all of its turns."""
+    """A request, or a WebSocket with all its turns."""
 
     transport: str  # `http` or `websocket`
     path: str
@@ -23,7 +23,7 @@ class Exchange:
 
 
 class Wire:
-    """Listens in front of an application: `wire.before(app)` is one, too."""
+    """Records an application's traffic: `wire.before(app)` is an application, too."""
 
     def __init__(self) -> None:
         self.exchanges: list[Exchange] = []
@@ -47,7 +47,7 @@ class Wire:
 
     @property
     def responses(self) -> list[Exchange]:
-        """Exchanges that request a response."""
+        """Exchanges for responses."""
         return [exchange for exchange in self.exchanges if exchange.path.endswith("/responses")]
 
 

@@ -21,7 +21,7 @@ _NOT_RUN = "not run"
 
 
 class _Fact(NamedTuple):
-    """A row of facts; a cell for each column."""
+    """A row with facts, a cell per column."""
 
     about: str
     cells: tuple[str, str, str, str, str, str]
@@ -29,7 +29,7 @@ class _Fact(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """A row of results: a group of checks."""
+    """A group of checks: a row in the results."""
 
     about: str
     group: str

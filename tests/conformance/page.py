@@ -1,4 +1,4 @@
-"""`docs/conformance.md`, made of the results."""
+"""`docs/conformance.md`, generated from the results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ names. The results of a check:
 
 
 def totals(results: Results) -> str:
-    """Return the totals of all servers, in a line."""
+    """Return all servers' totals in a line."""
     parts = []
     for name, result in results.items():
         counts = " and ".join(str(_count(result, verdict)) for verdict in ("pass", "fail"))

@@ -1,9 +1,9 @@
 """
-Verifies every server that is installed, and writes `docs/conformance.md` and the table in README.
+Verifies every installed server, and writes `docs/conformance.md` and the table in README.
 
     python -m tests.conformance.run --write [NAME ...]
 
-The results are kept in `tests/conformance/results.json`: a server that is not installed keeps those of its last run.
+Results are in `tests/conformance/results.json`. Servers that are not installed keep their last results.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from tests.support.redis_server import RedisServer
 RESULTS = ROOT / "tests" / "conformance" / "results.json"
 PAGE = ROOT / "docs" / "conformance.md"
 README = ROOT / "README.md"
-READY = 600  # seconds that a server may take until it answers
+READY = 600  # seconds until the first answer
 BEGIN, END = "<!-- conformance -->", "<!-- /conformance -->"
 
 
 def _environment(subject: Subject, stack: ExitStack) -> dict[str, str]:
-    """Return the environment of a server, with the store that it needs started."""
+    """Start the store and return the server's environment."""
     environment = dict(subject.server.environment)
     stores: dict[str, type[RedisServer] | type[PostgresServer]] = {"redis": RedisServer, "postgresql": PostgresServer}
     if subject.store in stores:
@@ -88,7 +88,7 @@ def verify(subject: Subject, log: Path) -> dict[str, Any]:
 
 
 def _line(detail: str, names: dict[str, str]) -> str:
-    """Return the first line of a detail, shortened, with names that are the same on every machine."""
+    """Return a detail's first line, shortened, with machine-independent names."""
     line = " ".join(detail.splitlines()[0].split())
     for name, other in names.items():
         line = line.replace(name, other)

@@ -1,4 +1,4 @@
-"""Which servers are held against the specification, and how each is run: with the settings that its own docs name."""
+"""Servers to verify, and how to run them, with settings from their documentation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.conformance.upstream import MODEL
 __all__ = ["FOREIGN", "KEYS", "ROOT", "SUBJECTS", "UPSTREAM", "Subject"]
 
 KEYS = ("sk-one", "sk-two")
-# Where the tiny model and the servers that are not on PyPI as such are: see `docs/backends.md`.
+# The tiny model, and servers outside PyPI: see `docs/backends.md`.
 TINY = os.environ.get("ANTIPHON_TINY_MODEL", "")
 TINY_GGUF = os.environ.get("ANTIPHON_TINY_GGUF", "")
 LLAMA_SERVER = os.environ.get("ANTIPHON_LLAMA_SERVER", "llama-server")
@@ -26,7 +26,7 @@ UPSTREAM = Server(
     api="chat",
 )
 
-# The Responses server for gateways that need one.
+# The Responses server for gateways in front of one.
 RESPONSES_UPSTREAM = Server(
     "responses upstream",
     "an Antiphon in front of the scripted server",
@@ -48,7 +48,7 @@ client = AsyncOpenAI(base_url="http://127.0.0.1:{upstream}/v1", api_key="unused"
 agent = Agent(name="assistant", model=OpenAIChatCompletionsModel("demo", client))
 """
 
-# The starter distribution of OGX, with the APIs and providers that responses need.
+# OGX's starter distribution, reduced to APIs and providers for responses.
 OGX = """
 version: 2
 distro_name: starter
@@ -100,10 +100,10 @@ class Subject:
     model: str = MODEL
     keys: tuple[str, ...] = ()
     path: str = "/v1"
-    ready: str = "/models"  # a path that answers when the server does
-    behind: bool = True  # whether it stands in front of the scripted server
+    ready: str = "/models"  # a path that answers when the server is ready
+    behind: bool = True  # whether it runs in front of the scripted server
     over_responses: bool = False  # whether it stands in front of an Antiphon before the scripted server
-    store: str = ""  # the server that Antiphon keeps its responses in
+    store: str = ""  # Antiphon's store server
     needs: tuple[str, ...] = field(default=())  # required paths; an empty path: it cannot run here
 
     @property

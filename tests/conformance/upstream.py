@@ -1,10 +1,10 @@
 """
-A Chat Completions server that answers by rules: the demo backend of Antiphon, behind an API that any gateway can ask.
+A rule-based Chat Completions server for any gateway, with the rules of Antiphon's demo backend.
 
     python -m tests.conformance.upstream --port 9100
 
-It refuses what such servers refuse; follows `tools`, `tool_choice`, `response_format`, `max_tokens`, `stop` and
-`logprobs`; and counts the words of the messages as `prompt_tokens`, so that one can see what reached the model.
+It refuses invalid requests like real servers; supports `tools`, `tool_choice`, `response_format`, `max_tokens`, `stop`
+and `logprobs`; and counts words in messages as `prompt_tokens`, to show the input that reached the model.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _is_message(message: Any) -> bool:
 
 
 def wrong_parameter(body: dict[str, Any]) -> str:
-    """Return the name of the first parameter that a Chat Completions server would refuse, "" if there is none."""
+    """Return the first parameter that a Chat Completions server would refuse, or ""."""
     given = {name: value for name, value in body.items() if value is not None}
     tools, messages = given.get("tools", []), given.get("messages")
     good = {
@@ -122,7 +122,7 @@ def _refused(status: int, message: str, code: str | None, param: str | None) -> 
 
 
 def answer_chunks(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the chunks of the answer to a request."""
+    """Yield the answer's chunks."""
     _, deltas = demo_answer(body)
     about = {"object": "chat.completion.chunk", "created": int(time.time()), "model": MODEL}
     for delta in deltas:
@@ -161,7 +161,7 @@ async def _lines(chunks: list[dict[str, Any]], body: dict[str, Any]) -> AsyncIte
 
 
 def _joined(chunks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the chunks as one completion."""
+    """Join chunks to a completion."""
     message: dict[str, Any] = {"role": "assistant", "content": None}
     calls: list[dict[str, Any]] = []
     logprobs: list[Any] = []

@@ -1,4 +1,4 @@
-"""Limits on the values and texts of a JSON document, and encoding of values without a form in JSON."""
+"""Limits on values and texts in JSON documents, and encoding of values without a JSON form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Charsets of received texts."""
+"""Charsets in received texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dialects by the headers that each client really sends."""
+"""Dialects by each client's real headers."""
 
 from __future__ import annotations
 

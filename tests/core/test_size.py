@@ -1,4 +1,4 @@
-"""Detection of large values, by bytes or by number."""
+"""Detecting large values, by bytes or by number."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """
-Data of all kinds as a version stores them, for the tests that later versions read them.
+Data of all kinds, stored by one version for the tests of later versions.
 
-`python -m tests.end_to_end.stored_data FOLDER`, run in a checkout of that version together with this module, writes
-the databases of SQLite and a dump of PostgreSQL, compressed, and `answers.json`: the answers to `GET` requests that
-later versions must give, too.
+`python -m tests.end_to_end.stored_data FOLDER`, run in a checkout of the old version with this module, writes
+compressed SQLite databases, a PostgreSQL dump, and `answers.json`: answers to `GET` requests, which must not change.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ SEARCH = {"query": "Who sings a response?"}
 
 
 class Model(EmbeddingServer):
-    """A model server that answers every question alike, and has embeddings."""
+    """A model server with one answer, and embeddings."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +50,7 @@ class Model(EmbeddingServer):
 
 
 def options(store_url: str, files_url: str, model: Model) -> dict[str, Any]:
-    """Return the settings of a server for such data."""
+    """Return server settings for this data."""
     embeddings = {"backend": "default", "model": "toy"}
     return {
         "store_url": store_url,
@@ -199,7 +198,7 @@ def _compress(path: Path, content: bytes) -> None:
 
 
 def main(folder: Path) -> None:
-    """Write the data of this version into a folder."""
+    """Write this version's data into a folder."""
     folder.mkdir(parents=True)
     written = {}
     with tempfile.TemporaryDirectory() as work:

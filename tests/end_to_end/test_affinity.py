@@ -1,4 +1,4 @@
-"""A conversation's turns reach the replica that has their prefix cached, even if the client stores the conversation."""
+"""A conversation's turns reach the replica with their cached prefix, even if the client stores the conversation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.serving import antiphon
 from tests.support.upstream import Received, Step, Upstream, completion
 
 AGENTS, TURNS = 20, 12
-AT_ONCE = 3  # so few that no replica is ever too busy for an agent of its own
+AT_ONCE = 3  # few enough for a free replica per agent
 
 TOOLS = [
     {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {"at": {"type": "string"}}}}
@@ -24,7 +24,7 @@ TOOLS = [
 
 
 class PrefixCache(Upstream):
-    """A server that remembers prompts, and counts prompts that begin with the previous turn's."""
+    """A server that remembers prompts, and counts prompts beginning with the previous turn's."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ async def replicas() -> AsyncIterator[tuple[PrefixCache, PrefixCache]]:
 
 
 def stateless(agent: int) -> Iterator[dict[str, Any]]:
-    """An agent that sends its whole history in each turn."""
+    """An agent with its whole history in each turn."""
     items = [{"role": "user", "content": f"Find the fault number {agent}."}]
     for turn in itertools.count():
         yield {"input": items, "store": False}
@@ -58,7 +58,7 @@ def stateless(agent: int) -> Iterator[dict[str, Any]]:
 
 
 def stored_but_sent(agent: int) -> Iterator[dict[str, Any]]:
-    """The same, with the default of `store`."""
+    """The same, with the default for `store`."""
     for body in stateless(agent):
         del body["store"]
         yield body

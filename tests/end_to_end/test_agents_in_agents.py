@@ -33,7 +33,7 @@ CALLING: list[Step] = [
 
 
 def said(*content: dict[str, Any]) -> dict[str, Any]:
-    """A message as Codex passes it from one of its agents to another."""
+    """Codex's message from one agent to another."""
     return {
         "type": "agent_message",
         "id": "amsg_01",

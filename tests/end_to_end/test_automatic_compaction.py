@@ -1,4 +1,4 @@
-"""Conversations that the server compacts within the response that would be too long: `context_management`."""
+"""Compaction by the server within a response that would be too long: `context_management`."""
 
 from __future__ import annotations
 

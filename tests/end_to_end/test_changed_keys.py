@@ -15,7 +15,7 @@ from app.settings.keys import key_table
 from tests.cli.test_cli import TIMEOUT, served, wait_for_log
 
 KEYS = {"alice": "old", "bob": "bobs"}
-CONNECTIONS = 6  # each a new one, so that both workers get some
+CONNECTIONS = 6  # new connections, to reach both workers
 HTTP = httpx.Client(timeout=TIMEOUT, trust_env=False)
 
 
@@ -25,13 +25,13 @@ def write(directory: Path, keys: dict[str, str]) -> None:
 
 
 def request(address: str, key: str, method: str, path: str, **body: Any) -> httpx.Response:
-    """Send a request on a connection of its own."""
+    """Send a request on a new connection."""
     headers = {"authorization": f"Bearer {key}", "connection": "close"}
     return HTTP.request(method, address + path, headers=headers, **({"json": body} if method == "POST" else {}))  # type: ignore[arg-type]
 
 
 def stored_by(address: str, key: str) -> list[tuple[str, str]]:
-    """Store an object of each kind; return the requests that read them."""
+    """Store an object per kind; return the requests to read them."""
     item = {"role": "user", "content": "Hello!"}
     conversation = request(address, key, "POST", "/v1/conversations", items=[item]).json()["id"]
     made = request(address, key, "POST", "/v1/responses", model="demo", input="Hi", conversation=conversation).json()

@@ -1,4 +1,4 @@
-"""Conversations that get too long: summarized on request, cut at the front when that is allowed, else refused."""
+"""Long conversations: summarized on request, truncated at the start if allowed, otherwise refused."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """
 Deleted data stays deleted despite concurrent work: after the answer, the store contains no byte of it.
 
-Two workers share the store (in memory, there is one worker). The first worker's write is held until the second worker
-has deleted the object.
+Two workers share the store (in memory, a single worker). The first worker's write is held until the second worker has
+deleted the object.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 class Holding:
-    """A store that holds the first change matched by `held` until it is released."""
+    """A store that holds the first change matched by `held`, until released."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -74,14 +74,14 @@ def stored_as(status: str) -> Callable[[Change], bool]:
 
 
 def statuses(change: Change) -> set[str]:
-    """The statuses of the responses in a change."""
+    """Response statuses in a change."""
     return {Turn.of(record).response["status"] for name, record in change.put.items() if name.startswith("resp_")}
 
 
 @dataclass
 class Workers:
     place: Place
-    store: Holding  # of the first
+    store: Holding  # the first worker's
     one: httpx.AsyncClient
     other: httpx.AsyncClient
 
@@ -210,7 +210,7 @@ async def test_response_deleted_while_it_is_ended_for_a_dead_worker_stays_delete
 
 
 class Half(MemoryStore):
-    """A store that fails while a turn is added to its conversation, and records the response's readable state."""
+    """A store that fails while a turn is added, and records the response's readable state."""
 
     def __init__(self) -> None:
         super().__init__(ttl=60)

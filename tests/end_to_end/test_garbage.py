@@ -28,5 +28,5 @@ async def test_answer_of_any_length_is_freed_with_its_last_reference(stream: boo
                 finally:
                     gc.enable()
 
-            await left_behind(2)  # one-time objects
+            await left_behind(2)  # initialization
             assert await left_behind(1000) < await left_behind(2) + 1000

@@ -1,4 +1,4 @@
-"""Gemini API backends over HTTP, with a server as strict as the real one."""
+"""Gemini backends over HTTP, with a server as strict as the real one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def gemini() -> AsyncIterator[GeminiServer]:
 
 
 def output_for(response: dict[str, Any]) -> dict[str, Any]:
-    """Return the output of the last call of a response."""
+    """Return the output for a response's last call."""
     (made,) = [item for item in response["output"] if item["type"] == "function_call"]
     return {"type": "function_call_output", "call_id": made["call_id"], "output": "A cat."}
 

@@ -34,7 +34,7 @@ def full(text: str, end: str = "") -> str:
 
 
 def matched(text: str) -> Any:
-    """A value for a field with a pattern that backtracks forever on a near match."""
+    """A value for a field with a pattern that backtracks on a near match."""
     return value_for({"type": "object", "properties": {"query": {"type": "string", "pattern": r"(a|a)*$"}}}, text)
 
 
@@ -90,7 +90,7 @@ ROWS: dict[str, tuple[Callable[[str], Any], str]] = {
 
 
 def took(function: Callable[[str], Any], text: str) -> float:
-    """The best of three runs, in CPU seconds of this thread; errors about the text are allowed."""
+    """The minimum of three runs, in CPU seconds of this thread; errors about the text are allowed."""
     times = []
     for _ in range(3):
         began = time.thread_time()

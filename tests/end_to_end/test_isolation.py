@@ -47,7 +47,7 @@ ROUTES = [
     if "{" in path and not any(f"{{{name}}}" in path for name in PUBLIC)
 ]
 
-# Request fields that refer to earlier objects.
+# Request fields with references to earlier objects.
 FIELDS: list[dict[str, Any]] = [
     {"previous_response_id": "{response_id}"},
     {"conversation": "{conversation_id}"},
@@ -68,7 +68,7 @@ FOR_ADMINS = ["/v1/antiphon/keys", "/v1/antiphon/keys/{key_id}/rotate"]
 NAMES_NOTHING = [*FOR_ADMINS, "/v1/conversations", "/v1/files", "/v1/uploads", *(f"/v1/{path}" for path in PASSED_ON)]
 FILLED = ["/v1/vector_stores", "/v1/batches"]  # with ids of earlier objects
 
-# A valid body for paths with this end, so that the id is refused.
+# A valid body for these paths, to have the id refused.
 ITEM = {"type": "message", "role": "user", "content": "x"}
 BODIES: dict[str, dict[str, Any]] = {
     "/items": {"items": [ITEM]},
@@ -155,7 +155,7 @@ async def made() -> AsyncIterator[Made]:
 
 
 def unknown(ids: dict[str, str]) -> dict[str, str]:
-    """Ids of the same kinds that were never assigned."""
+    """Never assigned ids, of the same kinds."""
     key = new_key()
     return {name: _like(id, key) for name, id in ids.items()}
 
@@ -211,7 +211,7 @@ async def test_route_with_a_foreign_id_is_as_with_an_unknown_one(method: str, pa
     before = {name: (await made.owner.get(where)).text for name, where in places(made.ids).items()}
     answers = []
     for ids in (made.ids, unknown(made.ids)):
-        if path.startswith("/v1/batches/"):  # and not the files of a vector store
+        if path.startswith("/v1/batches/"):  # but not a vector store's files
             ids = {**ids, "batch_id": ids["requests_id"]}
         answer = await made.other.request(method, filled(path, ids), json=body)
         answers.append((answer.status_code, without(answer.text, ids)))

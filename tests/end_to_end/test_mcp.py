@@ -35,7 +35,7 @@ async def lab() -> AsyncIterator[Lab]:
 
 
 def calling(*calls: tuple[str, Any]) -> list[Any]:
-    """An answer that calls some functions."""
+    """An answer with function calls."""
     pieces = []
     for index, (name, arguments) in enumerate(calls):
         written = arguments if isinstance(arguments, str) else json.dumps(arguments)
@@ -47,7 +47,7 @@ def calling(*calls: tuple[str, Any]) -> list[Any]:
 async def asked(
     upstream: Upstream, mcp: dict[str, Any], key: str = "", **settings: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a server with these MCP servers."""
+    """A client, for a server with these MCP servers."""
     async with antiphon(backend_url=upstream.url, tools={"mcp": mcp}, **settings) as url:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         async with httpx.AsyncClient(base_url=f"{url}/v1", headers=headers, timeout=30) as client:
@@ -163,7 +163,7 @@ async def test_mcp_list_is_read_once_in_a_conversation(upstream: Upstream, lab: 
         ["mcp_list_tools", "message"],
         ["message"],
         ["mcp_list_tools", "message"],
-        ["mcp_list_tools", "message"],  # of `lab`: its list was not sent back
+        ["mcp_list_tools", "message"],  # from `lab`, because its list was not sent back
     ]
     assert only(third, "mcp_list_tools")["server_label"] == "other"
     assert {"lab__add", "other__echo"} <= offered(upstream, 2) and lab.lists == 1
@@ -355,7 +355,7 @@ SAFE = {"readOnlyHint": True}
 
 
 def forged(listed: dict[str, Any]) -> dict[str, Any]:
-    """A list that declares all tools as read-only."""
+    """A list with all tools declared read-only."""
     return {**listed, "tools": [{**tool, "annotations": SAFE} for tool in listed["tools"]]}
 
 

@@ -1,4 +1,4 @@
-"""Anthropic Messages backends over HTTP, with a server as strict as the real one."""
+"""Anthropic Messages backends over HTTP, with a strict server."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """
-Reasoning that a server of the Responses API encrypted goes back to it, and to it alone, wherever it was kept.
+Reasoning encrypted by a Responses server is sent back to this server only, wherever the client stored it.
 
-Each turn goes the whole way: over HTTP, and through the backend's own bytes both ways.
+Each turn is complete: over HTTP, and through the backend's bytes in both directions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
-Open WebUI with a connection of the type "Responses". Its package is too large to install, so its requests are replayed.
+Open WebUI with a connection of the type "Responses": replayed requests, because its package is too large to install.
 
-It translates Chat Completions messages. With `ENABLE_RESPONSES_API_STATEFUL`, it continues from the response whose
-calls it ran, and repeats the response's items; otherwise it sends the whole conversation in each round.
+It translates Chat Completions messages. With `ENABLE_RESPONSES_API_STATEFUL`, it continues the response with its calls,
+and repeats the response's items; otherwise it sends the whole conversation in each round.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ def assistant(text: str) -> dict[str, Any]:
 
 @dataclass
 class Chat:
-    """Open WebUI's state from the events: the items that it shows and stores."""
+    """Open WebUI's state from the events: shown and stored items."""
 
     items: list[dict[str, Any]] = field(default_factory=list)
     usage: Any = None
     response_id: str = ""
     error: Any = None
     ended: bool = False
-    seen: list[str] = field(default_factory=list)  # thoughts that are shown before their item is complete
+    seen: list[str] = field(default_factory=list)  # thoughts shown before their item is complete
 
     def read(self, event: Mapping[str, Any]) -> None:
         kind, index = event["type"], event.get("output_index", len(self.items) - 1)
@@ -82,7 +82,7 @@ class Chat:
                 self.error = event["response"]["error"]
 
     def texts(self, type_: str) -> list[str]:
-        """The texts of all messages, or of all thoughts: a summary before raw ones."""
+        """The texts in all messages or thoughts; summaries precede raw reasoning."""
         items = [item for item in self.items if item["type"] == type_]
         parts = [item.get("summary") or item.get("content") or [] for item in items]
         return ["".join(part["text"] for part in some) for some in parts]

@@ -1,4 +1,4 @@
-"""Tools that only the backend has: declared to it as they are, and their items and events passed on."""
+"""Backend-only tools: declared unchanged, with their items and events passed on."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Reasoning returns to the server that produced it, in this server's form, wherever the client stored it.
+Reasoning returns to its server in this server's form, wherever the client stored it.
 
 Each turn is complete: over HTTP, and through the backend's bytes in both directions.
 """

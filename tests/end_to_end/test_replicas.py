@@ -30,7 +30,7 @@ from tests.support.upstream import DONE, Upstream, call, chunk, finish, sse, ups
 
 __all__ = ["upstream"]  # a fixture
 
-LEASE = 2.0  # for a crashing process; others have a lease that they cannot lose by being slow
+LEASE = 2.0  # for a crashing process; others have a lease long enough for slow machines
 
 TOOLS = [{"type": "function", "name": "f"}]
 
@@ -67,7 +67,7 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @contextlib.asynccontextmanager
 async def replicas(number: int, store_url: str, backend: Upstream, **variables: object) -> AsyncIterator[list[Replica]]:
-    """Start servers, and yield them when all of them answer."""
+    """Start servers, and yield them when all answer."""
     async with contextlib.AsyncExitStack() as stack:
         started = [stack.enter_context(process(store_url, backend, variables)) for _ in range(number)]
         servers = []
@@ -179,7 +179,7 @@ async def test_response_of_a_killed_process_ends_failed(store_url: str, upstream
 
 
 async def events_until(replica: Replica, id: str, type: str) -> list[Event]:
-    """Follow a response until there is an event of that type."""
+    """Follow a response until an event with this type."""
     import json
 
     events = []

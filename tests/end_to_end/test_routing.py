@@ -1,4 +1,4 @@
-"""Several backends behind one server, from the client's request to theirs, over real sockets."""
+"""Several backends, from the client's request to theirs, over real sockets."""
 
 from __future__ import annotations
 

@@ -236,7 +236,7 @@ async def test_tool_credentials_are_nowhere(
 
 
 def contents(server: RedisServer) -> list[Any]:
-    """All that a Redis holds."""
+    """Everything in a Redis."""
     with server.client() as redis:
         return [_value(redis, key) for key in redis.scan_iter()]
 

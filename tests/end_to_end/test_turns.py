@@ -166,7 +166,7 @@ def test_call_ids_that_count_anew_in_each_turn_get_their_results() -> None:
     assert first["tool_call_id"] != second["tool_call_id"]
 
 
-# Results of tools.
+# Tool results.
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ async def upgraded(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
         async with Model() as model:
             async with antiphon(**options(store_url, files_url, model)) as url, client(url) as http:
                 yield Upgraded(http, model, **written)
-                model.release.set()  # so that the server does not wait for the batch as it stops
+                model.release.set()  # or the stopping server would wait for the batch
 
 
 async def test_stored_data_are_retrieved_as_before(upgraded: Upgraded) -> None:

@@ -71,14 +71,14 @@ class Turn:
 
     text: str = ""
     thoughts: str = ""
-    sealed: list[dict[str, str]] = field(default_factory=list)  # reasoning that can be sent back
-    begun: list[tuple[str, str]] = field(default_factory=list)  # names and ids of calls, shown while they are written
+    sealed: list[dict[str, str]] = field(default_factory=list)  # reasoning to send back
+    begun: list[tuple[str, str]] = field(default_factory=list)  # call names and ids, shown while they are written
     written: dict[int, str] = field(default_factory=dict)  # arguments so far, by output index
     calls: list[dict[str, str]] = field(default_factory=list)
     compaction: dict[str, str] | None = None
     response_id: str = ""  # from which the next request continues
     tokens: tuple[int, ...] = ()
-    content: str = ""  # of the messages in the last event
+    content: str = ""  # from messages in the last event
     finish: str = ""
     errors: list[str] = field(default_factory=list)
 
@@ -156,7 +156,7 @@ async def http(upstream: Upstream) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def events(http: httpx.AsyncClient, path: str, sent: Mapping[str, Any]) -> list[Any]:
-    """The data of all events."""
+    """All events' data."""
     async with http.stream("POST", path, json=sent) as answer:
         assert answer.status_code == 200, await answer.aread()
         assert "text/event-stream" in answer.headers["content-type"]
@@ -274,7 +274,7 @@ async def test_vs_code_compaction_is_sent_again_with_the_results(http: httpx.Asy
     assert question["content"] == "How is the weather?"
     assert (called["tool_calls"][0]["id"], last["content"]) == ("call_1", "Sunny.")
     assert "They count." in str(told(upstream)) and "1 1 1" not in str(told(upstream))
-    # Without the id it is the beginning of all that is sent.
+    # Without the id, it is the start of the whole history.
     upstream.say(saying("Sunny."))
     await ask(http, body(first.compaction, *first.items, result("call_1", "Sunny."), store=False))
     summary, called, last = told(upstream)
@@ -335,7 +335,7 @@ async def test_vs_code_takes_no_stream_that_breaks_off_for_an_answer(
 
 
 async def test_vs_code_shows_the_words_of_a_refusal(http: httpx.AsyncClient, upstream: Upstream) -> None:
-    """It reads `error.message` and `error.code`, of JSON alone."""
+    """It reads `error.message` and `error.code`, from JSON only."""
     upstream.say(status(400, {"error": {"message": "The prompt is odd.", "code": "invalid_value"}}))
     refused = await http.post("/responses", json=body(user("Hi.")))
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_value")
@@ -373,7 +373,7 @@ async def test_vs_code_chat_is_passed_through(http: httpx.AsyncClient, upstream:
     assert "".join(delta.get("reasoning_content", "") for delta in deltas) == "Ask twice."
     assert [choice["finish_reason"] for one in chunks for choice in one["choices"]][-1] == "tool_calls"
     assert chunks[-1]["usage"]["total_tokens"] == 7
-    # The calls and the thought in fields of its own.
+    # Calls and reasoning are in separate fields.
     calls = [
         {
             "id": f"call_{place}",

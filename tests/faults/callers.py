@@ -1,5 +1,5 @@
 """
-A caller's view: the same input in every delivery mode, with outcomes in one form.
+A caller's view: the same input in every delivery mode, with comparable outcomes.
 
     async with calling(url) as caller:
         assert (await caller.ask("sse")).outcome == Ended(text="Hello")
@@ -41,10 +41,10 @@ class Refused:
 
 @dataclass(frozen=True)
 class Ended:
-    """A response that came to its end, however that was."""
+    """A response that ended in any way."""
 
     status: str = "completed"
-    code: str | None = None  # of its error, or why it is incomplete
+    code: str | None = None  # its error code, or why it is incomplete
     text: str = ""
 
     def __str__(self) -> str:
@@ -55,8 +55,8 @@ class Ended:
 
 Outcome = Refused | Ended
 
-# A healthy backend's answer. Each uses a new connection: requests on a reused connection that closes without an answer
-# are retried.
+# A healthy backend's answer. Each uses a new connection: requests are retried if a reused connection closes without an
+# answer.
 HELLO = [*sse(chunk("Hel"), chunk("lo"), finish(), DONE, headers={"Connection": "close"}), CLOSE]
 COMPLETED = Ended(text="Hello")
 
@@ -126,7 +126,6 @@ class Caller:
 
 @contextlib.asynccontextmanager
 async def calling(url: str) -> AsyncIterator[Caller]:
-    """A caller of the server at a URL."""
     async with httpx.AsyncClient(base_url=f"{url}/v1", timeout=120, trust_env=False) as http, dial(url) as socket:
         yield Caller(http, socket)
 

@@ -26,11 +26,11 @@ def _server() -> RedisServer:
 
 
 class Place:
-    """A place, and one thing that can happen to it."""
+    """A store location and a failure."""
 
     url = ""
     alone = False  # Its failure needs a separate server process.
-    pid = 0  # of this process
+    pid = 0  # this process's id
 
     async def open(self, stack: AsyncExitStack, directory: Path) -> None:
         """Create the location; cleanup is registered on the stack."""
@@ -116,7 +116,7 @@ class Leaderless(_Redis):
 
 
 class FailedOver(Slow):
-    """One address leads to the primary, whichever server that is; connections stay where they are."""
+    """One address reaches the current primary; open connections stay with their server."""
 
     async def open(self, stack: AsyncExitStack, directory: Path) -> None:
         await super().open(stack, directory)
@@ -125,7 +125,7 @@ class FailedOver(Slow):
 
     async def harm(self) -> None:
         with self.server.client() as primary:
-            # Writes wait until the replica takes over, and are then refused: no acknowledged write is lost.
+            # Writes wait until the replica takes over, and are then refused: acknowledged writes are not lost.
             primary.execute_command("CLIENT PAUSE", 60_000, "WRITE")
             offset = primary.info("replication")["master_repl_offset"]
         await self._until(self._other, lambda info: info["slave_repl_offset"] >= offset)
@@ -225,7 +225,7 @@ class DiskFull(_SQLite):
 
 
 def kept(directory: Path) -> list[dict[str, Any]]:
-    """Return the responses that are stored, by id."""
+    """Return stored responses by id."""
     if not (directory / "antiphon.db").exists():
         return []
     db = apsw.Connection(str(directory / "antiphon.db"))
@@ -237,7 +237,7 @@ def kept(directory: Path) -> list[dict[str, Any]]:
 
 
 class Wire:
-    """A port that leads to another: each read is passed on `delay` seconds late."""
+    """A forwarding port: each read is passed on `delay` seconds late."""
 
     def __init__(self, port: int) -> None:
         self.port = port  # where new connections lead

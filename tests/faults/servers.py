@@ -34,7 +34,7 @@ class Server:
         return self.process.pid
 
     def workers(self) -> list[int]:
-        """Return the serving worker processes, without those of `multiprocessing` itself."""
+        """Return the serving worker processes, without `multiprocessing`'s own."""
         workers = []
         for child in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split():
             with contextlib.suppress(OSError):  # it has just gone
@@ -43,7 +43,7 @@ class Server:
         return workers
 
     def memory(self) -> int:
-        """Return the most bytes that it has had so far."""
+        """Return its peak memory in bytes."""
         status = Path(f"/proc/{self.pid}/status").read_text()
         return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
@@ -54,7 +54,7 @@ def server(*options: str, **settings: object) -> Iterator[Server]:
     port = settings.get("port") or free_port()
     given = {"port": port, "secret_key": "of the tests", "log_level": "error", "shutdown_grace": 1, **settings}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ANTIPHON_")}
-    environment["ANTIPHON_USAGE_JOURNAL"] = "off"  # tests clear the stores that their servers were killed with
+    environment["ANTIPHON_USAGE_JOURNAL"] = "off"  # tests clear the stores of killed servers
     environment |= {f"ANTIPHON_{name.upper()}": str(value) for name, value in given.items()}
     running = start("serve", *options, env=environment, stdout=subprocess.DEVNULL)
     served = Server(running, f"http://127.0.0.1:{port}")
@@ -63,7 +63,7 @@ def server(*options: str, **settings: object) -> Iterator[Server]:
         yield served
     finally:
         if running.poll() is None:
-            running.terminate()  # workers end with the process that started them only if it can tell them
+            running.terminate()  # workers end with their parent only if it can tell them
         try:
             running.wait(30)
         except subprocess.TimeoutExpired:
@@ -72,7 +72,7 @@ def server(*options: str, **settings: object) -> Iterator[Server]:
 
 
 async def until_refused(url: str) -> None:
-    """Wait until a server that stops accepts no connections."""
+    """Wait until a stopping server refuses connections."""
     async with asyncio.timeout(60), httpx.AsyncClient(timeout=60, trust_env=False) as http:
         while True:
             try:
@@ -85,7 +85,7 @@ async def until_refused(url: str) -> None:
 
 
 def stop_between_transactions(pid: int, store_url: str) -> None:
-    """Let a process sleep, but not with a lock in its hands that all others would wait for."""
+    """Stop a process without database locks, which others would wait for."""
     while True:
         os.kill(pid, signal.SIGSTOP)
         if not store_url.startswith("sqlite:///"):

@@ -25,7 +25,7 @@ _TEXT = b"x" * 1_000_000
 _JSON = {"Content-Type": "application/json"}
 HALF_A_DOCUMENT = [head({**_JSON, "Content-Length": "999"}) + b'{"choices": [', CLOSE]
 DOCUMENT = [head({**_JSON, "Content-Length": "100000001"}) + b"{", *[_TEXT] * 100]
-# The stream is open by then, so that no error can be told in its status line.
+# The stream has started, so errors cannot change its status.
 LINE = [*sse(b": wait\n\n", 0.5, b"data: {")[:-1], *[piece(_TEXT)] * 100, piece(b"")]
 PACKED = reply(zlib.compress(b"{" + b" " * 100_000_000, level=1, wbits=31), headers={"Content-Encoding": "gzip"})
 LINE_BEHIND = [*sse(chunk("Hel"), b"data: {")[:-1], *[piece(_TEXT)] * 100, piece(b"")]
@@ -54,7 +54,7 @@ class Fault(NamedTuple):
 
     @property
     def row(self) -> str:
-        """The line of docs/faults.md."""
+        """The line in docs/faults.md."""
         cells = (
             self.name,
             self.asked,
@@ -72,20 +72,20 @@ def refused(
     code: str = "server_error",
     settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> Fault:
-    """A fault that shows before there is anything to say."""
+    """A fault before any output."""
     return Fault(name, steps, Refused(status, code), Refused(status, code), Ended("failed", code), settings)
 
 
 def broken(
     name: str, steps: list[Step], code: str = "server_error", settings: Mapping[str, Any] = MappingProxyType({})
 ) -> Fault:
-    """A fault in the middle of an answer."""
+    """A fault within an answer."""
     failed = Ended("failed", code, "Hel")
     return Fault(name, steps, failed, failed, failed, settings)
 
 
 def harmless(name: str, steps: list[Step]) -> Fault:
-    """A fault that does not matter."""
+    """A fault without effect."""
     return Fault(name, steps, COMPLETED, COMPLETED, COMPLETED)
 
 
@@ -94,7 +94,7 @@ HURRY = {"backend_overrides": {"transport.first_byte_timeout": 2, "transport.idl
 
 
 def faults(api: Spoken) -> list[Fault]:
-    """Return the rows for servers of an API."""
+    """Return the rows for an API's servers."""
     hel, more, end = api.begin("Hel"), api.more("lo"), api.end()
     endless = said(*hel, *[*api.more(""), 0.05] * 200)
     line_behind = [*said(*hel, b"data: {")[:-1], *[piece(_TEXT)] * 100, piece(b"")]

@@ -148,7 +148,7 @@ class Bug(NamedTuple):
 
     @property
     def row(self) -> str:
-        """The line of docs/faults.md."""
+        """The line in docs/faults.md."""
         cells = (
             self.name,
             self.asked,

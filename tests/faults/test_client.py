@@ -1,4 +1,4 @@
-"""Answers whose client disconnects or does not read."""
+"""Answers to disconnected or slow clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.upstream import upstream as upstream
 # More than the sockets between a backend and a client hold.
 PIECES = 300
 FLOOD = [*sse()[:1], *[piece(b"data: %s\n\n" % json.dumps(chunk("x" * 65_000)).encode())] * PIECES]
-# The same amount, one event at a time.
+# The same data, event by event.
 PACED = [*sse()[:1], *[piece(b"data: %s\n\n" % json.dumps(chunk("x" * 8_000)).encode()), 0.0005] * 8 * PIECES]
 
 
@@ -39,7 +39,7 @@ class Hasty(HTTPProtocol):
 
 @contextlib.asynccontextmanager
 async def serving(upstream: Upstream, directory: Path, **config: Any) -> AsyncIterator[str]:
-    """A server that is checked at the end: its store is empty, and it answers the next request."""
+    """A server whose store is empty at the end, and which answers another request."""
     store_url = f"sqlite:///{directory}/antiphon.db"
     options = {"http": Hasty, **config}
     async with listening(None, config=options, backend_url=upstream.url, store_url=store_url, shutdown_grace=0) as url:
@@ -52,7 +52,7 @@ async def serving(upstream: Upstream, directory: Path, **config: Any) -> AsyncIt
 
 @contextlib.contextmanager
 def connected(url: str, receives: int = 0) -> Iterator[Line]:
-    """Connect a client, of which the kernel keeps so many bytes."""
+    """Connect a client with a kernel buffer for this many bytes."""
     line = Line(url, receives)
     try:
         yield line

@@ -1,6 +1,6 @@
 """
-A backend's stream that is split, stalled and broken off at any byte, as the caller sees it: never more than was sent,
-never less than had arrived, and always an end that is true.
+A backend stream that is split, stalled and broken at any byte: the caller receives exactly the arrived text, and a
+correct end.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TEXTS = st.text('ab"\\\u00e9\U0001f600\n', min_size=1, max_size=3)
 
 
 def streamed(api: Spoken, texts: list[str], thoughts: list[str], arguments: list[str]) -> bytes:
-    """Return the body of a whole answer, in chunked coding."""
+    """Return a whole answer's chunked body."""
     return b"".join(map(piece, [*map(encoded, api.whole(texts, thoughts, arguments)), b""]))
 
 

@@ -35,7 +35,7 @@ class Fault(NamedTuple):
 
     @property
     def row(self) -> str:
-        """The line of docs/faults.md."""
+        """The line in docs/faults.md."""
         test = f"test_files.py::test_file_store_fault_ends_as_documented[{self.name}]"
         return f"| {self.name} | {self.during} | completed | `{test}` |"
 

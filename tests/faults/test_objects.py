@@ -27,7 +27,7 @@ class Fault(NamedTuple):
 
     @property
     def row(self) -> str:
-        """The line of docs/faults.md."""
+        """The line in docs/faults.md."""
         test = f"test_objects.py::test_object_storage_fault_ends_as_documented[{self.name}]"
         return f"| {self.name} | 503 `store_unavailable` | works | work | `{test}` |"
 

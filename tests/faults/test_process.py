@@ -184,7 +184,7 @@ def lives(pid: int) -> bool:
 
 @contextmanager
 def killing(pids: list[int]) -> Iterator[list[int]]:
-    """Leave none of these processes behind."""
+    """Kill these processes at the end."""
     try:
         yield pids
     finally:
@@ -195,7 +195,7 @@ def killing(pids: list[int]) -> Iterator[list[int]]:
 
 @contextmanager
 def stopped(pid: int, store_url: str) -> Iterator[None]:
-    """Let a process sleep, so that whatever comes goes to another."""
+    """Stop a process, so that requests reach another."""
     stop_between_transactions(pid, store_url)
     try:
         yield

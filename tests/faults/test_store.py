@@ -36,12 +36,12 @@ class Fault(NamedTuple):
     place: type[places.Place]
     before: Outcome = COMPLETED
     during: Outcome = COMPLETED
-    first: Outcome | None = None  # of the first question, where nobody knows before
+    first: Outcome | None = None  # the first request's outcome, while nobody knows about the fault
     kept: frozenset[str] = frozenset({NOTHING})  # possible states of an answer during the fault
 
     @property
     def row(self) -> str:
-        """The line of docs/faults.md."""
+        """The line in docs/faults.md."""
         before = f"the first: {self.first}; then {self.before}" if self.first else self.before
         kept = ", or ".join(sorted(self.kept, key=(NOTHING, AS_SENT, COMPLETE).index))
         test = f"test_store.py::test_store_fault_ends_as_documented[{self.name}]"
@@ -122,7 +122,7 @@ async def test_store_fault_ends_as_documented(fault: Fault, upstream: Upstream, 
 
 
 async def kept(http: httpx.AsyncClient, seen: Seen) -> str:
-    """Return the stored state of a response that its caller received."""
+    """Return the stored state of a received response."""
     told: Any = seen.response
     answer = await http.get(f"/responses/{told['id']}")
     if answer.status_code == 404:

@@ -21,7 +21,7 @@ from tests.support.upstream import DONE, Received, Upstream, chunk, finish, repl
 from tests.support.usage_journal import holds_usage
 
 CALLERS = 12
-ANSWERS = 60  # that have come whole before processes are killed
+ANSWERS = 60  # complete answers before processes are killed
 
 
 class Counting(Upstream):
@@ -29,7 +29,7 @@ class Counting(Upstream):
 
     def __init__(self) -> None:
         super().__init__()
-        self.used: dict[str, int] = {}  # tokens, by the text of the answer
+        self.used: dict[str, int] = {}  # answer text: tokens
 
     def answer_to(self, request: Received) -> list[Any]:
         answer = super().answer_to(request)

@@ -3,7 +3,7 @@ A Chat Completions server whose deltas are their own due times.
 
     python -m tests.load.clock --port 9100
 
-The model `clock-30-1000` sends 30 deltas, every 1000 ms, on the clock shared by all processes on a machine.
+The model `clock-30-1000` sends 30 deltas, every 1000 ms, on a clock shared by all processes.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Clock(asyncio.Protocol):
 
 
 async def listen(port: int = 0) -> asyncio.Server:
-    """Listen at a port, or a free one."""
+    """Listen on a port, by default a free port."""
     return await asyncio.get_running_loop().create_server(Clock, "127.0.0.1", port, backlog=4096)
 
 

@@ -1,4 +1,4 @@
-"""A Redis Cluster of real nodes on this machine: three primaries and, if wanted, a replica of the first."""
+"""A Redis Cluster with real local nodes: three primaries and optionally a replica of the first."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import redis
 from tests.support.redis_server import PATIENCE, RedisServer, join
 
 LOST = 3000  # milliseconds until nodes declare a silent node dead, in tests with a failure
-BUSY = 60_000  # and where none is: a machine with much else to do has nodes that are late
+BUSY = 60_000  # for tests without a failure: nodes on a busy machine are late
 AGREED = 120.0  # seconds for the nodes to agree on something
 
 
 class Cluster:
-    """Running nodes that share the slots."""
+    """Running nodes with all slots."""
 
     def __init__(self, primaries: Sequence[RedisServer]) -> None:
         self.primaries = primaries
@@ -27,17 +27,17 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        """A store URL with all nodes, so that any can fail."""
+        """A store URL with all nodes, because any can fail."""
         nodes = ",".join(f"127.0.0.1:{server.port}" for server in self.primaries)
         return f"redis+cluster://{nodes}?{PATIENCE}"
 
     def slot(self, bucket: str) -> int:
-        """Return the slot of a bucket."""
+        """Return a bucket's slot."""
         slot: int = self._clients[-1].execute_command("CLUSTER KEYSLOT", f"antiphon:{{{bucket}}}")
         return slot
 
     def knows(self, server: RedisServer) -> bool:
-        """Tell whether all primaries but the first agree that a node holds slots, and that the first does not."""
+        """Tell whether all other primaries agree that a node, and not the first primary, holds slots."""
         for client in self._clients[1:]:
             ports = {primary[1] for _, _, primary, *_ in client.execute_command(b"CLUSTER SLOTS")}
             if server.port not in ports or self.primaries[0].port in ports:
@@ -47,14 +47,14 @@ class Cluster:
         return True
 
     def port(self, slot: int) -> int:
-        """Return the port of the node that holds a slot."""
+        """Return the port of a slot's node."""
         for first, last, (_, port, *_), *_ in self._clients[-1].execute_command(b"CLUSTER SLOTS"):
             if first <= slot <= last:
                 return int(port)
         raise LookupError(slot)
 
     def holder(self, slot: int) -> int:
-        """Return the number of the primary that holds a slot."""
+        """Return the number of a slot's primary."""
         return [server.port for server in self.primaries].index(self.port(slot))
 
     def used(self) -> list[int]:
@@ -69,7 +69,7 @@ class Cluster:
         self._on(source, "CLUSTER SETSLOT", slot, "MIGRATING", self._ids[target])
 
     def move_keys(self, slot: int, target: int, count: int = 1000) -> int:
-        """Move some keys of a slot that is on its way, and return how many there were."""
+        """Move some keys in a migrating slot, and return their number."""
         source = self.holder(slot)
         keys = self._on(source, "CLUSTER GETKEYSINSLOT", slot, count)
         if keys:
@@ -112,7 +112,7 @@ def cluster(timeout: int = BUSY) -> Iterator[Cluster]:
 
 @contextlib.contextmanager
 def replicated() -> Iterator[tuple[Cluster, RedisServer]]:
-    """Three primaries, and a replica of the first."""
+    """Three primaries, and the first one's replica."""
     with contextlib.ExitStack() as stack:
         made, replica = stack.enter_context(cluster(LOST)), stack.enter_context(_node(LOST))
         primary, client = stack.enter_context(made.primaries[0].client()), stack.enter_context(replica.client())

@@ -33,7 +33,7 @@ class Figures:
     conversations: int = 0
     turns: Counter[str] = field(default_factory=Counter)  # by way
     asked_again: int = 0
-    kept: int = 0  # responses that were found again, as they were told
+    kept: int = 0  # responses found again, unchanged
     wrong: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -57,7 +57,7 @@ class Talk:
         }
 
     async def converse(self, number: int) -> None:
-        """Have one conversation."""
+        """Run a conversation."""
         previous, said = None, []
         ways = list(self._ways.items())
         try:
@@ -76,7 +76,7 @@ class Talk:
         self.figures.conversations += 1
 
     async def look_up(self) -> None:
-        """Look up everything that was answered."""
+        """Retrieve all answers again."""
 
         async def look(ids: Sequence[str]) -> None:
             for id in ids:
@@ -158,7 +158,7 @@ def _whole(events: list[Event]) -> dict[str, Any]:
 
 
 async def roll(servers: Sequence[Replica], times: int = 1) -> None:
-    """Restart the replicas one after the other: SIGTERM, wait, start."""
+    """Restart the replicas in turn: SIGTERM, wait, start."""
     for _ in range(times):
         for server in servers:
             await server.stop()

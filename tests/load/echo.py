@@ -1,10 +1,10 @@
 """
-A model that repeats the input of all turns, and reports a missing answer of its own.
+A model that repeats the input of all turns, and reports missing answers.
 
     user: "a1"                                  heard a1
     user: "a1", assistant: "heard a1", "a2"     heard a1 a2
 
-Its answer is a function of the caller's input, so that callers detect lost turns.
+Its answer is a function of the input, so callers detect lost turns.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ async def _row(
     told, speaking = streams.run(api, ports, streams=count, deltas=seconds, period=1, ramp=ramp)
     began = time.monotonic()
     await asyncio.sleep(ramp + 1)
-    # Now all of them are open, and until the first of them ends they do nothing but speak.
+    # All streams are open now, and only send until the first ends.
     steady, (grown, opened) = time.monotonic(), _used(measured)
     files = [number for server in measured for number in server.files]
     await asyncio.sleep(began + seconds - 1 - steady)
@@ -110,7 +110,7 @@ async def _row(
     row = [name, f"{told.completed}", *(f"{1000 * value:.1f} ms" for value in (p50, p99, max(late)))]
     if not measured:
         return [*row, "", "", "", ""]
-    each = (spoken - opened) / len(late)  # seconds of processor time
+    each = (spoken - opened) / len(late)  # CPU seconds
     other = (_used(measured)[1] - cpu - each * len(told.deltas)) / count
     memory = (grown - memory) / count
     costs = [f"{each * 1e6:.0f} µs", f"{other * 1e3:.1f} ms", f"{memory / 1000:.1f} kB"]

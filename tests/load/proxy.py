@@ -1,8 +1,8 @@
 """
 A minimal load balancer: each request goes to the next replica, on a new connection.
 
-A replica that refuses a connection is skipped temporarily, and the next replica is used. Nothing else is retried: the
-replica may have processed the request.
+A replica that refuses a connection is skipped temporarily in favor of the next. Nothing else is retried: the replica
+may have processed the request.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 
 LEFT_OUT = 0.1  # seconds
-PATIENCE = 60.0  # seconds for a replica to accept, if all of them refuse
+PATIENCE = 60.0  # seconds for a replica to accept, if all refuse
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _CONNECTION = re.compile(rb"\r\nconnection:[^\r]*", re.IGNORECASE)
@@ -23,7 +23,7 @@ Line = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class RoundRobin:
-    """The balancer, before replicas at some ports of this machine."""
+    """The balancer, in front of replicas at local ports."""
 
     def __init__(self, ports: Sequence[int]) -> None:
         self.sent: Counter[int] = Counter()  # requests, by the replica's port
@@ -34,7 +34,7 @@ class RoundRobin:
         self._out: dict[int, float] = {}  # until when a port is left out, by the loop's clock
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass one request on, and its answer back, until either side has ended."""
+        """Forward a request and its answer until either side ends."""
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError), contextlib.ExitStack() as open:
             open.callback(writer.close)
             head = await reader.readuntil(b"\r\n\r\n")

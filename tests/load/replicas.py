@@ -17,22 +17,20 @@ from tests.support import fork_server
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
-READY = 120.0  # seconds that a server may take to start
-ENDED = 120.0  # seconds that it may take to end
+READY = 120.0  # seconds to start
+ENDED = 120.0  # seconds to end
 
 KEY = "a key that all replicas share"
 
 
 class Program:
-    """A module that is run on a port of its own: `python -m module --port 9100`."""
+    """A module on a given port: `python -m module --port 9100`."""
 
     def __init__(self, module: str, log: IO[bytes] | int = subprocess.DEVNULL) -> None:
         self.port = free_port()
         self._command = [sys.executable, "-m", module, "--port", str(self.port)]
         self._environment = {name: value for name, value in os.environ.items() if not name.startswith("ANTIPHON_")}
-        self._environment["ANTIPHON_USAGE_JOURNAL"] = (
-            "off"  # tests clear the stores that their servers were killed with
-        )
+        self._environment["ANTIPHON_USAGE_JOURNAL"] = "off"  # tests clear the stores of killed servers
         self._log = log
         self._process: fork_server.Process | None = None
 
@@ -108,7 +106,7 @@ class Replica(Program):
 
     @property
     def pids(self) -> list[int]:
-        """The processes that serve: its workers, or itself."""
+        """The serving processes: its workers, or itself."""
         assert self._process
         return [pid for pid in _children(self._process.pid) if b"spawn_main" in _command(pid)] or [self._process.pid]
 
@@ -124,7 +122,7 @@ class Replica(Program):
 
     @property
     def files(self) -> list[int]:
-        """How many files and sockets each of them has open."""
+        """Open files and sockets per process."""
         return [files(pid) for pid in self.pids]
 
 
@@ -152,7 +150,7 @@ def _command(pid: int) -> bytes:
 async def replicas(
     number: int, log: IO[bytes] | int = subprocess.DEVNULL, *, forked: bool = False, **settings: object
 ) -> AsyncIterator[list[Replica]]:
-    """Run that many servers with the same settings."""
+    """Run `count` servers with the same settings."""
     with contextlib.ExitStack() as stack:
         servers = [Replica(settings, log, forked=forked) for _ in range(number)]
         for server in servers:

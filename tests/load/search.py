@@ -48,7 +48,7 @@ class Language:
         return " ".join(self._chance.choices(self.words[STOP_WORDS:], cum_weights=weights, k=count))
 
     def rare(self, count: int) -> str:
-        """Return words that few texts have."""
+        """Return words found in few texts."""
         return " ".join(self._chance.choices(self.words[len(self.words) // 4 :], k=count))
 
 
@@ -65,7 +65,7 @@ def chunks(language: Language, chance: random.Random, count: int) -> Iterator[Te
 
 
 def measured(search: Callable[[int], object]) -> str:
-    """Return the median and the 95th percentile of many searches, in milliseconds on one core."""
+    """Return the median and the 95th percentile over many searches, in milliseconds on one core."""
     times = []
     for number in range(QUERIES):
         began = time.process_time()

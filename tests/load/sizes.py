@@ -24,7 +24,7 @@ from tests.support.serving import antiphon
 QUESTION = "Tell me about the weather in Paris. " * 8  # 288 characters, some 70 tokens
 WORDS = ["The", " weather", " is", " fine", ",", " again", ".", " "] * 25  # 200 tokens
 LENGTHS = (1, 20, 200)  # turns
-TIMES = 10  # responses that are counted together
+TIMES = 10  # responses counted together
 
 _TTL = 1000
 
@@ -126,7 +126,7 @@ def _counted(client: redis.Redis) -> tuple[float, float, float, float]:
 
 @contextlib.asynccontextmanager
 async def _client(backend: Any = None, **given: Any) -> AsyncIterator[httpx.AsyncClient]:
-    """A server, and a client of it."""
+    """A server's client."""
     backend = backend or Scripted([delta(content="".join(WORDS))])
     given = {"secret_key": ["k"], **given}
     async with (

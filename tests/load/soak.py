@@ -30,8 +30,8 @@ from tests.support.redis_server import RedisServer
 
 AT_ONCE = 24
 SAMPLES = 12
-GROWTH = 0.04  # of its memory, that it may grow from the second quarter to the last
-PATIENCE = 30.0  # seconds in which all that is open comes to its end
+GROWTH = 0.04  # allowed memory growth from the second quarter to the last
+PATIENCE = 30.0  # seconds for all open requests to end
 SPARE = AT_ONCE  # files more than at rest before: connections to the model and the store, kept for the next caller
 
 
@@ -43,8 +43,8 @@ class Sample:
     calls: int
     memory: float  # bytes
     files: int
-    open: float  # responses and WebSockets that are open, and questions that wait, as the server says
-    answering: int  # questions that the model is answering
+    open: float  # open responses and WebSockets, and queued questions, as reported
+    answering: int  # questions in progress at the model
 
     def row(self) -> list[str]:
         parts = (f"{self.seconds:.0f}", f"{self.calls}", f"{self.memory / 1e6:.1f} MB", f"{self.files}")
@@ -139,7 +139,7 @@ async def soak(seconds: float, store: str, log: IO[bytes]) -> list[str]:
 
 
 async def _rest(sample: Callable[[], Awaitable[Sample]], files: float = math.inf) -> Sample:
-    """Return the first sample with nothing open and so few files, or the last that there was time for."""
+    """Return the first sample with nothing open and at most `files` files, or the last before the timeout."""
     until = time.monotonic() + PATIENCE
     while True:
         last = await sample()

@@ -1,7 +1,7 @@
 """
-The stores beside one another, under the same requests: the CPU they take, and how soon another process sees a stream.
+Stores compared on the same requests: CPU, and the delay until another process sees a stream.
 
-Each request is one JSON answer of a model that answers at once. The rows differ in nothing but the store.
+Each request is a JSON answer from an instant model. Rows differ only in the store.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.support.redis_server import RedisServer
 
 AT_ONCE = 16
 CHAINS = 10
-LENGTH = 20  # turns of a conversation
+LENGTH = 20  # turns per conversation
 
 _HEAD = ("store", "responses a second", "CPU of a response", "of the store", "a turn of 20", "of the store")
 
@@ -42,7 +42,7 @@ class Spent(NamedTuple):
 
 @contextlib.contextmanager
 def places() -> Iterator[dict[str, tuple[str, int | None]]]:
-    """Start all stores; yield their URLs, and their process id if they have one."""
+    """Start all stores; yield their URLs and process ids, if any."""
     with RedisServer() as redis, PostgresServer() as postgres, tempfile.TemporaryDirectory() as directory:
         yield {
             "memory://": ("memory://", None),

@@ -16,7 +16,7 @@ TOLD = {
     "chat": re.compile(rb'"content": "(\d+\.\d+) "'),
 }
 ENDS = {"responses": b'"type":"response.completed"', "chat": b'"finish_reason": "stop"'}
-SLACK = 120.0  # seconds that a stream may take longer than it should
+SLACK = 120.0  # seconds that a stream may exceed its duration
 
 
 @dataclass
@@ -72,9 +72,9 @@ def run(
     api: str, ports: Sequence[int], *, streams: int, deltas: int, period: float, ramp: float
 ) -> tuple[Told, asyncio.Task[None]]:
     """
-    Open streams evenly over `ramp` seconds; each sends `deltas`, one every `period` seconds.
+    Open streams evenly over `ramp` seconds; each sends `deltas`, every `period` seconds.
 
-    Returns their output while they run, and the task that ends with the last stream.
+    Returns their running output, and the task that ends with the last stream.
     """
     loop, told = asyncio.get_running_loop(), Told()
     body = {"model": f"clock-{deltas}-{round(period * 1000)}", "stream": True}

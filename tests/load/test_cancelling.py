@@ -40,7 +40,7 @@ async def test_redis_query_that_is_cancelled_raises_it(redis_server: RedisServer
         assert (task in went_on) is not told
 
     assert await store.all("nothing") == {}
-    await log.delete(RUN)  # it would be an orphan, to every server that has this Redis
+    await log.delete(RUN)  # otherwise an orphan to every server with this Redis
     await store.delete(*RUN)
     await log.aclose()
     await store.aclose()

@@ -35,7 +35,7 @@ def nodes() -> Iterator[Cluster]:
 
 @contextlib.asynccontextmanager
 async def two_replicas(store_url: str, model: Upstream, **settings: Any) -> AsyncIterator[str]:
-    """Two servers that have nothing in common but the store, behind a balancer; gives its address."""
+    """Two servers that share only the store, behind a balancer; yields its address."""
     settings = {"store_url": store_url, "backend_url": model.url, "secret_key": "k", "shutdown_grace": 0, **settings}
     async with antiphon(**settings) as one, antiphon(**settings) as other:
         async with balanced([httpx.URL(url).port or 0 for url in (one, other)]) as (_, url):
@@ -126,7 +126,7 @@ async def test_redis_replica_that_takes_over_loses_nothing() -> None:
 
 
 def holders(nodes: Cluster, responses: list[dict[str, Any]]) -> set[int]:
-    """Return the ports of the nodes that keep some responses."""
+    """Return the ports of the nodes with some responses."""
     return {nodes.port(nodes.slot(f"anonymous:{response['id'][-24:]}")) for response in responses}
 
 

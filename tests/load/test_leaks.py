@@ -1,4 +1,4 @@
-"""After all kinds of callers have been there, nothing of them is left: no task, no socket, no stream of the model."""
+"""All kinds of callers leave no task, socket or model stream."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tasks() -> Counter[str]:
 
 
 def open_sockets() -> set[str]:
-    """The sockets that this process has open. Linux tells; elsewhere there are none."""
+    """This process's open sockets; empty outside Linux."""
     gc.collect()
     found = set()
     if os.path.exists("/proc/self/fd"):
@@ -49,7 +49,7 @@ async def server(store_url: str, model: Upstream) -> AsyncIterator[str]:
             backend_url=model.url,
             secret_key="k",
             shutdown_grace=1,
-            limit_streams=64,  # a place that is not given back would be missed in the end
+            limit_streams=64,  # lost permits would be noticed
         )
     )
     async with serving(

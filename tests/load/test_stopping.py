@@ -1,4 +1,4 @@
-"""A server that is told to stop answers whoever has reached it before, on connections that it may not have read yet."""
+"""A stopping server answers everybody who reached it before, also on connections that it has not read yet."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ASK = (
 
 @contextlib.asynccontextmanager
 async def stopping(*already: bytes) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection with some bytes sent to a server that is then stopped and accepts no new connections."""
+    """A connection with some bytes to a server that is then stopped, and accepts no new connections."""
     app = create_app(settings(), backend=Scripted([delta(content="Hello")]))
     serve = serving(app, http="app.api.uvicorn.http:HTTPProtocol", ws="app.api.uvicorn.websocket:WebSocketProtocol")
     async with AsyncExitStack() as stack:
@@ -37,7 +37,7 @@ async def stopping(*already: bytes) -> AsyncIterator[tuple[asyncio.StreamReader,
         reader, writer = await asyncio.open_connection(address.host, address.port)
         for data in already:
             writer.write(data)
-        await asyncio.sleep(0.05)  # so that it is accepted, and read
+        await asyncio.sleep(0.05)  # time to accept and read
         ending = asyncio.create_task(stack.aclose())
         async with asyncio.timeout(60):
             with contextlib.suppress(ConnectionError):
@@ -71,7 +71,7 @@ async def test_request_that_has_begun_on_a_kept_connection_at_shutdown_is_answer
 
 
 async def test_request_on_an_idle_kept_connection_at_shutdown_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proxy can send a request before it learns that the connection ends, and must not send it again."""
+    """A proxy can send a request before the connection's end reaches it, and must not repeat the request."""
     monkeypatch.setattr(uvicorn_http, "SHUTDOWN_IDLE_TIMEOUT", 30)
     async with stopping(ASK) as (reader, writer):
         writer.write(ASK)
@@ -92,7 +92,7 @@ async def test_connection_without_a_request_at_shutdown_is_closed_soon(
 
 
 class SlowStore(MemoryStore):
-    """A store whose write takes longer than closing the application."""
+    """A store with a write that takes longer than closing the application."""
 
     closed = False
 

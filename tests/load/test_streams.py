@@ -1,4 +1,4 @@
-"""Many streams that are open at once: each of them hears all that the model says to it, and none is left over."""
+"""Many concurrent streams: each receives all deltas, and none remains open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several workers: shared state, and warnings about state that is not shared."""
+"""Several workers: shared state, and warnings about the rest."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_content_encrypted_by_one_worker_is_read_by_others_with_a_key_that_is_lo
 
 
 def assert_logged_once(place: Path) -> None:
-    """The key that was generated for all workers."""
+    """The generated key for all workers."""
     said = [line for line in (place / "serve.log").read_text().splitlines() if "ANTIPHON_SECRET_KEY" in line]
     assert len(said) == 1
     assert "ANTIPHON_SECRET_KEY not set" in said[0]

@@ -32,7 +32,7 @@ class Traffic:
         self._turn = itertools.cycle(CALLERS)
 
     async def one(self) -> None:
-        """Let the next kind of caller call."""
+        """Run the next kind of caller."""
         call = next(self._turn)
         try:
             await call(self)
@@ -64,7 +64,7 @@ OPEN = (
 
 @contextlib.asynccontextmanager
 async def calling(url: str) -> AsyncIterator[Traffic]:
-    """Clients of the server there."""
+    """Clients for a server."""
     async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
         yield Traffic(url, http)
 

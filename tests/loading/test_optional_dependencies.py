@@ -1,4 +1,4 @@
-"""The command that installs an extra, for each way of installation."""
+"""The command to install an extra, for each way of installation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def installed(place: Path, direct_url: object = None) -> Path:
 
 
 def printed(packages: Path, directory: Path, path: str = "/nowhere") -> str:
-    """Return the command that a Python in `directory`, with `packages`, has for two extras."""
+    """Return the command for two extras from a Python in `directory` with `packages`."""
     program = "from app.loading.optional_dependencies import install_command; print(install_command('files', 'mcp'))"
     environment = {"PYTHONPATH": str(packages), "PATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     ran = subprocess.run(

@@ -1,4 +1,4 @@
-"""The labels of models that are not listed yet when a response ends."""
+"""Labels for models that are not listed yet at a response's end."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ CALLER, BACKEND, PASSWORD, WRONG = "caller-key-7f", "backend-key-3c", "url-passw
 ASKED, ANSWERED = "the password is xyzzy", "and the answer is plugh"
 KEYED = {"authorization": f"Bearer {CALLER}"}
 
-# Backend errors that quote the request, and invalid answers.
+# Backend errors quoting the request, and invalid answers.
 QUOTING: list[Any] = [
     sse(chunk(ANSWERED), finish(), DONE),
     status(400, {"error": {"message": f"{ASKED}? {BACKEND}"}}),
@@ -202,7 +202,7 @@ QUOTING: list[Any] = [
     sse({"error": {"message": f"{ASKED}? {BACKEND}"}}),
     sse(chunk(ANSWERED), CLOSE),
 ]
-# Invalid input that validation errors quote.
+# Invalid input, quoted by validation errors.
 WRONGS: list[dict[str, Any]] = [
     {"temperature": ASKED},
     {"input": [{"type": "message", "role": ASKED, "content": ASKED}]},
@@ -310,7 +310,7 @@ UNREACHABLE = {
 
 @contextlib.asynccontextmanager
 async def unreachable(why: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
-    """Give the URL, with a password, of a backend that cannot be reached."""
+    """Yield the URL, with a password, of an unreachable backend."""
     if why == "refused":
         yield f"http://user:{PASSWORD}@127.0.0.1:{free_port()}/v1"
     elif why == "unknown host":
@@ -362,7 +362,7 @@ async def test_log_of_an_unreachable_backend_is_a_warning_with_url_and_cause(
             async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
                 ready = [(await http.get("/readyz")).text for _ in range(3)]
     logged = [json.loads(line) for line in lines.getvalue().splitlines()]
-    ended, unready = logged  # one line for the response, and one for all three checks
+    ended, unready = logged  # a line for the response, and a line for all three checks
     for line in (ended, unready):
         assert (line["level"], line["server"]) == ("warning", f"default {shown}")
         assert system in line["detail"]

@@ -441,13 +441,13 @@ async def test_metrics_can_be_switched_off() -> None:
 
 
 def known() -> set[str]:
-    """The names of all metrics, as a scrape has them."""
+    """All metric names in a scrape."""
     text, _ = Metrics().expose()
     return set(re.findall(r"^# TYPE (antiphon_\w+) ", text.decode(), re.MULTILINE))
 
 
 def documented() -> dict[str, set[str]]:
-    """The labels of each metric, as the table has them."""
+    """Each metric's labels in the table."""
     table = (ROOT / "docs" / "operation.md").read_text().partition("## Metrics")[2].partition("`way` is")[0]
     rows = re.findall(r"^\| `(antiphon_\w+)` \|([^|]*)\|", table, re.MULTILINE)
     return {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in rows}
@@ -534,7 +534,7 @@ def workers(tmp_path: Path) -> Iterator[Workers]:
 async def test_metrics_of_any_worker_are_those_of_all_living(workers: Workers) -> None:
     [url] = workers.wait_for(r" on (http://[^,\s]+), backend")
     workers.wait_for("startup complete", 2)
-    each_anew = httpx.Limits(max_keepalive_connections=0)  # so that both get some
+    each_anew = httpx.Limits(max_keepalive_connections=0)  # to reach both
     async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False, limits=each_anew) as http:
         for _ in range(20):
             (await ask(http, model="demo")).raise_for_status()

@@ -34,8 +34,8 @@ from tests.support.logs import records_of
 from tests.support.serving import serving, settings
 from tests.support.upstream import CLOSE, DONE, HANG, Upstream, call, chunk, finish, reply, sse, status, usage
 
-# Exporters retry after a random time, in threads that can outlive their test. Hypothesis would count their use of the
-# global `random` against a later test, and fail.
+# Exporters retry after a random time, in threads that can outlive their test. Hypothesis would then fail a later test
+# for using the global `random`.
 otlp_http.random = random.Random()  # type: ignore[attr-defined]
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -43,7 +43,7 @@ SECRET = "the password is xyzzy"
 
 
 class Telemetry:
-    """Tracing that keeps its output."""
+    """Tracing with recorded output."""
 
     def __init__(self, tracing: Tracing | None = None) -> None:
         self._spans = InMemorySpanExporter()
@@ -310,7 +310,7 @@ async def test_metrics_have_the_conventions_names(upstream: Upstream, telemetry:
         ({**question, "gen_ai.token.type": "output"}, 2),
     ]
     failed = {**question, "error.type": "rate_limit_exceeded"}
-    # Each is recorded when its connection is done with, which may be after the next one began.
+    # Each is recorded when its connection is released, possibly after the next has begun.
     durations = [told for told, _ in points["gen_ai.client.operation.duration"]]
     assert sorted(durations, key=len) == [question, failed]
     response = {**question, "gen_ai.provider.name": "antiphon"}
@@ -360,7 +360,7 @@ async def test_health_check_has_no_span(upstream: Upstream, telemetry: Telemetry
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> Iterator[list[dict[str, Any]]]:
-    """The lines of the application's log, as JSON."""
+    """The application's log lines as JSON."""
     lines: list[dict[str, Any]] = []
 
     class Lines(logging.Handler):

@@ -120,12 +120,12 @@ def _say(prompt: Any, *tools: Json, **request: Any) -> Json:
 
 
 def _answer(*outputs: Any, **request: Any) -> Turn:
-    """Answer the calls of the response before."""
+    """Answer the previous response's calls."""
 
     def turn(responses: list[Json]) -> Json:
         last = responses[-1]
         calls = [item for item in last["output"] if item["type"] == "function_call"]
-        # A server that found no call still gets a result, as if the call was lost.
+        # A server without a parsed call still gets a result, as for a lost call.
         ids = [call["call_id"] for call in calls] or ["call_none"] * len(outputs)
         items = [
             {"type": "function_call_output", "call_id": id, "output": output}
@@ -249,7 +249,7 @@ SCENARIOS: dict[str, Scenario] = {
         ),
         ["completed", CALL_PARIS],
     ),
-    # Results of calls.
+    # Call results.
     "result": Scenario((PARIS, _answer("Sunny, 21C", tools=[WEATHER])), ["completed", SUNNY]),
     "result as JSON": Scenario((PARIS, _answer(SUNNY_JSON, tools=[WEATHER])), ["completed", SUNNY]),
     "result in parts": Scenario(
@@ -260,7 +260,7 @@ SCENARIOS: dict[str, Scenario] = {
         (PARIS_AND_TOKYO, _answer("Sunny, 21C", "Sunny, 21C", tools=[WEATHER])), ["completed", SUNNY]
     ),
     "no result": Scenario((PARIS, _then("Say hello.", WEATHER)), HELLO),
-    # Results of calls in the client's history: also for servers that cannot parse calls.
+    # Call results in the client's history: also for servers without a call parser.
     "result of the client's call": Scenario(
         (
             _say(

@@ -1,5 +1,5 @@
 """
-A real llama.cpp with the tiny model of `docs/backends.md` behind Antiphon: all that the model knows, streamed and not.
+Real llama.cpp with the tiny model in `docs/backends.md` behind Antiphon: all scenarios, streamed and not.
 
     ANTIPHON_TEST_LLAMA_URL=http://127.0.0.1:18080/v1 pytest tests/real/test_llama_cpp.py
 """
@@ -109,7 +109,7 @@ WEATHER_SERVER = {"type": "mcp", "server_label": "weather"}
 async def test_llama_cpp_calls_a_tool_of_an_mcp_server(
     http: httpx.AsyncClient, prompt: str, before: list[str], stream: bool
 ) -> None:
-    """The model calls a tool, an MCP program answers, and the model repeats the result, in one response."""
+    """In one response, the model calls a tool, an MCP program answers, and the model repeats the result."""
     _, response = await ask(http, {"input": prompt, "tools": [WEATHER_SERVER]}, stream=stream)
     assert response["status"] == "completed", response
     listed, *thoughts, call, message = response["output"]

@@ -1,10 +1,10 @@
 """
-Real servers with the tiny model of `docs/backends.md` behind Antiphon, each under the default profile and its own.
+Real servers with the tiny model in `docs/backends.md` behind Antiphon, each with the default profile and its own.
 
     export ANTIPHON_TEST_SERVERS="vllm=http://127.0.0.1:18081/v1 transformers=http://127.0.0.1:18082/v1#/models/tiny"
     pytest tests/real/test_servers.py
 
-names them, separated by blanks: the profile, the URL and, behind a `#`, the name of the model if it is not `tiny`.
+Entries are separated by blanks: the profile, the URL and, after a `#`, the model's name if it is not `tiny`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _PARIS = "text: " + _marked("get_weather", '{"location": "Paris"}')
 _BOTH = _PARIS + "\n" + _marked("get_weather", '{"location": "Tokyo"}')
 _OSLO = _marked("get_weather", '{"location": "Oslo"}')
 _LIMA = "Checking Lima now.\n" + _marked("get_weather", '{"location": "Lima"}')
-_NO_CALL = ["400 invalid_value"]  # there was none that this could be the result of
+_NO_CALL = ["400 invalid_value"]  # no call matches this result
 
 # Different results by server, with both profiles. None: not requested.
 OTHERWISE: dict[str, dict[str, list[str] | None]] = {
@@ -102,16 +102,16 @@ OTHERWISE: dict[str, dict[str, list[str] | None]] = {
         "thought cut": ["incomplete: max_output_tokens", "text (cut): <think>\nStep 1: ..."],
         "logprobs": ["completed", "text: Hello there friend friend!"],  # a token lost, and another twice
         "JSON schema": ["400 invalid_request"],
-        "image": ["completed", "text: ..."],  # it does not see that there is a message
+        "image": ["completed", "text: ..."],  # it does not see the message
         "too long": ["502 server_error"],  # an empty stream
     },
     "transformers": {
         # It is asked for a call in words, which this model was not taught.
         "tool choice required": HELLO,
         "tool choice named": HELLO,
-        "tool choice none": ["completed"],  # the model calls, though it is told of no tool
+        "tool choice none": ["completed"],  # the model calls without a declared tool
         "call cut": ["incomplete: max_output_tokens"],  # half a call is none
-        "image": HELLO,  # a model of texts is shown the texts
+        "image": HELLO,  # a text model receives only texts
         "image from a tool": ["completed", "text: ..."],
         "file": HELLO,
         "too long": None,  # it computes on
@@ -131,9 +131,9 @@ OTHERWISE: dict[str, dict[str, list[str] | None]] = {
     "vllm": {},
 }
 
-# Servers that hold a model to schemas and grammars, behind its thoughts.
+# Servers that enforce schemas and grammars after the reasoning.
 _FORCING = frozenset({"llama.cpp", "vllm", "sglang"})
-# One that breaks a stream off for the next request, and how it then ends under its own profile.
+# A server that breaks off a stream for the next request, and the result with its own profile.
 _INTERRUPTING = frozenset({"llama-cpp-python"})
 
 # vLLM's Qwen3 parser reads an answer without tags as reasoning, and this model has no tags.

@@ -42,7 +42,7 @@ _UNREACHABLE = re.compile(r"from versions: none|connection|timed? ?out|proxy|max
 class Recording:
     """A request for a response, and OpenAI's answer."""
 
-    name: str  # of its cassette, and its place there
+    name: str  # cassette name and position
     request: dict[str, Any]
     content: bytes
 
@@ -52,7 +52,7 @@ class Recording:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """The events of a stream, [] for a JSON answer."""
+        """A stream's events, [] for a JSON answer."""
         return [json.loads(event.data) for event in read_events(self.content)] if self.streamed else []
 
     @property
@@ -63,7 +63,7 @@ class Recording:
 
 
 def recordings() -> tuple[Recording, ...]:
-    """Return all exchanges that create a response; skips the test if they cannot be downloaded."""
+    """Return all exchanges with a created response; skips the test if they cannot be downloaded."""
     if reason := _cached_archive():
         pytest.skip(f"OpenAI's recorded answers cannot be downloaded: {reason}")
     return _all()

@@ -33,5 +33,5 @@ def test_recorded_answers_have_no_field_of_another_type_than_the_schema() -> Non
 
 
 def known_events(recording: Recording) -> list[tuple[str, dict[str, Any]]]:
-    """Return the events of the specification, each with the name of its schema."""
+    """Return events in the specification, each with its schema's name."""
     return [(event_schemas()[event["type"]], event) for event in recording.events if event["type"] in event_schemas()]

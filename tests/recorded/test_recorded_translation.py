@@ -36,7 +36,7 @@ class ResponsesServer(Upstream):
 
 @dataclass(frozen=True)
 class Repeated:
-    """A recorded exchange, and the same one through Antiphon."""
+    """A recorded exchange, and its repetition through Antiphon."""
 
     recording: Recording
     sent: Json  # to the backend
@@ -115,7 +115,7 @@ async def test_repeated_streams_keep_every_law(repeated: list[Repeated]) -> None
     assert broken == []
 
 
-# Reasoning that another server encrypted cannot be read here, and the others are instructions to the server.
+# Another server's encrypted reasoning is unreadable here, and the others are instructions to the server.
 NOT_SENT = ("reasoning", "configuration_update", "additional_tools")
 # A second server has its own ids, a finished item may be sent without its status, and `auto` is the default.
 OPTIONAL_INPUT = ("id", "status", "annotations", "detail")

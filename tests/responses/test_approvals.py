@@ -129,7 +129,7 @@ async def test_approval_in_a_conversation_is_run(lab: Lab) -> None:
 
 @pytest.mark.parametrize("by_reference", [True, False])
 async def test_approval_without_an_earlier_response_is_run(lab: Lab, by_reference: bool) -> None:
-    """As the AI SDK does where things are stored (`item_reference`), and as clients do that keep their history."""
+    """Like the AI SDK with storage (`item_reference`), and like clients with their own history."""
     backend = Scripted(ASKED, hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
         first = (await http.post("/responses", json=body(store=by_reference))).json()
@@ -262,7 +262,7 @@ async def test_approval_while_the_tool_is_unavailable_is_not_used_up(lab: Lab) -
         assert [message["role"] for message in sent] == ["user", "assistant", "tool", "assistant", "tool"]
         assert sent[1]["tool_calls"][0]["id"] != sent[3]["tool_calls"][0]["id"]
 
-        # It is used now, in this branch and in the first one.
+        # It is used now, in this branch and the first branch.
         last = body(previous_response_id=events[-1]["response"]["id"], input=[decision(request)])
         for used in (again, approved, last):
             await http.post("/responses", json=used)
@@ -270,7 +270,7 @@ async def test_approval_while_the_tool_is_unavailable_is_not_used_up(lab: Lab) -
 
 
 async def test_approval_may_be_repeated_by_a_client_with_its_own_history(lab: Lab) -> None:
-    """The failed call in its history does not count; nor does the approval before that run it later, unasked."""
+    """The failed call in its history does not count, and the earlier approval does not run it later."""
     backend = Scripted(ASKED, hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
         lab.away = True
@@ -286,7 +286,7 @@ async def test_approval_may_be_repeated_by_a_client_with_its_own_history(lab: La
 
 
 async def test_approval_of_a_tool_that_is_gone_is_not_used_up(lab: Lab) -> None:
-    """A server that cannot be reached may list no functions."""
+    """An unreachable server may list no functions."""
     backend = Scripted(ASKED, hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
         first = (await http.post("/responses", json=body())).json()
@@ -421,7 +421,7 @@ async def test_denial_counts_in_every_worker_with_nothing_else_stored(lab: Lab, 
 
 @pytest.mark.parametrize("way", ["chained", "stored", "referred to", "conversation"])
 async def test_forged_copy_that_was_stored_is_not_run(lab: Lab, way: str) -> None:
-    """A turn's input is stored, too, with the id that its client has given it."""
+    """A turn's input is stored, too, with the client's id."""
     backend = Scripted(ASKED, hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
         more: dict[str, Any] = {}
@@ -446,7 +446,7 @@ async def test_forged_copy_that_was_stored_is_not_run(lab: Lab, way: str) -> Non
 
 
 async def test_approvals_of_one_request_are_bounded(lab: Lab) -> None:
-    """Nothing but the caller's word says that a model has made them, where nothing is stored."""
+    """Without storage, only the caller claims that a model made them."""
     requests = [
         {"type": "mcp_approval_request", "id": f"mcpr_{n}", "server_label": "lab", "name": "ask", "arguments": "{}"}
         for n in range(MAX_APPROVED + 1)
@@ -460,7 +460,7 @@ async def test_approvals_of_one_request_are_bounded(lab: Lab) -> None:
 
 
 class CountingStore(MemoryStore):
-    """A store that counts writes."""
+    """A store with a write counter."""
 
     added = 0
 
@@ -485,7 +485,7 @@ async def test_denials_of_a_history_are_stored_up_to_a_bound(lab: Lab) -> None:
 
 
 class ReadCountingStore(MemoryStore):
-    """Counts the reads of whole buckets."""
+    """Counts reads of whole buckets."""
 
     reads = 0
 

@@ -140,7 +140,7 @@ async def test_background_response_that_has_not_ended_tells_the_poll_interval() 
 
 
 class Appended:
-    """A store that records the times of appends, and can fail at a given append."""
+    """A store that records append times, and can fail at a given append."""
 
     def __init__(self, failing_at: int = -1) -> None:
         self.store = MemoryStore(ttl=60)
@@ -286,7 +286,7 @@ async def test_background_stream_resumes_from_any_point() -> None:
 
 
 async def test_background_batches_are_cut_where_the_caller_left_off() -> None:
-    # One read from the backend makes one batch, which is stored as one piece.
+    # One read from the backend makes a batch, stored as one piece.
     async with serving(Scripted([[*HELLO, *whole()]])) as http:
         id = (await http.post("/responses", json=ASK)).json()["id"]
         events = await events_of(http, id)
@@ -485,7 +485,7 @@ async def test_background_response_is_cancelled_before_the_backend_answers() -> 
         events = await events_of(http, id)
 
     assert (cancelled["status"], cancelled["output"]) == ("cancelled", [])
-    assert cancelled["incomplete_details"] is None  # of its reasons, none is that the caller had enough
+    assert cancelled["incomplete_details"] is None  # the specification has no reason for a caller's cancellation
     assert story(events) == "created queued in_progress incomplete"
     laws.check(events)
 
@@ -625,7 +625,7 @@ async def test_record_that_cannot_be_read_does_not_keep_others_from_their_end(tm
     await asyncio.sleep(0.01)
     assert await log.orphans() == runs
 
-    async with serving(Scripted(HELLO), store_url=url, background_lease=600):  # one sweep, when it starts
+    async with serving(Scripted(HELLO), store_url=url, background_lease=600):  # a single sweep, at the start
         async with asyncio.timeout(60):
             while await log.state(runs[1]) != "ended":
                 await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""The summary reader, with answers that are not in the recordings."""
+"""The summary reader, with answers missing in the recordings."""
 
 from __future__ import annotations
 

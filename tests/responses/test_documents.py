@@ -1,4 +1,4 @@
-"""PDFs are told as text to backends that take no files."""
+"""PDFs are sent as text to backends without file input."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from app.stores.memory import MemoryStore
 
 
 def pdf(*pages: str) -> bytes:
-    """Write a PDF with a line of text on each page."""
+    """Write a PDF with a line per page."""
     count = len(pages)
     kids = " ".join(f"{3 + 2 * n} 0 R" for n in range(count))
     font = "<< /Font << /F1 << /Type /Font /Subtype /Type1 /BaseFont /Helvetica >> >> >>"
@@ -66,7 +66,7 @@ def responses_of(backend: Listening) -> Responses:
 
 
 async def answer(responses: Responses, **fields: Any) -> str:
-    """Return the id of the answer to a request."""
+    """Return the response's id."""
     run = await responses.create(CreateResponse.model_validate({"model": "demo", **fields}), Caller())
     await run.generate(NoDelivery())
     return str(run.response["id"])

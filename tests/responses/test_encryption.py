@@ -102,7 +102,7 @@ def test_encryption_without_a_key_makes_one_and_logs_it_once(caplog: pytest.LogC
         ContentCipher().decrypt("reasoning", "alice", cipher.encrypt("reasoning", "alice", THOUGHT))
 
 
-# Into items, and out of them.
+# Encryption and decryption in items.
 
 
 def opened(items: list[dict[str, Any]], owner: str = "alice", **options: Any) -> tuple[Any, Any, list[str]]:
@@ -224,7 +224,7 @@ def answer(*chunks: dict[str, Any]) -> list[Event]:
 
 
 def replayed(events: list[Event], *, with_ids: bool = True) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The output as a client sends it back that keeps nothing but the items."""
+    """The output as sent back by a client that only keeps the items."""
     items = events[-1]["response"]["output"]
     if not with_ids:
         items = [{name: value for name, value in item.items() if name != "id"} for item in items]
@@ -314,7 +314,7 @@ def test_calls_without_a_signature_add_nothing() -> None:
 
 
 def test_encrypted_content_has_one_spelling() -> None:
-    """Of the last character some bits may stand for nothing."""
+    """The last character can have unused bits."""
     texts = (CIPHER.encrypt("reasoning", "alice", {"upstream": {"reasoning": "x" * length}}) for length in range(1, 9))
     encrypted = next(text for text in texts if len(text.removeprefix(CONTENT_MARK)) % 4)
     letters = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"

@@ -1,4 +1,4 @@
-"""Answers that fail unexpectedly."""
+"""Answers with unexpected failures."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_first_chunk_that_cannot_be_read_fails_the_response_without_output
 
 
 class Unending(DeltaReader):
-    """A reader that fails at the end of an answer and for its usage."""
+    """A reader that fails at an answer's end, and for its usage."""
 
     @property
     def ended(self) -> str | None:

@@ -1,4 +1,4 @@
-"""Prompt templates of a folder, which requests name by `prompt`."""
+"""Prompt templates in a folder, named by `prompt` in requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Storage quotas: the bytes that count, the requests that are refused, and how an owner frees space."""
+"""Storage quotas: counted bytes, refused requests, and freeing space."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ async def test_concurrent_conversations_stay_within_the_quota() -> None:
 
 
 class Counted(MemoryStore):
-    """A store that counts how often it is measured."""
+    """A store that counts measurements of its size."""
 
     measured = 0
 

@@ -79,7 +79,7 @@ async def test_server_that_stops_does_not_take_back_what_has_ended(word: bytes, 
 
 
 class Late(MemoryStore):
-    """A store whose first write succeeds, but fails to confirm."""
+    """A store whose first write succeeds without confirmation."""
 
     late = True
 

@@ -38,7 +38,7 @@ TABLES = {"lab": {"tool": "tests.support.hosted_lab:LabTool"}}
 
 
 def made(*calls: tuple[str, Any], text: str = "", usage: tuple[int, int] = (10, 2)) -> list[Any]:
-    """An answer of a model: maybe text, then calls."""
+    """A model answer: optional text, then calls."""
     chunks: list[Any] = [delta(content=text)] if text else []
     for index, (name, arguments) in enumerate(calls):
         written = arguments if isinstance(arguments, str) else json.dumps(arguments)
@@ -60,7 +60,7 @@ def lab() -> Lab:
 async def client(
     backend: Scripted, store: Any = None, tools: dict[str, Any] | None = None, **values: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of an application in this process."""
+    """A client for an application in this process."""
     app = create_app(settings(tools={**TABLES, **(tools or {})}, **values), backend=backend, store=store)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost/v1") as http:
         yield http
@@ -90,7 +90,7 @@ def types(response: dict[str, Any]) -> list[str]:
 
 
 def shape(asked: dict[str, Any]) -> list[Any]:
-    """Roles in a question, with the number of calls per message."""
+    """Roles in a question, with call counts."""
     return [(m["role"], len(m["tool_calls"])) if "tool_calls" in m else m["role"] for m in asked["messages"]]
 
 
@@ -138,7 +138,7 @@ async def test_hosted_call_stream_has_each_event_once_and_in_order(lab: Lab) -> 
 
 
 async def test_tokens_of_a_round_count_before_the_next(lab: Lab) -> None:
-    """Another response of the caller hears of them while the tool runs, and the loop itself when it goes on."""
+    """They count for the caller's other responses while the tool runs, and for the loop itself afterwards."""
     backend = Scripted(made(("lab__echo", {"text": "a"}), usage=(90, 10)), hello())
     async with client(backend, limit_tokens_per_minute=50) as http:
         events = await events_of(http)
@@ -691,7 +691,7 @@ async def test_response_without_hosted_tools_calls_nothing_more(stream: bool) ->
                 called[f"{frame.f_code.co_filename} {frame.f_code.co_qualname}"] += 1
 
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost/v1") as http:
-            for noting in (False, True):  # one-time work is not counted
+            for noting in (False, True):  # initialization is not counted
                 sys.setprofile(note if noting else None)
                 try:
                     answer = await http.post("/responses", json={"model": "m", "input": "Hi", "stream": stream})
@@ -701,7 +701,7 @@ async def test_response_without_hosted_tools_calls_nothing_more(stream: bool) ->
         return called
 
     for deltas in (20, 200):
-        for _ in range(5):  # a machine that stalls may have the backend waited for in another way
+        for _ in range(5):  # a stalled machine may wait differently for the backend
             without = await functions_called({}, deltas)
             assert without.total() > deltas
             within = await functions_called({**TABLES, "demo": {}}, deltas)

@@ -110,7 +110,7 @@ async def _play(
 ) -> None:
     lab = Lab.reset()
     if stop is None:
-        lab.gate.set()  # else a call that waits does so until it is stopped
+        lab.gate.set()  # otherwise a waiting call waits until it is stopped
     backend = Scripted(*(answer.script() for answer in rounds), [delta(content="Done."), finish("stop")])
     tools = {"lab": LabTool(), "demo": DemoTool.from_settings({}, ToolHost())}
     options = GenerationOptions(tool_limits=ToolLimits(max_rounds=4))

@@ -115,7 +115,7 @@ async def test_webhooks_of_named_events_alone_are_sent(receiver: Receiver) -> No
         assert unwrapped(request).data.id == incomplete["id"]
 
 
-# Delivery, by a clock that the test moves.
+# Delivery, with a fake clock.
 
 
 class Clock:
@@ -214,7 +214,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 @pytest.fixture
 async def opened(place: Place) -> AsyncIterator[Callable[[], Store]]:
-    """Open a store that processes share, once for each process."""
+    """Open a shared store, once per process."""
     stores: list[Store] = []
 
     def open() -> Store:
@@ -263,7 +263,7 @@ async def test_webhook_survives_a_restart(receiver: Receiver, tmp_path: Path) ->
         response = (await http.post(f"{url}/v1/responses", json=ASK)).json()
         await receiver.received(1)
     store = build_store(settings(**values))
-    ((name, record),) = (await store.all(BUCKET)).items()  # taken by a process that has gone: due in a minute
+    ((name, record),) = (await store.all(BUCKET)).items()  # claimed by a stopped process: due in a minute
     due = _Delivery.of(record)._replace(due=0.0)
     await store.apply(Change(BUCKET, {due.name: due.record()}, delete=[name]))
     async with serving(create_app(settings(**values), backend=Scripted([]), store=store)):
@@ -281,7 +281,7 @@ async def test_webhook_survives_kill_9(receiver: Receiver, place: Place) -> None
         antiphon.process.kill()
         antiphon.process.wait()
     store = build_store(settings(store_url=place.url))
-    ((name, record),) = (await store.all(BUCKET)).items()  # claimed by the process that was killed: due in a minute
+    ((name, record),) = (await store.all(BUCKET)).items()  # claimed by the killed process: due in a minute
     due = _Delivery.of(record)._replace(due=0.0)
     await store.apply(Change(BUCKET, {due.name: due.record()}, delete=[name]))
     await store.aclose()

@@ -1,4 +1,4 @@
-"""Process tuning of a server."""
+"""A server's process tuning."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.faults.servers import LINUX, server
 
 
 def test_garbage_collector_is_off_while_a_server_is_built_and_leaves_out_what_was_built() -> None:
-    """The garbage collector traverses nothing that was built, also where building failed."""
+    """The garbage collector ignores everything built, even if building failed."""
     frozen = gc.get_freeze_count()
     try:
         with pytest.raises(ValueError), gc_paused():
@@ -52,7 +52,7 @@ def test_descriptors_of_a_server_are_not_inheritable(tmp_path: Path, workers: in
 
 
 def inheritable_descriptors(pid: int) -> list[int]:
-    """The descriptors of a process, except the standard streams, that its child processes inherit."""
+    """A process's descriptors that child processes inherit, except standard streams."""
     found = []
     for file in Path(f"/proc/{pid}/fdinfo").iterdir():
         with contextlib.suppress(OSError):  # it has been closed

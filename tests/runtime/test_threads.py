@@ -22,7 +22,7 @@ from tests.support.serving import antiphon
 
 
 class Noting(Scripted):
-    """A backend that notes which threads want to know about it, since it was last asked."""
+    """A backend that records the threads calling it."""
 
     def __init__(self, *answers: list[Any]) -> None:
         super().__init__(*(answers or [[delta(content="Hello")]]))

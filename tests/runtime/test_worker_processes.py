@@ -74,7 +74,7 @@ async def test_call_whose_process_dies_is_reported() -> None:
 
 
 class Calls:
-    """Calls that occupy a slot until they are ended; `began` lists those with a slot, in order."""
+    """Calls that hold a slot until ended; `began` lists the calls with a slot, in order."""
 
     def __init__(self, turns: FairSemaphore) -> None:
         self._turns = turns
@@ -83,7 +83,7 @@ class Calls:
         self.began: list[str] = []
 
     async def begin(self, *names: str) -> None:
-        """Begin calls; the owner is the first letter of the name."""
+        """Begin calls; the owner is the name's first letter."""
         for name in names:
             self._ends[name] = asyncio.Event()
             self._tasks[name] = asyncio.create_task(self._call(name))

@@ -11,7 +11,7 @@ from tests.support.store_places import STORES, Place, place_of
 
 @pytest.fixture(scope="session")
 def redis_cluster() -> Iterator[list[RedisServer]]:
-    """Two nodes that share the slots, for all tests of the session."""
+    """Two nodes with all slots, for the whole session."""
     with RedisServer(cluster=True) as first, RedisServer(cluster=True) as second:
         join([first, second])
         yield [first, second]
@@ -19,5 +19,5 @@ def redis_cluster() -> Iterator[list[RedisServer]]:
 
 @pytest.fixture(params=[*STORES, "cluster"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """An empty place for a store of each kind."""
+    """An empty place per store kind."""
     return place_of(request, tmp_path)

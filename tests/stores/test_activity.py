@@ -45,7 +45,7 @@ def refusal(at: float, owner: str = "ada", **fields: Any) -> Refusal:
 
 
 async def counted(activity: Activity, hours: int = HOURS) -> dict[str, int]:
-    """Return the requests of each key."""
+    """Return requests per key."""
     requests: dict[str, int] = {}
     for hour in await activity.hours(hours):
         for (_, key, _), counts in hour.counts.items():

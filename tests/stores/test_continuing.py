@@ -28,7 +28,7 @@ PROFILE = Profile().override({"request.reasoning_replay": "always"})
 
 
 class Worker:
-    """One process: its responses, its cache, and the requests that its backend received."""
+    """A process: its responses, its cache, and its backend's requests."""
 
     def __init__(self, store: Store, history_cache: int = 10_000_000) -> None:
         self.backend = Scripted([*ANSWER], profile=PROFILE)
@@ -39,14 +39,14 @@ class Worker:
         return self.responses._loader.cache
 
     async def say(self, text: str, previous: str | None = None, caller: Caller = ALICE) -> str:
-        """Make a turn; return the id of its response."""
+        """Make a turn; return its response id."""
         request = CreateResponse.model_validate({"model": "m", "input": text, "previous_response_id": previous})
         run = await self.responses.create(request, caller)
         await run.drain()
         return str(run.response["id"])
 
     async def heard(self, text: str, previous: str | None, caller: Caller) -> Any:
-        """Return the messages that the model would be sent, or the error, without any cache."""
+        """Return the model's messages, or the error, without any cache."""
         request = CreateResponse.model_validate({"model": "m", "input": text, "previous_response_id": previous})
         uncached = Responses(self.backend, self.responses.store, GenerationOptions(history_cache=0))
         try:
@@ -58,7 +58,7 @@ class Worker:
 
 @pytest.fixture
 async def workers(place: Place) -> AsyncIterator[list[Worker]]:
-    """Two processes with one store."""
+    """Two processes with a shared store."""
     stores = [place.open()]
     stores.append(stores[0] if isinstance(place, Memory) else place.open())
     yield [Worker(store) for store in stores]

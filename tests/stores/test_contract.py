@@ -170,7 +170,7 @@ async def test_index_entries_of_a_record_go_with_it(place: Place, store: Store, 
 
 
 async def test_record_is_replaced_under_another_name_by_one_of_many(store: Store) -> None:
-    """A writer that replaces an already rewritten record must not restore its removed parts."""
+    """Replacing an already rewritten record must not restore its removed parts."""
     await store.put(CHAIN, "version_0", b"ab")
     changes = [
         Change(CHAIN, {f"version_{n}": b"%d" % n}, delete=["version_0"], requires="version_0") for n in range(1, 20)
@@ -288,7 +288,7 @@ async def test_expired_records_are_gone_before_a_sweep(place: Place, store: Stor
 
 
 async def add(store: Store, bucket: str, name: str, entry: bytes) -> None:
-    """Put a record that is listed."""
+    """Put a listed record."""
     await store.apply(Change(bucket, {name: b"record"}, entries={name: entry}))
 
 

@@ -22,7 +22,7 @@ REQUEST = TokenCharge("requests", 2, amount=1, needs=1)
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Redis that is late is away: not in these tests, on a machine with much else to do."""
+    """A late Redis counts as unavailable; not in these tests, for busy machines."""
     monkeypatch.setattr(redis, "FAST_TIMEOUT", 2.0)
     monkeypatch.setattr(postgres, "FAST", 2.0)
 
@@ -101,7 +101,7 @@ async def test_counter_that_is_asked_for_nothing_may_be_in_debt(counters: Counte
 async def test_short_debt_does_not_end_a_long_one(counters: Counters, owner: str) -> None:
     await counters.consume(owner, [REQUEST])
     await counters.consume(owner, [TokenCharge("tokens", 1_000_000, amount=1)])
-    await asyncio.sleep(0.01)  # until after the short one is paid back
+    await asyncio.sleep(0.01)  # until the short debt is repaid
     assert rounded((await counters.consume(owner, [REQUEST])).missing) == [2]
 
 

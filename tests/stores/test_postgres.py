@@ -27,7 +27,7 @@ RUN = RunKey(CHAIN, "resp_1")
 
 @pytest.fixture(scope="module")
 def private() -> Iterator[PostgresServer]:
-    """A server that tests may stop, restart and break; each leaves it running."""
+    """A server for tests that stop, restart and break it; each leaves it running."""
     with PostgresServer() as server:
         yield server
 
@@ -211,7 +211,7 @@ async def test_call_without_a_free_connection_is_busy_and_not_an_outage(
 ) -> None:
     store = PostgresStore.from_url(f"{private.patient_url}&max_connections=1", ttl=1000)
     await store.check()
-    store._client._timeout = 0.1  # now that it is connected
+    store._client._timeout = 0.1  # after connecting
     connection = await store._client._pool.acquire()
     with pytest.raises(StoreBusy) as busy:
         await store.get(CHAIN, "resp_1")
@@ -223,7 +223,7 @@ async def test_call_without_a_free_connection_is_busy_and_not_an_outage(
 
 
 class LosingProxy:
-    """A proxy before a server that passes on a request with `marker`, and breaks the connection before its reply."""
+    """A proxy that forwards a request with `marker`, and breaks the connection before the reply."""
 
     def __init__(self, port: int, marker: bytes) -> None:
         self._port, self._marker = port, marker
@@ -359,7 +359,7 @@ async def _until_listening(server: PostgresServer) -> None:
 
 
 async def test_concurrent_turns_in_many_buckets_never_deadlock(store: PostgresStore) -> None:
-    """Two transactions that change the same buckets in different orders would deadlock."""
+    """Two transactions with the same buckets in different orders would deadlock."""
 
     async def change(turn: int) -> Any:
         both = [Change(CHAIN, {f"resp_{turn}": b"1"}), Change(f"{CHAIN}:conversation", {f"added_{turn}": b"1"})]

@@ -82,7 +82,7 @@ async def test_restart_between_two_calls_goes_unnoticed(private: RedisServer, st
     await asyncio.gather(*(store.put(CHAIN, name, record) for name, record in records.items()))
     private.restart()
 
-    # So many at once use every connection of the pool, and every one is dead.
+    # Enough to use every pool connection, all of which are dead.
     found = await asyncio.gather(*(store.get(CHAIN, name) for name in records))
     assert found == list(records.values())
     private.restart()
@@ -222,7 +222,7 @@ async def test_replica_cannot_be_written_to_until_promoted(private: RedisServer,
 
 @asynccontextmanager
 async def one_address(lead_to: list[RedisServer]) -> AsyncIterator[int]:
-    """Yield a port that forwards new connections to the server in the list; open connections stay with theirs."""
+    """Yield a port that forwards new connections to the listed server; open connections stay with theirs."""
     piping: set[asyncio.Task[None]] = set()
 
     async def pipe(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
@@ -304,7 +304,7 @@ async def test_cluster_recovers_from_the_loss_of_a_node(redis_cluster: list[Redi
     with first.client() as client, second.client() as successor:
         slots = {bucket: client.cluster("KEYSLOT", f"antiphon:{{{bucket}}}") for bucket in buckets}
         lost = [bucket for bucket in buckets if client.cluster("COUNTKEYSINSLOT", slots[bucket])]
-        # The second node takes over a slot of the first, without its data.
+        # The second node takes over a slot from the first, without its data.
         client.delete(f"antiphon:{{{lost[0]}}}")
         for node in (successor, client):
             node.execute_command("CLUSTER SETSLOT", slots[lost[0]], "NODE", successor.execute_command("CLUSTER MYID"))
@@ -344,7 +344,7 @@ async def test_cluster_and_single_server_are_told_apart(private: RedisServer, re
     ]
 
 
-# The error of a server that does not know AUTH repeats the whole command, with the password.
+# Servers without AUTH repeat the whole command in their error, with the password.
 @pytest.mark.parametrize("options", [("--requirepass", "another"), ("--rename-command", "AUTH", "")])
 @pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
 async def test_password_that_is_refused_is_in_no_message(

@@ -47,7 +47,7 @@ WRITE = """
 """
 
 
-# The tables of earlier versions.
+# Earlier versions' tables.
 FIRST_VERSION = """
 CREATE TABLE buckets (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, expires REAL NOT NULL);
 CREATE INDEX buckets_by_expiry ON buckets (expires);
@@ -84,7 +84,7 @@ EARLIER = {1: FIRST_VERSION, 2: WITHOUT_PIECES.replace(schema._USAGE, ""), 3: WI
 
 
 def run(program: str, *arguments: object) -> subprocess.Popen[str]:
-    """Start a Python process of its own."""
+    """Start a Python process."""
     command = [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
@@ -254,7 +254,7 @@ async def test_record_whose_bucket_cannot_be_renewed_is_read(path: Path) -> None
 
 
 async def test_event_loop_goes_on_while_sqlite_waits(path: Path) -> None:
-    """The lock is given back by the very loop that would be blocked."""
+    """The blocked loop itself would release the lock."""
     store = SQLiteStore(path, ttl=1000, busy_timeout=60)
     await store.check()
     other = apsw.Connection(str(path))
@@ -277,7 +277,7 @@ async def test_reading_writes_only_when_the_expiry_moves_by_a_hundredth(path: Pa
     other = apsw.Connection(str(path))
 
     def version() -> int:
-        """A number that changes with each write of somebody else."""
+        """A number that changes with others' writes."""
         return int(other.execute("PRAGMA data_version").fetchone()[0])
 
     before = version()
@@ -385,7 +385,7 @@ FILL = """
 
 @pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_FSIZE)[1] != resource.RLIM_INFINITY, reason="files are limited")
 def test_full_disk_is_an_outage_until_there_is_room(path: Path) -> None:
-    """A file that may not grow stands for the disk."""
+    """A file with a size limit stands for the disk."""
     told, _ = run(FILL, path).communicate()
 
     assert told.splitlines() == [
@@ -475,7 +475,7 @@ def open_descriptors(path: Path) -> list[str]:
     """The descriptors of this process for a database and its other files."""
     links = []
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the descriptor of the directory itself
+        with contextlib.suppress(OSError):  # the directory's own descriptor
             links.append(os.readlink(f"/proc/self/fd/{name}"))
     return [link for link in links if link.startswith(str(path))]
 

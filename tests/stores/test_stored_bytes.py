@@ -13,7 +13,7 @@ from tests.support.store_places import SHARED, TTL, Place
 OWNER, OTHER = "2f1c9a", "2f1c9"
 CHAIN = f"{OWNER}:c0ffee"
 MEGABYTE = 1_000_000
-OVERHEAD = 300_000  # of a megabyte: Redis counts its allocations
+OVERHEAD = 300_000  # per megabyte: Redis counts its allocations
 
 
 class Measured(Store, MeasuringStore, Protocol):
@@ -30,7 +30,7 @@ async def store(place: Place) -> AsyncIterator[Measured]:
 
 
 async def megabytes(store: Measured, owner: str = OWNER) -> float:
-    """The owner's megabytes, without the overhead of the store."""
+    """The owner's megabytes, without the store's overhead."""
     stored = await store.stored_bytes(owner)
     whole = stored // MEGABYTE
     assert stored - whole * MEGABYTE <= OVERHEAD * max(1, whole)

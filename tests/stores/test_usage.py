@@ -120,7 +120,7 @@ def shared(request: pytest.FixtureRequest, tmp_path: Any) -> Place:
 async def test_concurrent_workers_lose_nothing(shared: Place) -> None:
     async with ledger_at(shared) as one, ledger_at(shared) as other:
         models = ["qwen3", "gpt-5", "llama"]
-        # In different orders, so that rows are locked in different orders.
+        # In different orders, to lock rows in different orders.
         adds = [
             ledger.add(f"{name}-{n}", [row(model=model) for model in (models if n % 2 else models[::-1])])
             for name, ledger in (("one", one), ("other", other))

@@ -1,23 +1,22 @@
 """
-Recorded answers of backends, played to the server: bytes in, events out.
+Recorded backend answers, played to the server: bytes in, events out.
 
-The folders are servers (`vllm`: what that server really sent) and kinds of quirks (`tool_calls`); README.md lists all
-recordings. `FOLDER/NAME.sse` is the body of an answer, byte for byte. A first line `: {...}` is not part of it, but
-says what else there is to know, each of it optional:
+Folders are servers (`vllm`: real output) or kinds of quirks (`tool_calls`); README.md lists all recordings.
+`FOLDER/NAME.sse` is an answer's body, byte for byte. A first line `: {...}` is not part of it, but has optional fields:
 
-    about      what this is, and who sends it
-    profile    the backend's profile, and
-    overrides  the options that are changed
-    tools      the names of the functions that the caller offers
-    request    other fields of the caller's request
-    status     of the backend's answer, with
-    headers    those that it has
+    about      description, and the sender
+    profile    the backend's profile
+    overrides  changed profile options
+    tools      names of the caller's functions
+    request    other fields in the caller's request
+    status     the backend's status
+    headers    the backend's headers
     gzip       true: the body is sent compressed
-    then       what follows the body: nothing if left out, `break` a connection that breaks, `hang` silence
+    then       after the body: nothing by default, `break` a broken connection, `hang` silence
 
-`FOLDER/NAME.events.jsonl` is what becomes of it, an event in each line. Of a response there is only what has changed
-since it was created, and its usage only where the backend told it. A refusal is one line, `{"refused": ...}`; and a
-last line, `{"upstream": ...}`, has what is kept of the backend's own words, to be sent back to it.
+`FOLDER/NAME.events.jsonl` has the resulting events, one per line. Responses only have their changes since creation, and
+only reported usage. A refusal is a line `{"refused": ...}`. A last line `{"upstream": ...}` has the backend's own data
+to send back to it.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ INDEX = PLACE / "README.md"
 
 
 class Recording(NamedTuple):
-    """An answer of a backend."""
+    """A backend answer."""
 
     options: dict[str, Any]
     body: bytes
@@ -84,7 +83,7 @@ def index() -> str:
 
 
 class Wire(httpx.AsyncBaseTransport):
-    """A connection to a server that answers with a recording."""
+    """A connection with a recorded answer."""
 
     def __init__(self, recording: Recording, pieces: Sequence[bytes]) -> None:
         self._options = recording.options
@@ -155,7 +154,7 @@ def _brief(event: Event, created: Event, left_out: set[str]) -> dict[str, Any]:
 
 
 def _with_short_ids(lines: list[str], key: str) -> list[str]:
-    """Put `msg_0`, `fc_1` and so on in the place of the ids that are made here."""
+    """Replace generated ids by `msg_0`, `fc_1` and so on."""
     numbers: dict[str, str] = {}
 
     def short(match: re.Match[str]) -> str:

@@ -26,7 +26,7 @@ ARGUMENTS = (
 PATIENCE = 30_000  # ms; a machine may be busy
 DESKTOP: ViewportSize = {"width": 1400, "height": 900}
 AXE = AXE_FILE_PATH.read_text(encoding="utf-8")
-# Chromium says so of a page that it lays out late, as on a busy machine; test_shell.py checks that the file is used.
+# Chromium's warning for pages with a late layout, as on a busy machine; test_shell.py checks the file's use.
 LATE = "was preloaded using link preload but not used within a few seconds"
 # Policy violations and external requests of the page become console errors.
 WATCHED = """
@@ -112,7 +112,7 @@ class Studio:
         refusals: tuple[int, ...] = (),
         **options: Any,
     ) -> AsyncIterator[Studio]:
-        """Open the page, maybe with a key in its tab; `refusals` are statuses that the server may answer with."""
+        """Open the page, optionally with a key in its tab; `refusals` are expected error statuses."""
         context = await browser.new_context(
             viewport={"width": width, "height": height}, color_scheme=theme, reduced_motion="reduce", **options
         )
@@ -154,7 +154,7 @@ class Studio:
         await self.ended(turns + 1)
 
     async def suggest(self, label: str) -> None:
-        """Try one of the suggestions, and wait until its answer is over."""
+        """Use a suggestion, and wait for its answer's end."""
         await self.page.get_by_role("button", name=label, exact=True).click()
         await self.ended(1)
 

@@ -1,5 +1,5 @@
 """
-Pictures of the studio, of the real page in front of the real server.
+Screenshots of the studio, with the real page and server.
 
     python -m tests.studio.pictures                    # the pictures in README and docs/studio.md
     python -m tests.studio.pictures --all DIRECTORY    # every view, at four widths, light and dark
@@ -52,7 +52,7 @@ PRICES = {
 
 
 async def for_readme(browser: Browser, url: str) -> None:
-    """Take the pictures that README and docs/studio.md show."""
+    """Take the pictures in README and docs/studio.md."""
     await fill(url, 45)
     for theme, suffix in THEMES.items():
         async with Studio.open(browser, url, theme=theme, width=1280, height=880) as studio:
@@ -73,7 +73,7 @@ async def for_readme(browser: Browser, url: str) -> None:
 
 
 async def fill(url: str, number: int, key: str = "") -> None:
-    """Fill the log with requests of other clients; some fail, and one is refused."""
+    """Fill the log with other clients' requests; some fail, and one is refused."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     async with httpx.AsyncClient(base_url=f"{url}/v1", timeout=60, trust_env=False, headers=headers) as http:
         for index in range(number):
@@ -115,7 +115,7 @@ async def translated() -> AsyncIterator[tuple[str, str]]:
 
 
 async def show_translation(studio: Studio) -> None:
-    """Show the client's and the backend's request of the response that is open, as wide as the page."""
+    """Show the open response's client and backend request, as wide as the page."""
     page = studio.page
     await page.get_by_role("heading", name="Client request and backend request").click()
     if await page.get_by_role("button", name="Full width").is_visible():
@@ -147,7 +147,7 @@ async def of_all(browser: Browser, url: str, place: Path) -> None:
 
 
 async def of_admin(browser: Browser, place: Path) -> None:
-    """Take pictures of the views that need an admin key, files or stored requests."""
+    """Take pictures of views with an admin key, files or stored requests."""
     keys = {"boss": {"hash": hash_of("boss"), "admin": True}}
     with tempfile.TemporaryDirectory() as folder:
         tools = {"demo": {}, "file_search": {"store_url": f"sqlite:///{folder}/files.db"}}

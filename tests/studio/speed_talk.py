@@ -1,5 +1,5 @@
 """
-Print how fast Talk is: a conversation of 200 turns that is opened, a brisk stream, a burst.
+Print Talk's speed: opening a conversation with 200 turns, a fast stream, a burst.
 
     python -m tests.studio.speed_talk
 """
@@ -24,7 +24,7 @@ BURST = 7750  # deltas at once
 ANSWER = (
     "An **answer** with some words, and `code`.\n\n" + "- item of a list\n" * 6 + "\n| a | b |\n|---|--:|\n| x | 1 |\n"
 )
-# Collects durations of blocking tasks and of frames, in ms.
+# Collects durations of blocking tasks and frames, in ms.
 WATCH = """
 window.tasks = [];
 new PerformanceObserver((list) => tasks.push(...list.getEntries().map(({ duration }) => duration)))
@@ -39,7 +39,7 @@ FRAMES = """() => {
 
 
 async def long_conversation(url: str) -> str:
-    """Make a conversation of many turns; returns the id of its last response."""
+    """Make a conversation with many turns; returns its last response id."""
     async with httpx.AsyncClient(base_url=f"{url}/v1", timeout=60) as http:
         last = None
         for number in range(TURNS):

@@ -1,4 +1,4 @@
-"""The studio's files as they are sent: one script, one style sheet, compressed, with immutable addresses."""
+"""The studio's files as served: one script and one style sheet, compressed, with immutable addresses."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ async def test_preview_of_html_reaches_nothing(studio: Studio, backend: Scripted
     await studio.last.get_by_role("button", name="Preview").click()
     frame = studio.last.frame_locator("iframe")
     await expect(frame.locator("#out")).to_have_text("reached: nothing")
-    assert any("connect-src" in line for line in studio.trouble)  # the browser reports the request that it did not send
+    assert any("connect-src" in line for line in studio.trouble)  # the browser reports the blocked request
     studio.trouble.clear()
     await studio.last.get_by_role("button", name="Preview").click()
     await expect(studio.last.locator("iframe")).to_have_count(0)
@@ -133,7 +133,7 @@ async def test_long_answer_is_shown_when_it_is_opened_again(studio: Studio, back
 
 async def test_long_question_is_folded(studio: Studio, backend: Scripted) -> None:
     backend.scripts = [[delta(content="Long.")]]
-    # Typing this many lines takes the browser seconds.
+    # Typing all these lines takes the browser seconds.
     await studio.page.get_by_label("Message", exact=True).evaluate(
         "(field) => (field.value = 'line of text\\n'.repeat(2000))"
     )

@@ -50,7 +50,7 @@ async def test_view_beside_does_not_end_the_conversation(studio: Studio) -> None
 
 
 async def begin_in_background(studio: Studio) -> None:
-    """Ask in the background for the answer of a script that waits after `It begins`."""
+    """Request a background answer from a script that waits after `It begins`."""
     await studio.page.get_by_label("Message", exact=True).fill("Take your time.")
     await studio.page.keyboard.press("Enter")
     await expect(studio.last).to_contain_text("It begins")

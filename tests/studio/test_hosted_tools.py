@@ -58,7 +58,7 @@ async def test_code_shows_what_it_printed_its_images_and_its_files(
 
 async def test_files_that_an_answer_cites_are_listed_under_it(browser: Browser, bubblewrap: Bubblewrap) -> None:
     code = 'open("table.csv", "w").write("name,age\\nAda,36")'
-    answer = [delta(content="It is in table.csv \u3010900001\u3011.")]  # the mark that the model is shown
+    answer = [delta(content="It is in table.csv \u3010900001\u3011.")]  # the model's mark
     backend = Scripted(made(("code_interpreter", {"code": code})), answer)
     async with antiphon(backend, tools=TOOLS) as url, Studio.open(browser, url) as studio:
         page = studio.page

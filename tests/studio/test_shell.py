@@ -24,7 +24,7 @@ LUMINANCE = """(element) => {
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
 }"""
 
-# The typeface of a page that is laid out: its parts that are used, and each file as often as it was fetched.
+# The typeface after layout: its used parts, and each fetched file.
 TYPEFACE = """async () => {
     document.body.getBoundingClientRect();
     const parts = [...await document.fonts.ready].filter(({ family }) => family === 'Geist');

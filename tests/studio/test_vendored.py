@@ -1,4 +1,4 @@
-"""The libraries that the pages load are in the package, as `make vendor` downloaded them."""
+"""The package includes the pages' libraries, as downloaded by `make vendor`."""
 
 from __future__ import annotations
 

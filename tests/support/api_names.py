@@ -1,4 +1,4 @@
-"""The names of the Responses API in the types of the official packages, for Python and for Node."""
+"""Responses API names in the types of the official packages, for Python and Node.js."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Types(Protocol):
     """A package's types. A *kind* is the type of a single value: an object type or a literal."""
 
     def members(self, annotation: Any) -> list[Any]:
-        """Return the kinds of a value, or of a list's elements."""
+        """Return the kinds of a value or of list elements."""
         ...
 
     def fields(self, kind: Any) -> dict[str, Any]:
@@ -42,7 +42,7 @@ class Types(Protocol):
         ...
 
     def literals(self, annotation: Any) -> list[str]:
-        """Return the values that a type lists."""
+        """Return the values listed by a type."""
         ...
 
 
@@ -127,7 +127,7 @@ def variants(annotation: Any) -> list[Any]:
 
 
 def element(annotation: Any) -> Any:
-    """Return the type of the elements of a list; None for any other type."""
+    """Return a list's element type; None for other types."""
     origin = get_origin(annotation)
     is_list = isinstance(origin, type) and issubclass(origin, Iterable) and not issubclass(origin, dict)
     return get_args(annotation)[0] if is_list else None
@@ -164,7 +164,7 @@ class PythonTypes:
 
 
 class NodeType(NamedTuple):
-    """A type as it is written, and the namespaces that its names are looked up in."""
+    """A type as written, and the namespaces for its names."""
 
     text: str
     scope: tuple[str, ...] = ()

@@ -31,7 +31,7 @@ def finish(reason: str | None) -> RawEvent:
 
 
 def reported(input: int, output: int, *, cached: int = 0, reasoning: int = 0) -> dict[str, Any]:
-    """The usage that a backend reports."""
+    """Usage as reported by a backend."""
     return {
         "prompt_tokens": input,
         "completion_tokens": output,
@@ -49,7 +49,7 @@ def call(index: int | None = 0, id: str | None = None, name: str | None = None, 
 
 
 def counted() -> Callable[[str], str]:
-    """Ids that count: `msg_0`, `fc_1`."""
+    """Counting ids: `msg_0`, `fc_1`."""
     numbers = itertools.count()
     return lambda prefix: f"{prefix}_{next(numbers)}"
 
@@ -61,13 +61,13 @@ def builder(request: CreateResponse | None = None, **options: Any) -> EventBuild
 
 
 def deltas_of(chunks: Iterable[Any], profile: Profile | None = None) -> list[Delta]:
-    """Return the deltas of Chat Completions chunks; `DONE` marks the end of the stream."""
+    """Return the deltas for Chat Completions chunks; `DONE` marks the stream's end."""
     reader = ChunkReader((profile or Profile()).response)
     return [one for chunk in chunks for one in (reader.read(chunk) if isinstance(chunk, dict) else [chunk])]
 
 
 def singly(deltas: Iterable[Delta]) -> list[Delta]:
-    """Return deltas with one text each."""
+    """Split deltas, one per text."""
     return [one for delta in deltas for one in _single(delta)]
 
 
@@ -92,7 +92,7 @@ def reader_of(made: EventBuilder, logprobs: bool = False, finish_required: bool 
 def answer(
     chunks: Iterable[Any], failure: BackendError | None = None, reasoning: Any = None, **reading: Any
 ) -> list[Event]:
-    """Return the events of an answer, the whole way from the chunks to the terminal one."""
+    """Return an answer's events, from chunks to the terminal event."""
     made = builder(**({"reasoning": reasoning} if reasoning else {}))
     reader = reader_of(made, **{"name_noise": CALL_NAME_NOISE, **reading})
     made.start()
@@ -110,7 +110,7 @@ def querying(reader: DeltaReader, backend: Any = None) -> ModelQuery:
 
 
 def whole(*chunks: RawEvent, reason: str | None = "stop") -> list[Any]:
-    """A stream that ends as it should."""
+    """A complete stream."""
     return [*chunks, finish(reason), DONE]
 
 

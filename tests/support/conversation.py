@@ -1,4 +1,4 @@
-"""Short ways to write a conversation, and the messages that become of it."""
+"""Short notation for conversations and the resulting messages."""
 
 from __future__ import annotations
 

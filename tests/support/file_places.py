@@ -50,7 +50,7 @@ class FilePlace(Protocol):
         ...
 
     def undo_queues(self) -> None:
-        """Restore version 1 of the tables, with one queue for all owners."""
+        """Restore the tables' version 1, with a single queue for all owners."""
         ...
 
 
@@ -124,7 +124,7 @@ class PostgresFiles(FilePlace):
         return time.time()
 
     def advance(self, seconds: float) -> None:
-        # The server has its own clock. To be that much closer to the expiry is the same as to have waited.
+        # The server has its own clock: moving expiry times forward equals waiting.
         self.server.sql(
             f"UPDATE antiphon_files SET expires_at = expires_at - {seconds:.0f};"
             f"UPDATE antiphon_attachments SET expires_at = expires_at - {seconds:.0f},"
@@ -165,7 +165,7 @@ _ON_DISK = {"sqlite": SQLiteFiles, "objects": ObjectFiles}
 
 
 def file_place_of(request: pytest.FixtureRequest, directory: Path) -> FilePlace:
-    """Return an empty place for the kind of database that is a fixture's parameter."""
+    """Return an empty location for the database kind in a fixture's parameter."""
     if request.param in _ON_DISK:
         return _ON_DISK[request.param](directory / "files.db")
     need_pgvector()

@@ -36,7 +36,7 @@ from typing import IO, Any
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "app")
 
-# Modules imported by commands at runtime. Modules that read variables on import are excluded.
+# Modules imported by commands at runtime, except modules that read variables on import.
 _IMPORTED = (
     "anyio._backends._asyncio",
     "app.api.routes.files",
@@ -67,11 +67,11 @@ _IMPORTED = (
     "uvicorn.loops.uvloop",
 )
 _MOST = 1024 * 1024  # bytes of a message: variables and arguments
-_GRACE = 10.0  # seconds that processes which were left running get to end
+_GRACE = 10.0  # seconds for remaining processes to end
 
 
 class Forked:
-    """A forked process: the part of `subprocess.Popen` that tests use."""
+    """A forked process with the tests' part of `subprocess.Popen`."""
 
     def __init__(self, pid: int, status: int) -> None:
         self.pid = pid
@@ -164,7 +164,7 @@ def _configures_python(env: Mapping[str, str]) -> bool:
 
 
 class _ForkServer:
-    """The process that is forked, as others see it."""
+    """The forking process, as seen by others."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -199,7 +199,7 @@ def _fork_server() -> _ForkServer:
 
 
 def _serve(control: socket.socket) -> list[str] | None:
-    """Fork when asked to, until nobody can ask any more. In a process that was forked, return its arguments."""
+    """Fork on request until the control socket closes. Returns the arguments in a forked process."""
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the processes
     running: dict[int, tuple[int, socket.socket]] = {}  # by file descriptor: their ids, and whom to tell when they end
     with control, selectors.DefaultSelector() as selector:
@@ -238,7 +238,7 @@ def _tell(pid: int, status: socket.socket) -> None:
 
 
 def _end(running: Mapping[int, tuple[int, socket.socket]]) -> None:
-    """Kill the processes whose owner has died or forgotten them."""
+    """Kill processes whose owner died or forgot them."""
     for pid, _ in running.values():
         os.kill(pid, signal.SIGTERM)
         os.kill(pid, signal.SIGCONT)

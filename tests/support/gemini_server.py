@@ -179,7 +179,7 @@ def event(*parts: Fields, finish: str | None = None, usage: Fields | None = None
 
 
 def events(*parts: Fields, finish: str = "STOP", usage: Fields = USAGE, **candidate: Any) -> list[Fields]:
-    """Return an answer's events, one per part and one for the end."""
+    """Return an answer's events, one per part and an end."""
     return [*(event(part) for part in parts), event(finish=finish, usage=usage, **candidate)]
 
 

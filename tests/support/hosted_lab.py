@@ -1,4 +1,4 @@
-"""A scripted hosted tool that records its calls: `[tools.lab]`."""
+"""A scripted hosted tool with a call record: `[tools.lab]`."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class Lab:
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, dict[str, Any]]] = []
-        self.stopped: list[str] = []  # calls that were cancelled
-        self.opened = 0  # sessions that are open
+        self.stopped: list[str] = []  # cancelled calls
+        self.opened = 0  # open sessions
         self.running = 0
         self.most_running = 0
-        self.gate = asyncio.Event()  # that `wait` waits for
+        self.gate = asyncio.Event()  # released by a test, awaited by `wait`
         self.started = asyncio.Event()  # has a `wait` begun?
         self.functions = FUNCTIONS
-        self.away = False  # so that no call begins
+        self.away = False  # if set, no call starts
         self.listing: Action | None = None
         self.declarations: list[Declaration] = []
-        self.known: list[Any] = []  # the items that were given to `functions`
+        self.known: list[Any] = []  # items passed to `functions`
 
     @classmethod
     def reset(cls) -> Lab:
@@ -153,7 +153,7 @@ CONTAINER = {"type": "container_reference", "container_id": "cntr_1"}
 
 
 class ShellTool:
-    """A shell in a container that repeats its commands."""
+    """A shell in a container, which repeats its commands."""
 
     types = ("shell",)
 

@@ -1,6 +1,6 @@
 """
 Laws for every stream from any backend: the laws in `antiphon verify`, and independently written types.
-`openresponses-types` checks the specification's schema, and `openai` the parts that only OpenAI has.
+`openresponses-types` checks the specification's schema, and `openai` covers OpenAI's additions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OPENAI = {
 }
 
 
-# Items that the spec does not have, and the calls of all kinds.
+# Items outside the specification, and calls of all kinds.
 _CLIENT_ITEMS = frozenset({"custom_tool_call", "tool_search_call"})
 _HOSTED_ITEMS = frozenset(
     [
@@ -119,7 +119,7 @@ def valid(event: Any) -> None:
 
 
 def _without_files(item: dict[str, Any]) -> dict[str, Any]:
-    """Return a message without citations that only OpenAI has."""
+    """Return a message without OpenAI's own citations."""
     if item["type"] != "message" or not _cites_files({"item": item}):
         return item
     _OPENAI_ITEM_TYPES["message"].model_validate(item)
@@ -133,7 +133,7 @@ def _without_files(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cites_files(event: Any) -> bool:
-    """Tell whether an event has an annotation that the spec does not have."""
+    """Tell whether an event has an annotation outside the specification."""
     annotations = [event.get("annotation"), *event.get("part", {}).get("annotations", ())]
     annotations += [one for part in event.get("item", {}).get("content", ()) for one in part.get("annotations", ())]
     return any(one and one["type"] != "url_citation" for one in annotations)

@@ -1,4 +1,4 @@
-"""Time that an event loop is held: by a callback, or by a thread with the GIL."""
+"""Time that an event loop is blocked: by a callback, or by a thread with the GIL."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from collections.abc import AsyncIterator
 
 from tests.support.machine import slowness
 
-HELD = 0.1  # seconds of an ordinary machine that others may have to wait
-_EVERY = 0.002  # seconds; a thread that runs Python keeps the GIL for up to 5 ms by itself (sys.getswitchinterval)
+HELD = 0.1  # seconds that others may wait, on an ordinary machine
+_EVERY = 0.002  # seconds; Python threads keep the GIL for up to 5 ms anyway (sys.getswitchinterval)
 
 
 class LoopHolds:
     """
-    The `longest` time between two turns of a timer in the event loop, in seconds of this process's CPU.
+    The `longest` time between two event loop timer ticks, in this process's CPU seconds.
 
-    It is divided by how slow this machine is as the watch ends, compared with an ordinary one.
-
-    Other requests, such as `GET /healthz`, wait for so long. The wall time would count other processes too.
+    It is divided by this machine's present slowness. Other requests, such as `GET /healthz`, wait for this time. Wall
+    time would include other processes.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""How fast this machine is now, for bounds in seconds of CPU: a busy neighbour makes one half as fast for minutes."""
+"""This machine's present speed, for bounds in CPU seconds: a busy neighbour can halve it for minutes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-An MCP server of the official SDK on a real socket, with a tool for each thing that a client has to understand.
+An MCP server with the official SDK on a real socket, with a tool for each feature that clients must support.
 
     async with Lab().serve() as lab:
         ...                                   # ask `lab.url`, or `lab.sse_url`
@@ -33,7 +33,7 @@ from starlette.routing import Mount
 
 from tests.support.serving import serving
 
-# The smallest PNG there is: one transparent pixel.
+# The smallest PNG: a transparent pixel.
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 LONG_NAME = "a_tool_with_a_name_that_is_as_long_as_the_names_of_functions_may"
 

@@ -1,4 +1,4 @@
-"""An MCP server as a program, with the one tool that the tiny model knows: `python -m tests.support.mcp_weather`."""
+"""An MCP program with the tool known to the tiny model: `python -m tests.support.mcp_weather`."""
 
 from __future__ import annotations
 

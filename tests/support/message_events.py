@@ -1,5 +1,5 @@
 """
-Answers of Anthropic's Messages API that are only passed through, as steps for `upstream`: parts of streams, too.
+Anthropic Messages answers for passthrough, as steps for `upstream`; also parts of streams.
 
     up.say(message_stream(*text_block(0, "Hel", "lo")))
     up.say(message("Hello", usage=counts(cached=100)))
@@ -38,7 +38,7 @@ def counts(fresh: int = 10, output: int = 7, *, cached: int = 0, written: int = 
 
 
 def message(*texts: str, usage: Mapping[str, Any] | None = None, stop: str = "end_turn") -> list[Step]:
-    """An answer as one JSON document."""
+    """A JSON answer."""
     content = [{"type": "text", "text": text} for text in texts]
     return reply(
         json.dumps({**_message(), "content": content, "stop_reason": stop, "usage": usage or counts()}).encode()

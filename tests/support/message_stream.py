@@ -33,7 +33,7 @@ def frames(body: bytes) -> list[Any]:
 
 
 def accumulated(body: bytes) -> Any:
-    """Return the message of a stream that ends as it should."""
+    """Return the message in a complete stream."""
     start, *events, delta, stop = frames(body)
     assert (start["type"], delta["type"], stop["type"]) == ("message_start", "message_delta", "message_stop")
     message = start["message"]

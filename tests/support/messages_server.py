@@ -4,8 +4,8 @@ An Anthropic Messages server on a real socket, as strict as the real one.
     async with MessagesServer() as server:
         server.say(message(text("Hello"), usage={"input_tokens": 5, "output_tokens": 2}))
 
-Rules and error messages are those of Anthropic's server; the request schema comes from the official package's types. It
-signs thinking blocks, which must be returned unchanged.
+It has Anthropic's rules and error messages; the request schema comes from the official package's types. It signs
+thinking blocks, which must be returned unchanged.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BLOCKS_OF_RESULTS = ("text", "image", "document", "search_result")
 _MEDIA = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
 
-# The official package's types, which take a second to import: only tests that need them do.
+# The official package's types take a second to import, so only some tests do.
 _MODELS = {
     "message": "anthropic.types.message_create_params.MessageCreateParamsStreaming",
     "count": "anthropic.types.message_count_tokens_params.MessageCountTokensParams",
@@ -93,7 +93,7 @@ def _check_order(messages: Sequence[Fields]) -> None:
     for n, (one, other) in enumerate(pairwise(messages)):
         if one["role"] == other["role"]:
             raise Refused(f'messages.{n}: roles must alternate between "user" and "assistant"')
-    # A message that the server paused is continued.
+    # Continues a message paused by the server.
     if messages[-1]["role"] != "user" and not messages[-1]["content"][-1]["type"].startswith(("server_tool", "web_")):
         raise Refused(
             "This model does not support assistant message prefill. The conversation must end with a user message."
@@ -265,12 +265,12 @@ def thinking(*pieces: str) -> Block:
 
 
 def redacted(data: str = "cmVkYWN0ZWQ=") -> Block:
-    """A thought that cannot be read."""
+    """An unreadable thought."""
     return {"type": "redacted_thinking", "data": data}, []
 
 
 def searched(query: str) -> list[Block]:
-    """A search that the server runs itself: its call, and its result."""
+    """A search run by the server: call and result."""
     call = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
     page = {
         "type": "web_search_result",
@@ -321,7 +321,7 @@ def frame(event: Fields) -> bytes:
 
 
 def message(*blocks: Block, stop: str = "", usage: Fields = USAGE, **delta: Any) -> list[Step]:
-    """An answer as a stream, one event at a time."""
+    """An answer as a stream, event by event."""
     return sse(*(_in_a_chunk(frame(event)) for event in events(*blocks, stop=stop, usage=usage, **delta)))
 
 

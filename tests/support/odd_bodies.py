@@ -42,7 +42,7 @@ def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 
 
 def changed(body: Any, place: tuple[Any, ...], other: Any) -> Any:
-    """Return a body with another value in a place, or without one for `REMOVED`."""
+    """Return a body with a replaced value, or without it for `REMOVED`."""
     body = copy.deepcopy(body)
     *path, last = place
     value = body
@@ -82,7 +82,7 @@ async def answers_to_odd_bodies(path: str, body: Any, step: int) -> AsyncIterato
 
 
 def refused_or_read(read: Callable[[Any, dict[str, str]], ClientRequest], body: Any) -> None:
-    """Check that a client API reads a body or refuses it, and does not change it."""
+    """Check that a client API accepts or refuses a body, without changing it."""
     before = copy.deepcopy(body)
     try:
         create_request(read(body, {}))
@@ -92,7 +92,7 @@ def refused_or_read(read: Callable[[Any, dict[str, str]], ClientRequest], body: 
 
 
 async def refused_or_answered(path: str, body: Any, *, stream: bool, refusal: str) -> None:
-    """Check that no change in a body is an internal error; `refusal` is the error type of refused bodies."""
+    """Check that no modified body causes an internal error; `refusal` is the expected error type."""
     statuses = set()
     async for change, answer in answers_to_odd_bodies(path, {**body, "stream": stream}, 2 if stream else 4):
         assert answer.status_code < 500, (change, answer.text)

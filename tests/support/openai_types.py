@@ -1,4 +1,4 @@
-"""The types of the official `openai` package as an oracle: for requests to servers of the Responses API, and events."""
+"""The official `openai` package's types as an oracle, for events and requests to Responses servers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check_request(body: dict[str, Any]) -> None:
 
 
 def check_event(event: dict[str, Any]) -> None:
-    """Raise `ValidationError` for an event that the types do not have."""
+    """Raise `ValidationError` for an event unknown to the types."""
     _events().validate_python(event)
 
 
@@ -36,7 +36,7 @@ def _events() -> TypeAdapter[ResponseStreamEvent]:
 
 
 def _strict(schema: Any) -> Any:
-    """Return a schema that forbids unknown fields everywhere, and validates elements of iterables."""
+    """Return a schema that forbids unknown fields everywhere, and validates iterables' elements."""
     if isinstance(schema, list | tuple):
         return type(schema)(map(_strict, schema))
     if not isinstance(schema, dict):

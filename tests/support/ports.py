@@ -1,4 +1,4 @@
-"""Ports for servers that run in processes of their own, and can only be told a number."""
+"""Ports for servers in other processes, which need a number."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import socket
 
 def free_port(port: int = 0) -> int:
     """
-    Return a port of this machine, or the one asked for, that goes for a minute to nobody who does not name it.
+    Return a local port, or the given one, and reserve it for a minute.
 
-    A port that was only looked up is free again, and whoever asks for any port may get it before the server is up: a
-    server of another test, which then answers in its place. So there is a connection to it that TCP waits out: the
-    kernel hands the port out no more, and lets a server have it that asks for it by its number (`SO_REUSEADDR`, which
-    all of them set).
+    A free port could be assigned to another process before the server starts, and another test's server would answer.
+    So this function leaves a connection in TIME_WAIT: the kernel no longer assigns the port, but servers with
+    `SO_REUSEADDR`, as all of them have, can bind it by number.
 
-    Raises `OSError` where the port asked for is taken.
+    Raises `OSError` if the given port is taken.
     """
     with socket.create_server(("127.0.0.1", port)) as listener:
         address: tuple[str, int] = listener.getsockname()

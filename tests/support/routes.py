@@ -8,7 +8,7 @@ from typing import Any
 
 
 def routes_of(routes: Any) -> Iterator[tuple[str, str]]:
-    """The methods and paths of all routes, with something in place of each parameter."""
+    """Methods and paths of all routes, with placeholders for parameters."""
     for route in routes:
         inner = getattr(route, "routes", None) or getattr(getattr(route, "original_router", None), "routes", ())
         yield from routes_of(inner)

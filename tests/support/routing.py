@@ -46,7 +46,7 @@ async def build() -> AsyncIterator[Build]:
 
 @pytest_asyncio.fixture
 async def three() -> AsyncIterator[list[Upstream]]:
-    """Three servers that say hello."""
+    """Three servers that answer hello."""
     async with AsyncExitStack() as stack:
         servers = [await stack.enter_async_context(Upstream()) for _ in range(3)]
         for server in servers:

@@ -1,4 +1,4 @@
-"""A private S3 server (moto's) with one bucket, which keeps objects in memory."""
+"""A private S3 server (moto's) with one bucket in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scripted backend that records its questions."""
+"""A scripted backend with a record of its questions."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ Step = RawEvent | Delta | list[RawEvent | Delta] | float | BackendError | asynci
 
 class Scripted(Backend):
     """
-    Answers each question with the next of its scripts: chunks, deltas, pauses (seconds, or an event), errors.
+    Answers each question with the next script: chunks, deltas, pauses (seconds, or an event), errors.
 
-    An error that comes first is a refusal. Ends with a finish reason and `DONE` unless the script has its own end.
+    An initial error is a refusal. Scripts without their own end get a finish reason and `DONE`.
     """
 
     def __init__(self, *scripts: list[Step], profile: Profile | None = None) -> None:
         self.scripts = [*scripts]
         self.asked: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
-        self.opened = 0  # streams that are being read
-        self.left = 0  # streams that were left before their end
-        self.waiting = 0  # pauses that are being taken: all before them was heard
+        self.opened = 0  # streams being read
+        self.left = 0  # streams left before their end
+        self.waiting = 0  # pauses in progress: everything before was read
         self._profile = profile or Profile()
 
     def profile(self, model: str) -> Profile:

@@ -37,7 +37,7 @@ class ServerProcess(ABC):
 
     @property
     def patient_url(self) -> str:
-        """The URL for a store that does not take a slow machine for an outage."""
+        """A store URL with which slowness is not an outage."""
         return f"{self.url}?{self.slow_options}"
 
     @property
@@ -66,7 +66,7 @@ class ServerProcess(ABC):
         self.start()
 
     def pause(self) -> None:
-        """Let it accept connections and answer nothing, as a server does that hangs."""
+        """Let it accept connections without answering, like a hanging server."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -96,7 +96,7 @@ class ServerProcess(ABC):
         return self._directory / "log"
 
     def _launch(self, command: Sequence[str | Path], **options: Any) -> bool:
-        """Run the program; True when it answers, False if it exits or takes too long."""
+        """Run the program; True if it answers, False if it exits or takes too long."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, cwd=self._directory, stdout=log, stderr=log, **options)
         deadline = time.monotonic() + START_TIMEOUT

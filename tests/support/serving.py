@@ -27,7 +27,7 @@ class _Asyncio:
         await asyncio.sleep(min(delay, POLL))
 
 
-# A server ends for nearly every test: the tests would wait for that longer than they take.
+# Nearly every test stops a server, and would wait longer for that than it runs.
 vars(uvicorn.server)["asyncio"] = _Asyncio()
 
 

@@ -37,7 +37,7 @@ def dial(url: str, path: str = "/v1/responses", **options: Any) -> connect:
 async def talking(
     backend: Any, headers: dict[str, str] | None = None, **values: Any
 ) -> AsyncIterator[ClientConnection]:
-    """A server, and one client that is connected to it."""
+    """A server and a connected client."""
     async with listening(backend, **values) as url, dial(url, additional_headers=headers) as socket:
         yield socket
 

@@ -1,5 +1,5 @@
 """
-The same answers as servers of each API send them: a table, so that tests run over all of them.
+The same answers in each server API: a table, for tests over all of them.
 
     for api in SPOKEN:
         up.say(sse(*api.begin("Hel"), *api.more("lo"), *api.end()))
@@ -36,7 +36,7 @@ class Spoken(NamedTuple):
     more: Callable[[str], list[Frame]]  # another piece of it
     end: Callable[[], list[Frame]]
     error: dict[str, Any]
-    # All frames of an answer with these pieces of text, reasoning, and a string argument of a call.
+    # All frames of an answer, from pieces of text, reasoning and a call's string argument.
     whole: Callable[[Sequence[str], Sequence[str], Sequence[str]], list[Frame]]
     read: Callable[[dict[str, Any]], tuple[Written, bool]]  # a frame's text, and whether the model has finished
     last: tuple[Frame, ...] = ()  # frames after the end

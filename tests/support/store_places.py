@@ -1,4 +1,4 @@
-"""Where the contract suite keeps its stores: how to open one there, and how to let time pass."""
+"""Locations for the contract suite's stores: opening a store, and advancing time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TTL = 1000.0
 
 
 def redis_store(url: str, ttl: float = TTL) -> RedisStore:
-    """Return a store that does not take a slow machine for an outage."""
+    """Return a store for which slowness is not an outage."""
     return RedisStore.from_url(url, ttl=ttl, socket_timeout=60, socket_connect_timeout=60)
 
 
@@ -44,7 +44,7 @@ class Place(Protocol):
         ...
 
     def contents(self) -> bytes:
-        """Return all that is kept here, as somebody finds it who looks into the store itself."""
+        """Return everything stored here, as seen in the store itself."""
         ...
 
 
@@ -118,7 +118,7 @@ class Postgres:
         return b"".join(bytes.fromhex(row.removeprefix("\\x")) for row in rows)
 
     def advance(self, seconds: float) -> None:
-        # The server has its own clock. To be that much closer to the expiry is the same as to have waited.
+        # The server has its own clock: moving expiry times forward equals waiting.
         tables = ("buckets", "expires"), ("runs", "expires"), ("runs", "leased")
         self.server.sql(
             "; ".join(f"UPDATE antiphon_{table} SET {at} = {at} - interval '{seconds} s'" for table, at in tables)
@@ -137,7 +137,7 @@ class Redis:
         return redis_store(self.servers[0].url, ttl)
 
     def advance(self, seconds: float) -> None:
-        # Redis has its own clock. To be that much closer to the expiry is the same as to have waited.
+        # Redis has its own clock: moving expiry times forward equals waiting.
         for server in self.servers:
             with server.client() as client:
                 keys = list(client.scan_iter("antiphon:*", count=1000))
@@ -173,7 +173,7 @@ SHARED = [*STORES[1:], "cluster"]  # by several processes
 
 
 def place_of(request: pytest.FixtureRequest, directory: Path) -> Place:
-    """Return an empty place for the kind of store that is a fixture's parameter."""
+    """Return an empty location for the store kind in a fixture's parameter."""
     match request.param:
         case "memory":
             return Memory()
@@ -193,7 +193,7 @@ def place_of(request: pytest.FixtureRequest, directory: Path) -> Place:
 
 
 async def memory_of_storing(size: int, store: Store, bucket: str) -> int:
-    """Store a record of some bytes, and return the peak of memory meanwhile, beside the record."""
+    """Store a record with this size, and return the memory peak beyond it."""
     await store.put(bucket, "resp_1", b"1")  # it is connected
     record = random.Random(1).randbytes(size)
     tracemalloc.start()

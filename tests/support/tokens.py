@@ -36,7 +36,7 @@ class Signer:
         return {**kind.to_jwk(self.private.public_key(), as_dict=True), "kid": self.key_id, "use": "sig", **fields}
 
     def token(self, headers: dict[str, Any] | None = None, **claims: Any) -> str:
-        """A token that is valid for five minutes; claims that are None are left out."""
+        """A token, valid for five minutes; claims with None are omitted."""
         now = int(time.time())
         all_claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "iat": now, "exp": now + 300, **claims}
         said = {name: value for name, value in all_claims.items() if value is not None}

@@ -81,7 +81,7 @@ class Upstream:
         return f"http://127.0.0.1:{self.port}/v1"
 
     def say(self, *steps: Step | Iterable[Step]) -> None:
-        """Answer the next request that has no answer yet with these steps."""
+        """Answer the next request without an answer with these steps."""
         self._scripts.append(_flat(steps))
 
     def always(self, *steps: Step | Iterable[Step]) -> None:
@@ -99,7 +99,7 @@ class Upstream:
 
     async def open(self) -> None:
         """Listen, at the port where it was if it was closed before."""
-        self.port = self.port or free_port()  # which is nobody else's when this one is closed, either
+        self.port = self.port or free_port()  # stays reserved after closing
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Line(self, self._lines), "127.0.0.1", self.port)
 
@@ -187,7 +187,7 @@ class _Line(asyncio.Protocol):
             request.sent += 1
             match step:
                 case bytes():
-                    await self._writable.wait()  # for a client that reads slowly
+                    await self._writable.wait()  # for slow clients
                     self._transport.write(step)
                 case asyncio.Event():
                     await step.wait()
@@ -204,7 +204,7 @@ class _Line(asyncio.Protocol):
         if sign is CLOSE:
             self._transport.close()
         elif sign is RESET:
-            # A socket that does not linger is reset when it is closed.
+            # Closing a socket without linger resets it.
             sock = self._transport.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self._transport.abort()
@@ -223,9 +223,9 @@ def _flat(steps: Iterable[Step | Iterable[Step]]) -> list[Step]:
 
 def sse(*frames: dict[str, Any] | str | Step, headers: Mapping[str, str] | None = None) -> list[Step]:
     """
-    An event stream: a dict or a string is the data of one event, sent as one write; bytes are sent as they are.
+    An event stream: a dict or string is an event's data, sent as one write; bytes are sent unchanged.
 
-    Pauses, events and signs may stand between the frames. The body ends as it should, unless a sign is the last.
+    Pauses, events and signals may stand between frames. The body ends normally, unless a signal is last.
     """
     steps: list[Step] = [head({"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked", **(headers or {})})]
     for frame in frames:
@@ -247,7 +247,7 @@ def chunk(content: str | None = None, **delta: Any) -> dict[str, Any]:
 
 
 def finish(reason: str | None = "stop", *, usage: dict[str, Any] | None = None, **delta: Any) -> dict[str, Any]:
-    """The chunk that says why the model stopped."""
+    """The chunk with the finish reason."""
     last = _chunk(delta)
     last["choices"][0]["finish_reason"] = reason
     return {**last, "usage": usage} if usage else last
@@ -271,7 +271,7 @@ def _chunk(delta: dict[str, Any]) -> dict[str, Any]:
 
 
 def completion(content: str | None = "hi", *, reason: str = "stop", **message: Any) -> list[Step]:
-    """A completion as one JSON document."""
+    """A JSON completion."""
     choice = {"index": 0, "message": {"role": "assistant", "content": content, **message}, "finish_reason": reason}
     tokens = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
     document = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
@@ -298,5 +298,5 @@ def head(fields: Mapping[str, str], status: int = 200) -> bytes:
 
 
 def piece(data: bytes) -> bytes:
-    """A chunk of a chunked body; the empty one is the last."""
+    """A chunk of a chunked body; an empty chunk is the last."""
     return b"%x\r\n%s\r\n" % (len(data), data)

@@ -46,7 +46,7 @@ class Attack(NamedTuple):
     """A URL, and the server behind it."""
 
     url: str
-    redirects: Sequence[str] = ()  # where the servers lead to, one after the other
+    redirects: Sequence[str] = ()  # the servers' redirects, in order
     allowed: Sequence[str] = ("https://*/*",)  # `allow_urls`
     reach: Reach = "public"
     reaches: Sequence[str] = ()  # addresses to which connections may be made before the refusal
@@ -70,7 +70,7 @@ def _led(reach: Reach, *locations: str) -> dict[str, Attack]:
 
 
 def _paths(*paths: str) -> dict[str, Attack]:
-    """URLs that leave the path `/v1/*`, for servers that decode repeatedly or support path parameters."""
+    """URLs that escape `/v1/*`, on servers that decode repeatedly or support path parameters."""
     pattern = ["https://mcp.example.com/v1/*"]
     return {f"path {path}": Attack(f"https://mcp.example.com{path}", allowed=pattern) for path in paths}
 
@@ -81,7 +81,7 @@ def _hosts(pattern: str, *urls: str) -> dict[str, Attack]:
 
 _OUTWARD = ("example.com", "mcp.example.com", "other.example", "rebinding.example.com")
 _INWARD = [name for name in NAMES if name not in _OUTWARD]
-# Names that are refused also where an operator allows private addresses.
+# Names refused even if an operator allows private addresses.
 _NEVER = [
     "metadata.google.internal",
     "nat64.example.com",
@@ -202,7 +202,7 @@ ATTACKS: dict[str, Attack] = {
 
 
 class Network(httpcore.AsyncMockBackend):
-    """The network, as `httpcore` itself plays it for tests: servers that redirect, or say hello."""
+    """The network, based on `httpcore`'s mock: servers that redirect, or answer hello."""
 
     def __init__(self, redirects: Sequence[str] = (), library: Any = httpcore) -> None:
         super().__init__([])

@@ -1,4 +1,4 @@
-"""The demo tool: every type of hosted item, with the events that OpenAI's have, in their order."""
+"""The demo tool: every hosted item type, with OpenAI's events in OpenAI's order."""
 
 from __future__ import annotations
 

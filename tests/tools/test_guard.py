@@ -1,4 +1,4 @@
-"""Nothing that a caller or a model names gets the server to ask an address that is not public."""
+"""No name from a caller or a model makes the server send requests to a private address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images that were made are stored beside the turns: a conversation with images is continued as fast as one without."""
+"""Generated images are stored separately from turns: conversations with images continue as fast as those without."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 class Loads:
-    """A store that counts bytes read."""
+    """A store with a counter for bytes read."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -64,7 +64,7 @@ class Loads:
 
 @dataclass
 class Studio:
-    """A server that generates images, and its store."""
+    """A server with image generation, and its store."""
 
     http: httpx.AsyncClient
     url: str

@@ -1,8 +1,8 @@
 """
 Antiphon with a fault: a change to its requests or answers.
 
-A fault names the check that must find it, and in `also` checks of the same property that must fail, too. No other check
-may fail.
+A fault names the check that must find it. `also` names checks of the same property, which must fail, too. No other
+check may fail.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def _read(content: bytes) -> Any:
         return None
 
 
-# How faults are declared: a function that changes one thing, and where it is applied.
+# Declaration of faults: a function with one change, and where it applies.
 
 
 def _register(name: str, found_by: str, also: tuple[str, ...], **hooks: Any) -> None:
@@ -169,22 +169,22 @@ def _register(name: str, found_by: str, also: tuple[str, ...], **hooks: Any) -> 
 
 
 def in_request(found_by: str, *also: str) -> Callable[[Callable[[Sent], Any]], Any]:
-    """A function that changes requests."""
+    """Register a function that changes requests."""
     return lambda change: _register(change.__name__, found_by, also, request=change)
 
 
 def in_reply(found_by: str, *also: str) -> Callable[[Callable[[Reply, Sent], Any]], Any]:
-    """Register a function that changes answers of any kind."""
+    """Register a function that changes answers."""
     return lambda change: _register(change.__name__, found_by, also, reply=change)
 
 
 def in_frames(found_by: str, *also: str) -> Callable[[Callable[[Json, Json], Any]], Any]:
-    """Register a function that returns the frames to send instead of a frame, or None to keep it."""
+    """Register a function that maps a frame to the frames to send; None keeps it."""
     return lambda change: _register(change.__name__, found_by, also, frames=change)
 
 
 def in_stream(found_by: str, *also: str) -> Callable[[Callable[[Events], Any]], Any]:
-    """Register a function that changes or replaces a stream's events, unless stored; they are renumbered."""
+    """Register a function that changes or replaces an unstored stream's events; they are renumbered."""
 
     def decorate(change: Callable[[Events], Any]) -> None:
         def reply(answer: Reply, sent: Sent) -> None:
@@ -203,7 +203,7 @@ def in_stream(found_by: str, *also: str) -> Callable[[Callable[[Events], Any]], 
 
 
 def in_response(found_by: str, *also: str, streamed: bool = False) -> Callable[[Callable[[Json, Sent], Any]], Any]:
-    """Register a function that changes unstored responses, in JSON answers and in events."""
+    """Register a function that changes unstored responses, both JSON and events."""
 
     def decorate(change: Callable[[Json, Sent], Any]) -> None:
         def reply(answer: Reply, sent: Sent) -> None:

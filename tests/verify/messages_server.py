@@ -187,7 +187,7 @@ def _end(kind: str, index: int) -> Iterator[Json]:
 
 
 def _joined(events: list[Json]) -> Json:
-    """Return the events as one message."""
+    """Join events to a message."""
     message: Json = dict(events[0]["message"])
     content: list[Json] = []
     for event in events:

@@ -1,8 +1,8 @@
 """
-Which checks a fault reaches: those that receive something different because of it.
+Which checks a fault reaches: checks that receive something different because of it.
 
 Every check runs once against a server without a fault, and its exchanges are recorded. A fault is then applied to the
-records. If it changes neither requests nor answers of a check, the check ends as before. If it only changes answers,
+records. If it changes neither a check's requests nor its answers, the check ends as before. If it only changes answers,
 the check is replayed on the changed answers, as long as it sends the same requests.
 """
 
@@ -28,12 +28,12 @@ _asker: ContextVar[str] = ContextVar("asker", default="")
 
 
 class AsksOtherwise(Exception):
-    """A check sends a request that was not recorded."""
+    """A check sends an unrecorded request."""
 
 
 @dataclass
 class _Recorded:
-    """An exchange: the check, the request as received, and the answer in the form that faults change."""
+    """An exchange: the check, the received request, and the answer in a changeable form."""
 
     asker: str
     asked: str
@@ -53,7 +53,7 @@ class _Recorded:
 
 @dataclass
 class _RecordedTurns:
-    """Messages on a WebSocket, and the frames that answered them."""
+    """WebSocket messages, and the answering frames."""
 
     asker: str
     asked: str
@@ -61,7 +61,7 @@ class _RecordedTurns:
 
 
 class Reach:
-    """Recorded exchanges of each check, and of functions shared by checks."""
+    """Recorded exchanges, per check or shared function."""
 
     def __init__(self) -> None:
         self.recorder = Fault("recorder", "", reply=self._record)
@@ -82,7 +82,7 @@ class Reach:
             await server.aclose()
 
     def of(self, fault: Fault, checks: Iterable[Check]) -> list[Check]:
-        """Return the checks that a fault reaches."""
+        """Return the checks reached by a fault."""
         memory: Json = {}
         askers = {turns.asker for turns in self._turns} if fault.frames is not unchanged else set()
         for recorded in self._exchanges:
@@ -92,7 +92,7 @@ class Reach:
         return [check for check in checks if not askers.isdisjoint(self._used_by(check.id))]
 
     async def replay(self, fault: Fault, checks: Iterable[Check]) -> tuple[dict[str, str], list[Check]]:
-        """Return failure details by check id, and checks that send other requests, which need a server."""
+        """Return failure details by check id, and checks with other requests, which need a server."""
         failed: dict[str, str] = {}
         others = []
         server = _ReplayingServer(fault, self._exchanges, self._turns)
@@ -133,7 +133,7 @@ def _question(exchange: HTTPExchange, path: str, headers: dict[str, str]) -> str
 
 
 class _NamedAskers(VerifiedServer):
-    """A server that knows the current check or shared function."""
+    """A server with the present check or shared function."""
 
     async def once(self, ask: Callable[[VerifiedServer], Awaitable[HTTPExchange]]) -> HTTPExchange:
         token = _asker.set(f"{ask.__module__}.{ask.__qualname__}")
@@ -144,7 +144,7 @@ class _NamedAskers(VerifiedServer):
 
 
 class _AskingServer(_NamedAskers):
-    """A server that labels each exchange."""
+    """A server with labelled exchanges."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class _AskingServer(_NamedAskers):
 
 
 class _AskedTurns(SocketTurns):
-    """A WebSocket that records its turns."""
+    """A WebSocket with recorded turns."""
 
     def __init__(self, turns: SocketTurns, server: VerifiedServer, recorded: list[_RecordedTurns]) -> None:
         self._server = server
@@ -188,7 +188,7 @@ class _AskedTurns(SocketTurns):
 
 
 class _ReplayingServer(_NamedAskers):
-    """A server with a fault that answers from the records. Raises `AsksOtherwise`."""
+    """A server with a fault and recorded answers. Raises `AsksOtherwise`."""
 
     def __init__(self, fault: Fault, exchanges: Iterable[_Recorded], turns: Iterable[_RecordedTurns]) -> None:
         super().__init__(ServerAccess("http://replayed/v1", "demo", "one", "two"))
@@ -216,7 +216,7 @@ class _ReplayingServer(_NamedAskers):
 
 
 class _ReplayedTurns(SocketTurns):
-    """A WebSocket that answers from the records. Raises `AsksOtherwise`."""
+    """A WebSocket with recorded answers. Raises `AsksOtherwise`."""
 
     def __init__(self, server: VerifiedServer, recorded: list[_RecordedTurns]) -> None:
         self._server = server

@@ -24,7 +24,7 @@ KEYS = ("sk-one", "sk-two")
 
 
 def others(report: VerifyReport) -> list[str]:
-    """Return checks that did not pass, except those that may be unclear."""
+    """Return checks that did not pass and must not be unclear."""
     unclear = {result.check.id for result in report.results if result.verdict == "unclear"}
     return [
         f"{result.check.id}: {result.verdict}: {result.detail}"
@@ -73,7 +73,7 @@ async def test_antiphon_over_any_api_of_model_servers_passes_every_check(api: st
 
 
 class Chatterbox(DemoBackend):
-    """A model that ignores its instructions: no call, no format, no reasoning, always the same text."""
+    """A model without cooperation: no call, no format, no reasoning, always the same text."""
 
     def encode(self, question: Question) -> EncodedQuestion:
         encoded = super().encode(question)

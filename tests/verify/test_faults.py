@@ -1,4 +1,4 @@
-"""The checks against a server with a fault: each is found by the check that is meant for it, and by no other."""
+"""The checks against faulty servers: each fault is found by its check, and by no other."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ async def test_ctrl_c_prints_the_summary_so_far_and_deletes_what_was_stored(tmp_
     held, deleted = asyncio.Event(), []
 
     async def holding(scope: Scope, receive: Receive, send: Send) -> None:
-        """Never answer the check that runs second."""
+        """Never answer the second check."""
         if scope["type"] == "http" and scope["path"].endswith("/no/such/path/at/all"):
             held.set()
             await receive()

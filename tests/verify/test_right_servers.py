@@ -1,4 +1,4 @@
-"""Servers that are right, or wrong in a way that another check is about: no other check may fail them."""
+"""Correct servers, and servers with another check's fault: no other check may fail them."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ async def test_ignored_order_is_reported_as_ignored(check: str) -> None:
 
 
 def ends_after_nine_tokens(reply: Reply, sent: Sent) -> None:
-    """Answer a request with a limit of 16 tokens as a model that ends after 9."""
+    """Answer a request with a limit of 16 tokens like a model that ends after 9."""
     if not sent.asks(max_output_tokens=16, input="Count from 1 to 200, separated by commas."):
         return
 

@@ -16,7 +16,7 @@ LOOKING_AT_ALL = ("stream.event-name", "stream.data", "stream.done", "stream.fra
 
 
 def cuts_off(answer: Reply, sent: Sent) -> bool:
-    """Return whether an answer is the truncated sample, one of several streams."""
+    """Return whether an answer is the truncated stream among the samples."""
     return answer.streams and sent.asks(max_output_tokens=16)
 
 

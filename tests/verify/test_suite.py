@@ -1,4 +1,4 @@
-"""The official suite's scenarios: each detects a server that does not follow its request."""
+"""The official suite's scenarios: each detects a server that ignores its request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check of parallel calls, with a model that makes two calls at once, as the demo does not."""
+"""The check for parallel calls, with a model that makes two calls at once, unlike the demo."""
 
 from __future__ import annotations
 

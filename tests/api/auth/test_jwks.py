@@ -1,4 +1,4 @@
-"""The keys of an issuer: fetched once, refreshed when one is unknown, and kept when the issuer is down."""
+"""An issuer's keys: fetched once, refreshed for an unknown key, and kept while the issuer is down."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ A, B = Signer("a"), Signer("b")
 
 
 class Issuer:
-    """Publishes keys, or fails; `now` is the time of its clients."""
+    """Publishes keys, or fails; `now` is the clients' time."""
 
     def __init__(self, *signers: Signer) -> None:
         self.signers = signers

@@ -1,4 +1,4 @@
-"""A server without keys has one owner, whatever text its callers send as a key."""
+"""A server without keys has a single owner, whatever key callers send."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.serving import antiphon
 
 HELLO: list[Any] = [delta(content="Hel"), delta(content="lo")]
 
-# Keys that SDKs, agents and the studio send to a server without keys.
+# Keys sent by SDKs, agents and the studio to a server without keys.
 SENT: list[dict[str, str]] = [
     {},
     {"authorization": "Bearer unused"},
@@ -89,7 +89,7 @@ async def test_quota_counts_all_callers_together() -> None:
 
 
 async def test_response_of_a_former_owner_is_reached_only_with_its_text_as_a_key(tmp_path: Path) -> None:
-    """Earlier versions stored a response of a server without keys for the hash of the sent text."""
+    """Earlier versions stored responses of keyless servers under the hash of the sent key."""
     url = f"sqlite:///{tmp_path}/a.db"
     async with served(store_url=url, api_keys="unused") as http:
         old = await create(http, {"authorization": "Bearer unused"})

@@ -29,7 +29,7 @@ REVOKED = "This API key was revoked."
 
 @contextlib.asynccontextmanager
 async def answering(release: asyncio.Event, **values: Any) -> AsyncIterator[tuple[Keys, Scripted, dict[str, Any]]]:
-    """A server whose second half of an answer waits for `release`, with a key created by the API."""
+    """A server with a key created by the API; the second half of its answer waits for `release`."""
     backend = Scripted([delta(content="Hel"), release, delta(content="lo")])
     async with serving_keys(backend, **{"revoked_responses": "cancel", **values}) as keys:
         yield keys, backend, await keys.create("alice", requests_per_minute=0)

@@ -235,7 +235,7 @@ async def test_token_without_a_key_table_is_forbidden(fields: dict[str, Any], cl
 
 
 async def test_owner_cannot_be_that_of_a_key_unless_the_namespace_is_empty() -> None:
-    digest = "0" * 32  # the id of a key's owner
+    digest = "0" * 32  # owner id
     for subject in ("alice", digest, f"{ISSUER}:alice"):
         identity = await verifier().identify(EC.token(sub=subject))
         assert identity.owner not in (owner_id(subject), subject)

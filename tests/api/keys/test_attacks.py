@@ -27,7 +27,7 @@ async def keys() -> AsyncIterator[Keys]:
 
 
 class Attempt(NamedTuple):
-    """A request that its key may not send. ALICE, OPS and NONE in paths stand for key ids."""
+    """A forbidden request. ALICE, OPS and NONE in paths stand for key ids."""
 
     method: str
     path: str
@@ -147,7 +147,7 @@ async def test_fields_that_the_server_sets_cannot_be_sent(keys: Keys) -> None:
 @pytest.mark.parametrize("action", ["create", "update", "rotate"])
 @pytest.mark.parametrize("end", ["revoke", "demote", "rotate"])
 async def test_admin_right_that_ends_during_the_request_body_is_lost(keys: Keys, end: str, action: str) -> None:
-    """A body that is sent slowly must not outlive the key: it could create another admin key."""
+    """A slowly sent body must not outlive the key: it could create another admin key."""
     root, bob = await keys.create("root", admin=True), await keys.create("bob")
     path, body = {
         "create": ("keys", {"name": "mallory", "admin": True}),

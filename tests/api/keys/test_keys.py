@@ -1,4 +1,4 @@
-"""Keys that people manage: created, limited, rotated and revoked by the API, on every replica."""
+"""Managed keys: created, limited, rotated and revoked by the API, on every replica."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ async def test_keys_of_an_emptied_store_are_forgotten_and_created_again(
 
 
 async def test_record_that_cannot_be_read_locks_out_the_stored_keys_alone() -> None:
-    """An earlier state of the key could have rights that were taken from it since."""
+    """An earlier state of the key could have rights that were revoked since."""
     store = MemoryStore(ttl=100)
     await store.lasting().put("server:keys", "000000000001", b"{}")
     async with serving_keys(store=store) as keys:

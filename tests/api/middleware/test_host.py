@@ -1,4 +1,4 @@
-"""RFC 9112, 3.2: a request of HTTP/1.1 without one valid `Host` is a 400."""
+"""RFC 9112, 3.2: an HTTP/1.1 request without exactly one valid `Host` is a 400."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that wants no key is not used by the web pages that its user visits, however they come to it."""
+"""Web pages cannot use a keyless server on their visitor's machine."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def asked(origin: str | None, host: str = "", **settings: Any) -> tuple[ht
 
 
 async def connected(origin: str, **settings: Any) -> int:
-    """The status with which a WebSocket of a page is answered."""
+    """The status for a page's WebSocket."""
     async with sockets.listening(Scripted(HELLO), **settings) as url:
         try:
             async with sockets.dial(url, origin=origin):

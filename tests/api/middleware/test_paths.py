@@ -1,4 +1,4 @@
-"""Addresses and keys as clients make them of a base URL: none of these should cost anyone an evening."""
+"""Endpoint addresses and keys, as clients derive them from a base URL."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_websocket_at_each_spelling_of_the_path_is_opened() -> None:
 
 @pytest.mark.parametrize("prefix", ["/v1/v1", "/openai", "/openai/v1", "/openai/v1/v1", "//v1/", "/v1"])
 async def test_every_route_is_found_at_each_spelling_of_its_path(prefix: str, tmp_path: Path) -> None:
-    """A request with a method that no route has is a 405 where a path is known, and a 404 elsewhere."""
+    """A request with an unknown method is a 405 for known paths, otherwise a 404."""
     tools = {"file_search": {"store_url": f"sqlite:///{tmp_path}/files.db"}}
     app = create_app(settings(tools=tools), backend=Scripted(HELLO))
     paths = {path.removeprefix("/v1") for _, path in routes_of(app.router.routes) if path.startswith("/v1/")}
@@ -88,7 +88,7 @@ async def test_path_of_an_endpoint_that_is_off_names_the_setting_at_each_spellin
     "path", ["//", "/v1", "//metrics", "/metrics/", "/openai/metrics", "/v1/v1/healthz", "/responsesx/", "/v1x//a"]
 )
 async def test_pages_at_other_prefixes_are_not_found(path: str) -> None:
-    """A proxy that hides a page by its path hides it at every spelling. A redirect would have the request's `Host`."""
+    """A proxy that hides a page by its path hides every spelling. A redirect would contain the request's `Host`."""
     transport = httpx.ASGITransport(create_app(settings(), backend=Scripted(HELLO)))
     async with httpx.AsyncClient(base_url="http://localhost", transport=transport) as client:
         assert (await client.get(f"http://localhost{path}")).status_code == 404

@@ -9,6 +9,6 @@ from tests.support.upstream import Upstream
 
 @pytest_asyncio.fixture
 async def up() -> AsyncIterator[Upstream]:
-    """The backend that requests are passed through to."""
+    """The backend for passthrough."""
     async with Upstream() as upstream:
         yield upstream

@@ -1,4 +1,4 @@
-"""The paths of Azure's deployments, as its official client requests them."""
+"""Azure deployment paths, as the official client requests them."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ END = b"--b--\r\n"
 
 
 def read(form: bytes, *cuts: int) -> ModelField:
-    """Parse a form that arrives in pieces."""
+    """Parse a form in pieces."""
     field = ModelField(b"b", UNRESTRICTED)
     for start, end in pairwise([0, *sorted(cuts), len(form)]):
         if start < end:

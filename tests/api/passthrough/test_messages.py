@@ -196,7 +196,7 @@ async def test_form_is_no_message(up: Upstream, http: httpx.AsyncClient) -> None
     assert not up.requests
 
 
-# Errors of this server.
+# This server's errors.
 
 
 @pytest.mark.parametrize(
@@ -435,7 +435,7 @@ async def test_stream_that_ends_early_is_charged_for_its_prompt_and_what_came(up
 
 
 def turn_of_claude_code(agent: int, turn: int) -> dict[str, Any]:
-    """A turn of a session of Claude Code: the line of its system prompt differs in each, and the cache moves on."""
+    """A turn in a Claude Code session: a line in the system prompt changes each time, and the cache marker moves."""
     billing = f"x-anthropic-billing-header: cc_version=2.1.330.57{turn}; cc_entrypoint=cli; cch={agent:03}{turn:02x};"
     messages: list[dict[str, Any]] = [
         {"role": "user", "content": [{"type": "text", "text": "<system-reminder>Rules</system-reminder>"}]},

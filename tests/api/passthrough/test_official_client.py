@@ -1,4 +1,4 @@
-"""OpenAI's client at each endpoint that is passed through: the same bytes as with the backend itself."""
+"""OpenAI's client at each passthrough endpoint: the same bytes as from the backend itself."""
 
 from __future__ import annotations
 
@@ -104,6 +104,6 @@ async def test_official_client_through_the_server_sends_and_receives_the_same_by
 
 
 def without_boundary(body: bytes, headers: dict[str, str]) -> bytes:
-    """A body with the boundary replaced by `x`, because the client chooses a new one per request."""
+    """A body with boundary `x`, because the client chooses a new boundary per request."""
     boundary = re.search("boundary=(.*)", headers["content-type"])
     return body.replace(boundary[1].encode(), b"x") if boundary else body

@@ -524,7 +524,7 @@ async def test_tokens_reported_by_the_backend_are_counted(up: Upstream, answer: 
         remaining = int(
             (await client.post(f"{url}/v1/chat/completions", json=CHAT)).headers["x-ratelimit-remaining-tokens"]
         )
-        assert 23 <= remaining < 25  # one comes back every two seconds
+        assert 23 <= remaining < 25  # one is refilled every two seconds
         await counted(client, 'antiphon_responses_total{delivery="passthrough",model="m",status="completed"} 2.0', url)
 
 
@@ -538,7 +538,7 @@ async def test_tokens_of_a_stream_without_usage_are_estimated(up: Upstream) -> N
 
 
 async def test_tokens_of_a_long_stream_without_usage_are_one_for_each_event(up: Upstream) -> None:
-    up.always(sse(*[chunk("x")] * 1000, finish(), DONE))  # more than is kept of it
+    up.always(sse(*[chunk("x")] * 1000, finish(), DONE))  # more than the buffered tail
     async with antiphon(backend_url=up.url) as url, httpx.AsyncClient() as client:
         await client.post(f"{url}/v1/chat/completions", json=STREAMED)
         await counted(client, 'antiphon_responses_total{delivery="passthrough",model="m",status="completed"} 1.0', url)

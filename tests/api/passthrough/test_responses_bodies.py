@@ -1,4 +1,4 @@
-"""Bodies of `/responses` that come to `/chat/completions`, as Cursor sends them: they are answered as responses."""
+"""Responses bodies at `/chat/completions`, as sent by Cursor, are answered as responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The traces and the time limit of requests that are passed through."""
+"""Traces and the time limit of passthrough requests."""
 
 from __future__ import annotations
 

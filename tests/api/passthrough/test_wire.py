@@ -1,4 +1,4 @@
-"""Passthrough at the byte level, with input that no client library would send or accept."""
+"""Passthrough at the byte level, with input beyond client libraries."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 def fields(answer: bytes) -> dict[bytes, bytes]:
-    """The headers of an answer."""
+    """An answer's headers."""
     lines = answer.partition(b"\r\n\r\n")[0].split(b"\r\n")[1:]
     return {name: value.strip() for name, _, value in (line.partition(b":") for line in lines)}
 

@@ -324,7 +324,7 @@ async def test_turns_at_the_same_time_lose_no_item() -> None:
 
     assert {f"Say {n}." for n in range(8)} | {f"Note {n}." for n in range(8)} <= set(everything)
     assert len(everything) == 8 * 2 + 8
-    for n in range(8):  # the two items of a turn stay together
+    for n in range(8):  # a turn's two items stay together
         assert everything[everything.index(f"Say {n}.") + 1] not in {f"Note {n}." for n in range(8)}
 
 
@@ -509,7 +509,7 @@ async def test_items_added_while_the_clock_goes_back_stay_in_order(monkeypatch: 
 
 
 async def test_response_that_was_stored_twice_is_listed_once() -> None:
-    """Who does not hear that it was kept keeps it again."""
+    """A client without confirmation stores again."""
     store = MemoryStore(ttl=60)
     conversations = Conversations(store, ContentCipher(["a secret"]), StorageQuota(store))
     id = (await conversations.create("alice"))["id"]

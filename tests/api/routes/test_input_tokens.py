@@ -1,4 +1,4 @@
-"""How many tokens an input is: as the backend counts them where it can, else as a guess that says it is one."""
+"""Input token counts: from the backend if it counts, otherwise an estimate marked as such."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_input_tokens_of_an_invalid_request_are_refused() -> None:
     assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "temperature")
 
 
-# Servers that count.
+# Counting servers.
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ async def test_input_tokens_of_an_invalid_request_are_refused() -> None:
             ["/v1/chat/completions/input_tokens"],
         ),
         (
-            "llama.cpp",  # an older one
+            "llama.cpp",  # an older version
             [
                 status(404, {"error": {"code": 404, "message": "File Not Found", "type": "not_found_error"}}),
                 document({"prompt": "<|user|>Say hello to the world."}),

@@ -1,4 +1,4 @@
-"""White space before the JSON answer of a slow backend."""
+"""White space before a slow backend's JSON answer."""
 
 from __future__ import annotations
 

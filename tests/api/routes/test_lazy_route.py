@@ -1,4 +1,4 @@
-"""Routes with endpoints that are analysed on first use."""
+"""Routes with endpoints analysed on first use."""
 
 from __future__ import annotations
 

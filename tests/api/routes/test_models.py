@@ -1,4 +1,4 @@
-"""One list of models for OpenAI's SDKs and for Codex."""
+"""One model list for OpenAI's SDKs and for Codex."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from app.api.routes.models import catalog, context_window, input_modalities
 
 MODEL = {"id": "qwen3", "object": "model", "created": 1, "owned_by": "vllm", "max_model_len": 32768}
 
-# Fields that Codex 0.169 requires in an entry.
+# Required fields of an entry for Codex 0.169.
 REQUIRED = {
     "slug",
     "display_name",

@@ -415,19 +415,19 @@ INVALID: list[tuple[Any, str | None, str]] = [
     ({"model": "m", "input": "a", "stream": 1}, "stream", "invalid_type"),
     ({"model": "m", "input": "a", "tools": [{"type": "function", "name": "f", "strict": "no"}]}, "tools[0].strict",
      "invalid_type"),
-    # Nothing of it can be told to a model.
+    # A model cannot receive any part.
     ({"model": "m", "input": [{"role": "user", "content": [{"type": "x:y"}]}]}, "input[0].content", "invalid_value"),
     ({"model": "m", "input": [{"role": "system", "content": [{"type": "smell"}, {"type": "x:y"}]}]}, "input[0].content",
      "invalid_value"),
     ([], None, "invalid_json"),
-    # Values that are not strings, where a name is looked up in a table or a call in a conversation.
+    # Values other than strings, used as a key in a lookup of names or calls.
     ({"model": "m", "input": [{"type": ["message"], "role": "user"}]}, "input[0].type", "invalid_type"),
     ({"model": "m", "input": [{"role": "user", "content": [{"type": {}}]}]}, "input[0].content[0].type",
      "invalid_type"),
     ({"model": "m", "input": "a", "tools": [{"type": ["function"]}]}, "tools[0].type", "invalid_type"),
     ({"model": "m", "input": "a", "tool_choice": {"type": [], "name": "f"}}, "tool_choice.type", "invalid_type"),
     ({"model": "m", "input": "a", "text": {"format": {"type": {}}}}, "text.format.type", "invalid_value"),
-    # An empty type, even beside a known one.
+    # An empty type, also next to a known type.
     ({"model": "m", "input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": ""}]}]},
      "input[0].content[1].type", "string_below_min_length"),
     ({"model": "m", "input": [{"role": "user", "content": "a"}, {"type": ""}]}, "input[1].type",
@@ -613,7 +613,7 @@ async def test_docs_pages_are_served(served: tuple[httpx.AsyncClient, Scripted])
     assert "previous_response_id" in document["components"]["schemas"][body]["properties"]
     assert create["examples"]
 
-    # The cited items exist, and no answer is announced that nobody receives.
+    # The cited items exist, and an answer without a reader is not announced.
     text = json.dumps(document)
     named = set(re.findall(r'"\$ref": "([^"]*)"', text))
     assert named == {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}

@@ -125,7 +125,7 @@ async def test_stream_id_is_in_every_frame_of_its_turn() -> None:
     assert [frame["stream_id"] for frame in refused] == ["other.1"]
 
 
-# Frames that are wrong.
+# Invalid frames.
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ async def test_stored_and_unstored_turns_can_follow_one_another() -> None:
 
         await response(other, store=False, input="Elsewhere", previous_response_id=stored)
         assert said(backend) == ["Stored", "Hello", "Elsewhere"]
-        # The conversation continued from there misses a turn that only the other connection has.
+        # Its continuation misses a turn on the other connection.
         assert await refusal(other, previous_response_id=last) == NOT_FOUND
 
 
@@ -366,7 +366,7 @@ async def test_memory_of_a_connection_that_is_full_evicts_responses() -> None:
 
 
 class Away(MemoryStore):
-    """A store that does not answer."""
+    """A store without answers."""
 
     async def apply(self, *changes: Change) -> bool:
         raise StoreUnavailable
@@ -383,7 +383,7 @@ async def test_response_with_store_false_needs_no_store() -> None:
         first = (await response(socket, store=False))["id"]
         assert (await response(socket, store=False, previous_response_id=first))["status"] == "completed"
         assert await refusal(socket) == (503, "store_unavailable")
-        # A failed continuation of something else: a response that was not referenced is not evicted.
+        # A failed continuation without this response: only referenced responses are evicted.
         assert (await response(socket, store=False, previous_response_id=first))["status"] == "completed"
 
 

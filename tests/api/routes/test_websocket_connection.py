@@ -162,7 +162,7 @@ async def test_turn_in_progress_when_the_server_stops_may_end() -> None:
     assert len(backend.asked) == 1
 
 
-# A client that goes.
+# Disconnecting clients.
 
 
 async def test_client_that_disconnects_closes_the_backends_stream_and_drops_waiting_turns() -> None:
@@ -199,13 +199,13 @@ async def test_client_that_disconnects_before_the_backends_answer_is_noticed() -
             await upstream.requests[0].gone.wait()
 
 
-# A client that does not read.
+# Clients that do not read.
 
 
 class Flood(Scripted):
     """Says more than any buffer holds, and counts how much of it was heard."""
 
-    WHOLE = 4000  # pieces of 4 KB
+    WHOLE = 4000  # 4 KB pieces
 
     def __init__(self) -> None:
         super().__init__([])
@@ -264,7 +264,7 @@ async def test_client_that_neither_reads_nor_answers_pings_is_disconnected() -> 
         client.transport.abort()
 
 
-# A client that must receive something.
+# Clients with pending messages.
 
 
 async def test_codex_gets_heartbeats_of_a_silent_response() -> None:

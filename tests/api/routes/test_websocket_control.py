@@ -1,4 +1,4 @@
-"""WebSocket frames that are answered during a response, and concurrent turns."""
+"""WebSocket frames answered during a response, and concurrent turns."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def begin(socket: ClientConnection, **fields: Any) -> list[Frame]:
 
 
 def silent() -> list[Any]:
-    """An answer that begins and never ends."""
+    """An answer without an end."""
     return [delta(content="Hel"), asyncio.Event()]
 
 

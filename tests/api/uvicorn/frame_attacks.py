@@ -9,7 +9,7 @@ POLICY_VIOLATION = 1008
 
 
 def frame(opcode: int, data: bytes = b"", *, fin: bool = True) -> bytes:
-    """A client's frame with a mask of zeros, which changes nothing."""
+    """A client's frame with an all-zero mask, which changes nothing."""
     return bytes([(0x80 if fin else 0) | opcode, 0x80 | len(data)]) + bytes(4) + data
 
 
@@ -18,13 +18,13 @@ def fragment(data: bytes = b"") -> bytes:
 
 
 class FrameAttack(NamedTuple):
-    """The frames `repeated` a number of `times` after a `first` one."""
+    """A `first` frame, and `repeated` frames sent `times` times."""
 
     repeated: bytes
     times: int
     first: bytes = b""
     last: bytes = b""
-    answers: int | None = None  # error messages that the connection gets and stays open; None: it is closed with 1008
+    answers: int | None = None  # error messages on a connection that stays open; None: it is closed with 1008
 
 
 BEGUN, ENDED = frame(TEXT, b"[", fin=False), frame(CONTINUATION, b"]")

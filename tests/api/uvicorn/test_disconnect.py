@@ -1,4 +1,4 @@
-"""Notices that a client disconnects, from its connection or from ASGI's messages."""
+"""Disconnect detection, from the connection or from ASGI messages."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from tests.support.scripted import Scripted
 from tests.support.serving import serving
 from tests.support.sockets import HELLO, ask, dial, listening
 
-READ = 256 * 1024  # bytes that the event loop reads at once
-MOST = FRAMES_PER_PASS + 1  # with a frame, or a handshake, that began before
+READ = 256 * 1024  # bytes per event loop read
+MOST = FRAMES_PER_PASS + 1  # plus a frame or handshake begun earlier
 
 
 HANDSHAKE = (
@@ -29,7 +29,7 @@ HANDSHAKE = (
 class Measured(WebSocketProtocol):
     """Records the frames parsed in each pass of the event loop, and the most data kept."""
 
-    frames_per_pass: list[int]  # of all connections
+    frames_per_pass: list[int]  # over all connections
     most_unparsed = 0  # bytes
     most_fragments = 0
 
@@ -114,7 +114,7 @@ async def test_messages_wait_in_the_client_while_the_application_receives_none(m
     ):
         await arrived.wait()
         client.transport.write(FRAME_ATTACKS["messages of a byte"].repeated * 10_000)
-        for _ in range(200):  # turns of the event loop
+        for _ in range(200):  # event loop iterations
             await asyncio.sleep(0)
         before = sum(measured.frames_per_pass)
         go_on.set()

@@ -21,12 +21,12 @@ from tests.support.scripted import Scripted
 from tests.support.serving import serving, settings
 
 HTTP = "app.api.uvicorn.http:HTTPProtocol"
-SHORT = 0.5  # seconds for a request to come: enough to send one at once
+SHORT = 0.5  # seconds to receive a request: enough if sent at once
 
 
 @pytest.fixture
 async def url(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
-    monkeypatch.setattr(uvicorn_http, "REFUSAL_LINGER", 60)  # for a client that is slow to hear that it is refused
+    monkeypatch.setattr(uvicorn_http, "REFUSAL_LINGER", 60)  # for a client that reads its refusal late
     async with serving(create_app(settings(), backend=Scripted([])), http=HTTP) as served:
         yield served
 
@@ -46,7 +46,7 @@ async def heard_from(url: str, request: bytes) -> bytes:
 
 
 async def said_to(url: str, *pieces: bytes) -> bytes:
-    """Send pieces until the server has had enough, and return all that it says before it closes the connection."""
+    """Send pieces until the server stops reading, and return its output until it closes the connection."""
     reader, writer = await connected(url)
     try:
         for piece in pieces:
@@ -162,7 +162,7 @@ async def test_idle_connection_without_another_request_is_closed(monkeypatch: py
 async def test_connection_that_was_refused_early_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     app = create_app(settings(), backend=Scripted([]))
     async with serving(app, http=HTTP, timeout_keep_alive=0.1) as served:
-        for beginning, patience in ((b"", 30), (b"x", SHORT)):  # all of the body comes, and not all of it
+        for beginning, patience in ((b"", 30), (b"x", SHORT)):  # the whole body, and a part
             monkeypatch.setattr(uvicorn_http, "HEAD_TIMEOUT", patience)
             reader, writer = await connected(served)
             writer.write(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n")

@@ -1,4 +1,4 @@
-"""Private names of uvicorn that we use: each is listed here and exists in uvicorn."""
+"""Private uvicorn names in use: each is listed here and exists in uvicorn."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ WRITTEN = {  # of `ResponseWriter`'s request
 
 
 def used_by(ours: type) -> set[str]:
-    """Names that a class of ours uses on itself or its base without defining them."""
+    """Names that our class uses on itself or its base without defining them."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(ours)))
     names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is_own(node.value)}
     above = ours.__mro__[1]
@@ -65,7 +65,7 @@ def _is_own(value: ast.expr) -> bool:
 
 
 def has(theirs: type) -> set[str]:
-    """Names of a class: defined, inherited, or assigned by its methods."""
+    """A class's names: defined, inherited, or assigned by its methods."""
     names = set(dir(theirs))
     for one in theirs.__mro__[:-1]:
         if one.__module__.startswith("uvicorn"):

@@ -15,7 +15,7 @@ HTTP = "app.api.uvicorn.http:HTTPProtocol"
 
 
 class App:
-    """An ASGI application that sends `messages`, and waits at an event or raises an exception between them."""
+    """An ASGI application with `messages` to send, and events to await or exceptions to raise in between."""
 
     def __init__(self, *messages: Any) -> None:
         self.messages = messages
@@ -47,7 +47,7 @@ LENGTH_2 = (b"content-length", b"2")
 
 
 async def answer(app: App, method: bytes = b"GET") -> bytes:
-    """Send a request to the application, and return all that is received until the connection closes."""
+    """Send a request to the application, and read until the connection closes."""
     async with serving(app, http=HTTP) as url:
         address = httpx.URL(url)
         reader, writer = await asyncio.open_connection(address.host, address.port)

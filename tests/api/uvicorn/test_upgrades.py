@@ -15,7 +15,7 @@ from tests.support.scripted import Scripted
 from tests.support.serving import serving, settings
 
 BODY = b'{"model": "m", "input": "Is it h2c?"}'
-# As Java's HTTP client says it, with each request that is not encrypted.
+# Java's HTTP client sends this with each unencrypted request.
 TO_HTTP_2 = (
     b"Connection: Upgrade, HTTP2-Settings\r\n"
     b"HTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA\r\n"
@@ -31,7 +31,7 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @pytest.fixture
 async def connection() -> AsyncIterator[Connection]:
-    """One connection to a server that runs as `antiphon serve` does."""
+    """A connection to a server like `antiphon serve`."""
     app = create_app(settings(), backend=Scripted([delta(content="Yes."), finish("stop")]))
     options = {"http": "app.api.uvicorn.http:HTTPProtocol", "ws": "app.api.uvicorn.websocket:WebSocketProtocol"}
     async with serving(app, **options) as url:

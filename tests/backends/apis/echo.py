@@ -1,5 +1,5 @@
 """
-An API of model servers that there is not, in one file, as small as one can be: a text in, a text out.
+An invented, minimal model server API in one file: text in, text out.
 
 `POST /echo` with `{"model": ..., "prompt": ..., "max": ...}` is answered by events `{"text": ...}` and, at the end,
 `{"done": true, "reason": "stop" or "length", "tokens": {"in": 1, "out": 2}}`; an error is `{"problem": ...}`.

@@ -1,4 +1,4 @@
-"""A new model server API needs one file and one row in `APIS`."""
+"""A new model server API needs a file and a row in `APIS`."""
 
 from __future__ import annotations
 

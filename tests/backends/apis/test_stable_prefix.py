@@ -1,4 +1,4 @@
-"""Each turn's request begins with the previous turn's request, so that servers hit their prompt cache."""
+"""Each turn's request begins with the previous turn's request, so servers hit their prompt cache."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def extended(before: dict[str, Any], after: dict[str, Any], name: str) -> list[d
     return entries
 
 
-# Lists that may grow at the end, by the field of a message or tool.
+# Lists that may grow at the end, by a field of the message or tool.
 _GROWING: dict[str, Callable[[dict[str, Any]], bool]] = {
     "content": lambda message: message.get("role") == "user",
     "parts": lambda content: content["role"] == "user",
@@ -76,7 +76,7 @@ def parts(content: Any) -> list[Any]:
 
 @dataclass
 class Conversation:
-    """A conversation in which a client and a model take turns; each request is compared with the one before."""
+    """A conversation of client and model turns; each request is compared with the previous request."""
 
     data: st.DataObject
     profile: Profile
@@ -171,7 +171,7 @@ class Conversation:
         self.due.append(self.items[-1])
 
     def check(self) -> None:
-        """Encode the request of the conversation so far, and compare it with the one before."""
+        """Encode the conversation's request, and compare it with the previous request."""
         fields = {"model": "m", "instructions": "Be kind.", "tools": self.tools, "input": self.items}
         request = CreateResponse.model_validate(fields)
         body = encode(Question(request, request.items(), "m"), self.profile).body

@@ -56,7 +56,7 @@ async def deltas_from(*messages: dict[str, Any] | str, **body: Any) -> list[Delt
 
 
 class Said:
-    """The content of an answer's deltas."""
+    """Content in an answer's deltas."""
 
     def __init__(self, deltas: list[Delta]) -> None:
         assert deltas[-1] is DONE

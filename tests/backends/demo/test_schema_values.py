@@ -1,4 +1,4 @@
-"""Values that fit their schemas, and the prompt where it has something to say."""
+"""Values that match their schemas, and use the prompt if it mentions a value."""
 
 from __future__ import annotations
 

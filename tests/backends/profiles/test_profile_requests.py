@@ -1,5 +1,5 @@
 """
-Golden files of each profile's request for one rich input, to show the effect of a changed preset.
+Golden files with each profile's request for one rich input, to show the effect of a changed preset.
 
 `UPDATE_STREAMS=1 pytest tests/backends/profiles/test_profile_requests.py` writes them again.
 """
@@ -103,7 +103,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-# File name: profile. Profiles for servers with several APIs have one file per API.
+# File name: profile. Profiles with several APIs have a file per API.
 PROFILES = {
     name if len(profiles_by_api(load_profile(name))) == 1 else f"{name}-{profile.transport.api}": profile
     for name in profile_names()

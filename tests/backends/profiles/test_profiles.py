@@ -1,4 +1,4 @@
-"""Presets of each profile, and their effect on a request."""
+"""Each profile's presets, and their effect on a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A circuit breaker, by a clock of its own."""
+"""A circuit breaker with a fake clock."""
 
 from __future__ import annotations
 

@@ -430,7 +430,7 @@ async def test_more_slots_after_a_reload_shorten_the_wait() -> None:
         for one in waiting:
             one.cancel()
         await asyncio.wait(waiting)
-    assert refused.value.headers() == {"Retry-After": "2"}  # eight of a second each, four at a time
+    assert refused.value.headers() == {"Retry-After": "2"}  # eight with a second each, four at a time
 
 
 async def test_refusal_between_two_failures_resets_the_count(build: Build, three: list[Upstream]) -> None:

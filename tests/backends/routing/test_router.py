@@ -1,4 +1,4 @@
-"""Several backends as one, before real sockets: who is asked, and who is asked instead."""
+"""Several backends as one, with real sockets: choice and fallback."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ async def test_models_of_a_replica_that_is_paused_are_listed_only_if_no_other_do
 
 async def test_callers_key_is_sent_to_its_backend_alone(build: Build, three: list[Upstream]) -> None:
     for server in three:
-        server.models = None  # so that the request is noted
+        server.models = None  # to record the request
     one = {"url": three[0].url, "models": ["a"], "api_key": "passthrough"}
     other = {"url": three[1].url, "models": ["b"], "api_key": "passthrough"}
     for backends in ({"one": one}, {"one": one, "other": other}):

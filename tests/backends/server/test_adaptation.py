@@ -36,7 +36,7 @@ __all__ = ["route"]  # a fixture
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
-# All that a body may have.
+# All possible body fields.
 BODY: dict[str, Any] = {
     "model": "m",
     "messages": [
@@ -329,7 +329,7 @@ WORDS: dict[str, tuple[int, Any, list[str]]] = {
         },
         ["store"],
     ),
-    # Parameters that change the answer are named, too, for the caller.
+    # Parameters with an effect on the answer are reported to the caller.
     "a parameter that matters": (
         400,
         openai("Unsupported parameter: 'temperature' is not supported with this model.", "temperature"),
@@ -398,7 +398,7 @@ class Clock:
 
 
 def without(*fields: str, body: dict[str, Any] = BODY, **options: Any) -> tuple[dict[str, Any] | None, list[str]]:
-    """The request that is sent after a refusal of some fields, and the warnings for the caller."""
+    """The request after a refusal of some fields, and the caller's warnings."""
     profile = Profile().override({f"request.{name}": value for name, value in options.items()})
     adapted = FieldAdaptation(profile.request, CALLER_FIELDS).adapt(body)
     before = json.dumps(body)
@@ -505,7 +505,7 @@ def test_token_limit_that_is_refused_is_sent_under_its_other_name(old: str, new:
     assert without(old, body=question) == ({"model": "m", "messages": [], new: 9}, [])
     adapted = FieldAdaptation(Profile().request, CALLER_FIELDS).adapt(question)
     assert adapted.drop_fields(unknown(old))
-    assert not adapted.drop_fields(unknown(new))  # it knows neither: that is for the caller to hear
+    assert not adapted.drop_fields(unknown(new))  # it knows neither, so the caller gets the error
 
 
 def test_token_limit_under_two_names_is_reduced_to_one() -> None:
@@ -626,7 +626,7 @@ def test_learned_fields_are_forgotten_after_an_hour() -> None:
     learned(adaptation, "user")
     clock.now = REMEMBERED - 1
     assert "user" not in adaptation.adapt(BODY).body
-    adaptation.adapt(BODY).accepted()  # to make use of it does not make it any truer
+    adaptation.adapt(BODY).accepted()  # using it does not extend its life
     clock.now = REMEMBERED
     assert adaptation.adapt(BODY).body is BODY
 
@@ -777,7 +777,7 @@ async def test_request_that_is_not_refused_is_the_same_bytes(upstream: Upstream,
     assert bodies(upstream) == [BODY]
 
 
-# Errors that reach the caller.
+# Errors for the caller.
 
 
 @pytest.mark.parametrize(

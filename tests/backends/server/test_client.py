@@ -80,7 +80,7 @@ async def until_error(backend: ModelServer) -> tuple[list[Delta], BackendError]:
 
 
 async def refusal(backend: ModelServer, caller_key: str | None = None) -> BackendError:
-    """The error that entering the context raises: nothing has been sent to the caller yet."""
+    """The error raised on entering the context, before the caller has received anything."""
     with pytest.raises(BackendError) as caught:
         async with backend.open(asking(QUESTION, caller_key=caller_key)):
             raise AssertionError("this is no good answer")

@@ -1,4 +1,4 @@
-"""Selection of the best API that a server has."""
+"""Choice of a server's best API."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ HELLO = sse(chunk("Hello."), finish(), DONE)
 
 
 class Keys:
-    """A reader of keys, which counts how often it is asked."""
+    """A key source that counts its calls."""
 
     def __init__(self, *keys: str) -> None:
         self.keys = [*keys]
@@ -108,7 +108,7 @@ async def test_missing_file_is_an_error(tmp_path: Path) -> None:
 
 
 def rotating(directory: Path) -> list[str]:
-    """Return a command that prints another key each time."""
+    """Return a command with a new key for each call."""
     path = directory / "count"
     path.write_text("")
     code = (

@@ -1,4 +1,4 @@
-"""Schema keywords and images that a server refuses: its error messages, and the adapted request."""
+"""Refused schema keywords and images: servers' error messages, and the adapted request."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DAY = {
 
 
 def lacking(*keywords: str, schema: Any = DAY, names: bool = False) -> Any:
-    """The schema without keywords, but with the properties of these names."""
+    """The schema without keywords, but with properties that have these names."""
     if not isinstance(schema, Mapping):
         return schema
     return {
@@ -64,7 +64,7 @@ def asked_with(*tools: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
 REJECTED = "This backend rejects the keyword '{}' in tool schemas; it was removed."
 
-# The refusals of a keyword, and the keywords that are left out.
+# A keyword's error messages, and the removed keywords.
 KEYWORDS: dict[str, tuple[str, list[str]]] = {
     "llama.cpp": ("JSON schema conversion failed:\nPattern must start with '^' and end with '$'", ["pattern"]),
     "LM Studio": (
@@ -219,7 +219,7 @@ def test_learned_keywords_are_left_out_of_the_tools_that_have_them() -> None:
     "said",
     [
         "The schema is invalid: properties.day must be a list.",
-        "Invalid schema at 'properties.pattern': no type",  # the name of a property
+        "Invalid schema at 'properties.pattern': no type",  # a property name
         "The 'pattern' in your picture is not permitted.",
         "Invalid parameters: 'enum' must be a list.",
     ],

@@ -1,4 +1,4 @@
-"""System messages within a conversation that a model's chat template refuses become notes of the user."""
+"""System messages within a conversation become user notes if the chat template refuses them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parsing of a server's bytes on a connection."""
+"""Parsing a server's bytes on a connection."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ async def test_bytes_that_arrive_together_are_read_together() -> None:
 async def test_body_that_breaks_off_is_an_error_after_all_that_came(wire: bytes) -> None:
     async with serve(saying_and_closing(wire)) as server, HTTPToolsTransport(trust_env=False) as transport:
         response = await transport.handle_async_request(request(server))
-        await asyncio.sleep(0.05)  # however late one reads
+        await asyncio.sleep(0.05)  # a late reader
         received = []
         with pytest.raises(httpx.RemoteProtocolError, match="before its reply was complete"):
             async for data in response.stream:  # type: ignore[union-attr]
@@ -268,4 +268,4 @@ async def test_server_that_is_faster_than_the_reader_is_paused() -> None:
         await asyncio.sleep(0.1)
         items = [len(data) async for data in reply]
         assert sum(items) == total
-        assert max(items) < 3 * HIGH_WATER  # the buffer, plus one read of the event loop
+        assert max(items) < 3 * HIGH_WATER  # the buffer and one event loop read

@@ -50,7 +50,7 @@ async def test_connection_to_nobody_is_a_connect_error() -> None:
 
 @contextlib.contextmanager
 def deaf(address: str, port: int = 0) -> Any:
-    """Listen without accepting, so that connecting hangs."""
+    """Listen without accepting; connecting then hangs."""
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
         listener.bind((address, port))

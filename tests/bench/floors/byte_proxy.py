@@ -1,5 +1,5 @@
 """
-The floor: a proxy that only forwards bytes. No Python server costs less.
+The floor: a proxy that only forwards bytes, cheaper than any Python server.
 
     python -m tests.bench.floors.byte_proxy --port 9101 --upstream 9100
 """

@@ -1,5 +1,5 @@
 """
-The same translation as an ordinary FastAPI application: a validated request, httpx, and a task that reads and writes.
+The same translation as an ordinary FastAPI application: validation, httpx, and a task between them.
 
     python -m tests.bench.floors.framework --port 9103 --upstream 9100
 """
@@ -27,7 +27,7 @@ Ask = Callable[[bytes], Any]
 
 
 class Message(BaseModel):
-    """An item of the input."""
+    """An input item."""
 
     role: str
     content: str
@@ -44,7 +44,7 @@ class CreateResponse(BaseModel):
 
 
 class Stream(Response):
-    """The events of an answer."""
+    """An answer's events."""
 
     background = None
 
@@ -79,7 +79,7 @@ class Stream(Response):
 
 
 def application(upstream: int) -> FastAPI:
-    """Return the application; its upstream is that port of this machine."""
+    """Return the application; `upstream` is a local port."""
     client = httpx.AsyncClient(transport=HTTPToolsTransport(trust_env=False), timeout=60)
 
     @asynccontextmanager

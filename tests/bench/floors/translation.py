@@ -28,7 +28,7 @@ CALL = Kind("function_call", "", "response.function_call_arguments.delta")
 
 
 def chat_request(request: dict[str, Any]) -> bytes:
-    """Return the body of the Chat Completions request."""
+    """Return the Chat Completions body."""
     messages = [{"role": item["role"], "content": item["content"]} for item in request["input"]]
     body: dict[str, Any] = {"model": request["model"], "messages": messages, "stream": bool(request.get("stream"))}
     if body["stream"]:
@@ -64,7 +64,7 @@ def complete(response: dict[str, Any], usage: dict[str, int] | None) -> dict[str
 
 
 def whole(request: dict[str, Any], completion: bytes) -> bytes:
-    """Return the response to a request that is not streamed."""
+    """Return the response to a request without streaming."""
     answer = orjson.loads(completion)
     response = new_response(request)
     item = {"type": "message", "id": f"msg_{uuid4().hex}", "role": "assistant", "status": "completed"}
@@ -74,7 +74,7 @@ def whole(request: dict[str, Any], completion: bytes) -> bytes:
 
 
 class Translation:
-    """Turns the body of one streamed answer into server-sent events, read by read."""
+    """Turns a streamed body into server-sent events, read by read."""
 
     def __init__(self, request: dict[str, Any]) -> None:
         self._response = new_response(request)
@@ -84,7 +84,7 @@ class Translation:
         self._kind: Kind | None = None
         self._item: dict[str, Any] = {}
         self._texts: list[str] = []
-        self._delta = b""  # the format string of the open item's delta events
+        self._delta = b""  # format string for the open item's delta events
 
     def begin(self) -> bytes:
         """Return the events before any output."""

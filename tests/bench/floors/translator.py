@@ -29,7 +29,7 @@ ASK = (
 
 
 class Backend(asyncio.Protocol):
-    """A connection to the upstream, which serves one request at a time."""
+    """An upstream connection, with one request at a time."""
 
     transport: asyncio.Transport
     idle: list[Backend] = []  # noqa: RUF012 (of all)
@@ -61,7 +61,7 @@ class Backend(asyncio.Protocol):
 
 
 class Client(asyncio.Protocol):
-    """A connection of a client."""
+    """A client connection."""
 
     transport: asyncio.Transport
 

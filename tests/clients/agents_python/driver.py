@@ -59,7 +59,7 @@ def thoughts(result: Any) -> str:
 
 
 async def streamed(agent: Agent[Any], prompt: Any, kind: str = "", **options: Any) -> tuple[list[str], Any]:
-    """Return the pieces that come in events of a kind, and the result."""
+    """Return the text pieces in events with this type, and the result."""
     result = Runner.run_streamed(agent, prompt, **options)
     pieces = [
         event.data.delta
@@ -190,7 +190,7 @@ async def thinking_sealed() -> Any:
 
 
 def lab(approve: bool | None = None) -> HostedMCPTool:
-    """An MCP server that the server calls; `approve` is the user's decision about each call."""
+    """An MCP server called by the server; `approve` is the user's decision about each call."""
     config: Any = {"type": "mcp", "server_label": "lab"}
     if approve is None:
         return HostedMCPTool(tool_config={**config, "require_approval": "never"})

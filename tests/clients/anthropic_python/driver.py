@@ -1,4 +1,4 @@
-"""anthropic for Python, before a server that passes its API through or translates it."""
+"""anthropic for Python, with passthrough or translation."""
 
 from __future__ import annotations
 

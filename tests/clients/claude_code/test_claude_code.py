@@ -1,4 +1,4 @@
-"""Claude Code works in a directory: its requests are passed through to a server that speaks Anthropic's API."""
+"""Claude Code works in a directory: its requests are passed through to an Anthropic server."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ COUNTED = counts(10, 7, cached=100, written=5)
 
 
 class ClaudeCode(NamedTuple):
-    """Claude Code, with a directory of its own."""
+    """Claude Code in a new directory."""
 
     url: str
     place: Path
 
     async def __call__(self, prompt: str, *options: str, key: str = "lab") -> Ended:
-        """Run one task, as scripts do."""
+        """Run a task without interaction."""
         return await run(
             str(installed("@anthropic-ai/claude-code") / "bin" / "claude.exe"),
             *("--print", prompt, "--output-format", "json", "--allowedTools", "Bash,Read", *options),
@@ -58,7 +58,7 @@ async def up() -> AsyncIterator[MessagesUpstream]:
 
 @pytest_asyncio.fixture
 async def claude(up: MessagesUpstream, tmp_path: Path) -> AsyncIterator[ClaudeCode]:
-    """Claude Code, configured for an Antiphon that does not ask its backend again by itself."""
+    """Claude Code with an Antiphon without backend retries."""
     options: dict[str, Any] = {"backend_overrides": {"transport.messages": True}, "backend_retries": 0}
     async with antiphon(backend_url=up.url, backend_api_key="sk-backend", api_keys="lab", **options) as url:
         yield ClaudeCode(url, tmp_path)

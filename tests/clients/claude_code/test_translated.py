@@ -1,4 +1,4 @@
-"""Claude Code with a model that is served by Chat Completions: its requests are translated."""
+"""Claude Code with a Chat Completions model: its requests are translated."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def using(name: str, **arguments: Any) -> list[Any]:
 
 
 def results(upstream: Upstream) -> list[str]:
-    """The results of calls in the last request."""
+    """Call results in the last request."""
     messages = upstream.requests[-1].json["messages"]
     return [str(message["content"]) for message in messages if message["role"] == "tool"]
 
@@ -51,7 +51,7 @@ async def test_claude_code_edits_a_file_with_a_chat_model(claude: ClaudeCode, up
 
 
 async def test_claude_code_keeps_the_beginning_of_its_prompt(claude: ClaudeCode, upstream: Upstream) -> None:
-    """Each request begins with the one before, so that the server's cache serves it."""
+    """Each request begins with the previous request, so the server's cache is used."""
     upstream.say(using("Bash", command="echo one"))
     upstream.say(using("Bash", command="echo two"))
     upstream.say(saying("Done."))
@@ -97,7 +97,7 @@ async def test_claude_code_searches_the_web_on_this_server(upstream: Upstream, t
     searxng = FastAPI()
     searxng.get("/search")(lambda: {"results": [{"url": FOUND, "title": "Notes", "content": "About the Engine."}]})
     upstream.say(using("WebSearch", query="Ada Lovelace"))
-    upstream.say(using("web_search", query="Ada Lovelace"))  # a request of its own, with the tool of the server
+    upstream.say(using("web_search", query="Ada Lovelace"))  # a separate request with the server's tool
     upstream.say(saying("She wrote notes."))
     upstream.say(saying("Done."))
     async with (

@@ -14,7 +14,7 @@ MCP_SERVER = Path(__file__).parent / "mcp_server.py"
 
 @pytest.fixture
 def codex(server: str, tmp_path: Path) -> Codex:
-    """Codex in front of Antiphon, with a tool server beside it and nothing that needs the world outside."""
+    """Codex with Antiphon and an MCP server, without network access."""
     home, repository = tmp_path / "home", tmp_path / "repository"
     home.mkdir()
     repository.mkdir()

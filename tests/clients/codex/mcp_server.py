@@ -1,4 +1,4 @@
-"""An MCP server with one tool over stdio, which Codex offers as a namespace."""
+"""An MCP server with one tool over stdio, offered by Codex as a namespace."""
 
 from __future__ import annotations
 

@@ -10,14 +10,14 @@ from tests.clients.program import Ended, installed, run
 
 
 class Codex(NamedTuple):
-    """Codex, with a home and a repository of its own."""
+    """Codex with a new home and repository."""
 
     server: str
     home: Path
     repository: Path
 
     async def exec(self, prompt: str, *settings: str, key: str = "lab", **choices: Any) -> Ended:
-        """Run one task, as scripts do; each line of the output is an event. See `command` for the choices."""
+        """Run a task without interaction; each output line is an event. See `command` for the choices."""
         return await run(*self.command(prompt, *settings, **choices), env=self.variables(key), cwd=self.repository)
 
     def command(
@@ -26,8 +26,8 @@ class Codex(NamedTuple):
         """
         Return the command line for a task.
 
-        Codex adds its own tools for models that it knows. The provider `lab` is Antiphon with custom settings; `openai`
-        is the built-in provider, redirected. `arguments` precede the prompt.
+        Codex adds its own tools for known models. The provider `lab` is Antiphon with custom settings; `openai` is the
+        built-in provider, redirected. `arguments` precede the prompt.
         """
         options = ["--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
         for setting in (f'model_provider="{provider}"', *settings):
@@ -40,7 +40,7 @@ class Codex(NamedTuple):
 
     @property
     def catalog(self) -> str:
-        """The setting that makes Antiphon's list of models the catalog."""
+        """The setting for Antiphon's model list as the catalog."""
         return f'model_providers.lab.model_catalog_url="{self.server}/models"'
 
 

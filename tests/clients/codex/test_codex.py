@@ -22,7 +22,7 @@ PATCH = """\
 
 
 def offered(upstream: Upstream) -> dict[str, Any]:
-    """The functions that the model was told of in the last request, by name."""
+    """Functions in the last model request, by name."""
     return {tool["function"]["name"]: tool["function"] for tool in upstream.requests[-1].json["tools"]}
 
 

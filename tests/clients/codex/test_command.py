@@ -29,7 +29,7 @@ def place(tmp_path: Path) -> Path:
 
 
 async def command(server: str, place: Path, *arguments: str, **variables: str) -> Ended:
-    """Type `antiphon codex`, where the settings say that the server is there."""
+    """Run `antiphon codex` with the server's address in the settings."""
     env = {
         "PATH": f"{PACKAGES / '.bin'}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),

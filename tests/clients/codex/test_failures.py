@@ -20,13 +20,13 @@ UNKNOWN = {"error": {"message": "The model 'm' does not exist.", "code": "model_
 SLOW = {"error": {"message": "Slow down.", "code": "rate_limit_exceeded"}}
 BROKEN = {"error": {"message": "The GPU is on fire.", "type": "server_error"}}
 
-# As it is, Codex tries so often and so long that a test would wait for minutes.
+# Codex's default retries take minutes.
 HASTY = ("model_providers.lab.request_max_retries=1", "model_providers.lab.stream_max_retries=1")
 
 
 @pytest_asyncio.fixture
 async def server(upstream: Upstream) -> AsyncIterator[str]:
-    """An Antiphon that wants a key, and does not ask its backend again by itself."""
+    """An Antiphon with keys and without backend retries."""
     async with antiphon(backend_url=upstream.url, backend_retries=0, api_keys=["lab"]) as url:
         yield f"{url}/v1"
 

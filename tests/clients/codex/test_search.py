@@ -18,7 +18,7 @@ FOUND = {"url": "https://lovelace.example.org/notes", "title": "Notes", "content
 
 @pytest.fixture
 async def server(upstream: Upstream) -> AsyncIterator[str]:
-    """The base URL of a server that searches by a stand-in for SearXNG."""
+    """The base URL of a server with a stand-in for SearXNG."""
     searxng = FastAPI()
 
     @searxng.get("/search")

@@ -37,7 +37,7 @@ def transport(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def settings(codex: Codex, transport: str) -> list[str]:
-    """Antiphon's catalog, which enables `apply_patch`, and one transport."""
+    """Antiphon's catalog, which enables `apply_patch`, and a transport."""
     return [codex.catalog, f"model_providers.lab.supports_websockets={TRANSPORTS[transport]}"]
 
 
@@ -186,7 +186,7 @@ async def test_codex_sub_agent_does_its_part(codex: Codex, upstream: Upstream) -
 async def test_codex_agent_of_a_team_receives_its_task(
     codex: Codex, upstream: Upstream, model: str, features: list[str]
 ) -> None:
-    """Newer models have agents that exchange messages, in an item type that only Codex sends."""
+    """Newer models have agents that exchange messages, in an item type unique to Codex."""
     both = asyncio.Event()
     task = {"task_name": "greet", "message": "Say hello to Ada."}
     upstream.say(calling("collaboration__spawn_agent", json.dumps(task)))

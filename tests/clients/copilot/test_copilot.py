@@ -17,19 +17,19 @@ from tests.clients.wire import Wire
 from tests.support.serving import serving, settings
 from tests.support.upstream import CLOSE, Upstream, chunk, sse, status
 
-# The program itself, as it is published for one kind of machine; the package `@github/copilot` chooses among such.
+# The program for one platform; the package `@github/copilot` chooses among these.
 PACKAGE = "@github/copilot-linux-x64"
 OPTIONS = ("--allow-all-tools", "--disable-builtin-mcps", "--no-auto-update", "--no-ask-user", "--no-color", "--silent")
 
 
 class Copilot(NamedTuple):
-    """Copilot, with a directory of its own."""
+    """Copilot in a new directory."""
 
     server: str
     place: Path
 
     async def __call__(self, prompt: str, **variables: str) -> Ended:
-        """Run one task, as scripts do."""
+        """Run a task without interaction."""
         env = {
             "COPILOT_PROVIDER_BASE_URL": self.server,
             "COPILOT_PROVIDER_WIRE_API": "responses",
@@ -43,7 +43,7 @@ class Copilot(NamedTuple):
 
 @pytest_asyncio.fixture
 async def server(upstream: Upstream, wire: Wire) -> AsyncIterator[str]:
-    """An Antiphon that does not ask its backend again by itself."""
+    """An Antiphon without backend retries."""
     app = create_app(settings(backend_url=upstream.url, backend_retries=0, api_keys=["lab"]))
     async with serving(wire.before(app)) as url:
         yield f"{url}/v1"

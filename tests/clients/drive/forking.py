@@ -22,11 +22,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-OWN = {"__main__", "scenarios"}  # modules that read each run's environment
+OWN = {"__main__", "scenarios"}  # modules with a run's environment
 
 
 def packages(driver: Path) -> Iterator[str]:
-    """Yield the modules that a driver imports before all else."""
+    """Yield the modules that a driver imports first."""
     for statement in ast.parse(driver.read_text()).body:
         match statement:
             case ast.Import():
@@ -60,7 +60,7 @@ def run(driver: Path, request: dict[str, Any]) -> int:
 
 
 def share(names: Iterable[str]) -> None:
-    """Import modules that a run imported late, for the next runs."""
+    """Import the modules of earlier runs, for the next runs."""
     for name in names:
         if name not in OWN:
             with suppress(Exception):  # some are made by others, and cannot be imported
@@ -73,7 +73,7 @@ def main() -> None:
         if name not in OWN:
             importlib.import_module(name)
     while line := sys.stdin.readline():
-        gc.freeze()  # so that the memory that all runs share is not copied
+        gc.freeze()  # keep shared memory from being copied
         sys.stdout.flush()
         known = {*sys.modules}
         if not (child := os.fork()):

@@ -38,12 +38,12 @@ def scenario(play: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def weather(place: str) -> str:
-    """The function that a model may call."""
+    """A function for the model to call."""
     return f"Sunny in {place}."
 
 
 def play() -> None:
-    """Play the scenarios that are named on the command line."""
+    """Play the scenarios named on the command line."""
     for name in sys.argv[1:]:
         try:
             shown = _SCENARIOS[name]()

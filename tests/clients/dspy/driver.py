@@ -1,4 +1,4 @@
-"""DSPy, by its language model of the type `responses`."""
+"""DSPy with its language model type `responses`."""
 
 from __future__ import annotations
 

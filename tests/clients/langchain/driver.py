@@ -41,7 +41,7 @@ def thoughts(message: AIMessage) -> str:
 
 
 def streamed(chat: Any, said: Any) -> tuple[list[str], Any]:
-    """Return the pieces of text, and the message that they are joined to."""
+    """Return the text pieces and the joined message."""
     pieces, whole = [], None
     for chunk in chat.stream(said):
         if chunk.text:
@@ -92,7 +92,7 @@ def tools_continued() -> Any:
 
 @scenario
 def hosted_by_chat() -> Any:
-    """A hosted tool whose answer alone reaches the client."""
+    """A hosted tool; only its answer reaches the client."""
     message = chat().bind(tools=[{"type": "lab"}]).invoke(HELLO)
     return {"text": message.text, "calls": message.tool_calls}
 
@@ -156,7 +156,7 @@ ASKING = {**LAB, "require_approval": "always"}
 
 
 def blocks(message: Any, type: str) -> list[Any]:
-    """The blocks of a type in a message, in the old form or in the standard one."""
+    """The message's blocks with this type, in the old or the standard form."""
     found = [block for block in message.content if isinstance(block, dict)]
     found = [block.get("value", block) if block["type"] == "non_standard" else block for block in found]
     return [block for block in found if block["type"] == type]

@@ -35,7 +35,7 @@ def usage(message: AIMessage) -> list[int]:
 
 
 def streamed(chat: Any, said: Any) -> tuple[list[str], Any]:
-    """Return the pieces of text, and the message that they are joined to."""
+    """Return the text pieces and the joined message."""
     pieces, whole = [], None
     for chunk in chat.stream(said):
         if chunk.text:

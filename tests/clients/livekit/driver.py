@@ -1,4 +1,4 @@
-"""LiveKit's plugin for the Responses API, over its WebSocket: a turn that is left, and two that are not."""
+"""LiveKit's plugin for the Responses API over WebSocket: an interrupted turn and two complete turns."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def user(text: str) -> list[Any]:
 
 
 def streamed(**fields: Any) -> tuple[list[str], Any]:
-    """Return the pieces of text, and the completion that the SDK accumulates."""
+    """Return the text pieces and the completion accumulated by the SDK."""
     pieces = []
     with client.chat.completions.stream(model=MODEL, stream_options={"include_usage": True}, **fields) as stream:
         for event in stream:
@@ -94,7 +94,7 @@ def structured() -> Any:
 
 @scenario
 def hosted_by_chat() -> Any:
-    """A hosted tool whose answer alone reaches the client."""
+    """A hosted tool; only its answer reaches the client."""
     tool: Any = {"type": "lab"}
     completion = client.chat.completions.create(model=MODEL, messages=user(HELLO), tools=[tool])
     return {**shown(completion), "calls": completion.choices[0].message.tool_calls}

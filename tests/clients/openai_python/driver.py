@@ -141,7 +141,7 @@ def thinking_summarized() -> Any:
 
 @scenario
 def thinking_sealed() -> Any:
-    """Nothing is stored: the thoughts go back to the server with the call that they led to."""
+    """Nothing is stored: the reasoning is sent back with its call."""
     given: dict[str, Any] = {
         "model": MODEL,
         "tools": [TOOL],
@@ -171,7 +171,7 @@ def function_tool() -> Any:
 
 @scenario
 def stored() -> Any:
-    """All that can be done with a response that is there."""
+    """All operations on a stored response."""
     made = client.responses.create(model=MODEL, input=[{"role": "user", "content": text} for text in ("a", "b", "c")])
     found = client.responses.retrieve(made.id)
     listed = [item.content[0].text for item in client.responses.input_items.list(made.id, limit=2, order="asc")]
@@ -185,7 +185,7 @@ def stored() -> Any:
 
 @scenario
 def background() -> Any:
-    """Follow a response that is made in the background, lose it, and go on from there."""
+    """Follow a background response, disconnect, and resume."""
     with client.responses.stream(model=MODEL, input=HELLO, background=True) as events:
         for event in events:
             id = event.response.id
@@ -242,7 +242,7 @@ def conversation() -> Any:
 
 @scenario
 def socket() -> Any:
-    """Two turns on one connection; nothing is stored."""
+    """Two unstored turns on one connection."""
     texts, previous = [], None
     with client.responses.connect() as connection:
         for said in (NAME, ASK_NAME):
@@ -278,7 +278,7 @@ def cut_off() -> Any:
 
 @scenario
 def events() -> Any:
-    """Many streams: each event by itself, held against the class that it is said to be of, then all put together."""
+    """Many streams: each event is checked against its class, then all are accumulated."""
     counts: list[Any] = []
     wholes: list[Any] = []
     unknown: list[Any] = []
@@ -295,7 +295,7 @@ def events() -> Any:
         try:
             with client.responses.stream(model=MODEL, input=HELLO) as stream:
                 *_, last = stream
-                # The helper knows no good end but one.
+                # The helper only accepts one successful end.
                 response = last.response if last.type == "response.incomplete" else stream.get_final_response()
                 wholes.append([_plain(item) for item in response.output])
         except APIError as error:

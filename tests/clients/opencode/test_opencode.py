@@ -19,19 +19,19 @@ from tests.core.test_dialects import AGENTS, version
 from tests.support.serving import serving, settings
 from tests.support.upstream import CLOSE, DONE, Upstream, chunk, finish, sse, status, usage
 
-# The program itself, as it is published for one kind of machine; the package `opencode-ai` chooses among such.
+# The program for one platform; the package `opencode-ai` chooses among these.
 PACKAGE = "opencode-linux-x64-baseline"
 # It asks the network for nothing: models, itself, and a package for plugins, which it would install in each directory.
 OFFLINE = {"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1", "npm_config_offline": "true"}
 
 
 class Opencode(NamedTuple):
-    """opencode, with a directory of its own."""
+    """opencode in a new directory."""
 
     place: Path
 
     async def __call__(self, prompt: str) -> Ended:
-        """Run one task, as scripts do; each line of the output is an event."""
+        """Run a task without interaction; each output line is an event."""
         return await run(
             str(installed(PACKAGE) / "bin" / "opencode"),
             *("run", "--pure", "--auto", "--thinking", "--format", "json", "--title", "A task", prompt),
@@ -42,7 +42,7 @@ class Opencode(NamedTuple):
 
 @pytest_asyncio.fixture
 async def server(upstream: Upstream, wire: Wire) -> AsyncIterator[str]:
-    """An Antiphon that does not ask its backend again by itself."""
+    """An Antiphon without backend retries."""
     app = create_app(settings(backend_url=upstream.url, backend_retries=0, api_keys=["lab"]))
     async with serving(wire.before(app)) as url:
         yield f"{url}/v1"

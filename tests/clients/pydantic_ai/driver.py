@@ -25,7 +25,7 @@ def agent(**options: Any) -> Agent[None, Any]:
 
 
 def helper() -> Agent[None, Any]:
-    """An agent that can ask for the weather."""
+    """An agent with a weather tool."""
     made = agent()
     made.tool_plain(weather)
     return made
@@ -119,13 +119,13 @@ async def thinking_summarized() -> Any:
 
 @scenario
 async def thinking_again() -> Any:
-    """A thought that led to a call comes back with its result."""
+    """Reasoning before a call is sent back with its result."""
     result = await helper().run(WEATHER)
     return {"text": result.output, "reasoning": thoughts(result)}
 
 
 def asking_the_lab() -> Agent[None, Any]:
-    """An agent with an MCP server that the server asks, named as a connector."""
+    """An agent with an MCP server on the server's side, named as a connector."""
     return agent(capabilities=[NativeTool(MCPServerTool(id="lab", url="x-openai-connector:lab"))])
 
 

@@ -1,4 +1,4 @@
-"""Removal of input that repeats the conversation."""
+"""Removal of repeated conversation from the input."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OTHER = {**CALL, "arguments": '{"place": "Oslo"}'}
         ([PATCH, RESULT], [RESULT]),
         ([QUESTION, RESULT], [RESULT]),
         ([QUESTION, CALL, RESULT], [RESULT]),
-        # A call of its own, though with the same id, and a compaction that is new or cannot be told from others.
+        # A separate call with the same id, and a compaction that is new or ambiguous.
         ([OTHER, RESULT], [OTHER, RESULT]),
         ([{**COMPACTION, "id": "cmp_2"}, RESULT], [{**COMPACTION, "id": "cmp_2"}, RESULT]),
         ([{**COMPACTION, "id": None}, RESULT], [{**COMPACTION, "id": None}, RESULT]),
@@ -37,7 +37,7 @@ OTHER = {**CALL, "arguments": '{"place": "Oslo"}'}
         ([LOOKING, RESULT], [LOOKING, RESULT]),
         ([CALL, RESULT, LOOKING], [RESULT, LOOKING]),
         ([QUESTION], [QUESTION]),
-        # Items of unknown types, whatever they have.
+        # Items with unknown types, whatever their fields.
         (
             [{"type": "lab:call", "call_id": ["call_1"]}, CALL, RESULT],
             [{"type": "lab:call", "call_id": ["call_1"]}, RESULT],

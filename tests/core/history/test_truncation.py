@@ -1,4 +1,4 @@
-"""A conversation that is too long loses its oldest part, and nothing else."""
+"""Truncating a conversation removes only its oldest part."""
 
 from __future__ import annotations
 

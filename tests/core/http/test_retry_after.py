@@ -1,4 +1,4 @@
-"""When to come back: every way that servers have of saying it."""
+"""Retry delays, in all forms used by servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The input of a custom tool is taken out of the arguments while they come, exactly."""
+"""Exactly extracting a custom tool's input from streamed arguments."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def test_escape_is_emitted_when_complete_and_never_half_a_pair() -> None:
         ('{"input": "x", "input": "y"}', "x"),
         ('"x\\ny"', "x\ny"),
         (' "x" ', "x"),
-        ('{"input": "a\nb\tc"}', "a\nb\tc"),  # control characters that should have been escaped
-        ('{"input": "\\d\\.\\u12"}', "\\d\\.\\u12"),  # backslashes that should have been
+        ('{"input": "a\nb\tc"}', "a\nb\tc"),  # unescaped control characters
+        ('{"input": "\\d\\.\\u12"}', "\\d\\.\\u12"),  # unescaped backslashes
         ('{"input": "\\/\\b\\f\\r\\t\\\\"}', "/\b\f\r\t\\"),
         (r'"{\"input\": \"ls\"}"', "ls"),
         (r'"{\"command\": \"ls\"}"', '{"command": "ls"}'),

@@ -1,4 +1,4 @@
-"""The tools that coding agents bring: free text, namespaces, a search for tools, and tools that come in items."""
+"""Tools of coding agents: free text, namespaces, tool search, and tools in items."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def answered(chat: EncodedQuestion, *chunks: Any, reason: str | None = "tool_cal
     return events
 
 
-# Tools of free text.
+# Free-text tools.
 
 
 def test_custom_tool_is_a_function_of_one_string_with_its_grammar_in_words() -> None:
@@ -242,7 +242,7 @@ def test_namespace_calls_are_sent_under_the_backends_name() -> None:
         assert [one["function"]["name"] for one in made] == ["functions__exec", "functions__wait"]
 
 
-# Tools that come in items.
+# Tools in items.
 
 
 def adding(*tools: Any) -> dict[str, Any]:
@@ -391,7 +391,7 @@ def test_tool_search_that_ran_elsewhere_offers_its_tools_and_is_not_sent() -> No
     assert chat.warnings == ()
 
 
-# Calls of OpenAI's own tools, from other servers.
+# Calls to OpenAI's own tools, from other servers.
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def ask(options: dict[str, Any] | None = None, **request: Any) -> EncodedQuestio
 
 
 def body(options: dict[str, Any] | None = None, **request: Any) -> dict[str, Any]:
-    """Return the fields that a request adds to the minimal body."""
+    """Return a request's additions to the minimal body."""
     sent = ask(options, **request).body
     return {name: value for name, value in sent.items() if LEAST.get(name, ...) != value}
 

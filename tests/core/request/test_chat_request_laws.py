@@ -99,7 +99,7 @@ UPSTREAM = {
     "cmp_1": {"summary": "Before."},
 }
 
-# Some values of each option in each profile: combinations matter.
+# Some values per option in each profile: combinations matter.
 profiles = st.fixed_dictionaries(
     {
         "request.roles.developer": st.sampled_from(["system", "developer", "user"]),
@@ -230,7 +230,7 @@ def test_strict_templates_get_what_they_demand(request: dict[str, Any], profile:
     first, *rest = chat.body["messages"]
     spoken = rest if first["role"] in ("system", "developer") else [first, *rest]
     assert not {"system", "developer"} & {message["role"] for message in spoken}
-    # As Mistral's template counts: tools, and the messages that call them, are no turns.
+    # Mistral's template does not count tools, and the messages that call them, as turns.
     turns = [message["role"] for message in spoken if message["role"] != "tool" and "tool_calls" not in message]
     assert turns == [("user", "assistant")[at % 2] for at in range(len(turns))]
     # And as others do, which go by each message.

@@ -34,7 +34,7 @@ def within(place: str, *names: str) -> list[str]:
 
 
 def of_items(name: str, *kinds: str) -> list[str]:
-    """Return the paths of a field in several item types."""
+    """Return a field's paths in several item types."""
     return [f"input[{kind}].{name}" for kind in kinds]
 
 
@@ -52,7 +52,7 @@ _DECLARED = (
     "tools[namespace].tools[custom]",
 )
 
-# Fields that are not sent, by reason: this server handles them, or they mean nothing to a model.
+# Unsent fields by reason: this server handles them, or they mean nothing to a model.
 KEPT: dict[str, list[str]] = {
     "how a response is made, delivered and stored": [
         *("background", "include", "max_tool_calls", "metadata", "store", "stream", "truncation"),
@@ -136,7 +136,7 @@ SAMPLES: dict[str, list[Any]] = {
     "tools": [[{"type": "function", "name": name}] for name in ("one", "two")],
     "error[mcp_tool_execution_error].content": [[{"type": "text", "text": text}] for text in ("one", "two")],
 }
-# Required fields of such a part or item.
+# Such a part's or item's required fields.
 BESIDE: dict[str, dict[str, Any]] = {
     "input_image": {"image_url": SAMPLES["image_url"][0]},
     "input_file": {"file_data": SAMPLES["file_data"][0]},
@@ -149,7 +149,7 @@ SKIPPED = {*HOSTED_TABLES} - {"shell", "tool_search"}  # their tools read their 
 
 
 def samples(name: str, annotation: Any) -> list[Any]:
-    """Return values of a type, each of which may change the request."""
+    """Return values of a type, each with a possible effect on the request."""
     if name in SAMPLES:
         return SAMPLES[name]
     values: list[Any] = []
@@ -168,7 +168,7 @@ def samples(name: str, annotation: Any) -> list[Any]:
 
 
 def required(annotation: Any) -> list[str]:
-    """Return the required fields; `__required_keys__` is wrong for annotations that are strings."""
+    """Return the required fields; `__required_keys__` is wrong for string annotations."""
     hints = typing_extensions.get_type_hints(annotation, include_extras=True)
     return [name for name, hint in hints.items() if get_origin(hint) in (typing.Required, typing_extensions.Required)]
 
@@ -180,7 +180,7 @@ def minimal(annotation: Any) -> list[dict[str, Any]]:
 
 
 def fields(annotation: Any, path: str, wrap: Wrap, seen: frozenset[Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield each field of a type with requests that differ in it alone; the first is without it, if it may be."""
+    """Yield each field of a type with requests that differ only in this field; the first omits it, if optional."""
     if annotation in seen:
         return
     hints = typing_extensions.get_type_hints(annotation, include_extras=True)
@@ -228,7 +228,7 @@ def is_object_list(annotation: Any) -> bool:
 
 
 def request_of(body: dict[str, Any]) -> dict[str, Any]:
-    """Complete a request, so that a model can be asked."""
+    """Complete a request for a model."""
     items = body.get("input")
     if "tools" not in body:
         body = {**body, "tools": TOOLS}
@@ -260,7 +260,7 @@ CASES = cases()
 
 
 def is_handled(path: str, bodies: list[dict[str, Any]]) -> bool:
-    if len(bodies) == 1:  # it has one value, so there is nothing to tell
+    if len(bodies) == 1:  # a single value makes no difference
         return True
     steps = re.sub(r"\[.*?\]", "", path).split(".")
     names = {steps[0] if len(steps) == 1 else "", *steps[1:]} - {"", "content", "output", "action", "tools"}

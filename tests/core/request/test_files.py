@@ -51,7 +51,7 @@ def file(content: bytes, name: str | None = "notes.md", media_type: str | None =
     ],
 )
 def test_text_file_is_sent_as_text_with_its_name(part: Any, text: Any, files: str) -> None:
-    if text is ...:  # invalid base64 only fails for backends that accept files
+    if text is ...:  # invalid base64 only fails with file support
         assert refused(user([part]), content__files="error").param == "input[0].content[0].file_data"
         return
     chat = ask(user([{"type": "input_text", "text": "Look:"}, part]), content__files=files)

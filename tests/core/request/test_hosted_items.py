@@ -244,7 +244,7 @@ def test_late_decision_leaves_the_request_as_the_model_saw_it(after: Any, shown:
     assert chat.body["messages"][-1]["content"] == shown
 
 
-# Tools that the client runs.
+# Client-run tools.
 
 CLIENT_RUN: dict[str, tuple[dict[str, Any], str, Any, str]] = {
     "local_shell": (

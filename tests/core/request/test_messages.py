@@ -1,4 +1,4 @@
-"""Translation of item and content types to messages."""
+"""Item and content types as messages."""
 
 from __future__ import annotations
 

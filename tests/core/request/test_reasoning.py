@@ -1,4 +1,4 @@
-"""Earlier reasoning goes back to the backends that want it, under the name that they gave it."""
+"""Earlier reasoning is sent back to backends that accept it, in their field."""
 
 from __future__ import annotations
 

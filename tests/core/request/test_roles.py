@@ -1,4 +1,4 @@
-"""Templates demand an order of roles; whatever is moved or merged for it, nothing that was said is lost."""
+"""Chat templates require an order of roles; moving and merging messages loses no text."""
 
 from __future__ import annotations
 

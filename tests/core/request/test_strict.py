@@ -1,4 +1,4 @@
-"""With `strict`, fields that would be dropped with a warning are refused, with the closest valid name."""
+"""With `strict`, fields otherwise dropped with a warning are refused, with the closest valid name."""
 
 from __future__ import annotations
 

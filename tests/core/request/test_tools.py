@@ -1,4 +1,4 @@
-"""Translation of tools to functions, and of tool_choice to the backend's form; the constraint is kept."""
+"""Tools as functions, and tool_choice in the backend's form, without losing the constraint."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def test_hosted_tools_in_items_are_left_out_with_their_place() -> None:
 
 def test_hosted_tools_of_every_type_name_their_table() -> None:
     for name, path in TOOLS.items():
-        if name != "demo":  # which serves the types of the others, to try them out
+        if name != "demo":  # supports the others' types, for demonstration
             for type in import_object(path).types:
                 assert HOSTED_TABLES[type] == f"tools.{name}"
 

@@ -1,4 +1,4 @@
-"""Bytes into chunks: every framing that a server has been seen with, and any way to cut it."""
+"""Decoding bytes to chunks: every known framing, with any cut."""
 
 from __future__ import annotations
 

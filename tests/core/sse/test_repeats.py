@@ -1,4 +1,4 @@
-"""Events decoded as repeats equal the events that parsing each of them gives, for any bytes and any cuts."""
+"""Repeat decoding gives the same events as parsing each of them, for any bytes and cuts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Decoding:
         self._reader = ChunkReader(Profile().response)
         self._repeats = PatternMatcher(self._reader.find_text) if repeats else None
         self._decoder = EventDecoder(self._repeats)
-        self.repeated: list[list[str]] = []  # the texts of each repeat
+        self.repeated: list[list[str]] = []  # texts by repeat
 
     def deltas(self, *reads: bytes) -> list[Delta]:
         deltas: list[Delta] = []
@@ -35,7 +35,7 @@ class Decoding:
             deltas += [delta] if delta else self._read(self._decoder.decode(data))
             self.repeated += [*filter(None, [getattr(delta, "texts", None)])]
         deltas += self._read(self._decoder.end())
-        # A repeated event has the metadata of the event that its pattern was learned from.
+        # A repeated event has the metadata of its pattern's event.
         return [delta for delta in singly(deltas) if not isinstance(delta, AnswerMetadata)]
 
     def _read(self, events: list[ServerEvent]) -> list[Delta]:
@@ -54,7 +54,7 @@ def decoded(*reads: bytes, runs: bool) -> list[Delta]:
 
 
 def runs_of(*reads: bytes) -> list[list[str]]:
-    """Return the texts of each repeat within a read."""
+    """Return the texts by repeat within a read."""
     decoding = Decoding(repeats=True)
     decoding.deltas(*reads)
     return decoding.repeated

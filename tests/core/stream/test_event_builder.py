@@ -225,7 +225,7 @@ def test_large_batch_is_divided_into_its_entries() -> None:
 def test_official_client_rebuilds_the_response_from_the_events(chunks: list[Any]) -> None:
     events = answer(whole(*chunks), reasoning=event_types.OPENAI_CONTENT_REASONING)
     state = ResponseStreamState(text_format=omit, input_tools=omit)
-    for event in events[:-1]:  # the last one gives the answer away
+    for event in events[:-1]:  # the last event contains the whole answer
         if event["type"] != "error":
             state.handle_event(laws.OPENAI_EVENTS[event["type"]].model_validate(event))
     snapshot = state._ResponseStreamState__current_snapshot  # type: ignore[attr-defined]
@@ -377,7 +377,7 @@ def test_reasoning_tokens_without_a_report_are_estimated_by_their_share(shown: A
     said = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 800, **more}}
     usage = answer(whole(*chunks, said), reasoning=shown)[-1]["response"]["usage"]
     assert usage["output_tokens"] == 800
-    assert 640 < usage["output_tokens_details"]["reasoning_tokens"] < 700  # 300 of some 355
+    assert 640 < usage["output_tokens_details"]["reasoning_tokens"] < 700  # 300 out of about 355
     estimated = answer(whole(*chunks), reasoning=shown)[-1]["response"]["usage"]
     assert estimated["output_tokens_details"]["reasoning_tokens"] == 300
     assert estimated["output_tokens"] > 350
@@ -479,7 +479,7 @@ def test_backend_fields_are_stored_for_replay() -> None:
     assert made.upstream[function_call["id"]] == {"extra_content": {"google": {"x": 1}}}
 
 
-# Tool calls: nothing identifies one reliably.
+# Tool calls: no field identifies them reliably.
 
 CALLS: dict[str, tuple[list[Any], list[tuple[str, str]]]] = {
     "whole, in one delta": ([call(0, "a", "f", '{"x":1}')], [("f", '{"x":1}')]),

@@ -1,4 +1,4 @@
-"""A stream that was broken off by the death of its process is ended by another one, as its own builder would have."""
+"""After its process died, another process ends a stream as its own builder would have."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.build import builder, call, delta, deltas_of, reader_of, stor
 
 DIED = APIError("The process died.")
 
-# Bindings that only the item shows are lost with the process.
+# Bindings shown only by the item are lost with the process.
 BINDINGS = {
     "f": ToolBinding(items.CUSTOM_TOOL_CALL, {"name": "f"}),
     "g": ToolBinding(items.FUNCTION_CALL, {"name": "g"}),

@@ -14,7 +14,7 @@ LETTERS = st.text("ab", max_size=12)
 
 
 def by_characters(text: str, sequences: list[str]) -> tuple[str, str | None]:
-    """The text up to the sequence that is complete first, found one character at a time."""
+    """The text up to the first complete sequence, found character by character."""
     for end in range(1, len(text) + 1):
         if ended := [sequence for sequence in sequences if text[:end].endswith(sequence)]:
             longest = max(ended, key=len)

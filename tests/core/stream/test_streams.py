@@ -29,7 +29,7 @@ from tests.support import laws
 Play = Callable[..., tuple[list[Event], list[str]]]
 Uncut = Callable[[str], tuple[list[Event], list[str]]]
 UPDATE = bool(os.environ.get("UPDATE_STREAMS"))
-ONE_BY_ONE = 20_000  # bytes; a body that is longer comes in this many pieces
+ONE_BY_ONE = 20_000  # bytes; a longer body arrives in this many pieces
 
 
 def golden(name: str) -> Path:
@@ -42,7 +42,7 @@ def golden_documents(name: str) -> list[Any]:
 
 @pytest.fixture(scope="module", params=NAMES)
 def name(request: pytest.FixtureRequest) -> str:
-    """Recordings at module scope, so that a recording's tests run together."""
+    """Recordings at module scope, to group each recording's tests."""
     return str(request.param)
 
 
@@ -56,7 +56,7 @@ def play_it() -> Iterator[Play]:
 
 @pytest.fixture(scope="module")
 def uncut(play_it: Play) -> Uncut:
-    """A recording's events if it arrives in one piece, cached by name."""
+    """A recording's events if received in one piece, cached by name."""
     return functools.cache(lambda name: play_it(load(name)))
 
 
@@ -77,7 +77,7 @@ def test_recorded_stream_byte_by_byte_gives_the_same_events(name: str, play_it: 
 
 
 def test_replay_of_a_recorded_answer_gives_it(name: str, uncut: Uncut) -> None:
-    """The events of a finished response, emitted anew, hold the laws of any stream and say the same."""
+    """A finished response's replayed events follow all laws, and have the same content."""
     events, _ = uncut(name)
     if not events:
         return  # a refusal

@@ -1,4 +1,4 @@
-"""`tool_usage` of a response, in the shape that typed clients demand."""
+"""A response's `tool_usage`, in the shape required by typed clients."""
 
 from __future__ import annotations
 

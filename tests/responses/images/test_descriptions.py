@@ -1,4 +1,4 @@
-"""Descriptions of images for models that accept none: when they are made, sent again, charged, and given up."""
+"""Image descriptions for text-only models: creation, reuse, charges and failures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def about(*urls: str) -> list[dict[str, Any]]:
 
 
 class Servers:
-    """A text-only server, one that can see, and their settings."""
+    """A text-only server, a vision server, and their settings."""
 
     def __init__(self, text: Upstream, eyes: Upstream) -> None:
         self.text, self.eyes = text, eyes
@@ -58,7 +58,7 @@ class Servers:
             yield client
 
     def contents(self) -> list[Any]:
-        """The content of the first message of each request to the text-only server."""
+        """The first message's content in each request to the text-only server."""
         return [request.json["messages"][0]["content"] for request in self.text.requests]
 
 

@@ -330,7 +330,7 @@ async def test_cancelled_response_has_the_reviewed_items_only() -> None:
     assert response["usage"]["total_tokens"] > 0
 
 
-# Failures of the service.
+# Service failures.
 
 NO_DECISION = {
     "error": lambda asked: status(500, {}),

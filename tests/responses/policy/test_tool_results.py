@@ -1,4 +1,4 @@
-"""Tools of MCP servers, and results of hosted tools: reviewed before the model sees them."""
+"""MCP tools and hosted tools' results, reviewed before they reach the model."""
 
 from __future__ import annotations
 

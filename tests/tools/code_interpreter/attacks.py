@@ -130,7 +130,7 @@ else:
     # Kernel resources per host user, which all sandboxes share.
     "takes inotify instances": _CALL + "refused(libc.inotify_init1(0))",
     "enlarges a pipe": "import fcntl, os; fcntl.fcntl(os.pipe()[0], 1031, 1 << 20); print('escaped')",
-    # A program of the host that gets core dumps, as root.
+    # A host program that receives core dumps, as root.
     "has core dumps handled by the host": "import resource\n"
     "if resource.getrlimit(resource.RLIMIT_CORE) != (1, 1): print('escaped')\n"
     "for limit in ((0, 0), (0, 1), (1, 1)):\n"
@@ -153,7 +153,7 @@ def deaf():
     for number in (signal.SIGHUP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):
         signal.signal(number, signal.SIG_IGN)
 """
-_LARGE = 100 * 1024 * 1024  # a process's memory, so that its exit takes a while
+_LARGE = 100 * 1024 * 1024  # a process's memory, to make its exit slow
 
 LINGERING = {
     "the first process, rewritten to spin": _SPIN

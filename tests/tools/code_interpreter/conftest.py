@@ -34,7 +34,7 @@ async def sandbox(bubblewrap: Bubblewrap) -> AsyncIterator[Sandbox]:
 
 @pytest_asyncio.fixture
 async def signalled(bubblewrap: Bubblewrap, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Sandbox]:
-    """A sandbox that is frozen by signals alone, without a control group, and that may use two CPUs."""
+    """A sandbox frozen by signals, without a control group, with up to two CPUs."""
     monkeypatch.setattr(bubblewrap, "_groups", None)
     sandbox = await bubblewrap.start(replace(LIMITS, cpus=2))
     yield sandbox
@@ -45,7 +45,7 @@ async def signalled(bubblewrap: Bubblewrap, monkeypatch: pytest.MonkeyPatch) -> 
 async def frozen(
     bubblewrap: Bubblewrap, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> AsyncIterator[Sandbox]:
-    """A sandbox that is frozen by signals only, and one that also uses its control group."""
+    """A sandbox frozen by signals only, and a sandbox that also uses its control group."""
     if request.param == "signals":
         monkeypatch.setattr(bubblewrap, "_groups", None)
     elif bubblewrap._groups is None:

@@ -1,4 +1,4 @@
-"""More containers than may run at once: which are suspended, and the state that they retain."""
+"""More containers than may run at once: suspension and retained state."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ async def test_containers_that_are_all_in_use_are_a_429(make: Make, monkeypatch:
         with monkeypatch.context() as patched, pytest.raises(TooManyRequests):
             patched.setattr("app.tools.code_interpreter.local.STOP_GRACE", 0.01)
             await run(containers, second, "0")
-    # From here on, the second container waits until the first one's files are saved.
+    # From here on, the second container waits for the first one's files to be saved.
     monkeypatch.setattr("app.tools.code_interpreter.local.STOP_GRACE", 60)
     assert (await run(containers, second, "1"))[0] == "1\n"
 

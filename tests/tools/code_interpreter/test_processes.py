@@ -1,4 +1,4 @@
-"""Containers over processes: several workers, and a server that is killed while code runs."""
+"""Containers with several workers, and with a server killed while code runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Containers shared by workers: one worker has the sandboxes, and the others use them through it."""
+"""Containers shared by workers: a worker has the sandboxes, and the others use them through it."""
 
 from __future__ import annotations
 

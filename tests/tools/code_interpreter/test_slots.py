@@ -11,7 +11,7 @@ from app.tools.code_interpreter.slots import ContainerSlot, ContainerSlots
 
 
 class Desk:
-    """Slots released one event loop iteration after their eviction."""
+    """Slots released an event loop iteration after their eviction."""
 
     def __init__(self, total: int, per_owner: int) -> None:
         self.slots = ContainerSlots(total, lambda owner: per_owner)
@@ -96,7 +96,7 @@ async def test_owner_with_the_fewest_slots_is_next() -> None:
     desk.slots.release(first)
     await tasks[2]
     desk.slots.release(second)
-    await tasks[0]  # ada has no slot left, and bob has one
+    await tasks[0]  # ada has no slot left, bob has one
     assert order == ["3", "1"]
     tasks[1].cancel()
 

@@ -14,7 +14,7 @@ from tests.support.serving import antiphon
 
 @pytest.fixture(params=FILE_PLACES)
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> FilePlace:
-    """Each database that files and vector stores can be in, empty."""
+    """Each database for files and vector stores, empty."""
     return file_place_of(request, tmp_path)
 
 

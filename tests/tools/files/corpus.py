@@ -1,8 +1,8 @@
 """
 A gazetteer of forty invented towns, with questions to measure retrieval.
 
-Everything follows from a seed. The questions are the first fifty in a shuffled list of all possible questions. Most use
-other words than the text, and every town also occurs in other towns' entries.
+Everything follows from a seed. The questions are the first fifty in a shuffled list. Most use other words than the
+text, and every town also occurs in other towns' entries.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
-A backend with `/embeddings`, on a socket: a toy model, but one that knows a few synonyms, as real ones do.
+A backend with `/embeddings` on a socket: a toy model with a few synonyms.
 
-A text is a bag of its words, hashed into 256 dimensions with signs, after each word has been replaced by the first of
-its synonyms. It is the same on every machine.
+A text is a bag of words, hashed into 256 dimensions with signs, after replacing each word by its first synonym. Results
+are the same on every machine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DIMENSIONS = 256
 
 
 class EmbeddingServer(Upstream):
-    """Answers `POST /embeddings`; `refusals` are the statuses that come first, where 200 is an answer."""
+    """Answers `POST /embeddings`; `refusals` are the first statuses; 200 is an answer."""
 
     def __init__(self, synonyms: Iterable[Iterable[str]] = ()) -> None:
         super().__init__()

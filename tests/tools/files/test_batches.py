@@ -75,7 +75,7 @@ class Model(Upstream):
 
 
 class FailsFirst(Model):
-    """A model that fails before it answers; a 429 does not count as an attempt."""
+    """A model that fails at first; a 429 does not count as an attempt."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -236,7 +236,7 @@ async def test_claim_that_its_process_does_not_know_of_expires(database: FilePla
 
 
 class CountedTables:
-    """Tables that count statements per transaction."""
+    """Tables with a statement counter per transaction."""
 
     def __init__(self, tables: FileTables) -> None:
         self._tables = tables
@@ -355,7 +355,7 @@ async def test_cancelled_batch_has_the_answers_so_far(database: FilePlace, model
         errors = await results(client, batch.error_file_id)
         assert {error["error"]["code"] for error in errors.values()} == {"batch_cancelled"}
         assert sorted(errors) == ["ask-1", "ask-2"]
-        await model.requests[1].gone.wait()  # nobody pays for an answer that is not wanted
+        await model.requests[1].gone.wait()  # unwanted answers are not paid for
         assert (await client.batches.cancel(batch.id)).status == "cancelled"
 
 

@@ -35,7 +35,7 @@ STORE = VectorStore("vs_1", "ada", "notes", None, {}, None, 1, 1)
 
 @pytest.fixture(scope="module")
 def private() -> Iterator[PostgresServer]:
-    """A server that tests may stop, restart and break; each leaves it running."""
+    """A server for tests that stop, restart and break it; each leaves it running."""
     need_pgvector()
     with PostgresServer() as server:
         yield server
@@ -50,7 +50,7 @@ async def store(private: PostgresServer) -> AsyncIterator[FileStore]:
 
 
 async def fill(store: FileStore, *texts: str) -> None:
-    """Make the vector store, with a file of each text as one chunk."""
+    """Make the vector store, with a file and chunk per text."""
     await store.vector_stores.create(STORE)
     for number, text in enumerate(texts):
         id = f"file-{number}"

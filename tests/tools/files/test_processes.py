@@ -84,7 +84,7 @@ async def test_memory_stays_flat_while_a_large_file_is_uploaded_and_downloaded(
             out.write(piece)
     with server(tools=tools(database)) as served:
         async with openai_client(served.url) as client:
-            # Once, so that all that is needed for it is there.
+            # A first upload, to initialize everything.
             await client.files.create(file=("small.bin", piece * 2), purpose="user_data")
             before = served.memory()
             with path.open("rb") as large:

@@ -30,7 +30,7 @@ def found(index: Index, text: str) -> list[int]:
 def test_chunks_of_a_file_that_was_added_and_read_meanwhile_are_kept(tmp_path: Path) -> None:
     index = Index(tmp_path / "vs.db")
     index.replace(8, [TextChunk("Thirty days of vacation.")], "", alive={7, 8})
-    index.replace(7, [TextChunk("Bread needs yeast.")], "", alive={7})  # asked for before the other one was there
+    index.replace(7, [TextChunk("Bread needs yeast.")], "", alive={7})  # requested before the other existed
     assert (found(index, "vacation"), found(index, "yeast")) == ([8], [7])
 
 

@@ -115,7 +115,7 @@ async def test_part_that_was_sent_again_is_left_out(client: AsyncOpenAI, databas
 OTHER_BYTES: list[tuple[dict[str, Any], str]] = [
     ({"part_ids": ["part_unknown"]}, "part_ids[0]"),
     ({"part_ids": []}, "part_ids"),
-    ({"part_ids": ["FIRST"]}, "part_ids"),  # the size is another one
+    ({"part_ids": ["FIRST"]}, "part_ids"),  # wrong size
     ({"part_ids": ["FIRST", "FIRST"]}, "part_ids"),
     ({"md5": "0" * 32}, "md5"),
     ({"md5": "no digest"}, "md5"),
@@ -226,7 +226,7 @@ async def test_upload_that_is_not_completed_in_time_expires(database: FilePlace)
     async with await uploads.part("ada", str(upload["id"])) as writer:
         await writer.write(bytes(10))
         part = await writer.finish()
-    database.advance(ABANDONED_AFTER + 100)  # a part that was added is not abandoned
+    database.advance(ABANDONED_AFTER + 100)  # an upload with a part is not abandoned
     assert await store.stored_bytes("ada") == 0
     for sweeps in range(2):
         with pytest.raises(InvalidRequest, match="expired"):

@@ -1,4 +1,4 @@
-"""`code_interpreter` as an MCP server: a real server with the official SDK and a tool that runs code."""
+"""`code_interpreter` as an MCP server: a real server with the official SDK and a tool to run code."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OUTPUTS = "code_interpreter_call.outputs"
 
 
 class Runner:
-    """An MCP server that runs expressions, with variables for each session."""
+    """An MCP server that runs expressions, with variables per session."""
 
     def __init__(self) -> None:
         self.sessions: dict[str, dict[str, Any]] = {}

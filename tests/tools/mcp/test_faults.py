@@ -92,7 +92,7 @@ async def close(connection: ServerConnection) -> None:
 
 
 async def failing(connection: ServerConnection) -> dict[str, Any]:
-    """The error of a call, or of the opening before it."""
+    """The error from a call, or from opening the session."""
     with pytest.raises(MCPFailure) as failure:
         await connection.open()
         await connection.call_tool("add", {})
@@ -470,7 +470,7 @@ async def test_list_takes_no_more_memory_than_allowed(broken: Broken) -> None:
 
 
 class Leading(Broken):
-    """A server that leads its clients to other paths of its own."""
+    """A server that redirects clients to its other paths."""
 
     def __init__(self, *, to: str, sse: bool = False) -> None:
         super().__init__()
@@ -494,7 +494,7 @@ class Leading(Broken):
 async def test_redirect_of_a_caller_to_a_forbidden_place_is_not_followed(
     by_sse: bool, to: str, allowed: str, led: bool
 ) -> None:
-    """Nor to a server that the operator has declared, with other settings."""
+    """Nor to an operator's server with other settings."""
     async with Leading(to=to, sse=by_sse) as server:
         table = {
             "allow_urls": [f"{server.url}{allowed}"],

@@ -95,7 +95,7 @@ def function(name: str) -> HostedFunction:
 
 
 async def respond(tool: MCPTool, *names: str, owner: str = "", **fields: Any) -> list[Outcome]:
-    """Make a response that lists the tools and calls some of them."""
+    """Make a response that lists the tools and makes some calls."""
     async with tool.open(declaration(owner, server_label="lab", **fields)) as session:
         assert await session.functions([], Response())
         return [await call(session, function(name)) for name in names]

@@ -18,7 +18,7 @@ from tests.support.mcp_lab import LONG_NAME, Lab
 
 
 class Item:
-    """An item that a session adds, as it stands."""
+    """The present state of a session's item."""
 
     def __init__(self, type: str, fields: dict[str, Any]) -> None:
         self.id = "mcpl_1"
@@ -38,7 +38,7 @@ class Item:
 
 
 class Response:
-    """A response's exchange with its tools; the next one starts with its private data."""
+    """A response's exchange with its tools; the next response starts with its private data."""
 
     def __init__(self, before: Response | None = None) -> None:
         self.before = before
@@ -167,7 +167,7 @@ async def test_list_is_read_anew_where_another_declared_server_has_the_url(lab: 
 
 @pytest.mark.parametrize("read_only", [True, False])
 async def test_list_counts_only_as_it_was_made_here(lab: Lab, read_only: bool) -> None:
-    """A caller may send another in its place, or one that was made nowhere."""
+    """A caller may send another list, or a forged one."""
     filtered = {"read_only": True}
     server = {
         "url": lab.url,
@@ -295,7 +295,7 @@ async def test_filter_that_matches_nothing_is_a_warning(lab: Lab, asked: Any, wo
     tool = tool_of({"servers": {"lab": {"url": lab.url, "allowed_tools": ["add", "e*"]}}})
     first = Response()
     fields = {"allowed_tools": asked} if asked else {}
-    for response in (first, Response(first)):  # a list that is used again says the same
+    for response in (first, Response(first)):  # a reused list is the same
         async with opened(tool, server_label="lab", **fields) as session:
             await session.functions(response.history, response)
         warnings = [f"`allowed_tools` of the MCP server 'lab' {words}."] if words else []

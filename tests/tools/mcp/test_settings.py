@@ -1,4 +1,4 @@
-"""How MCP servers are declared: in a table, in a file that other programs share, by an option."""
+"""Declaring MCP servers: by a table, by other programs' configuration file, or by an option."""
 
 from __future__ import annotations
 

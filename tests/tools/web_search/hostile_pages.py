@@ -1,4 +1,4 @@
-"""Pages that try to harm the reading server."""
+"""Pages designed to harm the reading server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def again(piece: str) -> bytes:
 
 
 def entities() -> bytes:
-    """Entities that stand for entities, again and again."""
+    """Nested entities."""
     names = [f'<!ENTITY e{n} "{f"&e{n - 1};" * 10 if n else "word "}">' for n in range(10)]
     return f'<?xml version="1.0"?><!DOCTYPE html [{"".join(names)}]><html><body><p>&e9;</p></body></html>'.encode()
 

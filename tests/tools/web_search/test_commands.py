@@ -1,4 +1,4 @@
-"""The search of Codex: its commands, its rights and limits, and the requests that Codex's own tests send."""
+"""Codex's search: commands, permissions, limits, and the requests in Codex's own tests."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def client_of(
 
 @pytest.fixture
 def page(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Pages that need no network; returns the URLs that were fetched."""
+    """Pages without a network; returns the fetched URLs."""
     fetched: list[str] = []
 
     async def fetch(url: str, **options: Any) -> FetchedPage:

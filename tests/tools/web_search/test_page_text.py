@@ -1,4 +1,4 @@
-"""Pages that harm nobody, whatever is in them."""
+"""Pages cannot do harm, whatever they contain."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.tools.web_search.test_web_search import answering, searching, shown
 
 
 class Seen(NamedTuple):
-    """The model's view of a page, and the longest time that the event loop was held."""
+    """The model's view of a page, and the event loop's longest block."""
 
     text: str
     held: float
 
 
 async def see(names: Iterable[str]) -> dict[str, Seen]:
-    """Open pages one after the other, over real sockets, each for a response of its own."""
+    """Open pages in turn, over real sockets, each for a new response."""
     web = FastAPI()
     contents: dict[str, Response] = {}
     web.get("/page/{number}")(lambda number: contents[number])

@@ -57,7 +57,7 @@ async def searxng() -> AsyncIterator[SearXNG]:
 
 
 def searching(query: Any = "weather in Lisbon", name: str = "web_search", **arguments: Any) -> list[Any]:
-    """A model's answer that calls the tool."""
+    """A model's answer with a call to the tool."""
     return [call(0, "c0", name, json.dumps(arguments or {"query": query})), finish("tool_calls")]
 
 
@@ -256,7 +256,7 @@ PAGE = (
 
 @pytest.fixture
 def web(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A web with one page at every URL. The guard has separate tests."""
+    """A web with the same page at every URL. The guard has separate tests."""
     fetched: list[str] = []
 
     async def fetch(url: str, **options: Any) -> FetchedPage:

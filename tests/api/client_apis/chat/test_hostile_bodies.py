@@ -1,4 +1,4 @@
-"""Bodies of chat completions that nobody should send: each is refused or answered, and never an internal error."""
+"""Invalid chat completion bodies are refused or answered, never an internal error."""
 
 from __future__ import annotations
 

@@ -28,13 +28,13 @@ ENDED = ("response.completed", "response.incomplete")
 
 @pytest.fixture(scope="module")
 def recorded() -> Iterator[Callable[[str], list[Event]]]:
-    """Return the events of a recording, by its name."""
+    """Yield a function that returns a recording's events."""
     with asyncio.Runner() as runner:
         yield functools.cache(lambda name: runner.run(play(load(name), ()))[0])
 
 
 def check(events: list[Event]) -> None:
-    """Check the stream and the JSON answer for events that end in a completed or incomplete response."""
+    """Check the stream and the JSON answer for events with a completed or incomplete response."""
     writer = ChatWriter(ClientRequest({}, options=ChatOptions(include_usage=True)), events[0]["response"])
     ending = Ending(events[-1]["response"])
     body = b"".join(writer.event(_by_its_spec_name(event)) for event in events[:-1]) + writer.end(ending)
@@ -43,7 +43,7 @@ def check(events: list[Event]) -> None:
     state: Any = ChatCompletionStreamState()
     for frame in frames:
         data = json.loads(frame.removeprefix("data: "))
-        # As the SDK: its type of chunks lacks calls of custom tools.
+        # Like the SDK: its chunk type lacks custom tool calls.
         state.handle_chunk(construct_type_unchecked(value=data, type_=ChatCompletionChunk))
     document = writer.document(ending)
     ChatCompletion.model_validate(document)

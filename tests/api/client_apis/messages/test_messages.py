@@ -1,4 +1,4 @@
-"""`POST /v1/messages` over backends that do not speak it: translated, streamed and whole."""
+"""`POST /v1/messages` with other backend APIs: translated, streamed and as JSON."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ async def test_truncated_call_ends_at_the_limit_of_tokens(up: Upstream) -> None:
 
 
 async def signed(client: httpx.AsyncClient, up: Upstream, **headers: str) -> Any:
-    """Return the content of an answer with a signed thought."""
+    """Return an answer's content with signed reasoning."""
     up.say(sse(chunk(reasoning_content="Secret."), call(id="c", name="f", arguments="{}"), finish("tool_calls"), DONE))
     return (await client.post(PATH, json={**HI, "tools": [TOOL]}, headers=headers)).json()["content"]
 
@@ -307,7 +307,7 @@ FOUND = {"url": URL, "title": "Notes", "content": "She wrote about the Analytica
 
 @pytest_asyncio.fixture
 async def searxng() -> AsyncIterator[str]:
-    """A stand-in for SearXNG, with one result for each search."""
+    """A stand-in for SearXNG, with one result per search."""
     server = FastAPI()
     server.get("/search")(lambda: {"results": [FOUND]})
     async with serving(server) as url:

@@ -1,4 +1,4 @@
-"""The laws of streams of Messages: they are well-formed, and the JSON answer is the accumulated stream."""
+"""Laws for Messages streams: they are well-formed, and accumulate to the JSON answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.streams.recording import NAMES, load, play
 from tests.support.build import answer
 from tests.support.message_stream import accumulated, frames
 
-# The types of Anthropic's SDK, which does not check them itself.
+# Types from Anthropic's SDK, which does not check them itself.
 EVENT: TypeAdapter[Any] = TypeAdapter(BetaRawMessageStreamEvent)
 MESSAGE: TypeAdapter[Any] = TypeAdapter(BetaMessage)
 ENDED = ("response.completed", "response.incomplete")
@@ -31,13 +31,13 @@ ENDED = ("response.completed", "response.incomplete")
 
 @pytest.fixture(scope="module")
 def recorded() -> Iterator[Callable[[str], list[Event]]]:
-    """Return the events of a recording, by its name."""
+    """Yield a function that returns a recording's events."""
     with asyncio.Runner() as runner:
         yield functools.cache(lambda name: runner.run(play(load(name), ()))[0])
 
 
 def check(events: list[Event], options: WriterOptions) -> None:
-    """Check the stream and the JSON answer for events that end in a completed or incomplete response."""
+    """Check the stream and the JSON answer for events with a completed or incomplete response."""
     writer = MessagesWriter(options)
     ending = Ending(events[-1]["response"])
     body = b"".join(writer.event(_by_its_spec_name(event)) for event in events[:-1]) + writer.end(ending)

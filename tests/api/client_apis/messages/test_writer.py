@@ -1,4 +1,4 @@
-"""Responses become messages of Anthropic's API: stories of single answers. The laws are in `test_stream_laws.py`."""
+"""Responses as Anthropic messages: single answers. The laws are in `test_stream_laws.py`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def finished(
     options: WriterOptions | None = None,
     usage: Any = USAGE,
 ) -> tuple[Any, list[Any]]:
-    """Return the message and the events for an answer that is incomplete for this reason."""
+    """Return the message and events for an answer that is incomplete for this reason."""
     made = builder(encryption=ReasoningEncryption(lambda content: "antiphon1.sealed"))
     made.start()
     write(made)

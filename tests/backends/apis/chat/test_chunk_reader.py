@@ -41,7 +41,7 @@ def chunk_reader(**options: Any) -> ChunkReader:
 
 
 def deltas(*chunks: Any, **options: Any) -> list[Delta]:
-    """The deltas of chunks, without the metadata."""
+    """The chunks' deltas, without metadata."""
     reader = chunk_reader(**options)
     found = [one for each in chunks for one in reader.read(each)]
     return [one for one in found if not isinstance(one, AnswerMetadata)]
@@ -245,7 +245,7 @@ def test_choice_index_that_counts_is_read_by_option(option: str, expected: list[
     assert deltas(*chunks, choice_index=option) == [TextDelta([text]) for text in expected]
 
 
-# Names of reasoning.
+# Reasoning field names.
 
 
 def test_reasoning_field_of_a_profile_is_read() -> None:

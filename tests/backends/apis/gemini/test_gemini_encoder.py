@@ -1,4 +1,4 @@
-"""Requests for servers of the Gemini API."""
+"""Requests for Gemini servers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def user(*parts: Any) -> dict[str, Any]:
 
 
 def own(part: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """The bound fields of a call that this server made."""
+    """The bound fields of a call by this server."""
     return bound(GEMINI, signature=signature_of(part), **fields)
 
 

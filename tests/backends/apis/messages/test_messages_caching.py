@@ -17,7 +17,7 @@ LOOKBACK = 20  # blocks
 
 
 class PromptCache:
-    """Anthropic's cache: prefixes that end with a breakpoint, found within twenty blocks of another breakpoint."""
+    """Anthropic's cache: prefixes up to a breakpoint, found within twenty blocks before another breakpoint."""
 
     def __init__(self) -> None:
         self.kept: set[str] = set()

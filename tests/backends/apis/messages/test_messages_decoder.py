@@ -1,4 +1,4 @@
-"""Whatever a server of Messages sends, it is decoded without an error of our own, however its bytes are cut."""
+"""Any output from a Messages server is decoded without an internal error, however its bytes are cut."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def with_value(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 
 def read(events: list[Any]) -> tuple[Answer, Any]:
-    """Decode an answer and build its events, as the server does; return it with the error that the server reported."""
+    """Decode an answer and build its events, like the server; returns it with the reported error."""
     decoder = APIS["responses"].codec.decoder(ASKED, PROFILE, error_in_chunk)
     number = iter(range(10_000))
     response: Any = {"id": "resp_1", "output": [], "status": "queued", "instructions": None, "usage": None}

@@ -1,4 +1,4 @@
-"""Questions as requests of the Responses API; the official package's types check each of them."""
+"""Questions as Responses requests, checked against the official package's types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of errors, however they come."""
+"""Error bodies in any form."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.backends.server import client
 
 
 class Sips(httpx.AsyncByteStream):
-    """A body of so many bytes, a few at a time."""
+    """A body with this many bytes, a few at a time."""
 
     def __init__(self, size: int) -> None:
         self.left = size

@@ -1,4 +1,4 @@
-"""The allow-lists of headers that are passed through, in both directions."""
+"""Allow-lists for passthrough headers, in both directions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from app.backends.server.passthrough.headers import answer_headers, request_headers
 
-# Headers that a backend must not set in the name of this server.
+# Headers that a backend must not set for this server.
 PRIVATE_ANSWER_HEADERS = [
     *(b"X-Antiphon-Warning", b"X-Antiphon-Budget-Remaining", b"Idempotent-Replayed", b"X-Request-Id", b"Set-Cookie"),
     *(

@@ -1,4 +1,4 @@
-"""A grammar that leads nowhere back to itself is a regular expression; any other is none."""
+"""Grammars without recursion become regular expressions; others do not."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ PATCH = """\
 
 
 def fits(grammar: str, text: str) -> bool:
-    """Tell if a text is one of a grammar, by either pattern."""
+    """Tell if a text matches a grammar, by either pattern."""
     plain, escaped = (pattern("lark", grammar, form) for form in ("pattern", "json_pattern"))
     assert plain and escaped
     answers = {bool(re.search(plain, text)), bool(re.search(escaped, json.dumps(text, ensure_ascii=False)[1:-1]))}
@@ -150,7 +150,7 @@ def test_brace_that_is_no_repetition_is_a_brace(text: str) -> None:
     assert plain and "\\{" in plain
 
 
-# As Codex sends it for the code that it runs.
+# Codex's grammar for code.
 EXEC = r"""
 start: pragma_source | plain_source
 pragma_source: PRAGMA_LINE NEWLINE SOURCE

@@ -1,4 +1,4 @@
-"""Text that arrives in batches of deltas is cited as if each delta came alone."""
+"""Batched deltas are cited like single deltas."""
 
 from __future__ import annotations
 

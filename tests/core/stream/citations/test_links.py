@@ -1,4 +1,4 @@
-"""Links of a text that lead to sources, at the right places, however the text is cut."""
+"""Links to sources are annotated at the right positions, however the text is cut."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ SOURCES = {"1": A, "2": B, "3": A}
 
 
 def split(*pieces: str) -> tuple[str, list[tuple[int, str]]]:
-    """Return the text that is left, and where which file is cited."""
+    """Return the remaining text, and each citation's position and file."""
     marks = CitationMarks(SOURCES)
     text, cited = "", []
     for piece in pieces:

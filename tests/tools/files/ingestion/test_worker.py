@@ -38,7 +38,7 @@ from tests.tools.files.embedding_server import EmbeddingServer
 
 
 class Paid:
-    """An account that has enough, or refuses so often as it is told."""
+    """An account with enough budget, or with a given number of refusals."""
 
     def __init__(self, *refusals: TooManyRequests) -> None:
         self.refusals = [*refusals]
@@ -304,7 +304,7 @@ async def test_file_whose_embeddings_take_too_long_fails(database: FilePlace) ->
 
 
 async def leave_behind(store: FileStore, job: Job, text: str) -> None:
-    """Store a chunk as a process does that dies before it has marked the file as read."""
+    """Store a chunk like a process that dies before it has marked the file as read."""
     records = store.vector_stores
     if isinstance(records, SQLiteVectorStores):
         records._index(STORE.id).replace(job.row, [TextChunk(text)], "model", range(job.row + 1))
@@ -494,7 +494,7 @@ async def indexed(
 async def test_file_waits_as_long_as_the_embeddings_request(
     database: FilePlace, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.tools.files.embeddings._MAX_WAIT", 0.0)  # so that the reader waits, as for a minute
+    monkeypatch.setattr("app.tools.files.embeddings._MAX_WAIT", 0.0)  # the reader waits as if for a minute
     async with EmbeddingServer() as server, opened(database) as store, AsyncExitStack() as stack:
         server.refusals, server.refusal_headers = [200, *[code] * (ATTEMPTS + 2)], {"Retry-After-Ms": "10"}
         embeddings = await stack.enter_async_context(model(server))
@@ -535,7 +535,7 @@ async def test_file_whose_embeddings_fail_in_every_attempt_fails(database: FileP
 
 
 class Incomplete:
-    """Records whose store is unavailable when the first file is completed."""
+    """Records whose store fails when the first file is completed."""
 
     def __init__(self, records: VectorStoreRecords) -> None:
         self._records = records
