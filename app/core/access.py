@@ -47,7 +47,7 @@ class KeyAccess:
     max_stored_bytes: int | None = None  # per owner; None and 0 as in `KeyLimits`
     expires: float = math.inf  # Unix time
     admin: bool = False  # whether the key can see all keys' usage and activity
-    configured: bool = False
+    configured: bool = False  # whether the settings have a table for it
     table: str = ""  # the table with permissions, for callers without their own key
 
     def allows_model(self, model: str) -> bool:

@@ -122,7 +122,7 @@ def _approved_by(item: Item, upstream: Mapping[str, Upstream]) -> str | None:
 
 
 def _was_begun(item: Item, upstream: Mapping[str, Upstream]) -> bool:
-    """Unknown for a client's copy of a failed call; then claiming the approval decides whether the call runs."""
+    """Return False for a client's copy of a failed call: claiming the approval then decides whether the call runs."""
     if notes := _notes(item, upstream):
         return notes.get("begun") is not False
     return item.get("status") != "failed" and not item.get("error")

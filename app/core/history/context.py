@@ -1,8 +1,4 @@
-"""
-Combine a conversation's stored turns and a request's input into the items sent to the model.
-
-`app.responses.context` loads the data.
-"""
+"""Combine a conversation's stored turns and a request's input into the items sent to the model."""
 
 from __future__ import annotations
 

@@ -29,11 +29,11 @@ class Turn(NamedTuple):
     upstream: dict[str, Upstream]  # backend fields by item id
     request: Mapping[str, object] | None = None  # see `recorded_request`; None in older records
     warnings: Sequence[str] | None = None  # about omitted or changed request parameters
-    images: Mapping[str, str] | None = None  # see `history.images`
+    images: Mapping[str, str] | None = None
     measures: Mapping[str, object] | None = None  # times and cost of a finished response
 
     def record(self) -> bytes:
-        """A reasoning text that is also a backend field is stored once, in the item."""
+        """Encode the turn. A reasoning text that is also a backend field is stored once, in the item."""
         turn = self._asdict()
         texts = _reasoning(self.response) if self.upstream else ()
         if same := {item_id: name for item_id, text in texts if (name := _name_of(text, self.upstream.get(item_id)))}:

@@ -84,7 +84,7 @@ class ItemType:
 
 
 def as_object(written: str) -> dict[str, object]:
-    """Return {} for invalid JSON, for example from a truncated call."""
+    """Parse arguments; {} for invalid JSON, for example from a truncated call."""
     try:
         value = loads(written)
     except ValueError:

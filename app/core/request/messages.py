@@ -69,7 +69,7 @@ class AssistantTurn:
     __slots__ = ("before_text", "calls", "content", "number", "reasoning", "waiting")
 
     def __init__(self, number: int) -> None:  # faster than a dataclass with default factories
-        self.number = number  # the number of preceding user messages
+        self.number = number  # preceding user messages
         self.content: list[Any] = []  # texts; for APIs that keep the order, blocks of text and reasoning
         self.reasoning: list[Mapping[str, object]] = []
         self.before_text = 0  # the number of `reasoning` entries before the first text
@@ -140,7 +140,7 @@ class ConversationReader:
     def message(self, position: int, item: Item) -> None:
         role, content = item["role"], item.get("content")
         plain = plain_text(content)
-        if role == "assistant":
+        if role == "assistant":  # joined like `output_text` in the SDKs
             self.text(self.text_content(position, content, role=role, separator="") if plain is None else plain)
             return
         if self.input_indexes[position] >= 0:

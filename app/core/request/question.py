@@ -35,7 +35,7 @@ class Attempts:
 @dataclass(slots=True)
 class Question:
     """
-    A model query and its caller, without a server.
+    A query to a model, before a server is chosen.
 
     `items` is the whole conversation, oldest first. `upstream` maps item ids to backend fields (`{"reasoning_content":
     "..."}`, `{"extra_content": {...}}`), or for a compaction item to the decrypted `{"summary": "..."}`. The last

@@ -18,7 +18,7 @@ class OpenPart:
     where: JSONObject  # item_id, output_index, and the part's index: the first fields in each event
     delta: DeltaFields = field(init=False)
     pieces: list[str] = field(default_factory=list)
-    extra: dict[str, list[Any]] = field(default_factory=dict)  # annotations and logprobs
+    extra: dict[str, list[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.delta = DeltaFields(self.row.delta, self.where, self.row.delta_fields)

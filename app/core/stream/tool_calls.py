@@ -2,8 +2,7 @@
 Assemble tool calls from their deltas.
 
 Nothing identifies a tool call reliably: `index` can be missing, constant, or shifted; `id` can be missing, late, empty,
-repeated, or new on every fragment; names arrive late or in pieces; arguments arrive whole, in pieces, or twice. These
-rules handle every server seen so far.
+repeated, or new on every fragment; names arrive late or in pieces; arguments arrive whole, in pieces, or twice.
 """
 
 from __future__ import annotations
