@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterable
 
 from openresponses_verify.exchange import HTTPExchange
 from openresponses_verify.laws import STREAM_LAWS
-from openresponses_verify.rows import CHECKS, Broken, Check, Unclear, need
+from openresponses_verify.rows import CHECKS, Broken, Check, Inconclusive, need
 from openresponses_verify.samples import input_tokens, spoken_in
 from openresponses_verify.schema import SchemaIssue, schema_issues
 from openresponses_verify.server import VerifiedServer
@@ -68,7 +68,7 @@ def need_longer(exchange: HTTPExchange, short: HTTPExchange, least: int, what: s
 def need_order(rising: HTTPExchange, falling: HTTPExchange, texts: list[str]) -> None:
     """Raise `Broken` unless `rising` lists messages with these texts, and `falling` lists them in reverse."""
     if not all(isinstance(identifier, str) for identifier in (*rising.listed_ids, *falling.listed_ids)):
-        raise Unclear("The items of the list have no ids.", rising)
+        raise Inconclusive("The items of the list have no ids.", rising)
     found = [spoken_in(item) for item in rising.listed]
     need(rising.ok and len(found) == len(texts), f"The list has {len(found)} of {len(texts)} items.", rising)
     same = rising.listed_ids == falling.listed_ids

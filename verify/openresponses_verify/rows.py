@@ -40,7 +40,7 @@ class Unsupported(Ended):
     verdict = "unsupported"
 
 
-class Unclear(Ended):
+class Inconclusive(Ended):
     """The rule was not tested: the model did not cooperate, or an answer was missing."""
 
     verdict = "unclear"

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 from openresponses_verify.exchange import HTTPExchange
-from openresponses_verify.rows import Unclear
+from openresponses_verify.rows import Inconclusive
 from openresponses_verify.server import VerifiedServer, given
 
 Sample: TypeAlias = Callable[[VerifiedServer], Awaitable[HTTPExchange]]
@@ -113,42 +113,42 @@ def _parts(content: object) -> list[dict[str, Any]]:
 
 
 def input_tokens(exchange: HTTPExchange) -> int:
-    """Return the number of input tokens; raises `Unclear` if missing."""
+    """Return the number of input tokens; raises `Inconclusive` if missing."""
     tokens = exchange.usage.get("input_tokens")
     if not isinstance(tokens, int) or not tokens:
-        raise Unclear("The usage has no input_tokens, which show the model's context.", exchange)
+        raise Inconclusive("The usage has no input_tokens, which show the model's context.", exchange)
     return tokens
 
 
 def repeated(exchange: HTTPExchange, name: str) -> Any:
-    """Return a field of a response; raises `Unclear` if missing."""
+    """Return a field of a response; raises `Inconclusive` if missing."""
     if name not in exchange.response:
-        raise Unclear(f"The response has no field {name}: see schema.required.", exchange)
+        raise Inconclusive(f"The response has no field {name}: see schema.required.", exchange)
     return exchange.response[name]
 
 
 def response_id(exchange: HTTPExchange) -> str:
-    """Return a response's id; raises `Unclear` if missing."""
+    """Return a response's id; raises `Inconclusive` if missing."""
     return _identifier(given(exchange).response, exchange)
 
 
 def object_id(exchange: HTTPExchange) -> str:
-    """Return a JSON object's id; raises `Unclear` if missing."""
+    """Return a JSON object's id; raises `Inconclusive` if missing."""
     return _identifier(given(exchange).object, exchange)
 
 
 def _identifier(document: dict[str, Any], exchange: HTTPExchange) -> str:
     identifier = document.get("id")
     if not identifier or not isinstance(identifier, str):
-        raise Unclear(f"The {document.get('object') or 'object'} has no id.", exchange)
+        raise Inconclusive(f"The {document.get('object') or 'object'} has no id.", exchange)
     return identifier
 
 
 def the_call(exchange: HTTPExchange, item_type: str = "function_call") -> dict[str, Any]:
-    """Return the call in a response; raises `Unclear` if the model did not call."""
+    """Return the call in a response; raises `Inconclusive` if the model did not call."""
     calls = called(given(exchange, "tools", "tool_choice"), item_type)
     if not calls:
-        raise Unclear("The model did not call the required tool.", exchange)
+        raise Inconclusive("The model did not call the required tool.", exchange)
     return calls[0]
 
 

@@ -17,7 +17,7 @@ from websockets.exceptions import InvalidHandshake, InvalidStatus, WebSocketExce
 
 from openresponses_verify.exchange import HTTPExchange, read_json
 from openresponses_verify.laws.law import TERMINAL_STATUS
-from openresponses_verify.rows import Broken, Ended, Unclear, Unsupported
+from openresponses_verify.rows import Broken, Ended, Inconclusive, Unsupported
 
 RequestFields = dict[str, Any]
 
@@ -170,7 +170,7 @@ class VerifiedServer:
 
     @asynccontextmanager
     async def websocket(self) -> AsyncIterator[SocketTurns]:
-        """Open a WebSocket; raises `Unsupported` if the server has no WebSocket, and `Unclear` without an answer."""
+        """Open a WebSocket; raises `Unsupported` without a WebSocket, and `Inconclusive` without an answer."""
         url = re.sub(r"^http", "ws", f"{self.url}/responses")
         name = KEY if KEY in self.keys else None
         headers = {"authorization": f"Bearer {self.keys[name]}"} if name else {}
@@ -189,7 +189,7 @@ class VerifiedServer:
         except InvalidHandshake as error:
             raise Broken(f"The handshake is not a WebSocket handshake: {error}.", exchange) from None
         except (OSError, TimeoutError) as error:
-            raise Unclear(f"There is no connection: {type(error).__name__}.", exchange) from None
+            raise Inconclusive(f"There is no connection: {type(error).__name__}.", exchange) from None
         try:
             yield SocketTurns(self, socket, url, name)
         finally:
@@ -300,8 +300,8 @@ def answered(exchange: HTTPExchange, *fields: str) -> HTTPExchange:
 
 
 def given(exchange: HTTPExchange, *fields: str) -> HTTPExchange:
-    """Return a successful exchange that another check tests; raises `Unsupported` or `Unclear`."""
-    return _success(exchange, fields, Unclear(f"There is no answer to judge: {exchange.outcome()}", exchange))
+    """Return a successful exchange that another check tests; raises `Unsupported` or `Inconclusive`."""
+    return _success(exchange, fields, Inconclusive(f"There is no answer to judge: {exchange.outcome()}", exchange))
 
 
 def _success(exchange: HTTPExchange, fields: Sequence[str], otherwise: Ended) -> HTTPExchange:
@@ -310,16 +310,16 @@ def _success(exchange: HTTPExchange, fields: Sequence[str], otherwise: Ended) ->
     body = exchange.body
     whole = isinstance(body, dict) and exchange.url.endswith("/responses") and body.get("stream") is not True
     if whole and not exchange.response:
-        raise Unclear("The answer is not a JSON object: see schema.json.", exchange)
+        raise Inconclusive("The answer is not a JSON object: see schema.json.", exchange)
     return exchange
 
 
 async def cooperating(
     ask: Callable[[], Awaitable[HTTPExchange]], did: Callable[[HTTPExchange], bool], told: str, *fields: str
 ) -> HTTPExchange:
-    """Retry up to three times until the model cooperates; raises `Unclear`."""
+    """Retry up to three times until the model cooperates; raises `Inconclusive`."""
     for _ in range(_TRIES):
         exchange = given(await ask(), *fields)
         if did(exchange):
             return exchange
-    raise Unclear(f"The model did not {told} in {_TRIES} attempts.", exchange)
+    raise Inconclusive(f"The model did not {told} in {_TRIES} attempts.", exchange)

@@ -8,7 +8,7 @@ from typing import Any
 from openresponses_verify import samples
 from openresponses_verify.exchange import HTTPExchange
 from openresponses_verify.expect import INVALID, need_schema, need_status, need_turn, need_unknown_previous
-from openresponses_verify.rows import CHECKS, Check, CheckFunction, Unclear, check_row, need
+from openresponses_verify.rows import CHECKS, Check, CheckFunction, Inconclusive, check_row, need
 from openresponses_verify.samples import assistant_message, call_output, message, response_id, user_message
 from openresponses_verify.schema import FORMAT_SCHEMA, event_schemas
 from openresponses_verify.server import SocketTurns, VerifiedServer, answered, given
@@ -45,7 +45,7 @@ def _fits(exchange: HTTPExchange) -> HTTPExchange:
 def _completed(exchange: HTTPExchange) -> None:
     status = exchange.response.get("status")
     if status == "incomplete":
-        raise Unclear("The model did not finish its answer.", exchange)
+        raise Inconclusive("The model did not finish its answer.", exchange)
     need(status == "completed", f"The status is {status!r}.", exchange)
 
 
@@ -56,7 +56,7 @@ def _completed_with_output(exchange: HTTPExchange) -> None:
 
 def _calls(exchange: HTTPExchange) -> None:
     if not samples.called(exchange):
-        raise Unclear("The model did not call the tool, which is optional.", exchange)
+        raise Inconclusive("The model did not call the tool, which is optional.", exchange)
 
 
 def _suite_row(name: str) -> Callable[[CheckFunction], CheckFunction]:

@@ -8,7 +8,7 @@ import time
 from openresponses_verify import samples
 from openresponses_verify.exchange import HTTPExchange
 from openresponses_verify.expect import INVALID, NO_FAILURE, REFUSED, need_laws, need_schema, need_status
-from openresponses_verify.rows import Unclear, Unsupported, check_row, need
+from openresponses_verify.rows import Inconclusive, Unsupported, check_row, need
 from openresponses_verify.samples import LIMIT, assistant_message, response_id, spoken, user_message
 from openresponses_verify.server import VerifiedServer, answered, given, says_unsupported
 
@@ -23,7 +23,7 @@ async def _begun(server: VerifiedServer) -> HTTPExchange:
 
 
 async def _taken(server: VerifiedServer) -> HTTPExchange:
-    """Return a background response; raises `Unsupported` if it ran in the foreground, `Unclear` without a status."""
+    """Return a background response; raises `Unsupported` if it ran in the foreground, `Inconclusive` without status."""
     exchange = given(await server.once(_begun), "background")
     samples.repeated(exchange, "status")
     if exchange.response.get("background") is not True and exchange.response.get("status") in _ENDED:
@@ -131,7 +131,7 @@ async def _cancel(server: VerifiedServer) -> None:
     exchange = answered(await server.once(_cancelled))
     status = exchange.object.get("status")
     if status in ("completed", "incomplete"):
-        raise Unclear("The response had ended before it could be cancelled.", exchange)
+        raise Inconclusive("The response had ended before it could be cancelled.", exchange)
     need(status == "cancelled", f"The status is {status!r}.", exchange)
 
 
@@ -255,7 +255,7 @@ async def _tampered(server: VerifiedServer) -> None:
     item = next((item for item in compacted.output if item.get("type") == "compaction"), {})
     content = str(item.get("encrypted_content") or "")
     if len(content) < 20:
-        raise Unclear("The compaction has no encrypted_content.", compacted)
+        raise Inconclusive("The compaction has no encrypted_content.", compacted)
     middle = len(content) // 2
     changed = f"{content[:middle]}{'A' if content[middle] != 'A' else 'B'}{content[middle + 1 :]}"
     turns = [{**item, "encrypted_content": changed}, user_message("Say hello.")]

@@ -7,7 +7,7 @@ from typing import Any
 from openresponses_verify import samples
 from openresponses_verify.exchange import HTTPExchange
 from openresponses_verify.expect import REFUSED, need_status
-from openresponses_verify.rows import CHECKS, Check, Unclear, Unsupported, check_row, need
+from openresponses_verify.rows import CHECKS, Check, Inconclusive, Unsupported, check_row, need
 from openresponses_verify.samples import LIMIT, WEATHER_TOOL, call_output, object_id, response_id, user_message
 from openresponses_verify.server import SECOND_KEY, VerifiedServer, answered, given
 
@@ -61,7 +61,7 @@ async def _reference(server: VerifiedServer) -> None:
     stored = await server.once(samples.stored)
     ids = [item["id"] for item in stored.output if item.get("id")]
     if not ids:
-        raise Unclear("The stored response has no items.", stored)
+        raise Inconclusive("The stored response has no items.", stored)
     turns = [user_message("Hi."), {"type": "item_reference", "id": ids[0]}, user_message("Say hello.")]
     await _hidden(server, "POST", "/responses", server.body(input=turns, max_output_tokens=16))
 
@@ -103,7 +103,7 @@ async def _same(server: VerifiedServer) -> None:
     foreign = await server.get(f"/responses/{identifier}", key=SECOND_KEY)
     unknown = await server.get(f"/responses/{missing}", key=SECOND_KEY)
     if foreign.ok:
-        raise Unclear("The response of another user can be retrieved: see isolation.retrieve.", foreign)
+        raise Inconclusive("The response of another user can be retrieved: see isolation.retrieve.", foreign)
     need(
         foreign.status == unknown.status,
         f"Another user's response is HTTP {foreign.status}, an unknown one HTTP {unknown.status}.",
@@ -172,7 +172,7 @@ def _accepted(row_id: str, title: str, law: str, source: str, headers: dict[str,
         exchange = answered(await server.send("POST", "/responses", sent, headers=headers))
         status = exchange.response.get("status")
         if status == "in_progress":
-            raise Unclear("The stream has no terminal event.", exchange)
+            raise Inconclusive("The stream has no terminal event.", exchange)
         need(status in ("completed", "incomplete"), f"The response is {status!r}.", exchange)
 
     CHECKS.append(Check(row_id, title, law, source, run))

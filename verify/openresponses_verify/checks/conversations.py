@@ -7,7 +7,7 @@ from typing import Any
 from openresponses_verify import samples
 from openresponses_verify.exchange import HTTPExchange
 from openresponses_verify.expect import NOT_FOUND, REFUSED, need_longer, need_order, need_status
-from openresponses_verify.rows import Unclear, check_row, need
+from openresponses_verify.rows import Inconclusive, check_row, need
 from openresponses_verify.samples import SHORT, object_id, response_id, user_message
 from openresponses_verify.server import VerifiedServer, answered, given
 
@@ -104,7 +104,7 @@ async def _item(server: VerifiedServer) -> None:
     items = given(await server.get(path))
     identifier = next(iter(items.listed_ids), None)
     if not isinstance(identifier, str):
-        raise Unclear("The list has no item with an id: see conversations.items.", items)
+        raise Inconclusive("The list has no item with an id: see conversations.items.", items)
     exchange = answered(await server.get(f"{path}/{identifier}"))
     need(exchange.object.get("id") == identifier, "The item has another id than requested.", exchange, exchange.object)
     answered(await server.delete(f"{path}/{identifier}"))

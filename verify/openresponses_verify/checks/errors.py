@@ -8,7 +8,7 @@ from typing import Any
 from openresponses_verify import samples
 from openresponses_verify.exchange import HTTPExchange
 from openresponses_verify.expect import INVALID, NO_FAILURE, need_schema, need_status, request_row
-from openresponses_verify.rows import Unclear, Unsupported, check_row, need
+from openresponses_verify.rows import Inconclusive, Unsupported, check_row, need
 from openresponses_verify.samples import LIMIT, user_message
 from openresponses_verify.server import KEY, VerifiedServer, given
 
@@ -41,7 +41,7 @@ async def _refusals(server: VerifiedServer) -> list[HTTPExchange]:
     exchanges = [await server.once(ask) for ask in _REFUSED]
     refused = [exchange for exchange in exchanges if exchange.status >= 400]
     if not refused:
-        raise Unclear("No request was refused: see errors.*-type.", exchanges[0])
+        raise Inconclusive("No request was refused: see errors.*-type.", exchanges[0])
     return refused
 
 
@@ -232,7 +232,7 @@ async def _stream_status(server: VerifiedServer) -> None:
     """Rejected requests have an HTTP error status, even with `stream: true`. Clients retry by status."""
     bodies = [exchange.body for exchange in await _refusals(server) if isinstance(exchange.body, dict)]
     if not bodies:
-        raise Unclear("No request for a response was refused: see errors.*-type.")
+        raise Inconclusive("No request for a response was refused: see errors.*-type.")
     need_status(await server.send("POST", "/responses", {**bodies[0], "stream": True}), INVALID)
 
 
@@ -241,7 +241,7 @@ async def _model(server: VerifiedServer) -> None:
     """The requested model does not exist: `model_not_found`."""
     exchange = await server.respond(model="no-such-model-2f7c", max_output_tokens=16)
     if exchange.ok:
-        raise Unclear("The server accepts any model name.", exchange)
+        raise Inconclusive("The server accepts any model name.", exchange)
     need_status(exchange, (400, 403, 404, 422))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from openresponses_verify import samples
 from openresponses_verify.exchange import HTTPExchange
-from openresponses_verify.rows import CHECKS, Broken, Check, Unclear, Unsupported, check_row, need
+from openresponses_verify.rows import CHECKS, Broken, Check, Inconclusive, Unsupported, check_row, need
 from openresponses_verify.server import VerifiedServer, answered, given
 
 _STATES = "Open Responses specification, Items are state machines"
@@ -41,7 +41,7 @@ async def _message(server: VerifiedServer) -> None:
         odd = [part_type for part_type in types if part_type not in ("output_text", "refusal")]
         need(types and not odd, f"The content has parts of the types {types}.", exchange, item)
     if not messages:
-        raise Unclear("The model produced no message.", exchange)
+        raise Inconclusive("The model produced no message.", exchange)
 
 
 @check_row("items.text", "The text is not empty", "Open Responses schema, OutputTextContent.text")
@@ -49,7 +49,7 @@ async def _text(server: VerifiedServer) -> None:
     """`text` is the text output from the model."""
     exchange, messages = await _messages(server)
     if not messages or not exchange.usage.get("output_tokens"):
-        raise Unclear("The model produced no message.", exchange)
+        raise Inconclusive("The model produced no message.", exchange)
     need(samples.spoken(exchange), "The text of the message is empty.", exchange, messages)
 
 
@@ -81,7 +81,7 @@ async def _completed(server: VerifiedServer) -> None:
     """`completed`: the model has finished the item."""
     exchange = given(await server.once(samples.text))
     if exchange.response.get("status") != "completed":
-        raise Unclear(f"The status of the response is {exchange.response.get('status')!r}.", exchange)
+        raise Inconclusive(f"The status of the response is {exchange.response.get('status')!r}.", exchange)
     for item in exchange.output:
         status = item.get("status", "completed")
         need(status == "completed", f"An item of a completed response is {status!r}.", exchange, item)
@@ -90,15 +90,15 @@ async def _completed(server: VerifiedServer) -> None:
 
 
 def _limited(exchange: HTTPExchange) -> HTTPExchange:
-    """Return a truncated response; raises `Unclear` if the model stopped before the limit."""
+    """Return a truncated response; raises `Inconclusive` if the model stopped before the limit."""
     given(exchange, "max_output_tokens")
     tokens = exchange.usage.get("output_tokens")
     if exchange.response.get("status") == "completed" and (not isinstance(tokens, int) or tokens < 16):
-        raise Unclear("The model stopped before the limit, or the usage does not count its tokens.", exchange)
+        raise Inconclusive("The model stopped before the limit, or the usage does not count its tokens.", exchange)
     if isinstance(tokens, int) and tokens > 16:
-        raise Unclear("The limit is ignored: see limits.max-output-tokens.", exchange)
+        raise Inconclusive("The limit is ignored: see limits.max-output-tokens.", exchange)
     if exchange.response.get("status") in (None, "in_progress", "queued"):
-        raise Unclear("The response has not ended.", exchange)
+        raise Inconclusive("The response has not ended.", exchange)
     return exchange
 
 
@@ -108,7 +108,7 @@ async def _limit(server: VerifiedServer) -> None:
     exchange = answered(await server.once(samples.cut_off), "max_output_tokens")
     tokens = exchange.usage.get("output_tokens")
     if not isinstance(tokens, int):
-        raise Unclear("The usage has no output_tokens.", exchange)
+        raise Inconclusive("The usage has no output_tokens.", exchange)
     need(tokens <= 16, f"{tokens} tokens were generated, with a limit of 16.", exchange, exchange.usage)
 
 
@@ -127,7 +127,7 @@ async def _reason(server: VerifiedServer) -> None:
     """`incomplete_details.reason` is why the response is incomplete."""
     exchange = _limited(await server.once(samples.cut_off))
     if exchange.response.get("status") != "incomplete":
-        raise Unclear("The response is not incomplete.", exchange)
+        raise Inconclusive("The response is not incomplete.", exchange)
     details = exchange.response.get("incomplete_details")
     reason = details.get("reason") if isinstance(details, dict) else None
     need(reason == "max_output_tokens", f"The incomplete_details are {details!r}.", exchange)
@@ -138,7 +138,7 @@ async def _cut_item(server: VerifiedServer) -> None:
     """`incomplete`: the token budget was exhausted within this item."""
     exchange = _limited(await server.once(samples.cut_off))
     if exchange.response.get("status") != "incomplete" or not exchange.output:
-        raise Unclear("The response is not incomplete, or has no items.", exchange)
+        raise Inconclusive("The response is not incomplete, or has no items.", exchange)
     status = exchange.output[-1].get("status", "incomplete")
     need(status == "incomplete", f"The last item is {status!r}.", exchange, exchange.output[-1])
 
@@ -185,7 +185,7 @@ async def _call_cut(server: VerifiedServer) -> None:
             status = item.get("status", "incomplete")
             need(status == "incomplete", f"The arguments are truncated, but the call is {status!r}.", exchange, item)
             return
-    raise Unclear("The model did not call, or its arguments were not truncated.", exchange)
+    raise Inconclusive("The model did not call, or its arguments were not truncated.", exchange)
 
 
 async def _logprobs(server: VerifiedServer) -> HTTPExchange:

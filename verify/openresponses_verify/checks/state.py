@@ -13,7 +13,7 @@ from openresponses_verify.expect import (
     need_unknown_previous,
     request_row,
 )
-from openresponses_verify.rows import Broken, Unclear, Unsupported, check_row, need
+from openresponses_verify.rows import Broken, Inconclusive, Unsupported, check_row, need
 from openresponses_verify.samples import NO_RESPONSE, SHORT, assistant_message, input_tokens, response_id, user_message
 from openresponses_verify.server import VerifiedServer, answered, given, says_unsupported
 
@@ -76,7 +76,7 @@ async def _retrieve_streamed(server: VerifiedServer) -> None:
     given(await server.once(_get_stored))
     streamed = given(await server.once(samples.stored_stream), "stream")
     if streamed.response.get("status") in ("in_progress", "queued"):
-        raise Unclear("The stream has no terminal event.", streamed)
+        raise Inconclusive("The stream has no terminal event.", streamed)
     exchange = await server.get(f"/responses/{response_id(streamed)}")
     need(exchange.ok, f"Retrieving the streamed response is answered with {exchange.outcome()}", exchange)
     different = [
@@ -140,7 +140,7 @@ async def _chain(server: VerifiedServer) -> None:
     """The context is `previous_response.input` + `previous_response.output` + `input`, recursively."""
     second = input_tokens(given(await server.once(_continued), "previous_response_id", "store"))
     if second < input_tokens(given(await server.once(samples.alone))) + 15:
-        raise Unclear("The second turn lacks the first: see state.previous-response.")
+        raise Inconclusive("The second turn lacks the first: see state.previous-response.")
     exchange = answered(await server.once(_third), "previous_response_id")
     third = input_tokens(exchange)
     need(third > second, f"The third turn has {third} input tokens, the second {second}.", exchange)
@@ -282,7 +282,7 @@ async def _reference(server: VerifiedServer) -> None:
     stored = given(await server.once(samples.stored))
     ids = [item["id"] for item in stored.output if item.get("type") == "message" and item.get("id")]
     if not ids:
-        raise Unclear("The stored response has no message.", stored)
+        raise Inconclusive("The stored response has no message.", stored)
     turns = [user_message(samples.WORDS), {"type": "item_reference", "id": ids[0]}, user_message(SHORT)]
     answered(await server.respond(input=turns, max_output_tokens=samples.LIMIT), "item_reference", "input")
 
@@ -310,7 +310,7 @@ async def _remembers(server: VerifiedServer) -> None:
         )
         if "alice" in samples.spoken(given(exchange, "previous_response_id")).lower():
             return
-    raise Unclear("The model did not repeat the name in 3 attempts.", exchange)
+    raise Inconclusive("The model did not repeat the name in 3 attempts.", exchange)
 
 
 @check_row(
@@ -325,7 +325,7 @@ async def _failed_turn(server: VerifiedServer) -> None:
         input=[{"type": "message", "role": "nobody", "content": "x"}], previous_response_id=second, store=True
     )
     if refused.ok:
-        raise Unclear("The server accepts a message of an unknown role.", refused)
+        raise Inconclusive("The server accepts a message of an unknown role.", refused)
     exchange = await server.respond(input=SHORT, previous_response_id=second, max_output_tokens=16)
     if not exchange.ok:
         raise Broken(f"After a refused turn, continuing the chain is answered with {exchange.outcome()}", exchange)

@@ -7,7 +7,7 @@ from typing import Any
 from openresponses_verify import samples
 from openresponses_verify.exchange import HTTPExchange, read_json, read_object
 from openresponses_verify.expect import INVALID, NO_FAILURE, need_status, request_row
-from openresponses_verify.rows import Broken, Unclear, Unsupported, check_row, need
+from openresponses_verify.rows import Broken, Inconclusive, Unsupported, check_row, need
 from openresponses_verify.samples import LIMIT, PERSON, spoken, user_message
 from openresponses_verify.server import VerifiedServer, answered, cooperating, given
 
@@ -39,7 +39,7 @@ async def _stream(server: VerifiedServer) -> None:
     """A streamed answer follows the schema."""
     exchange = answered(await server.once(samples.person_stream), "text", "format", "json_schema")
     if not _is_person(exchange):
-        raise Unclear("The model did not follow the schema.", exchange)
+        raise Inconclusive("The model did not follow the schema.", exchange)
 
 
 def _format(exchange: HTTPExchange) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def _thoughts(exchange: HTTPExchange) -> list[dict[str, Any]]:
     given(exchange, *_NO_REASONING)
     found = [item for item in exchange.output if item.get("type") == "reasoning"]
     if not found:
-        raise Unclear("The model did not reason, or its reasoning is hidden.", exchange)
+        raise Inconclusive("The model did not reason, or its reasoning is hidden.", exchange)
     return found
 
 
@@ -187,7 +187,7 @@ async def _tokens(server: VerifiedServer) -> None:
     _thoughts(exchange)
     details = exchange.usage.get("output_tokens_details")
     if not isinstance(details, dict):
-        raise Unclear("The usage has no output_tokens_details.", exchange)
+        raise Inconclusive("The usage has no output_tokens_details.", exchange)
     tokens, output = details.get("reasoning_tokens"), exchange.usage.get("output_tokens")
     good = isinstance(tokens, int) and isinstance(output, int) and 0 <= tokens <= output
     need(good, "The reasoning tokens are not among the output tokens.", exchange, exchange.usage)

@@ -8,7 +8,7 @@ from typing import Any
 from openresponses_verify import samples
 from openresponses_verify.exchange import HTTPExchange, read_json
 from openresponses_verify.expect import INVALID, REFUSED, need_longer, need_status, request_row
-from openresponses_verify.rows import Broken, Unclear, check_row, need
+from openresponses_verify.rows import Broken, Inconclusive, check_row, need
 from openresponses_verify.samples import (
     LIMIT,
     TIME_TOOL,
@@ -50,7 +50,7 @@ async def _arguments(server: VerifiedServer) -> None:
     exchange = given(await server.once(samples.call), "tools")
     item = the_call(exchange)
     if item.get("status") == "incomplete":
-        raise Unclear("The arguments were truncated.", exchange)
+        raise Inconclusive("The arguments were truncated.", exchange)
     arguments = item.get("arguments")
     need(isinstance(arguments, str), f"The arguments are {type(arguments).__name__}.", exchange, item)
     try:
@@ -102,7 +102,7 @@ async def _named(server: VerifiedServer) -> None:
     )
     names = [item.get("name") for item in called(answered(exchange, "tool_choice"))]
     if not names:
-        raise Unclear("The model did not call.", exchange)
+        raise Inconclusive("The model did not call.", exchange)
     need(set(names) == {"get_time"}, f"The choice was get_time, but the model called {names}.", exchange)
 
 
@@ -155,7 +155,7 @@ async def _parallel(server: VerifiedServer) -> None:
     exchange = answered(await _two_calls(server, parallel=True), "parallel_tool_calls")
     calls = called(exchange)
     if len(calls) < 2:
-        raise Unclear("The model did not make parallel calls.", exchange)
+        raise Inconclusive("The model did not make parallel calls.", exchange)
     need(
         len({item.get("call_id") for item in calls}) == len(calls), "Two calls have the same call_id.", exchange, calls
     )
@@ -302,7 +302,7 @@ async def _custom(server: VerifiedServer) -> None:
         calls = called(exchange)
         need(not calls, "The custom tool is called as a function.", exchange, calls)
         await _need_custom_tool(server, exchange)
-        raise Unclear("The model did not call the custom tool.", exchange)
+        raise Inconclusive("The model did not call the custom tool.", exchange)
     item = the_call(exchange, "custom_tool_call")
     need(isinstance(item.get("input"), str), "The input of the call is not a string.", exchange, item)
     need(item.get("name") == "write_note" and item.get("call_id"), "The call has no name or call_id.", exchange, item)
