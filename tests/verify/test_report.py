@@ -17,7 +17,7 @@ from app.backends.demo import DemoBackend
 from app.main import create_app
 from openresponses_verify.exchange import HTTPExchange
 from openresponses_verify.report import Terminal, VerifyProgress, as_json, as_junit, print_report
-from openresponses_verify.rows import Broken, Check, CheckResult, Inconclusive, Unsupported
+from openresponses_verify.rows import Check, CheckResult, Failed, Inconclusive, Unsupported
 from openresponses_verify.runner import VerifyReport
 from tests.support import fork_server
 from tests.support.serving import serving, settings
@@ -130,7 +130,7 @@ def test_request_is_shown_as_curl_without_the_key() -> None:
 
 
 def test_check_end_gives_its_verdict() -> None:
-    assert [ended("x").verdict for ended in (Broken, Unsupported, Inconclusive)] == ["fail", "unsupported", "unclear"]
+    assert [ended("x").verdict for ended in (Failed, Unsupported, Inconclusive)] == ["fail", "unsupported", "unclear"]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

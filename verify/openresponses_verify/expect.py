@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterable
 
 from openresponses_verify.exchange import HTTPExchange
 from openresponses_verify.laws import STREAM_LAWS
-from openresponses_verify.rows import CHECKS, Broken, Check, Inconclusive, need
+from openresponses_verify.rows import CHECKS, Check, Failed, Inconclusive, need
 from openresponses_verify.samples import input_tokens, spoken_in
 from openresponses_verify.schema import SchemaIssue, schema_issues
 from openresponses_verify.server import VerifiedServer
@@ -18,28 +18,28 @@ NO_FAILURE = range(200, 500)  # success or a client error
 
 
 def need_status(exchange: HTTPExchange, statuses: Container[int], what: str = "The request") -> None:
-    """Raise `Broken` for an incomplete answer or another status."""
+    """Raise `Failed` for an incomplete answer or another status."""
     need(exchange.status in statuses and not exchange.error, f"{what} is answered with {exchange.outcome()}", exchange)
 
 
 def need_unknown_previous(exchange: HTTPExchange) -> None:
-    """Raise `Broken` unless the error is `previous_response_not_found`."""
+    """Raise `Failed` unless the error is `previous_response_not_found`."""
     found = exchange.refusal.get("code")
     detail = f"The code is {found!r}: {exchange.outcome()}"
     need(found == "previous_response_not_found", detail, exchange, exchange.frames[-1:] or None)
 
 
 def need_turn(exchange: HTTPExchange, what: str = "The turn") -> None:
-    """Raise `Broken` unless a WebSocket turn returned a response."""
+    """Raise `Failed` unless a WebSocket turn returned a response."""
     need(exchange.response, f"{what} is answered with {exchange.outcome()}", exchange, exchange.frames[-1:])
 
 
 def need_laws(exchange: HTTPExchange, events: Iterable[dict[str, object]]) -> None:
-    """Raise `Broken` if the events violate a stream law."""
+    """Raise `Failed` if the events violate a stream law."""
     kept = list(events)
     for law in STREAM_LAWS:
         for breach in law.breaches(kept):
-            raise Broken(f"{law.title}: {breach.message}", exchange)
+            raise Failed(f"{law.title}: {breach.message}", exchange)
 
 
 def need_schema(
@@ -50,15 +50,15 @@ def need_schema(
     but: Callable[[SchemaIssue], bool] = lambda issue: False,
     prefix: str = "",
 ) -> None:
-    """Raise `Broken` for schema violations, except unknown union types and issues matched by `but`."""
+    """Raise `Failed` for schema violations, except unknown union types and issues matched by `but`."""
     for issue in schema_issues(name, value):
         if issue.kind != "unknown" and not but(issue):
-            raise Broken(f"{prefix}{issue.where} {issue.message}.", exchange, shown)
+            raise Failed(f"{prefix}{issue.where} {issue.message}.", exchange, shown)
 
 
 def need_longer(exchange: HTTPExchange, short: HTTPExchange, least: int, what: str) -> None:
     """
-    Raise `Broken` unless the input has at least `least` more tokens than the short request. `what` names the
+    Raise `Failed` unless the input has at least `least` more tokens than the short request. `what` names the
     difference.
     """
     found, alone = input_tokens(exchange), input_tokens(short)
@@ -66,7 +66,7 @@ def need_longer(exchange: HTTPExchange, short: HTTPExchange, least: int, what: s
 
 
 def need_order(rising: HTTPExchange, falling: HTTPExchange, texts: list[str]) -> None:
-    """Raise `Broken` unless `rising` lists messages with these texts, and `falling` lists them in reverse."""
+    """Raise `Failed` unless `rising` lists messages with these texts, and `falling` lists them in reverse."""
     if not all(isinstance(identifier, str) for identifier in (*rising.listed_ids, *falling.listed_ids)):
         raise Inconclusive("The items of the list have no ids.", rising)
     found = [spoken_in(item) for item in rising.listed]

@@ -28,7 +28,7 @@ class Ended(Exception):
         self.exchange = exchange
 
 
-class Broken(Ended):
+class Failed(Ended):
     """The server violates the rule; `event` is the offending event or object."""
 
     verdict = "fail"
@@ -92,6 +92,6 @@ def _shown(event: object) -> str:
 
 
 def need(condition: object, detail: str, exchange: HTTPExchange | None = None, event: object = None) -> None:
-    """Raise `Broken` unless a condition holds."""
+    """Raise `Failed` unless a condition holds."""
     if not condition:
-        raise Broken(detail, exchange, event)
+        raise Failed(detail, exchange, event)

@@ -17,7 +17,7 @@ from websockets.exceptions import InvalidHandshake, InvalidStatus, WebSocketExce
 
 from openresponses_verify.exchange import HTTPExchange, read_json
 from openresponses_verify.laws.law import TERMINAL_STATUS
-from openresponses_verify.rows import Broken, Ended, Inconclusive, Unsupported
+from openresponses_verify.rows import Ended, Failed, Inconclusive, Unsupported
 
 RequestFields = dict[str, Any]
 
@@ -184,10 +184,10 @@ class VerifiedServer:
             )
         except InvalidStatus as error:
             exchange.status = error.response.status_code
-            refused = Unsupported if exchange.status in (*_NOT_THERE, 400, 403) else Broken
+            refused = Unsupported if exchange.status in (*_NOT_THERE, 400, 403) else Failed
             raise refused(f"The handshake is answered with HTTP {exchange.status}.", exchange) from None
         except InvalidHandshake as error:
-            raise Broken(f"The handshake is not a WebSocket handshake: {error}.", exchange) from None
+            raise Failed(f"The handshake is not a WebSocket handshake: {error}.", exchange) from None
         except (OSError, TimeoutError) as error:
             raise Inconclusive(f"There is no connection: {type(error).__name__}.", exchange) from None
         try:
@@ -294,9 +294,9 @@ def answered(exchange: HTTPExchange, *fields: str) -> HTTPExchange:
     """
     Return a successful exchange, for the check that tests this request.
 
-    Raises `Unsupported` if the error names one of `fields` or a missing feature, and otherwise `Broken`.
+    Raises `Unsupported` if the error names one of `fields` or a missing feature, and otherwise `Failed`.
     """
-    return _success(exchange, fields, Broken(f"The request is answered with {exchange.outcome()}", exchange))
+    return _success(exchange, fields, Failed(f"The request is answered with {exchange.outcome()}", exchange))
 
 
 def given(exchange: HTTPExchange, *fields: str) -> HTTPExchange:

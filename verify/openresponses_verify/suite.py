@@ -29,7 +29,7 @@ _NONE = "resp_openresponses_missing_0"
 
 
 def _fits(exchange: HTTPExchange) -> HTTPExchange:
-    """Return an exchange; raises `Broken` unless its response and events match the schema."""
+    """Return an exchange; raises `Failed` unless its response and events match the schema."""
     for event in exchange.events:
         refusal = event.get("type") == "error" and exchange.frames
         name = "WebSocketErrorEvent" if refusal else event_schemas().get(str(event.get("type")))

@@ -7,7 +7,7 @@ from typing import Any
 
 from openresponses_verify import samples
 from openresponses_verify.exchange import HTTPExchange
-from openresponses_verify.rows import CHECKS, Broken, Check, Inconclusive, Unsupported, check_row, need
+from openresponses_verify.rows import CHECKS, Check, Failed, Inconclusive, Unsupported, check_row, need
 from openresponses_verify.server import VerifiedServer, answered, given
 
 _STATES = "Open Responses specification, Items are state machines"
@@ -216,7 +216,7 @@ async def _without_logprobs(server: VerifiedServer) -> None:
     for item in messages:
         for part in item.get("content") or []:
             if part.get("logprobs"):
-                raise Broken("The answer has logprobs without `include`.", exchange, part)
+                raise Failed("The answer has logprobs without `include`.", exchange, part)
 
 
 _ECHOED: dict[str, object] = {"temperature": 0.5, "top_p": 0.9, "max_output_tokens": samples.LIMIT}

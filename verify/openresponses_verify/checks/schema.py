@@ -8,7 +8,7 @@ from typing import Any
 
 from openresponses_verify import samples
 from openresponses_verify.exchange import HTTPExchange
-from openresponses_verify.rows import Broken, check_row, need
+from openresponses_verify.rows import Failed, check_row, need
 from openresponses_verify.schema import FORMAT_SCHEMA, SchemaIssue, event_schemas, schema_issues
 from openresponses_verify.server import VerifiedServer, given
 
@@ -55,14 +55,14 @@ def _embedded(exchange: HTTPExchange) -> Iterator[tuple[dict[str, Any], object]]
 
 
 def _report(found: Iterable[tuple[SchemaIssue, HTTPExchange, object]]) -> None:
-    """Raise `Broken` with all distinct issues and the first exchange."""
+    """Raise `Failed` with all distinct issues and the first exchange."""
     different: dict[str, tuple[HTTPExchange, object]] = {}
     for issue, exchange, about in found:
         where = re.sub(r"\[\d+\]", "[]", issue.where) or "the value"
         different.setdefault(f"{where} {issue.message}", (exchange, about))
     if different:
         exchange, about = next(iter(different.values()))
-        raise Broken("; ".join([*different][:12]) + ".", exchange, about)
+        raise Failed("; ".join([*different][:12]) + ".", exchange, about)
 
 
 def _of_responses(
@@ -212,6 +212,6 @@ async def _times(server: VerifiedServer) -> None:
     exchange = given(await server.once(samples.text))
     created, completed = exchange.response.get("created_at"), exchange.response.get("completed_at")
     if not isinstance(created, int | float) or not 1e9 < created < 1e11:
-        raise Broken(f"created_at is {created!r}.", exchange)
+        raise Failed(f"created_at is {created!r}.", exchange)
     if exchange.response.get("status") == "completed" and isinstance(completed, int | float):
         need(int(completed) >= int(created), f"created_at is {created}, and completed_at {completed}.", exchange)

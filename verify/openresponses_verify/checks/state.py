@@ -13,7 +13,7 @@ from openresponses_verify.expect import (
     need_unknown_previous,
     request_row,
 )
-from openresponses_verify.rows import Broken, Inconclusive, Unsupported, check_row, need
+from openresponses_verify.rows import Failed, Inconclusive, Unsupported, check_row, need
 from openresponses_verify.samples import NO_RESPONSE, SHORT, assistant_message, input_tokens, response_id, user_message
 from openresponses_verify.server import VerifiedServer, answered, given, says_unsupported
 
@@ -328,4 +328,4 @@ async def _failed_turn(server: VerifiedServer) -> None:
         raise Inconclusive("The server accepts a message of an unknown role.", refused)
     exchange = await server.respond(input=SHORT, previous_response_id=second, max_output_tokens=16)
     if not exchange.ok:
-        raise Broken(f"After a refused turn, continuing the chain is answered with {exchange.outcome()}", exchange)
+        raise Failed(f"After a refused turn, continuing the chain is answered with {exchange.outcome()}", exchange)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from openresponses_verify import samples
 from openresponses_verify.exchange import HTTPExchange, read_object
 from openresponses_verify.laws import STREAM_LAWS, StreamLaw
-from openresponses_verify.rows import CHECKS, Broken, Check, check_row, need
+from openresponses_verify.rows import CHECKS, Check, Failed, check_row, need
 from openresponses_verify.server import VerifiedServer, answered, given
 
 _HTTP = "Open Responses specification, Streaming HTTP Responses"
@@ -74,7 +74,7 @@ async def _framing(server: VerifiedServer) -> None:
         try:
             text = exchange.content.decode()
         except UnicodeDecodeError as error:
-            raise Broken(f"The stream is not UTF-8: {error}.", exchange) from None
+            raise Failed(f"The stream is not UTF-8: {error}.", exchange) from None
         names = {line.partition(":")[0] for line in text.splitlines()}
         odd = sorted(names - {"", "event", "data", "id", "retry"})
         need(not odd, f"Lines that are not fields of an event: {odd[:3]}.", exchange)
@@ -85,7 +85,7 @@ def _of_law(law: StreamLaw) -> Check:
         for exchange in await _streams(server):
             events = [event for event in exchange.events if event.get("type") != "keepalive" or "sequence" in law.name]
             for breach in law.breaches(events):
-                raise Broken(breach.message, exchange, None if breach.event is None else events[breach.event])
+                raise Failed(breach.message, exchange, None if breach.event is None else events[breach.event])
 
     return Check(f"stream.{law.name}", law.title, law.law, law.source, run)
 
@@ -124,7 +124,7 @@ async def _echo(server: VerifiedServer) -> None:
     exchange = given(await server.once(samples.call_stream), "tools")
     created = exchange.events[0].get("response") if exchange.events else None
     if not isinstance(created, dict):
-        raise Broken("The first event has no response.", exchange)
+        raise Failed("The first event has no response.", exchange)
     for name in ("model", "tools", "tool_choice", "instructions", "metadata"):
         first, last = created.get(name), exchange.response.get(name)
         need(first == last, f"{name} is {first!r} in the first event, but {last!r} in the last.", exchange)

@@ -7,7 +7,7 @@ from typing import Any
 from openresponses_verify import samples
 from openresponses_verify.exchange import HTTPExchange, read_json, read_object
 from openresponses_verify.expect import INVALID, NO_FAILURE, need_status, request_row
-from openresponses_verify.rows import Broken, Inconclusive, Unsupported, check_row, need
+from openresponses_verify.rows import Failed, Inconclusive, Unsupported, check_row, need
 from openresponses_verify.samples import LIMIT, PERSON, spoken, user_message
 from openresponses_verify.server import VerifiedServer, answered, cooperating, given
 
@@ -221,7 +221,7 @@ async def _opaque(server: VerifiedServer) -> None:
         for part in parts:
             text = _letters(str(part.get("text") or ""))[:30]
             if encrypted and len(text) > 10 and text in _letters(str(encrypted)):
-                raise Broken("encrypted_content contains the reasoning in plain text.", exchange, item)
+                raise Failed("encrypted_content contains the reasoning in plain text.", exchange, item)
 
 
 def _letters(text: str) -> str:
@@ -235,7 +235,7 @@ async def _not_asked(server: VerifiedServer) -> None:
     exchange = await server.once(samples.thought_stream)
     for item in _thoughts(exchange):
         if item.get("encrypted_content"):
-            raise Broken("The reasoning has encrypted_content without `include`.", exchange, item)
+            raise Failed("The reasoning has encrypted_content without `include`.", exchange, item)
 
 
 _FOREIGN = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAAABnot-made-by-this-server"}

@@ -8,7 +8,7 @@ from typing import Any
 from openresponses_verify import samples
 from openresponses_verify.exchange import HTTPExchange, read_json
 from openresponses_verify.expect import INVALID, REFUSED, need_longer, need_status, request_row
-from openresponses_verify.rows import Broken, Inconclusive, check_row, need
+from openresponses_verify.rows import Failed, Inconclusive, check_row, need
 from openresponses_verify.samples import (
     LIMIT,
     TIME_TOOL,
@@ -56,7 +56,7 @@ async def _arguments(server: VerifiedServer) -> None:
     try:
         found = json.loads(str(arguments))
     except ValueError:
-        raise Broken("The arguments of a completed call are not JSON.", exchange, item) from None
+        raise Failed("The arguments of a completed call are not JSON.", exchange, item) from None
     need(isinstance(found, dict), "The arguments are not a JSON object.", exchange, item)
 
 
@@ -309,7 +309,7 @@ async def _custom(server: VerifiedServer) -> None:
 
 
 async def _need_custom_tool(server: VerifiedServer, exchange: HTTPExchange) -> None:
-    """Raise `Broken` if the server dropped the custom tool."""
+    """Raise `Failed` if the server dropped the custom tool."""
     tools = exchange.response.get("tools")
     listed = [tool.get("type") for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else ["custom"]
     need("custom" in listed, "The custom tool is lost: the response does not have it.", exchange, tools)
