@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import httpx
 
 from openresponses_verify.exchange import HTTPExchange
-from openresponses_verify.rows import Check, Ended
+from openresponses_verify.rows import Check, NotPassed
 from openresponses_verify.server import ServerAccess, SocketTurns, VerifiedServer
 from tests.verify.broken_server import Fault, Json, Reply, Sent, unchanged
 
@@ -76,7 +76,7 @@ class Reach:
         try:
             for check in checks:
                 _asker.set(check.id)
-                with contextlib.suppress(Ended):
+                with contextlib.suppress(NotPassed):
                     await check.run(server)
         finally:
             await server.aclose()
@@ -103,7 +103,7 @@ class Reach:
                     await check.run(server)
                 except AsksOtherwise:
                     others.append(check)
-                except Ended as ended:
+                except NotPassed as ended:
                     if ended.verdict == "fail":
                         failed[check.id] = ended.detail
                 except Exception:  # it cannot read the answer

@@ -17,7 +17,7 @@ Verdict: TypeAlias = Literal["pass", "fail", "unsupported", "unclear"]
 CheckFunction: TypeAlias = Callable[["VerifiedServer"], Awaitable[None]]
 
 
-class Ended(Exception):
+class NotPassed(Exception):
     """Raised if a check does not pass: the reason, and the exchange as evidence."""
 
     verdict: Verdict
@@ -28,19 +28,19 @@ class Ended(Exception):
         self.exchange = exchange
 
 
-class Failed(Ended):
+class Failed(NotPassed):
     """The server violates the rule; `event` is the offending event or object."""
 
     verdict = "fail"
 
 
-class Unsupported(Ended):
+class Unsupported(NotPassed):
     """The server reports a missing feature."""
 
     verdict = "unsupported"
 
 
-class Inconclusive(Ended):
+class Inconclusive(NotPassed):
     """The rule was not tested: the model did not cooperate, or an answer was missing."""
 
     verdict = "unclear"
@@ -67,7 +67,7 @@ def check_row(row_id: str, title: str, source: str) -> Callable[[CheckFunction],
     """
     Register a function as a check, with its docstring as the rule.
 
-    The function returns if the server follows the rule, and raises a subclass of `Ended` otherwise.
+    The function returns if the server follows the rule, and raises a subclass of `NotPassed` otherwise.
     """
 
     def register(run: CheckFunction) -> CheckFunction:

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from openresponses_verify import samples
 from openresponses_verify.checks import ALL_CHECKS
 from openresponses_verify.exchange import HTTPExchange
-from openresponses_verify.rows import Check, CheckResult, Ended, Verdict
+from openresponses_verify.rows import Check, CheckResult, NotPassed, Verdict
 from openresponses_verify.server import LAST_EXCHANGE, ServerAccess, VerifiedServer
 
 VERDICTS: tuple[Verdict, ...] = ("pass", "fail", "unsupported", "unclear")
@@ -143,7 +143,7 @@ async def _one(server: VerifiedServer, check: Check) -> CheckResult:
     exchange = None
     try:
         await check.run(server)
-    except Ended as ended:
+    except NotPassed as ended:
         verdict, detail, exchange = ended.verdict, ended.detail, ended.exchange
     except Exception as error:
         verdict, detail = "unclear", f"The check cannot read the answer: {type(error).__name__}: {error}"

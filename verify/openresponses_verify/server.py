@@ -17,7 +17,7 @@ from websockets.exceptions import InvalidHandshake, InvalidStatus, WebSocketExce
 
 from openresponses_verify.exchange import HTTPExchange, read_json
 from openresponses_verify.laws.law import TERMINAL_STATUS
-from openresponses_verify.rows import Ended, Failed, Inconclusive, Unsupported
+from openresponses_verify.rows import Failed, Inconclusive, NotPassed, Unsupported
 
 RequestFields = dict[str, Any]
 
@@ -304,7 +304,7 @@ def given(exchange: HTTPExchange, *fields: str) -> HTTPExchange:
     return _success(exchange, fields, Inconclusive(f"There is no answer to judge: {exchange.outcome()}", exchange))
 
 
-def _success(exchange: HTTPExchange, fields: Sequence[str], otherwise: Ended) -> HTTPExchange:
+def _success(exchange: HTTPExchange, fields: Sequence[str], otherwise: NotPassed) -> HTTPExchange:
     if not exchange.ok:
         raise Unsupported(exchange.outcome(), exchange) if says_unsupported(exchange, *fields) else otherwise
     body = exchange.body
