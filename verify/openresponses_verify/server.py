@@ -314,7 +314,7 @@ def _success(exchange: HTTPExchange, fields: Sequence[str], otherwise: NotPassed
     return exchange
 
 
-async def cooperating(
+async def retry_until_compliant(
     ask: Callable[[], Awaitable[HTTPExchange]], did: Callable[[HTTPExchange], bool], told: str, *fields: str
 ) -> HTTPExchange:
     """Retry up to three times until the model cooperates; raises `Inconclusive`."""

@@ -9,7 +9,7 @@ from openresponses_verify.exchange import HTTPExchange, read_json, read_object
 from openresponses_verify.expect import INVALID, NO_FAILURE, need_status, request_row
 from openresponses_verify.rows import Failed, Inconclusive, Unsupported, check_row, need
 from openresponses_verify.samples import LIMIT, PERSON, spoken, user_message
-from openresponses_verify.server import VerifiedServer, answered, cooperating, given
+from openresponses_verify.server import VerifiedServer, answered, given, retry_until_compliant
 
 _TEXT = "OpenAI API reference, Create a model response, text"
 _GUIDE = "OpenAI guide, Structured model outputs"
@@ -27,7 +27,7 @@ async def _schema(server: VerifiedServer) -> None:
     """With `json_schema` and `strict: true`, the model follows the schema exactly."""
     first = answered(await server.once(samples.person), "text", "format", "json_schema")
     if not _is_person(first):
-        await cooperating(
+        await retry_until_compliant(
             lambda: server.respond(input="Give me a person as JSON.", text={"format": PERSON}, max_output_tokens=LIMIT),
             _is_person,
             "answer in the JSON schema",
@@ -75,7 +75,7 @@ async def _json_object(server: VerifiedServer) -> None:
     fields: dict[str, Any] = {"text": {"format": text_format}, "max_output_tokens": LIMIT}
     first = await server.respond(input="Give me a person as a JSON object.", **fields)
     if not is_object(answered(first, "text", "format", "json_object")):
-        await cooperating(
+        await retry_until_compliant(
             lambda: server.respond(input="Answer with a JSON object.", **fields), is_object, "answer with a JSON object"
         )
 
