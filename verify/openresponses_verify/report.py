@@ -187,13 +187,13 @@ def _case(result: CheckResult) -> ElementTree.Element:
     )
     if result.verdict == "fail":
         failure = ElementTree.SubElement(case, "failure", {"message": check.title, "type": "fail"})
-        failure.text = "\n".join(_plain(line) for line in _told(result))
+        failure.text = "\n".join(_plain(line) for line in _detail_lines(result))
     elif result.verdict != "pass":
         first = result.detail.partition("\n")[0]
         ElementTree.SubElement(case, "skipped", {"message": _plain(f"{result.verdict}: {first}")})
     return case
 
 
-def _told(result: CheckResult) -> Iterator[str]:
+def _detail_lines(result: CheckResult) -> Iterator[str]:
     yield f"{result.check.law} ({result.check.source})"
     yield from (result.detail, result.request)
