@@ -143,7 +143,7 @@ class Questions:
             strict=self._strict,
             caller_key=self._key,
             conversation=self._conversation,
-            content_traceable=self._request.store,
+            may_trace_content=self._request.store,
             attempts=self.attempts,
             descriptions=self.images.texts if self.images else None,
             **fields,

@@ -54,7 +54,7 @@ class Question:
     caller_key: str | None = None  # for backends to which it is forwarded
     # Returns the conversation's key (`app.core.affinity`), for the few servers that need it.
     conversation: Callable[[], str] = str
-    content_traceable: bool = False  # whether traces may contain its content: never with `store: false`
+    may_trace_content: bool = False  # whether traces may contain its content: never with `store: false`
     retry_allowed: bool = True  # at the same server; false if another server remains to be tried
     headers: Mapping[str, str] = field(default_factory=dict)
     attempts: Attempts = field(default_factory=Attempts, compare=False)

@@ -91,7 +91,7 @@ class BackendSpan:
         self.tap: Tap = self.record
         self._start(body, profile, server)
         self.headers: Mapping[str, str] = self._context() or {}
-        if isinstance(request, Question) and tracing.content and request.content_traceable:
+        if isinstance(request, Question) and tracing.content and request.may_trace_content:
             self._record_content(body)
 
     @harmless
