@@ -13,8 +13,8 @@ import pytest
 from tests.faults.callers import COMPLETED, HELLO, WAYS, Ended, Outcome, Refused, calling, outcomes, told
 from tests.faults.places import kept
 from tests.faults.servers import LINUX, server
+from tests.support.server_apis import SERVER_APIS, Frame, ServerAPI, encoded
 from tests.support.sockets import listening
-from tests.support.spoken import SPOKEN, Frame, Spoken, encoded
 from tests.support.upstream import CLOSE, HANG, RESET, Step, Upstream, chunk, head, piece, reply, sse
 from tests.support.upstream import upstream as upstream
 
@@ -93,7 +93,7 @@ CUT_OFF = Ended("incomplete", "max_output_seconds", "Hel")
 HURRY = {"backend_overrides": {"transport.first_byte_timeout": 2, "transport.idle_timeout": 2}}
 
 
-def faults(api: Spoken) -> list[Fault]:
+def faults(api: ServerAPI) -> list[Fault]:
     """Return the rows for an API's servers."""
     hel, more, end = api.begin("Hel"), api.more("lo"), api.end()
     endless = said(*hel, *[*api.more(""), 0.05] * 200)
@@ -150,17 +150,19 @@ def said(*steps: Frame | Step, headers: Mapping[str, str] | None = None) -> list
     return sse(*(encoded(step) if isinstance(step, dict | str) else step for step in steps), headers=headers)
 
 
-FAULTS = faults(SPOKEN[0])
+FAULTS = faults(SERVER_APIS[0])
 # The page's rows are for chat. With other APIs, callers see the same.
 CASES = [
-    pytest.param(api, fault, id=fault.name if api is SPOKEN[0] else f"{fault.name}, by {api.name}")
-    for api in SPOKEN
+    pytest.param(api, fault, id=fault.name if api is SERVER_APIS[0] else f"{fault.name}, by {api.name}")
+    for api in SERVER_APIS
     for fault in faults(api)
 ]
 
 
 @pytest.mark.parametrize(("api", "fault"), CASES)
-async def test_backend_fault_ends_as_documented(api: Spoken, fault: Fault, upstream: Upstream, tmp_path: Path) -> None:
+async def test_backend_fault_ends_as_documented(
+    api: ServerAPI, fault: Fault, upstream: Upstream, tmp_path: Path
+) -> None:
     upstream.native = True
     hello = [*said(*api.begin("Hel"), *api.more("lo"), *api.end(), *api.last, headers={"Connection": "close"}), CLOSE]
     overrides = {**api.settings, **fault.settings.get("backend_overrides", {})}

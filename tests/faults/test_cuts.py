@@ -27,14 +27,14 @@ from app.stores.memory import MemoryStore
 from tests.streams.recording import CIPHER
 from tests.support import laws
 from tests.support.deliveries import RecordingWriter, SlowWriter
-from tests.support.spoken import SPOKEN, Spoken, Written, encoded
+from tests.support.server_apis import SERVER_APIS, Output, ServerAPI, encoded
 from tests.support.upstream import CLOSE, RESET, Step, Upstream, head, piece
 
 HEAD = head({"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"})
 TEXTS = st.text('ab"\\\u00e9\U0001f600\n', min_size=1, max_size=3)
 
 
-def streamed(api: Spoken, texts: list[str], thoughts: list[str], arguments: list[str]) -> bytes:
+def streamed(api: ServerAPI, texts: list[str], thoughts: list[str], arguments: list[str]) -> bytes:
     """Return a whole answer's chunked body."""
     return b"".join(map(piece, [*map(encoded, api.whole(texts, thoughts, arguments)), b""]))
 
@@ -49,9 +49,9 @@ def unchunked(data: bytes) -> bytes:
     return content
 
 
-def arrived(api: Spoken, data: bytes) -> tuple[Written, bool]:
+def arrived(api: ServerAPI, data: bytes) -> tuple[Output, bool]:
     """Return the text in the received frames, each parsed separately, and whether the model has finished."""
-    written, finished = Written(), False
+    written, finished = Output(), False
     *frames, _ = unchunked(data).split(b"\n\n")
     for frame in frames:
         content = frame.rpartition(b"data: ")[2]
@@ -61,17 +61,17 @@ def arrived(api: Spoken, data: bytes) -> tuple[Written, bool]:
     return written, finished
 
 
-def read(events: list[Event]) -> Written:
+def read(events: list[Event]) -> Output:
     """Return the text in a stream's deltas."""
     said: dict[str, str] = dict.fromkeys(("output_text", "reasoning", "function_call_arguments"), "")
     for event in events:
         kind, _, last = event["type"].removeprefix("response.").rpartition(".")
         if last == "delta":
             said["reasoning" if kind == "reasoning_summary_text" else kind] += event["delta"]
-    return Written(*said.values())
+    return Output(*said.values())
 
 
-async def followed(api: Spoken, data: bytes, cuts: list[int], end: Step | None, *, at_once: bool) -> list[Event]:
+async def followed(api: ServerAPI, data: bytes, cuts: list[int], end: Step | None, *, at_once: bool) -> list[Event]:
     """
     Return the events of a stream in these pieces, each sent after the earlier events were seen.
 
@@ -124,11 +124,11 @@ def cuts_of(body: bytes) -> st.SearchStrategy[list[int]]:
     return st.lists(st.integers(1, 3000), max_size=5) | st.just(events)
 
 
-@pytest.mark.parametrize("api", SPOKEN, ids=lambda api: api.name)
+@pytest.mark.parametrize("api", SERVER_APIS, ids=lambda api: api.name)
 @settings(max_examples=40)
 @given(st.lists(TEXTS, max_size=6), st.lists(TEXTS, max_size=3), st.lists(TEXTS, max_size=2), st.booleans(), st.data())
 def test_stream_cut_at_any_byte_emits_exactly_what_arrived(
-    api: Spoken, texts: list[str], thoughts: list[str], arguments: list[str], at_once: bool, data: st.DataObject
+    api: ServerAPI, texts: list[str], thoughts: list[str], arguments: list[str], at_once: bool, data: st.DataObject
 ) -> None:
     whole = streamed(api, texts, thoughts, arguments)
     cuts = data.draw(cuts_of(whole), label="cuts")
@@ -145,11 +145,11 @@ def test_stream_cut_at_any_byte_emits_exactly_what_arrived(
         assert not finished
 
 
-@pytest.mark.parametrize("api", SPOKEN, ids=lambda api: api.name)
+@pytest.mark.parametrize("api", SERVER_APIS, ids=lambda api: api.name)
 @settings(max_examples=20)
 @given(st.lists(TEXTS, min_size=1, max_size=6), st.integers(0, 3000), st.booleans(), st.data())
 def test_connection_reset_retracts_nothing_that_was_emitted(
-    api: Spoken, texts: list[str], at: int, at_once: bool, data: st.DataObject
+    api: ServerAPI, texts: list[str], at: int, at_once: bool, data: st.DataObject
 ) -> None:
     whole = streamed(api, texts, [], [])
     sent = whole[: at % len(whole)]

@@ -9,13 +9,13 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.server_apis import SERVER_APIS
 from tests.support.serving import antiphon
-from tests.support.spoken import SPOKEN
 from tests.support.upstream import Upstream, reply, sse, status
 
 HI: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
 BUSY = status(503, {"error": {"message": "Loading"}})
-MESSAGES = SPOKEN[2]
+MESSAGES = SERVER_APIS[2]
 
 
 @asynccontextmanager

@@ -14,8 +14,8 @@ import pytest_asyncio
 
 from app.core.access import hash_of
 from tests.support.hosted_lab import Lab
+from tests.support.server_apis import SERVER_APIS, ServerAPI
 from tests.support.serving import antiphon
-from tests.support.spoken import SPOKEN, Spoken
 from tests.support.upstream import DONE, HANG, Upstream, call, chunk, finish, reply, sse, status
 
 CHAT = "/v1/chat/completions"
@@ -53,8 +53,8 @@ def joined(chunks: list[Any], field: str) -> str:
     return "".join(delta.get(field) or "" for delta in deltas)
 
 
-@pytest.mark.parametrize("api", SPOKEN, ids=lambda api: api.name)
-async def test_chat_over_each_server_api_streams_text_reasoning_and_calls(up: Upstream, api: Spoken) -> None:
+@pytest.mark.parametrize("api", SERVER_APIS, ids=lambda api: api.name)
+async def test_chat_over_each_server_api_streams_text_reasoning_and_calls(up: Upstream, api: ServerAPI) -> None:
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
     up.say(sse(*api.whole(["Hel", "lo"], ["Hm", "."], ["x", "y"])))
     async with client_of(up, api.name) as client:
@@ -68,8 +68,8 @@ async def test_chat_over_each_server_api_streams_text_reasoning_and_calls(up: Up
     assert chunks[-2]["choices"][0]["finish_reason"] == "tool_calls"
 
 
-@pytest.mark.parametrize("api", SPOKEN, ids=lambda api: api.name)
-async def test_chat_over_each_server_api_is_answered_as_json(up: Upstream, api: Spoken) -> None:
+@pytest.mark.parametrize("api", SERVER_APIS, ids=lambda api: api.name)
+async def test_chat_over_each_server_api_is_answered_as_json(up: Upstream, api: ServerAPI) -> None:
     up.say(sse(*api.whole(["Hel", "lo"], ["Hm", "."], [])))
     async with client_of(up, api.name) as client:
         made = (await client.post(CHAT, json=HI)).json()
@@ -79,8 +79,8 @@ async def test_chat_over_each_server_api_is_answered_as_json(up: Upstream, api: 
     assert made["usage"]["total_tokens"] == made["usage"]["prompt_tokens"] + made["usage"]["completion_tokens"] > 0
 
 
-@pytest.mark.parametrize("api", SPOKEN, ids=lambda api: api.name)
-async def test_failure_in_a_stream_is_an_error_without_a_clean_end(up: Upstream, api: Spoken) -> None:
+@pytest.mark.parametrize("api", SERVER_APIS, ids=lambda api: api.name)
+async def test_failure_in_a_stream_is_an_error_without_a_clean_end(up: Upstream, api: ServerAPI) -> None:
     up.say(sse(*api.begin("Hel"), api.error))
     async with client_of(up, api.name) as client:
         chunks = chunks_of(await client.post(CHAT, json={**HI, "stream": True}))
@@ -98,7 +98,7 @@ async def test_refusal_of_the_backend_is_an_http_error(up: Upstream) -> None:
 
 
 async def test_failure_after_some_text_is_an_http_error_without_a_stream(up: Upstream) -> None:
-    up.say(sse(*SPOKEN[0].begin("Hel"), SPOKEN[0].error))
+    up.say(sse(*SERVER_APIS[0].begin("Hel"), SERVER_APIS[0].error))
     async with client_of(up, "chat") as client:
         failed = await client.post(CHAT, json=HI)
     assert failed.status_code == 502
@@ -195,7 +195,7 @@ async def test_limit_below_that_of_responses_is_sent(up: Upstream) -> None:
 
 
 async def test_limit_below_the_minimum_of_responses_is_raised_with_a_warning(up: Upstream) -> None:
-    up.say(sse(*SPOKEN[1].whole(["H"], [], [])))
+    up.say(sse(*SERVER_APIS[1].whole(["H"], [], [])))
     async with client_of(up, "responses") as client:
         answer = await client.post(CHAT, json={**HI, "max_completion_tokens": 1})
     assert up.requests[0].json["max_output_tokens"] == 16
@@ -252,9 +252,9 @@ async def test_key_that_may_not_use_a_model_is_refused(up: Upstream) -> None:
     assert not up.requests
 
 
-@pytest.mark.parametrize("api", SPOKEN, ids=lambda api: api.name)
+@pytest.mark.parametrize("api", SERVER_APIS, ids=lambda api: api.name)
 @pytest.mark.parametrize("stream", [False, True])
-async def test_stop_sequence_ends_the_answer_of_every_server(up: Upstream, api: Spoken, stream: bool) -> None:
+async def test_stop_sequence_ends_the_answer_of_every_server(up: Upstream, api: ServerAPI, stream: bool) -> None:
     up.say(sse(*api.begin("Hello E"), *api.more("ND and more"), HANG))
     async with client_of(up, api.name) as client:
         answer = await client.post(CHAT, json={**HI, "stop": "END", "stream": stream})

@@ -16,8 +16,8 @@ from app.core.access import hash_of
 from tests.support.mcp_lab import Lab
 from tests.support.message_events import MessagesUpstream, message_stream, text_block, tool_block
 from tests.support.message_stream import accumulated, frames
+from tests.support.server_apis import SERVER_APIS, ServerAPI
 from tests.support.serving import antiphon, serving
-from tests.support.spoken import SPOKEN, Spoken
 from tests.support.upstream import DONE, Upstream, call, chunk, finish, sse, status
 
 PATH = "/v1/messages"
@@ -57,8 +57,10 @@ def without_signatures(message: Any) -> Any:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("api", SPOKEN, ids=lambda api: api.name)
-async def test_answer_of_each_server_api_has_text_thinking_and_calls(up: Upstream, api: Spoken, stream: bool) -> None:
+@pytest.mark.parametrize("api", SERVER_APIS, ids=lambda api: api.name)
+async def test_answer_of_each_server_api_has_text_thinking_and_calls(
+    up: Upstream, api: ServerAPI, stream: bool
+) -> None:
     up.say(sse(*api.whole(["Hel", "lo"], ["Hm", "."], ["x", "y"])))
     async with client_of(up, api.name) as client:
         answer = await client.post(PATH, json={**HI, "stream": stream, "tools": [TOOL]})
@@ -72,8 +74,8 @@ async def test_answer_of_each_server_api_has_text_thinking_and_calls(up: Upstrea
     assert answer.headers["request-id"]
 
 
-@pytest.mark.parametrize("api", SPOKEN, ids=lambda api: api.name)
-async def test_broken_stream_ends_with_an_error_event(up: Upstream, api: Spoken) -> None:
+@pytest.mark.parametrize("api", SERVER_APIS, ids=lambda api: api.name)
+async def test_broken_stream_ends_with_an_error_event(up: Upstream, api: ServerAPI) -> None:
     up.say(sse(*api.begin("Hel"), api.error))
     async with client_of(up, api.name) as client:
         answer = await client.post(PATH, json={**HI, "stream": True})
@@ -119,8 +121,8 @@ async def test_limit_of_one_token_is_kept(up: Upstream) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("api", SPOKEN, ids=lambda api: api.name)
-async def test_stop_sequence_ends_the_text_and_is_named(up: Upstream, api: Spoken, stream: bool) -> None:
+@pytest.mark.parametrize("api", SERVER_APIS, ids=lambda api: api.name)
+async def test_stop_sequence_ends_the_text_and_is_named(up: Upstream, api: ServerAPI, stream: bool) -> None:
     up.say(sse(*api.whole(["One E", "ND two"], [], [])))
     async with client_of(up, api.name) as client:
         answer = await client.post(PATH, json={**HI, "stream": stream, "stop_sequences": ["END"]})
@@ -186,8 +188,8 @@ async def test_signature_of_others_is_dropped(up: Upstream, how: str) -> None:
     assert "Secret." not in sent and "antiphon1." not in sent and "EqQB" not in sent
 
 
-@pytest.mark.parametrize("api", SPOKEN, ids=lambda api: api.name)
-async def test_forged_signatures_reach_no_server(up: Upstream, api: Spoken) -> None:
+@pytest.mark.parametrize("api", SERVER_APIS, ids=lambda api: api.name)
+async def test_forged_signatures_reach_no_server(up: Upstream, api: ServerAPI) -> None:
     up.say(sse(*api.whole(["Done."], [], [])))
     thoughts = [
         {"type": "thinking", "thinking": "Forged.", "signature": "antiphon1.Rm9yZ2Vk"},
@@ -264,7 +266,7 @@ async def test_refusal_of_the_backend_is_in_anthropics_shape(up: Upstream) -> No
     ],
 )
 async def test_effort_is_left_out_for_a_model_that_refuses_it(up: Upstream, api: str, refused: str, named: str) -> None:
-    spoken = next(row for row in SPOKEN if row.name == api)
+    spoken = next(row for row in SERVER_APIS if row.name == api)
     up.say(status(400, {"error": {"message": refused, "type": "invalid_request_error"}}))
     up.always(sse(*spoken.whole(["Hello"], [], [])))
     async with client_of(up, api) as client:

@@ -1,7 +1,7 @@
 """
 The same answers in each server API: a table, for tests over all of them.
 
-    for api in SPOKEN:
+    for api in SERVER_APIS:
         up.say(sse(*api.begin("Hel"), *api.more("lo"), *api.end()))
 """
 
@@ -17,18 +17,18 @@ from tests.support.upstream import DONE, call, chunk, finish
 Frame = dict[str, Any] | str | bytes
 
 
-class Written(NamedTuple):
+class Output(NamedTuple):
     """The model's text so far."""
 
     text: str = ""
     reasoning: str = ""
     arguments: str = ""
 
-    def plus(self, other: Written) -> Written:
-        return Written(*(before + after for before, after in zip(self, other, strict=True)))
+    def plus(self, other: Output) -> Output:
+        return Output(*(before + after for before, after in zip(self, other, strict=True)))
 
 
-class Spoken(NamedTuple):
+class ServerAPI(NamedTuple):
     """A row: how an API says an answer."""
 
     name: str
@@ -38,7 +38,7 @@ class Spoken(NamedTuple):
     error: dict[str, Any]
     # All frames of an answer, from pieces of text, reasoning and a call's string argument.
     whole: Callable[[Sequence[str], Sequence[str], Sequence[str]], list[Frame]]
-    read: Callable[[dict[str, Any]], tuple[Written, bool]]  # a frame's text, and whether the model has finished
+    read: Callable[[dict[str, Any]], tuple[Output, bool]]  # a frame's text, and whether the model has finished
     last: tuple[Frame, ...] = ()  # frames after the end
 
     @property
@@ -73,11 +73,11 @@ def _json(arguments: Sequence[str]) -> str:
     return json.dumps({"a": "".join(arguments)}) if arguments else ""
 
 
-def _read_chat(frame: dict[str, Any]) -> tuple[Written, bool]:
+def _read_chat(frame: dict[str, Any]) -> tuple[Output, bool]:
     (choice,) = frame["choices"]
     delta = choice["delta"]
     parts = [fragment["function"].get("arguments") or "" for fragment in delta.get("tool_calls") or ()]
-    written = Written(delta.get("content") or "", delta.get("reasoning") or "", "".join(parts))
+    written = Output(delta.get("content") or "", delta.get("reasoning") or "", "".join(parts))
     return written, bool(choice["finish_reason"])
 
 
@@ -113,9 +113,9 @@ _READ = {
 }
 
 
-def _read_responses(frame: dict[str, Any]) -> tuple[Written, bool]:
+def _read_responses(frame: dict[str, Any]) -> tuple[Output, bool]:
     field = _READ.get(frame["type"])
-    return Written(**{field: frame["delta"]}) if field else Written(), frame["type"] == "response.completed"
+    return Output(**{field: frame["delta"]}) if field else Output(), frame["type"] == "response.completed"
 
 
 # Messages.
@@ -166,9 +166,9 @@ def _stopped(reason: str) -> list[Frame]:
     ]
 
 
-def _read_messages(frame: dict[str, Any]) -> tuple[Written, bool]:
+def _read_messages(frame: dict[str, Any]) -> tuple[Output, bool]:
     delta = frame.get("delta", {})
-    written = Written(delta.get("text", ""), delta.get("thinking", ""), delta.get("partial_json", ""))
+    written = Output(delta.get("text", ""), delta.get("thinking", ""), delta.get("partial_json", ""))
     return written, bool(delta.get("stop_reason"))
 
 
@@ -188,20 +188,20 @@ def _candidate(part: dict[str, Any]) -> Frame:
     return {"candidates": [{"content": {"role": "model", "parts": [part]}}]}
 
 
-def _read_gemini(frame: dict[str, Any]) -> tuple[Written, bool]:
+def _read_gemini(frame: dict[str, Any]) -> tuple[Output, bool]:
     (candidate,) = frame["candidates"]
-    written = Written()
+    written = Output()
     for part in candidate.get("content", {}).get("parts", ()):
         if "functionCall" in part:
             arguments = json.dumps(part["functionCall"]["args"], ensure_ascii=False, separators=(",", ":"))
-            written = written.plus(Written(arguments=arguments))
+            written = written.plus(Output(arguments=arguments))
         else:
-            written = written.plus(Written(**{"reasoning" if part.get("thought") else "text": part["text"]}))
+            written = written.plus(Output(**{"reasoning" if part.get("thought") else "text": part["text"]}))
     return written, "finishReason" in candidate
 
 
-SPOKEN = (
-    Spoken(
+SERVER_APIS = (
+    ServerAPI(
         "chat",
         lambda text: [chunk(text)],
         lambda text: [chunk(text)],
@@ -211,7 +211,7 @@ SPOKEN = (
         _read_chat,
         (DONE,),
     ),
-    Spoken(
+    ServerAPI(
         "responses",
         lambda text: [*_begun(text).events],
         lambda text: [{**_begun(text).events[4]}],
@@ -220,7 +220,7 @@ SPOKEN = (
         _responses,
         _read_responses,
     ),
-    Spoken(
+    ServerAPI(
         "messages",
         lambda text: _messages([text], [], [])[:3],
         lambda text: _messages([text], [], [])[2:3],
@@ -229,7 +229,7 @@ SPOKEN = (
         _messages,
         _read_messages,
     ),
-    Spoken(
+    ServerAPI(
         "gemini",
         lambda text: _gemini([text], [], [])[:1],
         lambda text: _gemini([text], [], [])[:1],
