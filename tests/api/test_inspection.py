@@ -11,7 +11,7 @@ import pytest
 
 from app.core.access import hash_of
 from app.main import create_app
-from tests.support.mcp_lab import Lab
+from tests.support.mcp_lab import MCPLab
 from tests.support.serving import antiphon, settings
 from tests.support.upstream import DONE, Upstream, chunk, finish, sse, usage
 
@@ -443,7 +443,7 @@ async def test_about_has_the_prompts_with_their_variables_and_without_their_text
 
 
 async def test_tools_of_an_mcp_server_are_listed() -> None:
-    async with Lab().serve() as lab:
+    async with MCPLab().serve() as lab:
         servers = {
             "lab": {
                 "url": lab.url,

@@ -18,7 +18,7 @@ from app.core.access import hash_of
 from app.tools.web_search.providers import SearchQuery, SearchResult
 from tests.api.key_attacks import ATTACKS, NOT_ALLOWED, SOCKET, Attack, Greedy
 from tests.support import sockets
-from tests.support.mcp_lab import Lab
+from tests.support.mcp_lab import MCPLab
 from tests.support.sockets import listening
 
 
@@ -54,7 +54,7 @@ class Servers:
 
     url: str
     upstream: Greedy
-    labs: dict[str, Lab]
+    labs: dict[str, MCPLab]
     texts: dict[str, str] = field(default_factory=dict)  # replacements for placeholders in bodies
 
     @property
@@ -120,8 +120,8 @@ async def all_served(folder: Path) -> AsyncIterator[Servers]:
     """A server with every hosted tool, for an attacker and a colleague of the same owner for each row."""
     (folder / "prompts").mkdir()
     (folder / "prompts" / "greeting.md").write_text("Be brief.")
-    labs = {name: Lab(name, only="echo") for name in ("lab", "secret", "private")}
-    labs["sandbox"] = Lab("sandbox", only="none")
+    labs = {name: MCPLab(name, only="echo") for name in ("lab", "secret", "private")}
+    labs["sandbox"] = MCPLab("sandbox", only="none")
     labs["sandbox"].server.add_tool(run_python)
     async with contextlib.AsyncExitStack() as stack:
         for lab in labs.values():

@@ -11,7 +11,7 @@ import pytest
 
 from tests.clients.answers import calling, saying
 from tests.clients.clients import CLIENTS, Driver
-from tests.support.mcp_lab import Lab
+from tests.support.mcp_lab import MCPLab
 from tests.support.serving import antiphon
 from tests.support.upstream import Upstream
 
@@ -29,13 +29,13 @@ STREAMING = [*OPENAI, *AGENTS, *LANGCHAIN]
 
 
 @pytest.fixture
-async def lab() -> AsyncIterator[Lab]:
-    async with Lab().serve() as lab:
+async def lab() -> AsyncIterator[MCPLab]:
+    async with MCPLab().serve() as lab:
         yield lab
 
 
 @pytest.fixture
-async def client(name: str, upstream: Upstream, lab: Lab, tmp_path: Path) -> AsyncIterator[Driver]:
+async def client(name: str, upstream: Upstream, lab: MCPLab, tmp_path: Path) -> AsyncIterator[Driver]:
     tools: dict[str, Any] = {"mcp": {"servers": {"lab": {"url": lab.url, "require_approval": "never"}}}}
     async with antiphon(backend_url=upstream.url, tools=tools) as url:
         yield Driver(CLIENTS[name], f"{url}/v1", tmp_path)
@@ -52,7 +52,7 @@ def told(upstream: Upstream) -> list[str]:
 
 @pytest.mark.parametrize("scenario", ["hosted", "hosted_streamed"])
 @pytest.mark.parametrize("name", ALL)
-async def test_hosted_call_is_read_by_clients(client: Driver, upstream: Upstream, lab: Lab, scenario: str) -> None:
+async def test_hosted_call_is_read_by_clients(client: Driver, upstream: Upstream, lab: MCPLab, scenario: str) -> None:
     adds(upstream)
     assert await client.shows(scenario) == SHOWN
     assert lab.calls == [("add", {"a": 1, "b": 2})] and told(upstream) == ["3"]
@@ -66,14 +66,16 @@ async def test_hosted_call_is_read_by_clients(client: Driver, upstream: Upstream
         *((name, "hosted_approved_replayed") for name in OPENAI),  # the AI SDK sends the decision back alone
     ],
 )
-async def test_hosted_call_that_is_approved_is_run(client: Driver, upstream: Upstream, lab: Lab, scenario: str) -> None:
+async def test_hosted_call_that_is_approved_is_run(
+    client: Driver, upstream: Upstream, lab: MCPLab, scenario: str
+) -> None:
     adds(upstream)
     assert await client.shows(scenario) == SHOWN
     assert lab.calls == [("add", {"a": 1, "b": 2})] and told(upstream) == ["3"]
 
 
 @pytest.mark.parametrize("name", ASKED)
-async def test_hosted_call_that_is_denied_is_not_run(client: Driver, upstream: Upstream, lab: Lab) -> None:
+async def test_hosted_call_that_is_denied_is_not_run(client: Driver, upstream: Upstream, lab: MCPLab) -> None:
     upstream.say(calling("lab__add", ADDING))
     upstream.say(saying("I did not add."))
     assert (await client.shows("hosted_rejected"))["text"] == "I did not add."
@@ -82,7 +84,7 @@ async def test_hosted_call_that_is_denied_is_not_run(client: Driver, upstream: U
 
 @pytest.mark.parametrize("name", ASKED)
 async def test_hosted_call_in_the_turn_before_is_continued_on_the_server(
-    client: Driver, upstream: Upstream, lab: Lab
+    client: Driver, upstream: Upstream, lab: MCPLab
 ) -> None:
     adds(upstream)
     upstream.say(saying("It is still 3."))
@@ -94,7 +96,7 @@ async def test_hosted_call_in_the_turn_before_is_continued_on_the_server(
 # Without storage, the AI SDK warns and drops such calls, and pydantic-ai never sends them back.
 @pytest.mark.parametrize("name", [*OPENAI, *AGENTS, *LANGCHAIN])
 async def test_hosted_call_in_the_turn_before_is_continued_by_replay(
-    client: Driver, upstream: Upstream, lab: Lab
+    client: Driver, upstream: Upstream, lab: MCPLab
 ) -> None:
     adds(upstream)
     upstream.say(saying("It is still 3."))

@@ -20,7 +20,7 @@ import pytest
 from app.responses.tool_loop.sessions import MAX_DECLARED
 from tests.clients.answers import saying
 from tests.support.logs import all_text
-from tests.support.mcp_lab import LONG_NAME, PIXEL, Lab
+from tests.support.mcp_lab import LONG_NAME, PIXEL, MCPLab
 from tests.support.serving import antiphon
 from tests.support.upstream import DONE, Upstream, call, finish, sse, usage
 from tests.support.upstream import upstream as upstream
@@ -29,8 +29,8 @@ SEVEN = {"a": 3, "b": 4}
 
 
 @pytest.fixture
-async def lab() -> AsyncIterator[Lab]:
-    async with Lab().serve() as lab:
+async def lab() -> AsyncIterator[MCPLab]:
+    async with MCPLab().serve() as lab:
         yield lab
 
 
@@ -54,7 +54,7 @@ async def asked(
             yield client
 
 
-def declared(lab: Lab, **more: Any) -> dict[str, Any]:
+def declared(lab: MCPLab, **more: Any) -> dict[str, Any]:
     return {"servers": {"lab": {"url": lab.url, "require_approval": "never", **more}}}
 
 
@@ -99,7 +99,7 @@ def offered(upstream: Upstream, request: int = -1) -> set[str]:
     return {tool["function"]["name"] for tool in upstream.requests[request].json.get("tools", ())}
 
 
-async def test_mcp_tool_is_called_and_answered(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_tool_is_called_and_answered(upstream: Upstream, lab: MCPLab) -> None:
     upstream.say(calling(("lab__add", SEVEN)))
     upstream.say(saying("It is 7."))
     async with asked(upstream, declared(lab)) as client:
@@ -119,7 +119,7 @@ async def test_mcp_tool_is_called_and_answered(upstream: Upstream, lab: Lab) -> 
     assert response["usage"]["input_tokens"] == 10
 
 
-async def test_mcp_events_are_those_that_clients_know(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_events_are_those_that_clients_know(upstream: Upstream, lab: MCPLab) -> None:
     upstream.say(calling(("lab__add", SEVEN)))
     upstream.say(saying("It is 7."))
     async with asked(upstream, declared(lab)) as client:
@@ -148,9 +148,9 @@ async def test_mcp_events_are_those_that_clients_know(upstream: Upstream, lab: L
     assert [event["sequence_number"] for event in seen] == list(range(len(seen)))
 
 
-async def test_mcp_list_is_read_once_in_a_conversation(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_list_is_read_once_in_a_conversation(upstream: Upstream, lab: MCPLab) -> None:
     upstream.always(saying("Hello."))
-    async with Lab("other", only="echo").serve() as other:
+    async with MCPLab("other", only="echo").serve() as other:
         both = {"servers": {name: {"url": one.url} for name, one in (("lab", lab), ("other", other))}}
         async with asked(upstream, both) as client:
             first = await respond(client)
@@ -170,10 +170,10 @@ async def test_mcp_list_is_read_once_in_a_conversation(upstream: Upstream, lab: 
     assert "lab__add" in offered(upstream, 1)
 
 
-async def test_mcp_servers_with_tools_of_one_name_are_kept_apart(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_servers_with_tools_of_one_name_are_kept_apart(upstream: Upstream, lab: MCPLab) -> None:
     upstream.say(calling(("lab__echo", {"value": "one"}), ("other__echo", {"value": "two"})))
     upstream.say(saying("Done."))
-    async with Lab("other").serve() as other:
+    async with MCPLab("other").serve() as other:
         servers = {
             name: {"url": one.url, "require_approval": "never"} for name, one in (("lab", lab), ("other", other))
         }
@@ -183,7 +183,7 @@ async def test_mcp_servers_with_tools_of_one_name_are_kept_apart(upstream: Upstr
     assert [item["output"] for item in response["output"] if item["type"] == "mcp_call"] == ['"one"', '"two"']
 
 
-async def test_mcp_calls_of_one_answer_run_side_by_side(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_calls_of_one_answer_run_side_by_side(upstream: Upstream, lab: MCPLab) -> None:
     upstream.say(calling(("lab__meet", {}), ("lab__meet", {})))
     upstream.say(saying("Done."))
     async with asked(upstream, declared(lab)) as client:
@@ -191,7 +191,7 @@ async def test_mcp_calls_of_one_answer_run_side_by_side(upstream: Upstream, lab:
     assert [item["output"] for item in response["output"] if item["type"] == "mcp_call"] == ["met", "met"]
 
 
-async def test_mcp_tool_names_of_any_length_are_found_again(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_tool_names_of_any_length_are_found_again(upstream: Upstream, lab: MCPLab) -> None:
     upstream.say(saying("Hello."))
     async with asked(upstream, declared(lab, allowed_tools=[LONG_NAME])) as client:
         await respond(client)
@@ -203,7 +203,7 @@ async def test_mcp_tool_names_of_any_length_are_found_again(upstream: Upstream, 
     assert (called["name"], called["output"]) == (LONG_NAME, "long")
 
 
-async def test_mcp_images_are_shown_to_the_model(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_images_are_shown_to_the_model(upstream: Upstream, lab: MCPLab) -> None:
     upstream.say(calling(("lab__picture", {})))
     upstream.say(saying("A pixel."))
     async with asked(upstream, declared(lab)) as client:
@@ -215,7 +215,7 @@ async def test_mcp_images_are_shown_to_the_model(upstream: Upstream, lab: Lab) -
     assert PIXEL in json.dumps(upstream.requests[-1].json["messages"])
 
 
-async def test_mcp_results_that_are_too_long_are_cut(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_results_that_are_too_long_are_cut(upstream: Upstream, lab: MCPLab) -> None:
     upstream.say(calling(("lab__huge", {})))
     upstream.say(saying("Much."))
     async with (
@@ -236,7 +236,7 @@ async def test_mcp_results_that_are_too_long_are_cut(upstream: Upstream, lab: La
     ],
 )
 async def test_mcp_call_that_fails_is_reported_and_the_answer_goes_on(
-    upstream: Upstream, lab: Lab, name: str, arguments: Any, words: str
+    upstream: Upstream, lab: MCPLab, name: str, arguments: Any, words: str
 ) -> None:
     upstream.say(calling((name, arguments)))
     upstream.say(saying("It failed."))
@@ -249,7 +249,9 @@ async def test_mcp_call_that_fails_is_reported_and_the_answer_goes_on(
     assert isinstance(json.loads(called["arguments"]), dict)
 
 
-async def test_mcp_server_that_is_unavailable_is_reported_and_the_answer_goes_on(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_server_that_is_unavailable_is_reported_and_the_answer_goes_on(
+    upstream: Upstream, lab: MCPLab
+) -> None:
     upstream.say(saying("I cannot add."))
     servers = {"lab": {"url": lab.url}, "gone": {"url": "http://127.0.0.1:9/mcp"}}
     async with asked(upstream, {"servers": servers}) as client:
@@ -263,7 +265,7 @@ async def test_mcp_server_that_is_unavailable_is_reported_and_the_answer_goes_on
 
 
 async def test_mcp_functions_beyond_the_backends_limit_are_not_offered(upstream: Upstream) -> None:
-    many = Lab(only="add")
+    many = MCPLab(only="add")
     for number in range(140):
         many.server.add_tool(many.echo, name=f"tool_{number}")
     upstream.say(saying("So many."))
@@ -278,7 +280,7 @@ SEARCH = {"type": "tool_search"}
 DEFERRED = {**MCP, "defer_loading": True}
 
 
-async def test_mcp_deferred_tools_are_searched_and_called(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_deferred_tools_are_searched_and_called(upstream: Upstream, lab: MCPLab) -> None:
     upstream.say(calling(("tool_search", {"query": "adding numbers", "limit": 1})))
     upstream.say(calling(("lab__add", SEVEN)))
     upstream.always(saying("It is 7."))
@@ -300,14 +302,14 @@ async def test_mcp_deferred_tools_are_searched_and_called(upstream: Upstream, la
     assert types(third)[-1] == "message" and {"lab__add", "lab__echo"} <= offered(upstream)  # nothing searches
 
 
-async def test_mcp_search_that_can_find_nothing_is_not_offered(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_search_that_can_find_nothing_is_not_offered(upstream: Upstream, lab: MCPLab) -> None:
     upstream.say(saying("Hello."))
     async with asked(upstream, declared(lab, allowed_tools=["add"])) as client:
         await respond(client, MCP, SEARCH)
     assert offered(upstream) == {"lab__add"}
 
 
-async def test_mcp_deferred_tools_are_found_by_the_clients_search(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_deferred_tools_are_found_by_the_clients_search(upstream: Upstream, lab: MCPLab) -> None:
     upstream.say(calling(("tool_search", {"query": "add"})))
     upstream.say(calling(("lab__add", SEVEN)))
     upstream.say(saying("It is 7."))
@@ -323,7 +325,7 @@ async def test_mcp_deferred_tools_are_found_by_the_clients_search(upstream: Upst
 
 
 async def test_mcp_names_that_no_backend_takes_are_changed(upstream: Upstream) -> None:
-    odd = Lab(only="echo")
+    odd = MCPLab(only="echo")
     for name in ("get.it", "get_it", "get/it"):
         odd.server.add_tool(odd.echo, name=name)
     async with odd.serve(), asked(upstream, declared(odd, allowed_tools=["get?it"])) as client:
@@ -338,7 +340,7 @@ async def test_mcp_names_that_no_backend_takes_are_changed(upstream: Upstream) -
     assert called == {"get.it", "get_it", "get/it"}
 
 
-async def test_mcp_list_that_is_replayed_counts_if_encrypted(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_list_that_is_replayed_counts_if_encrypted(upstream: Upstream, lab: MCPLab) -> None:
     upstream.always(saying("Hello."))
     stateless = {"store": False, "include": ["reasoning.encrypted_content"]}
     async with asked(upstream, declared(lab)) as client:
@@ -360,7 +362,7 @@ def forged(listed: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("how", ["new", "stored", "replaced", "chained", "referred to", "conversation", "encrypted"])
-async def test_mcp_list_that_is_forged_runs_no_tool_without_approval(upstream: Upstream, lab: Lab, how: str) -> None:
+async def test_mcp_list_that_is_forged_runs_no_tool_without_approval(upstream: Upstream, lab: MCPLab, how: str) -> None:
     upstream.say(saying("Hello."))
     user = {"role": "user", "content": "Delete all."}
     filters = declared(lab, require_approval={"never": {"read_only": True}})
@@ -401,7 +403,7 @@ def approving(response: dict[str, Any], approve: bool = True, **more: Any) -> di
     return {"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": approve, **more}
 
 
-async def test_mcp_call_that_is_approved_is_run_once(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_call_that_is_approved_is_run_once(upstream: Upstream, lab: MCPLab) -> None:
     upstream.say(calling(("lab__add", SEVEN)))
     upstream.say(saying("It is 7."))
     async with asked(upstream, declared(lab, require_approval="always")) as client:
@@ -417,7 +419,7 @@ async def test_mcp_call_that_is_approved_is_run_once(upstream: Upstream, lab: La
     assert (lab.calls, told(upstream), len(upstream.requests)) == ([("add", SEVEN)], ["7"], 2)
 
 
-async def test_mcp_approval_counts_once(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_approval_counts_once(upstream: Upstream, lab: MCPLab) -> None:
     upstream.say(calling(("lab__add", SEVEN)))
     upstream.always(saying("It is 7."))
     async with asked(upstream, declared(lab, require_approval="always")) as client:
@@ -430,7 +432,7 @@ async def test_mcp_approval_counts_once(upstream: Upstream, lab: Lab) -> None:
     assert lab.calls == [("add", SEVEN)]
 
 
-async def test_mcp_approved_call_is_run_as_stored(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_approved_call_is_run_as_stored(upstream: Upstream, lab: MCPLab) -> None:
     upstream.say(calling(("lab__add", SEVEN)))
     upstream.say(saying("Done."))
     async with asked(upstream, declared(lab, require_approval="always")) as client:
@@ -440,7 +442,9 @@ async def test_mcp_approved_call_is_run_as_stored(upstream: Upstream, lab: Lab) 
     assert lab.calls == [("add", SEVEN)]
 
 
-async def test_mcp_call_that_is_denied_is_not_run_and_the_model_gets_the_reason(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_call_that_is_denied_is_not_run_and_the_model_gets_the_reason(
+    upstream: Upstream, lab: MCPLab
+) -> None:
     upstream.say(calling(("lab__add", SEVEN)))
     upstream.say(saying("I did not add."))
     async with asked(upstream, declared(lab, require_approval="always")) as client:
@@ -452,7 +456,7 @@ async def test_mcp_call_that_is_denied_is_not_run_and_the_model_gets_the_reason(
 
 
 @pytest.mark.parametrize("how", ["conversation", "replay", "reference"])
-async def test_mcp_approvals_of_every_kind_of_client_work(upstream: Upstream, lab: Lab, how: str) -> None:
+async def test_mcp_approvals_of_every_kind_of_client_work(upstream: Upstream, lab: MCPLab, how: str) -> None:
     upstream.say(calling(("lab__add", SEVEN)))
     upstream.say(saying("It is 7."))
     async with asked(upstream, declared(lab, require_approval="always")) as client:
@@ -472,14 +476,14 @@ async def test_mcp_approvals_of_every_kind_of_client_work(upstream: Upstream, la
     assert only(second, "mcp_call")["output"] == "7" and lab.calls == [("add", SEVEN)]
 
 
-async def test_mcp_approval_without_a_request_is_refused(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_approval_without_a_request_is_refused(upstream: Upstream, lab: MCPLab) -> None:
     decision = {"type": "mcp_approval_response", "approval_request_id": "mcpr_nothing", "approve": True}
     async with asked(upstream, declared(lab)) as client:
         answer = await client.post("/responses", json={"model": "m", "input": [decision], "tools": [MCP]})
     assert answer.status_code == 400 and "mcpr_nothing" in answer.json()["error"]["message"]
 
 
-async def test_mcp_approval_does_not_widen_what_is_allowed_now(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_approval_does_not_widen_what_is_allowed_now(upstream: Upstream, lab: MCPLab) -> None:
     upstream.say(calling(("lab__add", SEVEN)))
     upstream.say(saying("It is gone."))
     async with asked(upstream, declared(lab, require_approval="always")) as client:
@@ -490,7 +494,9 @@ async def test_mcp_approval_does_not_widen_what_is_allowed_now(upstream: Upstrea
 
 
 @pytest.mark.parametrize("whole", [True, False])
-async def test_mcp_call_that_is_replayed_without_its_result_has_it(upstream: Upstream, lab: Lab, whole: bool) -> None:
+async def test_mcp_call_that_is_replayed_without_its_result_has_it(
+    upstream: Upstream, lab: MCPLab, whole: bool
+) -> None:
     upstream.say(calling(("lab__picture", {})))
     upstream.always(saying("A pixel."))
     async with asked(upstream, declared(lab), key="mine", api_keys="mine,of-another") as client:
@@ -509,7 +515,7 @@ async def test_mcp_call_that_is_replayed_without_its_result_has_it(upstream: Ups
 
 
 async def test_mcp_secrets_of_a_caller_are_nowhere(
-    upstream: Upstream, lab: Lab, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    upstream: Upstream, lab: MCPLab, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     port = lab.url.split(":")[2].split("/")[0]
@@ -547,7 +553,7 @@ async def test_mcp_secrets_of_a_caller_are_nowhere(
     assert [text for text in everything if "CANARY" in text] == []
 
 
-async def test_mcp_server_that_no_caller_may_name_is_refused(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_server_that_no_caller_may_name_is_refused(upstream: Upstream, lab: MCPLab) -> None:
     tool = {"type": "mcp", "server_label": "mine", "server_url": lab.url}
     async with asked(upstream, declared(lab)) as client:
         answer = await client.post("/responses", json={"model": "m", "input": "Hi.", "tools": [tool]})
@@ -580,7 +586,7 @@ async def test_mcp_server_that_is_unknown_is_the_same_error_whatever_is_declared
     assert upstream.requests == []
 
 
-async def test_mcp_connections_of_one_request_are_bounded(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_connections_of_one_request_are_bounded(upstream: Upstream, lab: MCPLab) -> None:
     many = [{**MCP, "server_label": f"lab{n}", "connector_id": "lab"} for n in range(MAX_DECLARED + 1)]
     async with asked(upstream, declared(lab)) as client:
         answer = await client.post("/responses", json={"model": "m", "input": "Hi.", "tools": many})
@@ -620,7 +626,7 @@ async def test_mcp_program_is_used_like_any_server(upstream: Upstream) -> None:
     assert "Europe/Lisbon" in called["output"]
 
 
-async def test_mcp_calls_of_a_client_that_disconnects_are_cancelled(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_calls_of_a_client_that_disconnects_are_cancelled(upstream: Upstream, lab: MCPLab) -> None:
     upstream.say(calling(("lab__sleep", {})))
     async with asked(upstream, declared(lab)) as client:
         request = {"model": "m", "input": "Sleep.", "tools": [MCP], "stream": True}

@@ -1,7 +1,7 @@
 """
 An MCP server with the official SDK on a real socket, with a tool for each feature that clients must support.
 
-    async with Lab().serve() as lab:
+    async with MCPLab().serve() as lab:
         ...                                   # ask `lab.url`, or `lab.sse_url`
         assert lab.calls == [("add", {"a": 1, "b": 2})]
 """
@@ -38,7 +38,7 @@ PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgG
 LONG_NAME = "a_tool_with_a_name_that_is_as_long_as_the_names_of_functions_may"
 
 
-class Lab:
+class MCPLab:
     """A server with the tools below, which records calls, headers and cancellations."""
 
     def __init__(self, name: str = "lab", *, only: str | None = None) -> None:
@@ -140,7 +140,7 @@ class Lab:
         return "long"
 
     @contextlib.asynccontextmanager
-    async def serve(self) -> AsyncIterator[Lab]:
+    async def serve(self) -> AsyncIterator[MCPLab]:
         """Serve by streamable HTTP at `url` and by SSE at `sse_url`."""
         http = self.server.streamable_http_app()
         app = Starlette(

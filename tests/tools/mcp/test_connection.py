@@ -15,7 +15,7 @@ import pytest
 
 from app.tools.mcp.connection import ServerConnection
 from app.tools.mcp.server import MCPFailure, ServerAddress
-from tests.support.mcp_lab import PIXEL, Lab
+from tests.support.mcp_lab import PIXEL, MCPLab
 
 TIME = (sys.executable, "-m", "mcp_server_time")
 
@@ -33,8 +33,8 @@ async def connected(url: str = "", **options: Any) -> AsyncIterator[ServerConnec
 
 
 @pytest.fixture
-async def lab() -> AsyncIterator[Lab]:
-    async with Lab().serve() as lab:
+async def lab() -> AsyncIterator[MCPLab]:
+    async with MCPLab().serve() as lab:
         yield lab
 
 
@@ -43,7 +43,7 @@ def text_of(result: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("transport", ["http", "auto", "sse"])
-async def test_tools_are_listed_and_called(lab: Lab, transport: str) -> None:
+async def test_tools_are_listed_and_called(lab: MCPLab, transport: str) -> None:
     url = lab.sse_url if transport == "sse" else lab.url
     async with connected(url, transport=transport) as connection:
         tools, whole = await connection.list_tools()
@@ -55,12 +55,12 @@ async def test_tools_are_listed_and_called(lab: Lab, transport: str) -> None:
     assert lab.calls == [("add", {"a": 1, "b": 2})]
 
 
-async def test_server_of_the_old_transport_is_found(lab: Lab) -> None:
+async def test_server_of_the_old_transport_is_found(lab: MCPLab) -> None:
     async with connected(lab.sse_url) as connection:
         assert text_of(await connection.call_tool("add", {"a": 1, "b": 2})) == "3"
 
 
-async def test_program_is_run_and_ended(lab: Lab) -> None:
+async def test_program_is_run_and_ended(lab: MCPLab) -> None:
     async with connected(command=TIME) as connection:
         tools, _ = await connection.list_tools()
         assert {tool["name"] for tool in tools} == {"get_current_time", "convert_time"}
@@ -69,13 +69,13 @@ async def test_program_is_run_and_ended(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("value", [None, 0, False, "", [], {}, {"a": None}, "ümlaut\u2028", 2**60, [None]])
-async def test_arguments_arrive_as_they_are(lab: Lab, value: Any) -> None:
+async def test_arguments_arrive_as_they_are(lab: MCPLab, value: Any) -> None:
     async with connected(lab.url) as connection:
         await connection.call_tool("echo", {"value": value})
     assert lab.calls == [("echo", {"value": value})]
 
 
-async def test_results_of_every_kind_are_read(lab: Lab) -> None:
+async def test_results_of_every_kind_are_read(lab: MCPLab) -> None:
     async with connected(lab.url) as connection:
         picture = await connection.call_tool("picture", {})
         assert picture["content"][1] == {"type": "image", "data": PIXEL, "mimeType": "image/png"}
@@ -89,7 +89,7 @@ async def test_results_of_every_kind_are_read(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("transport", ["http", "sse"])
-async def test_calls_run_side_by_side(lab: Lab, transport: str) -> None:
+async def test_calls_run_side_by_side(lab: MCPLab, transport: str) -> None:
     async with connected(lab.sse_url if transport == "sse" else lab.url, transport=transport) as connection:
         met = await asyncio.gather(connection.call_tool("meet", {}), connection.call_tool("meet", {}))
     assert [text_of(result) for result in met] == ["met", "met"]
@@ -97,7 +97,7 @@ async def test_calls_run_side_by_side(lab: Lab, transport: str) -> None:
 
 @pytest.mark.parametrize("transport", ["http", "sse"])
 async def test_call_that_is_cancelled_is_cancelled_at_the_server_and_the_session_goes_on(
-    lab: Lab, transport: str
+    lab: MCPLab, transport: str
 ) -> None:
     async with connected(lab.sse_url if transport == "sse" else lab.url, transport=transport) as connection:
         call = asyncio.ensure_future(connection.call_tool("sleep", {}))
@@ -110,7 +110,7 @@ async def test_call_that_is_cancelled_is_cancelled_at_the_server_and_the_session
 
 
 @pytest.mark.parametrize("transport", ["http", "sse"])
-async def test_session_closed_by_another_task_during_a_call_ends_it(lab: Lab, transport: str) -> None:
+async def test_session_closed_by_another_task_during_a_call_ends_it(lab: MCPLab, transport: str) -> None:
     connection = ServerConnection(ServerAddress(url=lab.sse_url if transport == "sse" else lab.url, reach="any"))
     await asyncio.create_task(connection.open())
     call = asyncio.ensure_future(connection.call_tool("sleep", {}))
@@ -129,7 +129,7 @@ async def test_session_closed_by_another_task_during_a_call_ends_it(lab: Lab, tr
         await connection.call_tool("add", {})
 
 
-async def test_call_that_takes_too_long_fails(lab: Lab) -> None:
+async def test_call_that_takes_too_long_fails(lab: MCPLab) -> None:
     async with connected(lab.url, call_seconds=0.2) as connection:
         with pytest.raises(MCPFailure, match="in time") as failure:
             await connection.call_tool("sleep", {})
@@ -141,7 +141,7 @@ async def test_call_that_takes_too_long_fails(lab: Lab) -> None:
         await lab.cancelled.wait()
 
 
-async def test_open_that_is_cancelled_leaves_nothing(lab: Lab) -> None:
+async def test_open_that_is_cancelled_leaves_nothing(lab: MCPLab) -> None:
     connection = ServerConnection(ServerAddress(url=lab.url, reach="any"))
     opening = asyncio.ensure_future(connection.open())
     await asyncio.sleep(0)
@@ -153,7 +153,7 @@ async def test_open_that_is_cancelled_leaves_nothing(lab: Lab) -> None:
     assert not connection.is_open
 
 
-async def test_headers_are_sent_with_each_request(lab: Lab) -> None:
+async def test_headers_are_sent_with_each_request(lab: MCPLab) -> None:
     async with connected(lab.url, headers={"Authorization": "Bearer token", "X-Team": "a"}) as connection:
         await connection.list_tools()
     assert len(lab.headers) > 1
@@ -167,7 +167,7 @@ async def test_address_shows_no_secret() -> None:
     assert "SECRET" not in repr(address)
 
 
-async def test_private_addresses_of_callers_get_no_request(lab: Lab) -> None:
+async def test_private_addresses_of_callers_get_no_request(lab: MCPLab) -> None:
     with pytest.raises(MCPFailure, match="are not allowed"):
         await ServerConnection(ServerAddress(url=lab.url, reach="public")).open()
     assert lab.headers == []

@@ -15,7 +15,7 @@ import pytest
 
 from app.tools import HostedFunction, Outcome
 from app.tools.mcp import MCPTool
-from tests.support.mcp_lab import Lab
+from tests.support.mcp_lab import MCPLab
 from tests.tools.mcp.test_session import Response, call, declaration, lab, tool_of
 
 __all__ = ["lab"]  # a fixture
@@ -124,7 +124,7 @@ async def test_program_is_started_and_listed_once_for_several_responses(program:
     assert not runs(program.pids("start")[0])
 
 
-async def test_http_server_is_asked_for_its_tools_once_for_several_responses(lab: Lab) -> None:
+async def test_http_server_is_asked_for_its_tools_once_for_several_responses(lab: MCPLab) -> None:
     async with tools({"url": lab.url}) as tool:
         for _ in range(3):
             await respond(tool)
@@ -193,7 +193,7 @@ async def test_owners_share_a_session_only_if_the_operator_allows_it(
     assert len(program.pids("start")) == started
 
 
-async def test_callers_tokens_have_sessions_of_their_own(lab: Lab) -> None:
+async def test_callers_tokens_have_sessions_of_their_own(lab: MCPLab) -> None:
     async with tools({"url": lab.url, "shared": True}) as tool:
         for token in ("ada-token", "bob-token", "ada-token"):
             await respond(tool, "echo", authorization=token)
@@ -201,7 +201,7 @@ async def test_callers_tokens_have_sessions_of_their_own(lab: Lab) -> None:
     assert lab.lists == 2
 
 
-async def test_servers_that_callers_name_by_url_have_a_session_for_each_response(lab: Lab) -> None:
+async def test_servers_that_callers_name_by_url_have_a_session_for_each_response(lab: MCPLab) -> None:
     tool = tool_of({"allow_urls": ["http://127.0.0.1:*/*"], "allow_private": True, "require_approval": "never"})
     for _ in range(2):
         async with tool.open(declaration(server_label="lab", server_url=lab.url)) as session:
@@ -227,7 +227,7 @@ async def test_program_that_dies_during_a_call_is_replaced_and_the_call_is_not_r
     assert [len(program.pids(event)) for event in ("start", "die", "pid")] == [2, 1, 2]
 
 
-async def test_session_that_an_http_server_has_dropped_is_replaced(lab: Lab) -> None:
+async def test_session_that_an_http_server_has_dropped_is_replaced(lab: MCPLab) -> None:
     async with tools({"url": lab.sse_url}) as tool:
         await respond(tool)
         (pooled,) = tool._pool._reusable.values()

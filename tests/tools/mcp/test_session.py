@@ -14,7 +14,7 @@ from app.errors import InvalidRequest
 from app.tools import Declaration, HostedFunction, Outcome, ToolCall, ToolHost, ToolSession
 from app.tools.mcp import MCPTool
 from app.tools.mcp.connection import ServerConnection
-from tests.support.mcp_lab import LONG_NAME, Lab
+from tests.support.mcp_lab import LONG_NAME, MCPLab
 
 
 class Item:
@@ -95,12 +95,12 @@ def names(functions: Sequence[HostedFunction]) -> set[str]:
 
 
 @pytest.fixture
-async def lab() -> AsyncIterator[Lab]:
-    async with Lab().serve() as lab:
+async def lab() -> AsyncIterator[MCPLab]:
+    async with MCPLab().serve() as lab:
         yield lab
 
 
-async def test_declared_server_is_listed_and_called(lab: Lab) -> None:
+async def test_declared_server_is_listed_and_called(lab: MCPLab) -> None:
     tool = tool_of({"servers": {"lab": {"url": lab.url}}})
     response = Response()
     async with opened(tool, server_label="lab") as session:
@@ -117,7 +117,7 @@ async def test_declared_server_is_listed_and_called(lab: Lab) -> None:
     assert LONG_NAME in names(functions)
 
 
-async def test_list_is_read_once_in_a_conversation(lab: Lab) -> None:
+async def test_list_is_read_once_in_a_conversation(lab: MCPLab) -> None:
     tool = tool_of({"servers": {"lab": {"url": lab.url}}})
     first = Response()
     async with opened(tool, server_label="lab") as session:
@@ -131,8 +131,8 @@ async def test_list_is_read_once_in_a_conversation(lab: Lab) -> None:
     assert outcome.status == "completed" and lab.lists == lists
 
 
-async def test_list_is_read_anew_where_another_server_has_the_label(lab: Lab) -> None:
-    async with Lab("other", only="echo").serve() as other:
+async def test_list_is_read_anew_where_another_server_has_the_label(lab: MCPLab) -> None:
+    async with MCPLab("other", only="echo").serve() as other:
         first = Response()
         async with opened(tool_of({"servers": {"lab": {"url": lab.url}}}), server_label="lab") as session:
             await session.functions([], first)
@@ -142,7 +142,7 @@ async def test_list_is_read_anew_where_another_server_has_the_label(lab: Lab) ->
         assert len(second.items) == 1
 
 
-async def test_list_is_read_anew_where_more_is_allowed(lab: Lab) -> None:
+async def test_list_is_read_anew_where_more_is_allowed(lab: MCPLab) -> None:
     tool = tool_of({"servers": {"lab": {"url": lab.url}}})
     first = Response()
     async with opened(tool, server_label="lab", allowed_tools=["add"]) as session:
@@ -153,7 +153,7 @@ async def test_list_is_read_anew_where_more_is_allowed(lab: Lab) -> None:
         assert names(await session.functions(second.history, second)) == {"add", "echo"}
 
 
-async def test_list_is_read_anew_where_another_declared_server_has_the_url(lab: Lab) -> None:
+async def test_list_is_read_anew_where_another_declared_server_has_the_url(lab: MCPLab) -> None:
     """It may have other headers, and with them other tools."""
     tool = tool_of({"servers": {name: {"url": lab.url} for name in ("lab", "other")}})
     first = Response()
@@ -166,7 +166,7 @@ async def test_list_is_read_anew_where_another_declared_server_has_the_url(lab: 
 
 
 @pytest.mark.parametrize("read_only", [True, False])
-async def test_list_counts_only_as_it_was_made_here(lab: Lab, read_only: bool) -> None:
+async def test_list_counts_only_as_it_was_made_here(lab: MCPLab, read_only: bool) -> None:
     """A caller may send another list, or a forged one."""
     filtered = {"read_only": True}
     server = {
@@ -191,13 +191,13 @@ async def test_list_counts_only_as_it_was_made_here(lab: Lab, read_only: bool) -
             assert len(second.items) == 1  # it was listed again
 
 
-async def test_list_that_failed_is_read_again(lab: Lab) -> None:
+async def test_list_that_failed_is_read_again(lab: MCPLab) -> None:
     failed = {"type": "mcp_list_tools", "server_label": "lab", "tools": [], "error": "It was away."}
     async with opened(tool_of({"servers": {"lab": {"url": lab.url}}}), server_label="lab") as session:
         assert len(await session.functions([failed], Response())) > 1
 
 
-async def test_server_that_is_unavailable_is_reported_and_left_out(lab: Lab) -> None:
+async def test_server_that_is_unavailable_is_reported_and_left_out(lab: MCPLab) -> None:
     tool = tool_of({"servers": {"lab": {"url": lab.url.replace("/mcp", "/nothing/0123456789abcdef0123")}}})
     response = Response()
     async with opened(tool, server_label="lab") as session:
@@ -207,7 +207,7 @@ async def test_server_that_is_unavailable_is_reported_and_left_out(lab: Lab) -> 
     assert "cannot be used" in response.warnings[0] and "0123456789abcdef0123" not in str(response.warnings)
 
 
-async def test_call_to_a_server_that_cannot_be_reached_is_not_begun(lab: Lab) -> None:
+async def test_call_to_a_server_that_cannot_be_reached_is_not_begun(lab: MCPLab) -> None:
     tool = tool_of({"servers": {"lab": {"url": lab.url}, "away": {"url": "http://127.0.0.1:9/mcp"}}})
     outcomes = []
     for label in ("lab", "away"):
@@ -218,7 +218,7 @@ async def test_call_to_a_server_that_cannot_be_reached_is_not_begun(lab: Lab) ->
     assert [(outcome.status, outcome.begun) for outcome in outcomes] == [("failed", True), ("failed", False)]
 
 
-async def test_session_that_was_lost_is_opened_anew(lab: Lab) -> None:
+async def test_session_that_was_lost_is_opened_anew(lab: MCPLab) -> None:
     tool = tool_of({"servers": {"lab": {"url": lab.url}}})
     async with opened(tool, server_label="lab") as session:
         functions = {function.name: function for function in await session.functions([], Response())}
@@ -252,7 +252,7 @@ async def test_session_that_was_lost_is_opened_anew(lab: Lab) -> None:
     ],
 )
 async def test_approvals_of_a_caller_are_added_to_the_operators(
-    lab: Lab, servers: Any, asked: Any, approved: bool
+    lab: MCPLab, servers: Any, asked: Any, approved: bool
 ) -> None:
     table = {"url": lab.url} | ({"require_approval": servers} if servers else {})
     fields = {"require_approval": asked} if asked else {}
@@ -271,7 +271,7 @@ async def test_approvals_of_a_caller_are_added_to_the_operators(
         ([], set()),
     ],
 )
-async def test_tools_that_both_allow_may_be_called(lab: Lab, asked: Any, found: set[str]) -> None:
+async def test_tools_that_both_allow_may_be_called(lab: MCPLab, asked: Any, found: set[str]) -> None:
     table = {"servers": {"lab": {"url": lab.url, "allowed_tools": ["add", "e*"]}}}
     async with opened(tool_of(table), server_label="lab", allowed_tools=asked) as session:
         assert names(await session.functions([], Response())) == found
@@ -291,7 +291,7 @@ async def test_tools_that_both_allow_may_be_called(lab: Lab, asked: Any, found: 
         (None, None),
     ],
 )
-async def test_filter_that_matches_nothing_is_a_warning(lab: Lab, asked: Any, words: str | None) -> None:
+async def test_filter_that_matches_nothing_is_a_warning(lab: MCPLab, asked: Any, words: str | None) -> None:
     tool = tool_of({"servers": {"lab": {"url": lab.url, "allowed_tools": ["add", "e*"]}}})
     first = Response()
     fields = {"allowed_tools": asked} if asked else {}
@@ -303,7 +303,7 @@ async def test_filter_that_matches_nothing_is_a_warning(lab: Lab, asked: Any, wo
 
 
 async def test_filter_that_selects_nothing_is_a_warning() -> None:
-    async with Lab(only="echo").serve() as lab:
+    async with MCPLab(only="echo").serve() as lab:
         response = Response()
         fields = {"allowed_tools": {"read_only": True}}
         async with opened(tool_of({"servers": {"lab": {"url": lab.url}}}), server_label="lab", **fields) as session:
@@ -312,7 +312,7 @@ async def test_filter_that_selects_nothing_is_a_warning() -> None:
 
 
 async def test_tools_that_cannot_be_offered_are_left_out_with_a_warning(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    lab: MCPLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def list_tools(self: ServerConnection) -> tuple[list[dict[str, Any]], bool]:
         listed, complete = await listing(self)
@@ -332,7 +332,7 @@ async def test_tools_that_cannot_be_offered_are_left_out_with_a_warning(
     assert response.warnings == ["The MCP server 'lab' lists tools without a name; they were ignored.", deep]
 
 
-async def test_tools_that_are_deferred_wait_for_a_search(lab: Lab) -> None:
+async def test_tools_that_are_deferred_wait_for_a_search(lab: MCPLab) -> None:
     tool = tool_of({"servers": {"lab": {"url": lab.url}}})
     async with opened(tool, server_label="lab", defer_loading=True) as session:
         assert all(function.deferred for function in await session.functions([], Response()))
@@ -341,12 +341,12 @@ async def test_tools_that_are_deferred_wait_for_a_search(lab: Lab) -> None:
 OPEN = {"allow_urls": ["https://*.example.com/*", "http://127.0.0.1:{port}/*"], "allow_private": True}
 
 
-def allowing(lab: Lab, **more: Any) -> dict[str, Any]:
+def allowing(lab: MCPLab, **more: Any) -> dict[str, Any]:
     port = lab.url.split(":")[2].split("/")[0]
     return {"allow_urls": ["https://*.example.com/*", f"http://127.0.0.1:{port}/*"], "allow_private": True, **more}
 
 
-async def test_server_that_the_caller_names_is_used_if_allowed(lab: Lab) -> None:
+async def test_server_that_the_caller_names_is_used_if_allowed(lab: MCPLab) -> None:
     tool = tool_of(allowing(lab))
     fields = {"server_url": lab.url, "authorization": "token", "headers": {"X-Team": "a", "Authorization": "other"}}
     async with opened(tool, server_label="mine", **fields) as session:
@@ -359,7 +359,7 @@ async def test_server_that_the_caller_names_is_used_if_allowed(lab: Lab) -> None
         assert not any(function.needs_approval for function in await session.functions([], Response()))
 
 
-async def test_private_addresses_need_a_setting_of_their_own(lab: Lab) -> None:
+async def test_private_addresses_need_a_setting_of_their_own(lab: MCPLab) -> None:
     with pytest.raises(InvalidRequest):
         tool_of(allowing(lab, allow_private=False)).open(declaration(server_label="mine", server_url=lab.url))
 
@@ -398,7 +398,7 @@ async def test_private_addresses_need_a_setting_of_their_own(lab: Lab) -> None:
     ],
 )
 async def test_declarations_that_are_invalid_are_refused_before_any_request(
-    lab: Lab, fields: dict[str, Any], param: str
+    lab: MCPLab, fields: dict[str, Any], param: str
 ) -> None:
     tool = tool_of(allowing(lab, servers={"lab": {"url": lab.url}}))
     with pytest.raises(InvalidRequest) as error:
@@ -407,7 +407,7 @@ async def test_declarations_that_are_invalid_are_refused_before_any_request(
     assert lab.headers == []
 
 
-async def test_declared_server_named_by_its_url_keeps_its_settings(lab: Lab) -> None:
+async def test_declared_server_named_by_its_url_keeps_its_settings(lab: MCPLab) -> None:
     server = {"url": lab.url, "allowed_tools": ["add"], "headers": {"X-Team": "operator"}}
     tool = tool_of(allowing(lab, servers={"lab": server}))
     async with opened(tool, server_label="mine", server_url=lab.url, require_approval="never") as session:
@@ -416,7 +416,7 @@ async def test_declared_server_named_by_its_url_keeps_its_settings(lab: Lab) -> 
     assert {sent["x-team"] for sent in lab.headers} == {"operator"}
 
 
-async def test_callers_token_for_a_server_with_the_operators_is_refused(lab: Lab) -> None:
+async def test_callers_token_for_a_server_with_the_operators_is_refused(lab: MCPLab) -> None:
     server = {"url": lab.url, "headers": {"Authorization": "of-the-operator"}}
     tool = tool_of(allowing(lab, servers={"lab": server}))
     with pytest.raises(InvalidRequest) as error:
@@ -425,14 +425,14 @@ async def test_callers_token_for_a_server_with_the_operators_is_refused(lab: Lab
     assert lab.headers == []
 
 
-async def test_callers_url_is_used_only_if_the_operator_allows_it(lab: Lab) -> None:
+async def test_callers_url_is_used_only_if_the_operator_allows_it(lab: MCPLab) -> None:
     with pytest.raises(InvalidRequest, match="declared by its operator"):
         tool_of({"servers": {"lab": {"url": lab.url}}}).open(
             declaration(server_label="x", server_url="https://mcp.example.com/mcp")
         )
 
 
-async def test_declared_server_may_be_named_by_its_url_or_as_a_connector(lab: Lab) -> None:
+async def test_declared_server_may_be_named_by_its_url_or_as_a_connector(lab: MCPLab) -> None:
     tool = tool_of({"servers": {"lab": {"url": lab.url, "require_approval": "never"}}})
     for fields in ({"server_label": "lab", "server_url": lab.url}, {"server_label": "mine", "connector_id": "lab"}):
         async with opened(tool, **fields) as session:
@@ -440,7 +440,7 @@ async def test_declared_server_may_be_named_by_its_url_or_as_a_connector(lab: La
 
 
 async def test_declared_server_gets_the_operators_headers_or_the_callers_token(
-    lab: Lab,
+    lab: MCPLab,
 ) -> None:
     table = {
         "servers": {"lab": {"url": lab.url, "headers_env": {"Authorization": "LAB_TOKEN"}}, "open": {"url": lab.url}}
@@ -461,7 +461,7 @@ async def test_server_for_other_keys_is_not_found() -> None:
         tool.open(declaration("0" * 32, server_label="lab"))
 
 
-async def test_declared_servers_are_checked(lab: Lab, tmp_path: Path) -> None:
+async def test_declared_servers_are_checked(lab: MCPLab, tmp_path: Path) -> None:
     tool = tool_of(
         {
             "servers": {

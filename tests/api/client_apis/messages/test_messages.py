@@ -13,7 +13,7 @@ import pytest_asyncio
 from fastapi import FastAPI
 
 from app.core.access import hash_of
-from tests.support.mcp_lab import Lab
+from tests.support.mcp_lab import MCPLab
 from tests.support.message_events import MessagesUpstream, message_stream, text_block, tool_block
 from tests.support.message_stream import accumulated, frames
 from tests.support.server_apis import SERVER_APIS, ServerAPI
@@ -343,7 +343,7 @@ async def test_web_search_is_run_and_shown_and_remembered(up: Upstream, searxng:
 async def test_mcp_server_of_the_request_is_called(up: Upstream) -> None:
     up.say(sse(call(id="c", name="lab__add", arguments='{"a": 1, "b": 2}'), finish("tool_calls"), DONE))
     up.say(sse(chunk("3."), finish(), DONE))
-    async with Lab().serve() as lab:
+    async with MCPLab().serve() as lab:
         mcp = {"allow_urls": [lab.url], "allow_private": True}
         server = {"type": "url", "name": "lab", "url": lab.url, "authorization_token": "secret"}
         async with client_of(up, tools={"mcp": mcp}) as client:
