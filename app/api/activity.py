@@ -164,7 +164,9 @@ def activity_routes(api: APIDependencies) -> APIRouter:
             message = "Invalid 'minutes': must be a multiple of 5 that divides 60."
             raise InvalidRequest(message, param="minutes", code="invalid_value")
         check_key_filter(caller.access, key)
-        return json_response(await _latency(api, caller.access, number, length, key or "*", model or "*"))
+        found = await api.activity.hours(number)
+        query = number, length, key or "*", model or "*"
+        return json_response(await asyncio.to_thread(_summed, found, caller.access, *query))
 
     @router.get("/budgets", summary="List budgets and their use", openapi_extra=response_example(_BUDGETS))
     async def budgets(caller: Caller = caller_of) -> Response:
@@ -223,13 +225,6 @@ async def _refusals(api: APIDependencies, caller: Caller, limit: int, status: st
     return {"object": "list", "data": data, "has_more": len(shown) > limit}
 
 
-async def _latency(
-    api: APIDependencies, access: KeyAccess, number: int, length: int, key: str, model: str
-) -> JSONObject:
-    hours = await api.activity.hours(number)
-    return await asyncio.to_thread(_summed, hours, access, number, length, key, model)
-
-
 def _summed(
     hours: Sequence[ActivityHour], access: KeyAccess, number: int, length: int, key: str, model: str
 ) -> JSONObject:
@@ -276,7 +271,12 @@ async def _now(api: APIDependencies, caller: Caller) -> JSONObject:
     now = await api.activity.now()
     containers, stores = [await _summaries(api, caller, name) for name in ("containers", "vector_stores")]
     running = sorted(
-        (entry for state in now.states for entry in state["running"] if _sees(caller, entry)),
+        (
+            entry
+            for state in now.states
+            for entry in state["running"]
+            if caller.access.admin or entry["owner"] == caller.owner
+        ),
         key=lambda entry: entry["began"],
     )
     return {
@@ -287,10 +287,6 @@ async def _now(api: APIDependencies, caller: Caller) -> JSONObject:
         "containers": containers or [],
         "vector_stores": stores or [],
     }
-
-
-def _sees(caller: Caller, entry: Mapping[str, object]) -> bool:
-    return caller.access.admin or entry["owner"] == caller.owner
 
 
 def _own(entry: Mapping[str, object], caller: Caller) -> JSONObject:

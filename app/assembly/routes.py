@@ -81,8 +81,10 @@ def _add_endpoints(
     """Add the API's endpoints, with and without the prefix `/v1`."""
     routers = [response_routes.routes(api), conversations.routes(api)]
     for name, path in RESOURCES.items():
+        if name == "batches" and not settings.batch_concurrency:
+            continue
         for tool in api.responses.tools.values():
-            if isinstance(tool, ResourceTool) and name in tool.resources and _is_served(name, settings):
+            if isinstance(tool, ResourceTool) and name in tool.resources:
                 routers.append(import_object(path)(api, tool.resources[name]))
     connections = websocket.ConnectionLimits(
         settings.websocket_lifetime, settings.shutdown_grace, settings.websocket_queue
@@ -110,10 +112,6 @@ def _with_prefix(prefix: str, route: BaseRoute) -> BaseRoute:
     if isinstance(moved, APIRoute):
         moved.include_in_schema = False
     return moved
-
-
-def _is_served(resource: str, settings: Settings) -> bool:
-    return resource != "batches" or settings.batch_concurrency > 0
 
 
 def _add_pages(app: FastAPI, responses: Responses, settings: Settings, metrics: Metrics | None) -> None:

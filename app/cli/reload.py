@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from app.cli.listening import reloads_directory, send_reload_signal
@@ -31,7 +31,8 @@ def reload_server(path: Path) -> list[ReloadReport]:
     until, again = time.monotonic() + _TIMEOUT, time.monotonic() + _AGAIN
     while True:
         reports = {pid: report for pid, report in ReloadReport.read_all(directory).items() if report.begun >= begun}
-        waiting = _waiting(pid, reports)
+        # The server, or its workers once it has named them.
+        waiting = [each for each in reports[pid].workers if each not in reports] if pid in reports else [pid]
         if not waiting:
             return [report for report in reports.values() if not report.workers]
         if time.monotonic() > until:
@@ -53,13 +54,6 @@ def _signal_server(path: Path) -> int:
     if pid is None:
         raise ReloadError(f"No server of this user holds {path}. Is it another port? antiphon reload --port PORT")
     return pid
-
-
-def _waiting(pid: int, reports: Mapping[int, ReloadReport]) -> Sequence[int]:
-    """Return the processes without a report: the server, or its workers once it has named them."""
-    if pid not in reports:
-        return [pid]
-    return [worker for worker in reports[pid].workers if worker not in reports]
 
 
 def summary(reports: Sequence[ReloadReport]) -> str:

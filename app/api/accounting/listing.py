@@ -61,7 +61,7 @@ async def list_usage(ledger: UsageLedger, query: UsageQuery, access: KeyAccess) 
     groups: dict[tuple[str, ...], UsageRow] = {}
     for row in rows:
         if fnmatchcase(row.key, query.key or "*") and fnmatchcase(row.model, query.model or "*"):
-            names = tuple(_name(row, group) for group in query.groups)
+            names = tuple(row.day[:7] if group == "month" else str(getattr(row, group)) for group in query.groups)
             add_row(groups, names, row)
     return {
         "object": "list",
@@ -73,10 +73,6 @@ async def list_usage(ledger: UsageLedger, query: UsageQuery, access: KeyAccess) 
         ],
         "total": _counts([*groups.values()]),
     }
-
-
-def _name(row: UsageRow, group: str) -> str:
-    return row.day[:7] if group == "month" else str(getattr(row, group))
 
 
 def _counts(rows: Sequence[UsageRow]) -> dict[str, int | float]:

@@ -64,7 +64,9 @@ class Auth:
         self._renew()
 
     def _renew(self) -> None:
-        accesses = {digest: _plain_access(digest) for digest in self._plain}
+        accesses = {
+            digest: KeyAccess(name=_alias(digest), owner=digest[:32], counted_as=digest[:32]) for digest in self._plain
+        }
         self._tables = {name: settings.access(name) for name, settings in self._named.items()}
         for name, settings in self._named.items():
             accesses |= dict.fromkeys(settings.digests, self._tables[name])
@@ -232,10 +234,6 @@ def identity_of(usage_name: str, owner: str, expires: float = math.inf) -> Ident
 
 
 _READING = "The server cannot read its API keys yet. Try again."
-
-
-def _plain_access(digest: str) -> KeyAccess:
-    return KeyAccess(name=_alias(digest), owner=digest[:32], counted_as=digest[:32])
 
 
 def _alias(digest: str) -> str:

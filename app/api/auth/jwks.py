@@ -67,7 +67,8 @@ class SigningKeys:
         """
         key = self._find(key_id)
         if key is None:
-            await self._refresh()
+            if task := self._begin():
+                await asyncio.shield(task)
             key = self._find(key_id)
         elif self._clock() - self._fetched > KEYS_MAX_AGE:
             self._begin()
@@ -90,10 +91,6 @@ class SigningKeys:
         await end(self._fetching)
         if self._close:
             await self._close()
-
-    async def _refresh(self) -> None:
-        if task := self._begin():
-            await asyncio.shield(task)
 
     def _begin(self) -> asyncio.Task[None] | None:
         if self._fetching is None and self._clock() >= self._due:

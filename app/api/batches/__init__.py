@@ -164,16 +164,14 @@ class BatchWorker:
 
     async def _read(self, batch: BatchJob) -> None:
         content = self._store.content(batch.input_file)
-        read = await read_lines(content, batch, self._requests.max_bytes, self._add_lines(batch))
+        add = partial(self._records.add_requests, batch, self._name)
+        read = await read_lines(content, batch, self._requests.max_bytes, add)
         if read is None:
             return  # lease lost: the batch was cancelled
         if not read.errors:
             await self._records.begin(batch, self._name, read.total, read.model)
         elif await self._records.fail(batch, self._name, read.errors):
             await self._announce_end(batch, "failed")
-
-    def _add_lines(self, batch: BatchJob) -> Callable[..., Awaitable[bool]]:
-        return lambda lines: self._records.add_requests(batch, self._name, lines)
 
     async def _end(self, batch: BatchJob) -> None:
         status = {"finalizing": "completed", "cancelling": "cancelled"}.get(batch.status, "expired")

@@ -15,7 +15,6 @@ from app.api.rate_limits import BatchAccount
 from app.api.request_body import parse_in_thread_if_large
 from app.core.bounded_json import dumps
 from app.core.dialects import DIALECTS
-from app.core.types import JSONMapping
 from app.core.types.request import CreateResponse
 from app.errors import APIError, BackendError, Unauthorized
 from app.responses import Caller
@@ -57,7 +56,7 @@ class LineRequests:
         line = b'{"id":%b,"custom_id":%b,"response":{"status_code":%d,"request_id":%b,"body":%b},"error":null}'
         texts = map(orjson.dumps, (request_id, claimed.request.custom_id))
         output = line % (*texts, status, orjson.dumps(request_id), body)
-        usage = _usage(body) if status == 200 else (0, 0, 0, 0)
+        usage = usage_counts(orjson.loads(body).get("usage")) if status == 200 else (0, 0, 0, 0)
         return RequestResult(status == 200, output, usage)
 
     async def _answer(self, claimed: ClaimedRequest) -> tuple[int, bytes, APIError | None]:
@@ -129,8 +128,3 @@ def _is_json(data: bytes) -> bool:
         return isinstance(orjson.loads(data), dict)
     except orjson.JSONDecodeError:
         return False
-
-
-def _usage(body: bytes) -> tuple[int, int, int, int]:
-    fields: JSONMapping = orjson.loads(body)
-    return usage_counts(fields.get("usage"))

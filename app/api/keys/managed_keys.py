@@ -310,7 +310,9 @@ def _resource(key: StoredKey, last_used: int | None, source: str) -> JSONObject:
         "requests_per_minute": key.requests_per_minute,
         "tokens_per_minute": key.tokens_per_minute,
         "max_concurrent": key.max_concurrent,
-        "budgets": {name: _amount(name, amount) for name, amount in key.budgets.items()},
+        "budgets": {
+            name: amount / NANO if name.startswith("money") else amount for name, amount in key.budgets.items()
+        },
         "max_stored_bytes": key.max_stored_bytes,
         "expires_at": key.expires_at,
         "created_at": key.created_at or None,
@@ -318,7 +320,3 @@ def _resource(key: StoredKey, last_used: int | None, source: str) -> JSONObject:
         "previous_secret_expires_at": previous[0].expires_at if previous else None,
         "revoked": key.revoked,
     }
-
-
-def _amount(name: str, amount: int) -> float | int:
-    return amount / NANO if name.startswith("money") else amount

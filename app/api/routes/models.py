@@ -99,15 +99,11 @@ def messages_model(model: Mapping[str, object]) -> dict[str, object]:
     known: dict[str, object] = {
         "type": "model",
         "display_name": model["id"],
-        "created_at": _timestamp(seconds),
+        "created_at": datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z"),
         "lifecycle": "active",  # required by SDKs since 2.14
         **({"max_input_tokens": context} if (context := context_window(model)) else {}),
     }
     return {**known, **{name: value for name, value in model.items() if name not in _OPENAI_FIELDS}}
-
-
-def _timestamp(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 def _entry(model: Mapping[str, object], priority: int, describes_images: bool) -> dict[str, object]:
