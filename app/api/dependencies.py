@@ -29,7 +29,7 @@ from app.responses import Caller, Responses
 
 @dataclass(frozen=True, slots=True)
 class APIDependencies:
-    """Dependencies of all routes. `open_after` and heartbeats are in seconds: see `Settings`."""
+    """Dependencies of all routes; times are in seconds."""
 
     responses: Responses
     auth: Auth
@@ -44,9 +44,9 @@ class APIDependencies:
 
     def caller(self, headers: Mapping[str, str], *tools: str) -> Caller:
         """
-        Return the caller with these headers, for hosted tools' objects.
+        Return the caller with these headers.
 
-        Raises `Unauthorized`, and `PermissionDenied` if the key allows none of these tools.
+        Raises `Unauthorized`, and `PermissionDenied` if the key allows none of these hosted tools.
         """
         caller = self.auth.caller(headers)
         caller.access.check_tool(*tools)
@@ -73,7 +73,7 @@ class APIDependencies:
         return Depends(caller)
 
     def admitted_dependency(self) -> Any:
-        """FastAPI dependency for the caller of a request that counts against rate limits."""
+        """Caller of a rate-limited request, as a FastAPI dependency."""
 
         async def admitted(request: Request) -> Caller:
             check_site(request.headers)
@@ -84,13 +84,13 @@ class APIDependencies:
         return Depends(admitted)
 
     async def admitted_owner(self, headers: Mapping[str, str], *tools: str) -> str:
-        """Return the owner id for a request that counts against rate limits; also raises `LimitReached`."""
+        """Return the owner id for a rate-limited request; also raises `LimitReached`."""
         caller = self.caller(headers, *tools)
         await self.admit(caller)
         return caller.owner
 
     def refused(self, caller: Caller, endpoint: str, error: APIError) -> None:
-        """Record a refused request for `GET /antiphon/refusals`; other errors are not recorded."""
+        """Record a refused request (4xx) for `GET /antiphon/refusals`."""
         if 400 <= error.status < 500:
             at, owner, key = time.time(), caller.owner, caller.access.name
             request_id = log_context.fields().get("request_id", "")
@@ -105,14 +105,14 @@ class APIDependencies:
             self.refused(caller, f"{scope['method']} {path}", error)
 
     def account_of(self, key: str) -> KeyAccount:
-        """Return the account for a usage name, for charges after the request."""
+        """Return a usage name's account, for later charges."""
         return KeyAccount(self.limits, self.auth.access_of(key), self.accounting)
 
     async def admit(self, caller: Caller, request: Request | None = None) -> Admission:
         """
-        Count a request against the caller's rate limits; raises `LimitReached` and `BudgetExceeded`.
+        Count a request against rate limits; raises `LimitReached` and `BudgetExceeded`.
 
-        Without API keys, all callers share the limits. The response headers of `request` report the remaining amounts.
+        Without API keys, all callers share the limits. `request`'s response headers report the remaining amounts.
         """
         budget = await self.accounting.check(caller.access)
         admission = await self.limits.admit(caller.access)
@@ -123,6 +123,6 @@ class APIDependencies:
 
 
 def _parameter(error: APIError) -> str | None:
-    """Return an error's top-level parameter; nested names may be chosen by the caller."""
+    """Return the top-level parameter; callers may choose nested names."""
     name = re.split(r"[.\[]", error.param or "", maxsplit=1)[0]
     return name if name in CreateResponse.model_fields else None

@@ -1,16 +1,14 @@
 """
 Callers' rate limits: requests per minute, tokens per minute, concurrent responses.
 
-    admission = await limits.admit(access)  # raises LimitReached, a 429 with `Retry-After`
-    request = ...                          # the body may take a while to arrive
-    async with admission.slot():           # raises LimitReached
+    admission = await limits.admit(access)
+    async with admission.slot():
         run = await responses.create(request, caller, observers=[admission])
 
-Requests and tokens are token buckets with a steady refill. A request consumes one from the first bucket. Its tokens are
-consumed from the second at the end of each model answer, when their number is known, so that a response may exceed the
-limit. The bucket is then negative: until it has refilled, requests are rejected, and responses with hosted tools fail
-before their next round, as they also do when their key's budget is used up. While the counters are unavailable, limits
-are not enforced.
+Requests and tokens are token buckets with a steady refill. Tokens are consumed at the end of each model answer, when
+their number is known, so that a response may exceed the limit. Until a negative bucket has refilled, requests are
+rejected, and responses with hosted tools fail before their next round. While the counters are unavailable, limits are
+not enforced.
 """
 
 from __future__ import annotations
@@ -38,13 +36,13 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 MINUTE = 60.0
-BACKOFF = 5.0  # seconds without counter queries after a failure
+BACKOFF = 5.0  # seconds without queries after a failure
 
 
 class Allowance(NamedTuple):
     name: str  # requests, tokens
     limit: int  # per minute
-    missing: float  # amount until the bucket is full
+    missing: float  # until the bucket is full
 
     def wait(self, needs: int) -> float:
         """Return the seconds until the bucket contains `needs`."""
@@ -59,7 +57,7 @@ class Allowance(NamedTuple):
 
 
 class LimitReached(TooManyRequests):
-    """A limit of this server (not the backend) is exhausted. `wait` is in seconds, for `Retry-After`."""
+    """A limit of this server (not the backend) is exhausted; `wait` is in seconds."""
 
     def __init__(self, limit: str, message: str, wait: float, headers: Mapping[str, str]) -> None:
         super().__init__(try_again_in(message, wait), retry_after=wait)
@@ -67,14 +65,12 @@ class LimitReached(TooManyRequests):
         self._headers = headers
 
     def headers(self) -> dict[str, str]:
-        """Response headers, including the limits' state."""
+        """Response headers with the limits' state."""
         return {**super().headers(), **self._headers}
 
 
 class _KeyLimits(NamedTuple):
-    """A key's effective limits."""
-
-    takes: Sequence[TokenCharge]  # consumed by each request
+    takes: Sequence[TokenCharge]  # per request
     tokens: int
     streams: int
 
@@ -92,8 +88,8 @@ class Limits:
     """
     The rate limits; 0 means unlimited.
 
-    `requests` and `tokens` are per key and minute; `streams_per_key` and `streams` limit concurrent responses per key
-    and in total. A key's own limits override these. `on_refusal` is called with the limit's name.
+    `requests` and `tokens` are per key and minute; `streams_per_key` and `streams` limit concurrent responses. A key's
+    own limits override these.
     """
 
     def __init__(
@@ -109,10 +105,10 @@ class Limits:
         self._counters = counters
         self._on_refusal = on_refusal
         self.replace(requests=requests, tokens=tokens, streams=streams, streams_per_key=streams_per_key)
-        self._slots: dict[tuple[str, str], None] = {}  # held by this process, by pool and holder; an ordered set
+        self._slots: dict[tuple[str, str], None] = {}  # held by this process (pool, holder); an ordered set
         self._tasks: set[asyncio.Task[object]] = set()
         self._renewal: asyncio.Task[None] | None = None
-        # Unused slots that may still be held, with the loop time when their leases expire.
+        # Unused slots that may still be held, with their leases' expiry in loop time.
         self._unreleased: dict[tuple[str, str], float] = {}
         self._late_releases: asyncio.Task[None] | None = None
         self._retry_at = 0.0  # loop time of the next query after a failure
@@ -129,11 +125,7 @@ class Limits:
         return limits
 
     async def admit(self, access: KeyAccess) -> Admission:
-        """
-        Count a request against a key's buckets; raises `LimitReached`.
-
-        A slot for a concurrent response is acquired later: see `Admission.slot`.
-        """
+        """Count a request against a key's buckets, without acquiring a slot; raises `LimitReached`."""
         admission = Admission(self, access)
         if not (takes := self._limits_of(access).takes):
             return admission
@@ -150,7 +142,7 @@ class Limits:
         raise self._bucket_empty(longest, wait, admission.headers())
 
     async def acquire_slots(self, admission: Admission) -> None:
-        """Acquire an admission's slots, which the admission releases; raises `LimitReached`."""
+        """Acquire an admission's slots; raises `LimitReached`."""
         access = admission.access
         pools = (
             (f"key:{access.counted_as}", "streams_per_key", self._limits_of(access).streams, "Your key has"),
@@ -160,14 +152,14 @@ class Limits:
             if not limit or self._is_backing_off:
                 continue
             slot = (pool, secrets.token_hex(8))
-            admission.slots.append(slot)  # before the query, which may be cancelled after the slot was acquired
+            admission.slots.append(slot)  # before the query, which may be cancelled after acquiring
             acquired = await self._query(self._counters.acquire(*slot, limit), admits=True)
             if acquired is False and self._unreleased:
                 await self._release_again()
                 acquired = await self._query(self._counters.acquire(*slot, limit), admits=True)
             if not acquired:
                 admission.slots.remove(slot)
-            if acquired is None:  # unknown whether the slot was acquired
+            if acquired is None:  # possibly acquired
                 self.release([slot])
             if acquired is False:
                 message = f"{subject} reached the limit of {limit} concurrent responses."
@@ -186,7 +178,7 @@ class Limits:
         return LimitReached(limit, message, wait, headers)
 
     async def aclose(self) -> None:
-        """Wait for pending charges and releases, and close the counters."""
+        """Wait for pending charges and releases; close the counters."""
         await end(self._renewal, self._late_releases)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=BACKOFF)
@@ -198,7 +190,7 @@ class Limits:
             await self.renew()
 
     async def renew(self) -> None:
-        """Renew the leases of this process's slots; acquire expired slots again if still in use."""
+        """Renew the leases of this process's slots; acquire expired slots again."""
         for slot in await self._query(self._counters.renew([*self._slots])) or ():
             if slot in self._slots:
                 await self._query(self._counters.acquire(*slot, sys.maxsize))
@@ -207,14 +199,13 @@ class Limits:
 
     @property
     def _is_backing_off(self) -> bool:
-        """Whether counters are temporarily not queried after a failure."""
         return asyncio.get_running_loop().time() < self._retry_at
 
     async def _query(self, query: Coroutine[object, object, T], *, admits: bool = False) -> T | None:
         """
-        Return a counter query's result; None if the counters are unavailable or in back-off.
+        Return a counter query's result, or None if the counters are unavailable.
 
-        A query that `admits` a request raises `StoreBusy`, because a busy store must not lift the limits.
+        A query that `admits` a request raises `StoreBusy`: a busy store must not lift the limits.
         """
         if self._is_backing_off:
             query.close()
@@ -236,7 +227,7 @@ class Limits:
         return result
 
     def charge(self, access: KeyAccess, tokens: int) -> asyncio.Task[object] | None:
-        """Start a task that consumes used tokens from the key's bucket; None without a limit or tokens."""
+        """Start consuming used tokens; None without a limit or tokens."""
         limit = self._limits_of(access).tokens
         if not (limit and tokens):
             return None
@@ -257,7 +248,7 @@ class Limits:
         raise self._bucket_empty(allowance, allowance.wait(1), allowance.headers())
 
     def release(self, slots: Sequence[tuple[str, str]]) -> None:
-        """Release slots (pool, holder); retried while the counters are unavailable."""
+        """Release slots; retried while the counters are unavailable."""
         for slot in slots:
             self._slots.pop(slot, None)
             self._unreleased[slot] = asyncio.get_running_loop().time() + LEASE
@@ -279,7 +270,6 @@ class Limits:
             await self._release_again()
 
     async def _release_again(self) -> None:
-        """Release slots that may still be held."""
         now = asyncio.get_running_loop().time()
         self._unreleased = {slot: expiry for slot, expiry in self._unreleased.items() if expiry > now}
         await asyncio.gather(*map(self._release, [*self._unreleased]))
@@ -292,20 +282,20 @@ class Limits:
 
 
 class KeyAccount:
-    """A key's account, also charged for hosted tools' backend requests (`app.tools.Account`)."""
+    """A key's account, also for hosted tools' backend requests (`app.tools.Account`)."""
 
-    batch = False  # whether requests have the batch price and are exempt from tokens per minute
+    batch = False  # batch price, exempt from tokens per minute
 
     def __init__(self, limits: Limits, access: KeyAccess, accounting: Accounting | None = None) -> None:
-        """`accounting` records the usage; None: no recording."""
+        """`accounting`: None to record nothing."""
         self.access = access
         self._limits = limits
         self._accounting = accounting
-        self._cost: int | None = None  # charged so far, in nano-dollars
+        self._cost: int | None = None  # so far, in nano-dollars
         self._charging: set[asyncio.Task[object]] = set()
 
     def charge_request(self, model: str, backend: str, usage: Usage, cost: int | None = None) -> None:
-        """Charge a hosted tool's backend request; `cost` is the backend's reported cost in nano-dollars."""
+        """Charge a hosted tool's backend request; `cost` is reported by the backend, in nano-dollars."""
         if self._accounting:
             self._accounting.hooks.tool_request(model, usage)
         self._charge(model, backend, usage, requests=1, reported=cost)
@@ -322,7 +312,7 @@ class KeyAccount:
             task.add_done_callback(self._charging.discard)
 
     async def check_limits(self) -> None:
-        """Raise `LimitReached` or `BudgetExceeded` if charges so far, here or elsewhere, have used up a limit."""
+        """Raise `LimitReached` or `BudgetExceeded` if a limit is used up."""
         if self._charging:
             await asyncio.wait([*self._charging])
         await self._limits.check_tokens(self.access)
@@ -331,25 +321,25 @@ class KeyAccount:
 
 
 class Admission(KeyAccount, Observer):
-    """An admitted request. As the response's observer, it charges tokens and releases slots."""
+    """An admitted request, which charges tokens and releases slots as the response's observer."""
 
     def __init__(self, limits: Limits, access: KeyAccess) -> None:
         super().__init__(limits, access)
         self.allowances: list[Allowance] = []
         self.slots: list[tuple[str, str]] = []  # pools and holders
-        self._charged: Usage | None = None  # the response's usage charged so far
-        self._costs = 0  # number of reported costs charged so far
+        self._charged: Usage | None = None  # response usage charged so far
+        self._costs = 0  # reported costs charged so far
         self._budget: list[BudgetState] = []
         self._headers: dict[str, str] | None = None
 
     def bind_account(self, accounting: Accounting, budget: list[BudgetState]) -> None:
-        """Record the response's usage in `accounting`; `budget` is the key's state before the request."""
+        """Record the usage in `accounting`; `budget`: the key's state before the request."""
         self._accounting = accounting
         self._budget = budget
 
     def headers(self) -> dict[str, str]:
         """
-        Return the response headers for limits, budget and cost.
+        Return response headers for limits, budget and cost.
 
         The cost is added to this dict at the end, so that only non-streamed responses contain it.
         """
@@ -359,11 +349,11 @@ class Admission(KeyAccount, Observer):
         return self._headers
 
     def slot(self) -> Slot:
-        """Return the context in which a response is created: a slot among the concurrent responses."""
+        """Return the context for creating a response, with a slot."""
         return Slot(self._limits, self)
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
-        """Charge the remaining usage, report the cost, and release the slots."""
+        """Charge the remaining usage, report the cost, release the slots."""
         if lifecycle.usage:
             self.charge(lifecycle, lifecycle.usage)
         lifecycle.cost = self._cost
@@ -395,7 +385,7 @@ class Admission(KeyAccount, Observer):
 
 
 class BatchAccount(Admission):
-    """A batch request: charged at the batch price, exempt from per-minute limits."""
+    """A batch request: batch price, no per-minute limits."""
 
     batch = True
 
@@ -405,7 +395,7 @@ class BatchAccount(Admission):
             await self._accounting.check(self.access)
 
     def slot(self) -> Slot:
-        """Return a context without a slot, because batches have their own limit."""
+        """Return a context without a slot: batches have their own limit."""
         return Slot(None, self)
 
 
@@ -413,7 +403,7 @@ class Slot:
     """
     A slot for a concurrent response. Entering acquires it, or raises `LimitReached`.
 
-    It is released when the observed response ends, or at once if the context exits with an exception.
+    It is released when the response ends, or at once after an exception.
     """
 
     __slots__ = ("_admission", "_limits")
@@ -437,7 +427,7 @@ class Slot:
 
 
 def format_duration(seconds: float) -> str:
-    """Format a duration like OpenAI, in Go's format: `12ms`, `1.5s`, `6m0s`, `1h0m0s`."""
+    """Format a duration in Go's format, like OpenAI: `12ms`, `1.5s`, `6m0s`, `1h0m0s`."""
     if seconds < 1:
         return f"{math.ceil(seconds * 1000)}ms"
     minutes, rest = divmod(math.ceil(seconds * 1000) / 1000, 60)

@@ -1,7 +1,7 @@
 """
 Server-sent events over ASGI.
 
-Events are written in the call that creates them, without a lock, cancel scope or task switch. Only writes that wait for
+Events are written in the call that creates them, without a lock, cancel scope or task switch; only writes that wait for
 the client use a task.
 """
 
@@ -23,20 +23,18 @@ T = TypeVar("T")
 
 @frozen
 class StreamEncoding(Generic[T]):
-    encode: Callable[[T], bytes | list[T]]  # an item's bytes, or smaller items that replace a large one
+    encode: Callable[[T], bytes | list[T]]  # bytes, or smaller items that replace a large item
     heartbeat: Callable[[], bytes] = lambda: b""
     last: bytes = b""
 
 
 class EventStream(Response, Generic[T]):
     """
-    Sends items from `produce`, each in one write, then the end.
+    Sends items from `produce`, each in a single write.
 
-    `produce` starts in `begin` or with the response, and passes items to `send`.
-
-    After `heartbeat` seconds without a write (0: never) a heartbeat is sent. If the client disconnects, `produce` is
-    cancelled at once. After a shutdown's grace period, `produce` is cancelled, and the bytes returned by `on_shutdown`
-    are sent last. If an item cannot be encoded, the bytes returned by `on_encode_error` are sent last.
+    `produce` starts in `begin` or with the response. A heartbeat is sent after `heartbeat` seconds without a write (0:
+    never). A disconnect cancels `produce` at once; a shutdown cancels it after a grace period, then sends the bytes
+    from `on_shutdown`. If an item cannot be encoded, the bytes from `on_encode_error` are sent last.
     """
 
     media_type = "text/event-stream"
@@ -54,7 +52,7 @@ class EventStream(Response, Generic[T]):
         self.status_code = 200
         self.background = None
         self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **(headers or {})})
-        self.paused = True  # whether items must wait, for the response's start or for the client
+        self.paused = True  # items wait for the response's start or for the client
         self._produce = produce
         self._producer: asyncio.Future[None] | None = None
         self._encode = encoding.encode
@@ -62,23 +60,23 @@ class EventStream(Response, Generic[T]):
         self._heartbeat = heartbeat
         self._on_shutdown = on_shutdown
         self._on_encode_error = on_encode_error
-        self._encode_error: Exception | None = None  # an item's encoding error
+        self._encode_error: Exception | None = None
         self._heartbeat_timer: asyncio.TimerHandle | None = None
         self._send_message: Send
         self._writer: BodyWriter
         self._clock = asyncio.get_running_loop().time
         self._last_write = 0.0  # loop time
         self._waiting: deque[T] = deque()
-        self._writing: asyncio.Future[None] | None = None  # the task that waits for the client
+        self._writing: asyncio.Future[None] | None = None  # waits for the client
         self._failure: Exception | None = None
-        self._begun = False  # whether the response's head was sent
-        self._ended = False  # whether the response's end was sent
+        self._begun = False  # the head was sent
+        self._ended = False  # the end was sent
         self._changed = asyncio.Event()  # set when `paused` becomes False or the first item arrives
 
     # Called by `produce`.
 
     def send(self, item: T) -> EventStream[T]:
-        """Send an item, now or when the client is ready; returns itself (see `EventWriter`)."""
+        """Send an item, now or when the client is ready; return the stream."""
         if self.paused:
             self._waiting.append(item)
             self._changed.set()
@@ -96,11 +94,11 @@ class EventStream(Response, Generic[T]):
                 self._write_slowly(self._writer.drain())
         else:
             self._waiting.extendleft(reversed(encoded))
-            self._write_slowly(asyncio.sleep(0))  # first, the event loop serves other requests
+            self._write_slowly(asyncio.sleep(0))  # other requests first
         return self
 
     async def drain(self) -> None:
-        """Wait until the client is ready for more items."""
+        """Wait until the client is ready."""
         while self.paused:
             self._changed.clear()
             await self._changed.wait()
@@ -162,7 +160,7 @@ class EventStream(Response, Generic[T]):
             producer.result()
 
     async def _finish(self, producer: asyncio.Future[None], watch: DisconnectWatch) -> None:
-        """Send waiting items and the end of the stream, unless `produce` failed."""
+        """Send waiting items and the stream's end, unless `produce` failed."""
         if self._encode_error:
             await self._end_after_encode_error(self._encode_error)
             return
@@ -178,7 +176,6 @@ class EventStream(Response, Generic[T]):
             await self._write_last(self._encoding.last)
 
     async def _end_after_encode_error(self, error: Exception) -> None:
-        """Send the last bytes after an item that could not be encoded."""
         if self._on_encode_error is None:
             raise error
         self._stop()
@@ -186,7 +183,6 @@ class EventStream(Response, Generic[T]):
         await self._write_last(await self._on_encode_error(error))
 
     async def _send_last_bytes(self, on_shutdown: Callable[[], Awaitable[bytes]]) -> None:
-        """Send waiting items and the last bytes."""
         writing = self._writing
         self._stop()
         if writing:
@@ -205,7 +201,6 @@ class EventStream(Response, Generic[T]):
         await self._write_last(b"")
 
     def _continue(self) -> None:
-        """Send waiting items while the client is ready."""
         self._begun = True
         self.paused = False
         while self._waiting and not self.paused:
@@ -247,7 +242,7 @@ class EventStream(Response, Generic[T]):
             self._heartbeat_timer = asyncio.get_running_loop().call_at(due, self._send_heartbeat)
 
     def _send_heartbeat(self) -> None:
-        """Send a heartbeat if there was no write, unless the last write is still blocked; schedule the next."""
+        """Send a heartbeat after a silence, unless a write is blocked; schedule the next."""
         now = self._clock()
         if now - self._last_write >= self._heartbeat:
             self._last_write = now

@@ -1,8 +1,8 @@
 """
 Operations on responses.
 
-`create` validates and translates a request, and returns a `Run`. The run is then drained (JSON), encoded (SSE) or
-framed (WebSocket). `StoredResponses` handles stored responses.
+`create` returns a `Run`, to be drained (JSON), encoded (SSE) or framed (WebSocket). `StoredResponses` handles stored
+responses.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = ["Caller", "GenerationOptions", "Responses", "Run"]
 
 logger = logging.getLogger(__name__)
 
-_WARNINGS_LOGGED = 20  # per request; callers can cause any number of warnings
+_WARNINGS_LOGGED = 20  # per request; callers can cause any number
 
 
 class Responses:
@@ -65,7 +65,7 @@ class Responses:
         observers: Sequence[Observer] = (),
         tools: Mapping[str, HostedTool] | None = None,
     ) -> None:
-        """`tools` are the hosted tools by table name in the settings."""
+        """`tools`: hosted tools by table name in the settings."""
         self.backend = backend
         self.store = store
         self.options = options or GenerationOptions()  # for new responses
@@ -85,7 +85,7 @@ class Responses:
         self._pdfs = PdfTexts()
 
     def purge(self) -> None:
-        """Evict conversations not continued for some minutes from the cache."""
+        """Evict idle conversations from the cache."""
         self._loader.cache.purge()
 
     async def create(
@@ -101,12 +101,11 @@ class Responses:
         """
         Prepare a response, without a backend request.
 
-        `generate`: False stores only the input, without a model answer, to be continued later. `delivery`: how events
-        reach the client, by default chosen by the request. `observers` are notified of the lifecycle, in addition to
-        the permanent observers. `layers`: the store with the memory of the caller's connection, if any.
+        `generate`: False only stores the input. `delivery`: by default chosen by the request. `observers`: in addition
+        to the permanent observers. `layers`: the store with the memory of the caller's connection.
 
-        Raises `InvalidRequest` and its subclasses for an invalid request, `StorageFull` beyond the owner's quota, and
-        `StoreUnavailable` if the request needs an unavailable store.
+        Raises `InvalidRequest`, `StorageFull` beyond the owner's quota, and `StoreUnavailable` if the request needs an
+        unavailable store.
         """
         self.stored.check_background(request)
         options = self.options
@@ -149,16 +148,14 @@ class Responses:
         return await self._with_pdfs(context, self.options.model(request, context, caller), caller)
 
     async def stored_context(self, response_id: str, caller: Caller) -> tuple[Turn, RequestContext]:
-        """Return a stored turn and its request's conversation; raises `NotFound`."""
+        """Return a stored turn and its conversation; raises `NotFound`."""
         turns, context = await self.stored.path(response_id, caller)
         return turns[-1], await self._with_pdfs(context, turns[-1].response["model"], caller)
 
     async def _with_pdfs(self, context: RequestContext, model: str, caller: Caller) -> RequestContext:
-        """Add the text of PDF files to a context, if the model's backend does not accept files."""
         return await self._pdfs.add_to(context, self.backend.profile(model), caller.owner)
 
     def _response(self, request: CreateResponse, context: RequestContext, model: str) -> Response:
-        """Return a new response's resource."""
         response = new_response(
             request,
             response_id=new_id("resp", context.key),
@@ -182,7 +179,6 @@ class Responses:
         *,
         generate: bool,
     ) -> tuple[Generation, Storage | None]:
-        """Translate a request, and return its generation and storage."""
         request, options = preparation.request, preparation.options
         generate = generate and not (request.prompt_cache_options and request.prompt_cache_options.prewarm)
         policy = self.policy if generate and self.policy and self.policy.blocks_output else None
@@ -208,15 +204,15 @@ class Responses:
         return await run_in_thread_if_large(translated)
 
     def input_review(self, model: str, caller: Caller) -> InputReview | None:
-        """Return the input review for a model; None without a policy service."""
+        """Return a model's input review; None without a policy service."""
         policy = self.policy
         return InputReview(policy, model, caller.access.name) if policy and policy.reviews("input") else None
 
     async def reviewed_items(self, items: list[Item], caller: Caller) -> list[Item]:
         """
-        Return the reviewed items for a conversation.
+        Return reviewed items for a conversation.
 
-        Raises `PolicyRefusal` and `PolicyUnavailable`, and `NotFound` for a missing file.
+        Raises `PolicyRefusal`, `PolicyUnavailable`, and `NotFound` for a missing file.
         """
         review = self.input_review("", caller) if items else None
         if review is None:

@@ -1,8 +1,7 @@
 """
-Queries the model and delivers its answer as events.
+Query the model and deliver its answer as events.
 
-This connects the pure core to the backend. A backend passes lists of deltas, one per network read. Each list becomes an
-event batch, delivered in one write.
+Each list of deltas becomes an event batch, delivered in a single write.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ _NO_LIMIT = nullcontext()
 
 
 class Deadline:
-    """An answer's deadline: `seconds` after the first call of `start`."""
+    """An answer's deadline, `seconds` after the first `start`."""
 
     def __init__(self, seconds: float) -> None:
-        self.at: float | None = None  # in loop time; None: not started
+        self.at: float | None = None  # loop time; None: not started
         self._seconds = seconds
 
     def start(self) -> None:
-        """Start the timer, unless it is running."""
+        """Start the timer once."""
         if self.at is None:
             self.at = asyncio.get_running_loop().time() + self._seconds
 
@@ -54,39 +53,37 @@ class ImageDescriptions(Protocol):
 
     @property
     def texts(self) -> Mapping[str, str]:
-        """The available descriptions, by image URL."""
+        """Available descriptions, by image URL."""
         ...
 
     @property
     def warnings(self) -> Warnings: ...
 
     async def describe(self, urls: Sequence[str]) -> None:
-        """Add descriptions of these images to `texts`."""
+        """Add these images' descriptions to `texts`."""
         ...
 
 
 @dataclass(slots=True)
 class ModelQuery:
-    """A model request and the reader for its answer."""
+    """A model request and its answer's reader."""
 
     backend: Backend
     question: Question
-    encoded: EncodedQuestion  # for the first backend to try
+    encoded: EncodedQuestion  # for the first backend
     reader: DeltaReader
-    margin: float | None = None  # share (0 to 1) of the context to use for a long prompt; None: not truncated
-    images: ImageDescriptions | None = None  # None: images are not described
-    exchange: BackendExchange | None = None  # set once the request is sent
-    left_out: int = 0  # oldest items dropped from a prompt that was too long
+    margin: float | None = None  # share (0 to 1) of the context for a long prompt; None: not truncated
+    images: ImageDescriptions | None = None  # None: not described
+    exchange: BackendExchange | None = None  # set when the request is sent
+    left_out: int = 0  # items dropped from a long prompt
     _shorter: Iterator[list[Item]] | None = None  # ever shorter conversations
 
     @property
     def body(self) -> JSONObject:
-        """The backend request."""
         return self.encoded.body
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings about dropped or changed parts, one sentence each."""
         warnings = self.exchange.warnings if self.exchange else None
         named = [
             *(self.encoded.warnings if warnings is None else warnings),
@@ -98,10 +95,10 @@ class ModelQuery:
         return named
 
     async def shorten(self, error: BackendError) -> bool:
-        """Drop more of the conversation after a "prompt too long" error; return whether anything was dropped."""
+        """Drop items after a "prompt too long" error; return whether any were dropped."""
         if self.margin is None or error.code != "context_length_exceeded":
             return False
-        # In a thread: estimating and encoding an 8 MB prompt takes a second, and prompts that are too long are large.
+        # In a thread: estimating and encoding an 8 MB prompt takes a second.
         if self._shorter is None:
             self._shorter = await asyncio.to_thread(self._steps, error.message, self.margin)
         shorter = await asyncio.to_thread(self._encoded, self._shorter)
@@ -125,7 +122,7 @@ class ModelQuery:
         return question, question.encoded
 
     def usage(self, output: Sequence[Item]) -> Usage:
-        """Return the usage of an answer with this output: see `usage_of`."""
+        """Return the usage for this output."""
         return usage_of(self.reader.usage, self.body, output, self.reader.prompt_estimate)
 
 
@@ -133,7 +130,7 @@ Finish: TypeAlias = Callable[[EventBuilder, ModelQuery, BackendError | None], No
 
 
 class Generation(Protocol):
-    """Generates a response: from a single model answer, or from several with hosted tool calls in between."""
+    """A response's generation, with hosted tool calls between model answers."""
 
     builder: EventBuilder
 
@@ -144,24 +141,24 @@ class Generation(Protocol):
 
     @property
     def body(self) -> JSONObject:
-        """The latest backend request, or {}."""
+        """Latest backend request, or {}."""
         ...
 
     async def generate(self, delivery: EventWriter, open_after: float | None) -> None:
-        """Deliver all events but the last, which stay in the builder; see `respond`."""
+        """Deliver all events but the last: see `respond`."""
         ...
 
     def usage(self) -> Usage:
-        """Return the usage: an estimate for an interrupted answer, {} without an answer."""
+        """Return the usage: estimated if interrupted, {} without an answer."""
         ...
 
     def abort(self, error: APIError | None) -> None:
-        """End the response after `generate` was cancelled: failed with this error, or cancelled without an error."""
+        """End a cancelled response: failed with this error, or cancelled without an error."""
         ...
 
 
 class NoAnswer:
-    """A response without a model answer: it stores input that later responses can continue."""
+    """A response without a model answer: stored input for later responses."""
 
     def __init__(self, builder: EventBuilder) -> None:
         self.builder = builder
@@ -169,14 +166,12 @@ class NoAnswer:
         self.body: JSONObject = {}
 
     async def generate(self, delivery: EventWriter, open_after: float | None) -> None:
-        """Deliver all events except the terminal event."""
         self.builder.start()
         self.builder.complete()
         self.builder.response["usage"] = usage_of(None, {}, [])
         delivery.send(self.builder.pop_events())
 
     def usage(self) -> Usage:
-        """Return zero usage."""
         return self.builder.response["usage"] or {}
 
     def abort(self, error: APIError | None) -> None:
@@ -185,8 +180,6 @@ class NoAnswer:
 
 
 class OneAnswer:
-    """A response with a single model answer."""
-
     def __init__(self, builder: EventBuilder, query: ModelQuery, deadline: Deadline | None = None) -> None:
         self.builder = builder
         self._query = query
@@ -201,7 +194,6 @@ class OneAnswer:
         return self._query.body
 
     async def generate(self, delivery: EventWriter, open_after: float | None) -> None:
-        """Deliver all events but the last; see `respond`."""
         await respond(self.builder, self._query, delivery, open_after=open_after, deadline=self._deadline)
 
     def usage(self) -> Usage:
@@ -216,14 +208,14 @@ class OneAnswer:
 
 
 class DeliveredAnswer(Answer):
-    """An answer delivered as events while it is received; its first delta starts the response."""
+    """An answer delivered as events on arrival; its first delta starts the response."""
 
     def __init__(
         self, builder: EventBuilder, reader: DeltaReader, delivery: EventWriter, deadline: Deadline | None
     ) -> None:
         super().__init__(reader)
-        self.started = False  # whether this answer has started the response
-        self.limit: asyncio.Timeout | None = None  # the timeout of the task that awaits the answer
+        self.started = False  # this answer has started the response
+        self.limit: asyncio.Timeout | None = None  # of the task that awaits the answer
         self._builder = builder
         self._delivery = delivery
         self._deadline = deadline
@@ -231,7 +223,7 @@ class DeliveredAnswer(Answer):
         self._timer: asyncio.TimerHandle | None = None
 
     def start_within(self, seconds: float) -> None:
-        """Start the response after some seconds, unless a delta or an error comes first."""
+        """Start the response after `seconds` without a delta or an error."""
         self.stop_timer()
         if not self.started:
             self._timer = asyncio.get_running_loop().call_later(seconds, self.start)
@@ -243,7 +235,7 @@ class DeliveredAnswer(Answer):
             self._timer = None
 
     def start(self) -> None:
-        """Start the response, unless it is started, and deliver its first events."""
+        """Start the response once, and deliver its first events."""
         if not self.started:
             self._start()
             self.deliver()
@@ -262,7 +254,6 @@ class DeliveredAnswer(Answer):
 
     @property
     def paused(self) -> bool:
-        """Whether events are waiting for the client."""
         return self._delivery.paused
 
     async def drain(self) -> None:
@@ -284,7 +275,7 @@ class DeliveredAnswer(Answer):
 
 
 class StoppableAnswer(DeliveredAnswer):
-    """An answer that ends at a stop sequence in its text."""
+    """An answer that ends at a stop sequence."""
 
     def __init__(
         self, builder: EventBuilder, reader: StoppingReader, delivery: EventWriter, deadline: Deadline | None
@@ -311,12 +302,12 @@ async def respond(
     finish: Finish | None = None,
 ) -> None:
     """
-    Deliver an answer's events. The last events stay in the builder; `builder.end()` adds the terminal event.
+    Deliver an answer's events; the last stay in the builder, for `builder.end()`.
 
-    Delivery begins when the backend starts to answer, or after `open_after` seconds (None: no limit). Raises
-    `BackendError` for an error before that, unless the response was already `opened`; later errors become events. The
-    `deadline` starts with the first delta; when it passes, the response is incomplete. `finish` ends the response, or
-    leaves it open for another round.
+    Delivery begins with the backend's answer, or after `open_after` seconds (None: no limit). Earlier errors raise
+    `BackendError`, unless the response was already `opened`; later errors become events. At the `deadline`, which
+    starts with the first delta, the response is incomplete. `finish` ends the response, or leaves it open for another
+    round.
     """
     failure: BackendError | None = None
     end = finish or finish_response
@@ -351,11 +342,7 @@ async def respond(
 
 
 async def _received(query: ModelQuery, answer: DeliveredAnswer, open_after: float | None) -> bool:
-    """
-    Receive a query's answer; return False if the query must be repeated.
-
-    It is repeated if its prompt was too long, or if the model rejected images, which are described meanwhile.
-    """
+    """Receive a query's answer; return False to repeat it, with a shorter prompt or described images."""
     if query.images:
         await query.images.describe(query.backend.undescribed_images(query.question))
     exchange = query.exchange = query.backend.open(query.question)
@@ -366,7 +353,7 @@ async def _received(query: ModelQuery, answer: DeliveredAnswer, open_after: floa
             await exchange.receive(answer)
             query.question.attempts.broken_off = answer.reader.ended in (None, "error")
     except BackendError as error:
-        # Some servers reject a prompt only in the first frame of a stream.
+        # Some servers reject a prompt only in a stream's first frame.
         if query.images and isinstance(error, ImagesUndescribed):
             await query.images.describe(error.urls)
         elif answer.begun or not await query.shorten(error):
@@ -396,7 +383,7 @@ def _start(builder: EventBuilder) -> None:
 
 
 def abort_response(builder: EventBuilder, error: APIError | None) -> None:
-    """End the response in any state: failed with this error, or cancelled without an error."""
+    """End the response: failed with this error, or cancelled."""
     _start(builder)
     if error:
         builder.fail(error)
@@ -404,21 +391,16 @@ def abort_response(builder: EventBuilder, error: APIError | None) -> None:
         builder.cancel()
 
 
-class DeadlineExceeded(Exception):
-    """The response was not complete at its deadline."""
+class DeadlineExceeded(Exception): ...
 
 
 def ending_of(reader: DeltaReader, failure: BackendError | None) -> str | None:
-    """
-    Return how an answer ended: a value of `DeltaReader.ended`.
-
-    An answer is complete if its connection breaks after the finish reason.
-    """
+    """Return how an answer ended (`DeltaReader.ended`); failures after the finish reason are ignored."""
     return "error" if failure and reader.finish_reason is None else reader.ended
 
 
 def finish_response(builder: EventBuilder, query: ModelQuery, failure: BackendError | None) -> None:
-    """End the response as completed, incomplete (if it was truncated), or failed."""
+    """End the response as completed, incomplete (truncated), or failed."""
     ended = ending_of(query.reader, failure)
     query.reader.end(cut=ended != "completed")
     if ended == "completed":
@@ -431,7 +413,6 @@ def finish_response(builder: EventBuilder, query: ModelQuery, failure: BackendEr
 
 
 def _finish_at_deadline(builder: EventBuilder, query: ModelQuery, failure: BackendError | None) -> None:
-    """End the response as incomplete at its deadline."""
     query.reader.end(cut=True)
     builder.incomplete("max_output_seconds")
     _record_usage(builder, query)
@@ -443,26 +424,26 @@ def _record_usage(builder: EventBuilder, query: ModelQuery) -> None:
     response["service_tier"] = query.reader.service_tier or response["service_tier"]
 
 
-# New exceptions each time: a raised exception holds its traceback's frames, and with them the answer.
+# New exceptions each time: a raised exception retains its frames, and with them the answer.
 
 
 def unreadable() -> BackendError:
-    """Return the error for an unparsable answer."""
+    """The error for an unparsable answer."""
     return BackendError("The backend's answer could not be read.")
 
 
 def broken_off() -> BackendError:
-    """Return the error for a stream that ended early."""
+    """The error for a stream that ended early."""
     return BackendError("The backend's stream ended before the answer was complete.")
 
 
 def gave_up() -> BackendError:
-    """Return the error for an answer with an error as its finish reason."""
+    """The error for a finish reason that reports an error."""
     return BackendError("The backend reported an error during its response.", error_type="model_error")
 
 
 def no_summary() -> BackendError:
-    """Return the error for a compaction without text."""
+    """The error for a compaction without text."""
     return BackendError("The model wrote no summary.", error_type="model_error", code="model_error")
 
 

@@ -1,8 +1,7 @@
 """
 A response's run, from the backend request to the terminal event.
 
-`Run` serves JSON (drained), SSE (encoded), WebSocket (framed) and background (written to a log). `RunWorker` runs a
-background response: it appends the events to the log and renews the lease.
+`Run` serves JSON (drained), SSE (encoded), WebSocket (framed) and background responses (logged by `RunWorker`).
 """
 
 from __future__ import annotations
@@ -38,35 +37,32 @@ from app.stores.event_log import EventLog, EventSegment, LeaseState, RunKey
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
-content = logging.getLogger("app.content")  # disabled unless the settings enable it
+content = logging.getLogger("app.content")  # disabled by default
 
 UNEXPECTED = "The server failed while creating this response."
 
 _WARNINGS_STORED = 50
-# Seconds between a run's appends: an append costs the store as much as many events, and background clients do not
-# notice the delay.
+# Seconds between appends, each of which costs the store as much as many events.
 APPEND_PAUSE = 0.05
 _LAST = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
 @frozen
 class Caller:
-    """A request's caller."""
-
-    owner: str = "anonymous"  # owner of the caller's stored objects
-    key: str | None = None  # the key, for backends that receive the caller's key
+    owner: str = "anonymous"  # owner of stored objects
+    key: str | None = None  # for backends that receive the caller's key
     dialect: Dialect = DIALECTS["openresponses"]
-    access: KeyAccess = UNRESTRICTED  # the key's permissions
+    access: KeyAccess = UNRESTRICTED  # permissions
 
     @property
     def key_names(self) -> frozenset[str]:
-        """The key's names in the settings: its table's name, if any, and `sha256:` with its SHA-256."""
+        """The key's names in the settings: its table's name, if any, and its `sha256:` hash."""
         names = {self.access.table or self.access.name} if self.access.configured else set()
         return frozenset(names if self.key is None else {*names, hash_of(self.key)})
 
 
 class SaveTurn(Protocol):
-    """Stores a turn with its additional changes; `again`: whether an earlier attempt may have succeeded."""
+    """Stores a turn with its additional changes; `again`: an earlier attempt may have succeeded."""
 
     async def __call__(self, turn: Turn, addition: Sequence[Change], /, *, again: bool) -> None: ...
 
@@ -77,17 +73,17 @@ class LeaseLost(Exception):
 
 @frozen
 class Storage:
-    """How to store a response at its end, and the data to store with it."""
+    """How to store a response at its end."""
 
     save: SaveTurn
     addition: Callable[[Turn], Awaitable[list[Change]]]  # returns the changes that add it to its conversation
-    input: list[Item]  # the request's own items, in the API's list form
-    request: JSONObject  # the request's stored fields: see `recorded_request`
+    input: list[Item]  # the request's own, in the API's list form
+    request: JSONObject  # stored fields: see `recorded_request`
 
 
 class Run:
     """
-    Generates one response: `response` is its current state, and `generate` delivers its events in batches.
+    Generates a response: `response` is its current state.
 
     The response is stored before the terminal event is delivered, so that clients can continue from it immediately.
     """
@@ -100,23 +96,22 @@ class Run:
         storage: Storage | None,
         lifecycle: ResponseLifecycle,
     ) -> None:
-        """`storage` is None for an unstored response."""
+        """`storage`: None for an unstored response."""
         self.response = generation.builder.response
         self.key = RunKey(f"{caller.owner}:{context.key}", self.response["id"])
         self._builder = generation.builder
         self._context = context
-        self.answering = False  # whether a JSON answer's head was sent, so that errors must be in the response
-        self._opened = False  # whether an event was delivered, so that errors must be events
-        self._ended = False  # whether the terminal event was emitted
+        self.answering = False  # a JSON answer's head was sent: errors must be in the response
+        self._opened = False  # an event was delivered: errors must be events
+        self._ended = False  # the terminal event was emitted
         self._may_be_stored = False
         self._generation = generation
         self._lifecycle = lifecycle
         self._storage = storage
-        self._warned: set[str] = set()  # warnings already emitted as events
+        self._warned: set[str] = set()  # already emitted as events
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings about dropped or changed parts, one sentence each."""
         return [*self._context.warnings, *self._generation.warnings]
 
     @property
@@ -126,14 +121,14 @@ class Run:
 
     @property
     def stop_sequence(self) -> str | None:
-        """The stop sequence that ended the text, if known."""
+        """Stop sequence that ended the text, if known."""
         return self._builder.stop_sequence
 
     async def generate(self, delivery: EventWriter, open_after: float | None = None) -> None:
         """
         Generate the response and deliver its events.
 
-        Raises errors before the first event, usually `APIError`, unless `answering` is set; later errors are events.
+        Raises errors before the first event, unless `answering` is set; later errors are events.
         """
         lifecycle, builder, response = self._lifecycle, self._builder, self.response
         logger.debug("response started", extra={"response_id": response["id"], "model": response["model"]})
@@ -157,7 +152,7 @@ class Run:
         delivery.send(builder.pop_events())
 
     def note_events(self, events: EventBatch) -> bool:
-        """Record the first output, and add warnings to the events before it; return whether there was output."""
+        """Record the first output and emit warnings; return whether there was output."""
         self._opened = True
         if self.response["output"]:
             self._lifecycle.first = clock()
@@ -166,7 +161,7 @@ class Run:
         return self._lifecycle.first is not None
 
     def _emit_warnings(self) -> None:
-        """Emit an `antiphon:warning` event for each new warning, if the caller has requested such events."""
+        """Emit an `antiphon:warning` event for each new warning, if requested."""
         builder = self._builder
         for warning in self.warnings if builder.framework_events else ():
             if warning not in self._warned:
@@ -175,31 +170,27 @@ class Run:
 
     def watched(self) -> AbstractContextManager[None]:
         """
-        Notify the observers of the response's start and end, and log its end. `generate` enters this context itself.
+        Notify observers of the response's start and end, and log its end.
 
-        Entered around `generate` and `stop`, it makes both a single lifecycle.
+        `generate` enters this context itself. Enter it around `generate` and `stop` for a single lifecycle.
         """
         return self._lifecycle.watched(self._usage, self._log_end)
 
     def queue(self) -> EventBatch:
-        """Mark the response as queued and return the events."""
+        """Mark the response as queued; return the events."""
         self._builder.mark_queued()
         return self._builder.pop_events()
 
     async def stop(self, error: APIError | None = None) -> EventBatch:
         """
-        End the response after `generate` was cancelled: failed with this error, or cancelled without an error.
+        End a cancelled response: failed with this error, or cancelled.
 
-        Returns the undelivered events. Does nothing after the terminal event.
+        Returns undelivered events; none after the terminal event.
         """
         return EventBatch() if self._ended else await self._stop(error)
 
     async def break_off(self, cause: Exception) -> EventBatch:
-        """
-        End the response as failed after `generate`, because an event could not be sent; return the last events.
-
-        It fails even if the unsent event was terminal.
-        """
+        """Fail the response because an event could not be sent, even the terminal event; return the last events."""
         return await self._stop(_failure(cause))
 
     async def _stop(self, error: APIError | None) -> EventBatch:
@@ -214,7 +205,7 @@ class Run:
         return self._builder.pop_events()
 
     def turn(self) -> Turn:
-        """Return the turn to store, with the response's current state."""
+        """Return the turn to store, in its current state."""
         upstream = {item_id: resolve_upstream(fields) for item_id, fields in self._builder.upstream.items()}
         added, request = (self._storage.input, self._storage.request) if self._storage else ([], {})
         upstream = self._context.decrypted | upstream
@@ -226,8 +217,8 @@ class Run:
         """
         Generate the response and return it at its end.
 
-        Raises `APIError` for a failure without output, because clients retry on an HTTP status, not on a failed
-        response. With `answering` set, it never raises.
+        Raises `APIError` for a failure without output, because clients retry only on an HTTP status. With `answering`
+        set, it never raises.
         """
         await self.generate(NoDelivery())
         failure = self._builder.failure
@@ -236,7 +227,7 @@ class Run:
         return self.response
 
     async def compacted(self) -> JSONObject:
-        """Generate a compaction and return the resource of `POST /responses/compact`; raises as `drain`."""
+        """Generate a compaction; return the resource of `POST /responses/compact`. Raises as `drain`."""
         context = self._context
         return compaction.resource(await self.drain(), context.items, context.key)
 
@@ -246,13 +237,11 @@ class Run:
         return self._builder.pop_events()
 
     def _usage(self) -> Usage:
-        """Return the usage: an estimate for an interrupted answer, {} before the first answer."""
         if self._lifecycle.failure and self._lifecycle.first is None:
             return {}  # no output
         return self._generation.usage()
 
     def _charge(self) -> None:
-        """Charge the usage, and add the cost to the response if requested."""
         if usage := self._usage():
             self._lifecycle.charge(usage)
         if self._lifecycle.shows_cost:
@@ -260,7 +249,7 @@ class Run:
             cast(JSONObject, self.response)[COST] = None if cost is None else cost / NANO
 
     def _log_end(self) -> None:
-        """Log the end of the response, in its HTTP request's access log line or a separate line."""
+        """Log the response's end, in its HTTP request's access log line or separately."""
         response, lifecycle = self.response, self._lifecycle
         line = log_context.request_line() if lifecycle.delivery in ("json", "sse") else None
         if lifecycle.failure or (log_context.access if line else logger).isEnabledFor(logging.INFO):
@@ -273,7 +262,7 @@ class Run:
         self._log_content("response content", output=response["output"])
 
     def _log_content(self, event: str, **fields: object) -> None:
-        # By the logger's own level, not the effective level: "`store: false` is not stored anywhere, nor logged."
+        # By the logger's own level, not the effective level. `store: false` must not be logged.
         if content.level == logging.DEBUG and self.response["store"]:
             content.debug(event, extra={"response_id": self.response["id"], **fields})
 
@@ -299,7 +288,7 @@ class Run:
 
 
 def _failure(error: Exception) -> APIError:
-    """Return the response's error for an exception; unexpected exceptions are logged."""
+    """Return the response's error; unexpected exceptions are logged."""
     if isinstance(error, APIError):
         return error
     logger.error("unexpected error", exc_info=error)
@@ -307,7 +296,7 @@ def _failure(error: Exception) -> APIError:
 
 
 class _FirstOutput:
-    """Passes events to a delivery, and reports them to the run until the first output."""
+    """Passes on events, and reports them to the run until the first output."""
 
     def __init__(self, run: Run, delivery: EventWriter) -> None:
         self._run = run
@@ -328,10 +317,10 @@ class _FirstOutput:
 
 class RunWorker:
     """
-    Runs one background response in this process.
+    Runs a background response in this process.
 
-    One task generates the response; another appends its events to the log, with a pause after each append except the
-    last. A slow store leads to larger batches, and slows the backend down only if much text is unwritten.
+    A task generates the response; another appends its events to the log, with pauses. A slow store leads to larger
+    batches, and delays the backend only if much text is unwritten.
     """
 
     def __init__(
@@ -344,9 +333,9 @@ class RunWorker:
         timeout: float,
         announce: Callable[[Response], Awaitable[None]] | None = None,
     ) -> None:
-        """`timeout` limits retries of store operations, in seconds; `announce` is called before the log ends."""
+        """`timeout` limits store retries, in seconds; `announce` is called before the log ends."""
         self.task: asyncio.Task[None] | None = None
-        self.renewed = asyncio.get_running_loop().time()  # time of the last renewal of its stored data, in loop time
+        self.renewed = asyncio.get_running_loop().time()  # loop time of the last renewal of its stored data
         self._run = run
         self._store = store
         self._log = log
@@ -358,11 +347,10 @@ class RunWorker:
 
     @property
     def response(self) -> Response:
-        """The response's current state."""
         return self._run.response
 
     async def queue(self) -> Response:
-        """Store the response, start its log, and return the queued response."""
+        """Store the response and start its log; return the queued response."""
         events, turn = self._run.queue(), self._run.turn()
         queued: Response = {**turn.response, "output": []}
         await self._log.begin(self._run.key, self._worker)
@@ -376,7 +364,7 @@ class RunWorker:
         self.task.add_done_callback(lambda _: ended())
 
     def stop(self, error: APIError | None = None) -> None:
-        """Fail the run with this error, or cancel it without an error, unless it has ended."""
+        """Fail the run with this error, or cancel it, unless it has ended."""
         if not self._stopped.done():
             self._stopped.set_result(error)
 
@@ -393,7 +381,6 @@ class RunWorker:
             self.stop()
 
     async def _write(self) -> None:
-        """Append events to the log while they are generated."""
         making = asyncio.create_task(self._generate())
         making.add_done_callback(lambda _: self._unwritten.close())
         try:
@@ -406,17 +393,16 @@ class RunWorker:
             await making
         except (LeaseLost, StoreUnavailable) as error:
             logger.warning("response abandoned", extra={"response_id": self._run.key.id, "reason": str(error)})
-        except Exception:  # no code awaits this task, so its exceptions must be logged here
+        except Exception:  # not awaited, so exceptions must be logged here
             logger.exception("unexpected error", extra={"response_id": self._run.key.id})
         finally:
             making.cancel()
             await asyncio.wait({making})
 
     async def _write_batch(self) -> None:
-        """Append the unwritten events."""
         for part in self._unwritten.pop().parts():
             await self._append(segment_of(part))
-            await asyncio.sleep(0)  # for other requests: appending to a log in memory does not yield
+            await asyncio.sleep(0)  # for other requests: an in-memory log does not yield
 
     async def _append(self, batch: EventSegment) -> None:
         if batch.ends and (announce := self._announce):
@@ -430,7 +416,6 @@ class RunWorker:
         self.apply_claim(claim)
 
     async def _generate(self) -> None:
-        """Generate the response until it ends or is stopped."""
         with self._run.watched():
             await self._until_stopped()
 
@@ -458,11 +443,7 @@ class RunWorker:
         self._unwritten.send(await self._run.stop(error))
 
     async def save(self, turn: Turn, addition: Sequence[Change] = (), /, *, again: bool) -> None:
-        """
-        Replace the stored turn; without a record, the response was deleted.
-
-        The lease is renewed first: a worker without a lease must not overwrite its successor's data.
-        """
+        """Act on a lost lease or a cancellation."""
 
         bucket, response_id = self._run.key
 
