@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class PassedEndpoint(NamedTuple):
+class ForwardedEndpoint(NamedTuple):
     path: str  # as Starlette writes paths
     # The body is JSON with a prompt: the default model applies, and unreported output tokens are estimated.
     prompts: bool = False
@@ -17,20 +17,22 @@ class PassedEndpoint(NamedTuple):
 
 
 ENDPOINTS = (
-    PassedEndpoint("/chat/completions", prompts=True, responses=True, client="/chat/completions", of_deployments=True),
-    PassedEndpoint("/completions", prompts=True, of_deployments=True),
-    PassedEndpoint("/messages", prompts=True, anthropic=True, client="/messages"),
-    PassedEndpoint("/messages/count_tokens", prompts=True, free=True, anthropic=True, client="/messages"),
-    PassedEndpoint("/embeddings", of_deployments=True),
-    PassedEndpoint("/rerank"),
-    PassedEndpoint("/moderations"),
-    PassedEndpoint("/images/generations", of_deployments=True),
-    PassedEndpoint("/images/edits", of_deployments=True),
-    PassedEndpoint("/images"),
-    PassedEndpoint("/images/{rest:path}"),
-    PassedEndpoint("/audio/speech", of_deployments=True),
-    PassedEndpoint("/audio/transcriptions", of_deployments=True),
-    PassedEndpoint("/audio/translations", of_deployments=True),
-    PassedEndpoint("/audio"),
-    PassedEndpoint("/audio/{rest:path}"),
+    ForwardedEndpoint(
+        "/chat/completions", prompts=True, responses=True, client="/chat/completions", of_deployments=True
+    ),
+    ForwardedEndpoint("/completions", prompts=True, of_deployments=True),
+    ForwardedEndpoint("/messages", prompts=True, anthropic=True, client="/messages"),
+    ForwardedEndpoint("/messages/count_tokens", prompts=True, free=True, anthropic=True, client="/messages"),
+    ForwardedEndpoint("/embeddings", of_deployments=True),
+    ForwardedEndpoint("/rerank"),
+    ForwardedEndpoint("/moderations"),
+    ForwardedEndpoint("/images/generations", of_deployments=True),
+    ForwardedEndpoint("/images/edits", of_deployments=True),
+    ForwardedEndpoint("/images"),
+    ForwardedEndpoint("/images/{rest:path}"),
+    ForwardedEndpoint("/audio/speech", of_deployments=True),
+    ForwardedEndpoint("/audio/transcriptions", of_deployments=True),
+    ForwardedEndpoint("/audio/translations", of_deployments=True),
+    ForwardedEndpoint("/audio"),
+    ForwardedEndpoint("/audio/{rest:path}"),
 )

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.api.errors import error_event, shutdown_error
-from app.api.passthrough.endpoints import PassedEndpoint
+from app.api.passthrough.endpoints import ForwardedEndpoint
 from app.api.uvicorn.disconnect import BodyWriter, DisconnectWatch, MessageWriter, body_writer
 from app.backends import Backend, RawAnswer, RawRequest, RefusedRequest
 from app.core.types import Usage
@@ -41,7 +41,7 @@ class PassthroughExchange:
     def __init__(
         self,
         backend: Backend,
-        endpoint: PassedEndpoint,
+        endpoint: ForwardedEndpoint,
         request: RawRequest,
         fields: Mapping[str, object],
         lifecycle: ResponseLifecycle,

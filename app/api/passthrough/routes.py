@@ -16,7 +16,7 @@ from app.api.auth import header_values
 from app.api.client_apis import CLIENT_APIS, client_api
 from app.api.client_apis.translation import counted, is_translated, translated
 from app.api.dependencies import APIDependencies
-from app.api.passthrough.endpoints import ENDPOINTS, PassedEndpoint
+from app.api.passthrough.endpoints import ENDPOINTS, ForwardedEndpoint
 from app.api.passthrough.exchange import PassthroughExchange, chat_prompt, list_of
 from app.api.passthrough.form_body import FormBody, form_boundary
 from app.api.passthrough.json_body import JSONBody, reads_as_model
@@ -79,7 +79,7 @@ class Passthrough:
     """
 
     def __init__(
-        self, api: APIDependencies, endpoint: PassedEndpoint, prefix: str | None = None, *, forwards: bool = True
+        self, api: APIDependencies, endpoint: ForwardedEndpoint, prefix: str | None = None, *, forwards: bool = True
     ) -> None:
         self._api = api
         self._prefix = prefix
