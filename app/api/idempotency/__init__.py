@@ -94,12 +94,12 @@ class Idempotency:
                 return existing.response_id
             if existing is None or existing.until <= now:
                 record = _Record(digest, now, secrets.token_hex(8), now + LEASE_SECONDS)
-                if await self._take(bucket, record, existing):
+                if await self._store_claim(bucket, record, existing):
                     return KeyClaim(self, bucket, record)
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_POLL)
 
-    async def _take(self, bucket: str, record: _Record, expired: _Record | None) -> bool:
+    async def _store_claim(self, bucket: str, record: _Record, expired: _Record | None) -> bool:
         """Store a claim, replacing an expired claim; return False if another process was faster."""
         if expired:
             put = {_CLAIM: record.encoded(), record.lease: b"1"}
