@@ -106,7 +106,7 @@ class Router(Backend):
         return self._route(model)[0].refuses_images(model)
 
     def named(self, name: str) -> Backend:
-        """Return the named backend, for any model; use after its removal raises `NotFound`."""
+        """Return the named backend, for any model. After the backend is removed, each call raises `NotFound`."""
         return _NamedBackend(lambda: self._pools, name)
 
     def open(self, question: Question) -> FailoverExchange:
@@ -202,7 +202,7 @@ class Router(Backend):
         first, *others = matches
         if (named := first.config.fallbacks) is not None:
             return [first, *(self._pools[name] for name in named if name in self._pools and name != first.name)]
-        # A caller's key is meant for a single server; the operator must not pay for its requests.
+        # A caller's key is meant for a single server, and a fallback with the operator's key would bill the operator.
         if first.config.forwards_caller_key:
             return [first]
         specific = _claim(first, model) != "*"
@@ -258,7 +258,7 @@ class _Failover(Generic[_Request, _Answer]):
         self._request: _Request = request
         self._first = pools[0]
         self._pools = [*pools]  # not yet ruled out
-        # A single server without a configured circuit breaker.
+        # A single server without its own `max_failures` is never paused: see `ReplicaPool.lease`.
         self._only_candidate = (
             len(pools) == 1 == len(pools[0].replicas) and "max_failures" not in pools[0].config.explicit
         )

@@ -196,7 +196,7 @@ class ProbedServer:
     async def post(self, url: httpx.URL, body: dict[str, object]) -> object:
         """Raises `BackendError`."""
         if self.budget <= 0:
-            raise BackendError("There were too many questions.")
+            raise BackendError("The probe's limit of requests was reached.")
         self.budget -= 1
         try:
             response = await self._http.post(url, json=body)

@@ -41,7 +41,7 @@ from app.core.types.request import Item
 from app.errors import InvalidRequest, Warnings, label
 
 UNREADABLE_PAST = "(An earlier part of this conversation was compacted by another server and cannot be read.)"
-_ACCEPT_ALL = ContentOptions(files="pass", audio="pass", images="pass")  # content to drop is never rejected
+_ACCEPT_ALL = ContentOptions(files="pass", audio="pass", images="pass")  # for content that is dropped anyway
 _Split: TypeAlias = tuple[list[ChatPart], list[ChatPart]]  # parts for the tool message, and for a message after it
 
 _NO_FIELDS: Mapping[str, object] = {}
@@ -165,7 +165,7 @@ class ConversationReader:
         """
         Add a system or developer message, or a note in the user's turn if the server rejects the message there.
 
-        Moving it to the front would change the cached start of the prompt.
+        Moving the message to the front would change the prompt prefix and invalidate the prompt cache.
         """
         if role in SYSTEM and not self.accepts_later_system() and not self.is_at_start():
             role, content = "user", as_note(content)

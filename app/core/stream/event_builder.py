@@ -40,7 +40,7 @@ Upstream: TypeAlias = JSONObject
 # Neither the spec nor OpenAI defines `response.cancelled`, and clients reject or ignore unknown events.
 TERMINAL_EVENTS = {"cancelled": "response.incomplete"}
 
-# Notes for later turns.
+# Notes that later turns need, so clients that store items themselves get them encrypted.
 _NEEDED = frozenset({"output", "arguments", "session"})
 
 
@@ -86,7 +86,7 @@ class EventBuilder:
         self._last_reasoning: str | None = None
         self._citations: Citations | None = None
         self._phase: str | None = None  # for the next message
-        self._held_logprobs: list[Any] = []  # for held text, a possible citation mark
+        self._held_logprobs: list[Any] = []  # of text held back because it may begin a citation mark
 
     def pop_events(self) -> EventBatch:
         events, self._events = self._events, EventBatch()
@@ -128,7 +128,8 @@ class EventBuilder:
         """
         Set the status `failed`, even after `complete`.
 
-        The `error` event has its fields nested, as in the spec, and flat, as at OpenAI.
+        The `error` event contains the error twice: in the field `error`, as in the spec, and as top-level fields, as in
+        OpenAI's API.
         """
         self.close("incomplete")
         self.failure = error
@@ -525,7 +526,8 @@ class EventBuilder:
         item: Item = {**open_.item, "status": status}
         if self._encryption and item["type"] == "reasoning":
             item["encrypted_content"] = self._encryption.content(resolve_upstream(fields))
-        elif self._encryption and fields:  # for the next reasoning item: clients expect a message at the end
+        # Hold a message's fields for the next reasoning item, because clients expect the message to be the last item.
+        elif self._encryption and fields:
             self._encryption.hold(item["id"], fields)
         self._done(open_.index, item)
 

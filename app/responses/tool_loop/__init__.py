@@ -154,7 +154,7 @@ class ToolLoop:
             await self._lifecycle.check_limits()
 
     def _time_to_open(self, at: float | None) -> float | None:
-        """Return None if the response opens with the backend's answer."""
+        """Return the seconds until the response must open; None if it opens only when the backend answers."""
         return None if at is None or self._opened else max(0.0, at - asyncio.get_running_loop().time())
 
     async def _one_round(self, record: RoundRecord, opens_at: float | None) -> None:
@@ -248,7 +248,7 @@ class ToolLoop:
         return {item_id: resolve_upstream(fields) for item_id, fields in self.builder.upstream.items()}
 
     def _must_compact(self, query: ModelQuery | None) -> bool | None:
-        """Return None for a prompt within the threshold, else whether a compaction saves enough."""
+        """Return None for a prompt within the threshold, else whether compaction would save enough tokens."""
         compaction = self._options.compaction
         if query is None or compaction is None or estimate_prompt(query.body) <= compaction.threshold:
             return None
@@ -260,7 +260,7 @@ class ToolLoop:
         """
         Add a summary of the earlier conversation to the output.
 
-        Without a summary the response continues, with a warning. Raises `BackendError` as `respond`.
+        If the model writes no summary, the response continues with a warning. Raises the `BackendError` of `respond`.
         """
         assert self._options.compaction
         response: Response = {**self.builder.response, "output": [], "usage": None}
@@ -278,7 +278,7 @@ class ToolLoop:
                 opened=self._opened,
             )
         finally:
-            # also after a disconnection; `max_output_tokens` excludes summaries
+            # charge after a disconnection, too; summaries do not count against `max_output_tokens`
             self._usage = added_usage(self._usage, summary.response["usage"] or query.usage([]))
             self._charge()
         self.builder.end_step(step, "model")
@@ -311,7 +311,7 @@ class ToolLoop:
         self._written += record.usage["output_tokens"]
 
     def _add_round_notes(self, output: Sequence[Item]) -> None:
-        """Record the round: its calls become a single message in later requests."""
+        """Note the round number on each call: later requests send a round's calls as a single message."""
         for item in output:
             row = ITEM_TYPES.get(item["type"])
             if row and (row.role in ("call", "hosted") or row is MCP_APPROVAL_REQUEST):

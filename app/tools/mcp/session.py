@@ -1,4 +1,4 @@
-"""An MCP server during a response: its tools as functions, and their calls."""
+"""List an MCP server's tools as functions, and call these tools, during a response."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from app.tools.mcp.pool import PooledConnection, SessionPool, open_connection
 from app.tools.mcp.results import failed_outcome, outcome_of, without_secrets
 from app.tools.mcp.server import MCPFailure, MCPServerTools, ServerAddress, first_names
 
-MAX_SCHEMA_LEVELS = 100  # in an offered tool's schema; `messages` truncates deeper lists
+MAX_SCHEMA_LEVELS = 100  # in an offered tool's schema; `truncate_nesting` has replaced values below 150 levels by null
 
-# Private data stored (or encrypted) with a list item, so that callers cannot forge it: the server and filters for which
-# the list was made, and a hash of its tools.
+# Private data stored (or encrypted) with a list item, so that callers cannot forge the list: fingerprints of the server
+# and its tool filters, and a hash of the listed tools.
 _SOURCE, _DIGEST = "source", "digest"
 
 
@@ -35,7 +35,7 @@ async def tools_of(address: ServerAddress) -> list[dict[str, object]]:
 
 class MCPSession(AbstractAsyncContextManager["MCPSession"]):
     """
-    Acquires a pooled connection on its first request, and another if it was lost.
+    Acquires a pooled connection for its first request, and a new connection if the previous was lost.
 
     Responses with the same `scope` share a connection.
     """
