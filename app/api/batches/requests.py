@@ -47,7 +47,7 @@ class LineRequests:
         self.max_bytes = api.body_limits.bytes  # per request
 
     async def answer(self, claimed: ClaimedRequest, request_id: str, *, last: bool) -> RequestResult:
-        """Return the answer; raises `RetryLater`, except for errors in the `last` attempt."""
+        """Raise `RetryLater` for transient errors; in the `last` attempt, a 5xx error becomes the answer."""
         status, body, error = await self._answer(claimed)
         if status == 429 and b"insufficient_quota" not in body:  # no free backend slot, or a backend's rate limit
             raise RetryLater(getattr(error, "retry_after", None) or BUSY, counts=False)

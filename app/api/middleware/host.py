@@ -44,7 +44,7 @@ class AllowedHosts:
 
 
 def host_error(scope: Scope, allowed: AllowedHosts | None = None) -> InvalidRequest | None:
-    """Check that a request has a single valid and allowed `Host` header (required by HTTP/1.1)."""
+    """Require a single valid `Host` header, optional in HTTP/1.0; without `allowed`, accept any name."""
     hosts = [value for name, value in scope["headers"] if name == b"host"]
     if len(hosts) == 1 and _HOST.fullmatch(hosts[0]):
         return None if allowed is None or allowed.accept(hosts[0]) else _not_allowed(hosts[0])

@@ -22,7 +22,8 @@ def check_site(headers: Mapping[str, str]) -> None:
     """
     Reject cross-site requests without an `Origin`, for routes where a GET has effects; raises `InvalidRequest`.
 
-    Browsers send such a GET for any page's images and links. Only https and local servers receive `Sec-Fetch-Site`.
+    Browsers send such a GET for any page's images and links. `Origins` checks requests with an `Origin`. Only https and
+    local servers receive `Sec-Fetch-Site`.
     """
     if headers.get("sec-fetch-site") == "cross-site" and "origin" not in headers:
         raise InvalidRequest(

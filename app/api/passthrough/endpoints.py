@@ -9,7 +9,7 @@ class ForwardedEndpoint(NamedTuple):
     path: str  # as Starlette writes paths
     # The body is JSON with a prompt: the default model applies, and unreported output tokens are estimated.
     prompts: bool = False
-    free: bool = False  # only counts tokens
+    free: bool = False  # only counts tokens, and is not charged
     anthropic: bool = False  # belongs to Anthropic's API
     responses: bool = False  # clients also send `/responses` bodies
     client: str = ""  # client API endpoint for backends without this API

@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse, Response
 from app.api.routes.lazy_route import LazyRoute
 from app.observability.metrics import Metrics
 
-LABELS_TIMEOUT = 1.0  # seconds to wait for model labels of responses that just ended
+LABELS_TIMEOUT = 1.0  # seconds to wait for the model labels of completed responses
 
 
 def routes(metrics: Metrics) -> APIRouter:

@@ -1,3 +1,3 @@
-"""The peer address of a connection, independent of headers."""
+"""A connection's peer address, independent of headers."""
 
 PEER_KEY = "peer"  # request state field: (address, port) of the socket, or None for other socket types

@@ -74,8 +74,8 @@ class _Reading:
         self._warnings = Warnings()
         self._client_paths: dict[str, str] = {"text.verbosity": "verbosity"}
         self._items: list[JSONObject] = []
-        self._custom: set[str] = set()  # ids of custom tool calls
-        self._called: dict[str, str] = {}  # ids of deprecated `function_call`s, by function name
+        self._custom: set[str] = set()  # call ids of custom tools
+        self._called: dict[str, str] = {}  # call ids of deprecated `function_call`s, by function name
 
     def request(self) -> ClientRequest:
         body = self._body

@@ -1,5 +1,5 @@
 """
-Fields of `POST /v1/chat/completions` that differ from `/v1/responses`.
+Validates the fields of `POST /v1/chat/completions` that differ from `/v1/responses`.
 
 All other fields and message content are validated after translation, as `CreateResponse`.
 """
@@ -174,8 +174,6 @@ def _listed(value: object) -> object:
 
 
 class ChatRequest(RequestBody):
-    """The fields of a chat request that differ from `CreateResponse`."""
-
     messages: Annotated[list[_Message], Field(min_length=1)]
     stream: StrictBool = False
     stream_options: _StreamOptions | None = None
