@@ -16,8 +16,6 @@ from openresponses_verify.server import ServerAccess, read_headers
 
 
 class Selection(NamedTuple):
-    """Checks to run, and report files to write."""
-
     only: Sequence[str] = ()
     skip: Sequence[str] = ()
     json_file: Path | None = None
@@ -25,11 +23,7 @@ class Selection(NamedTuple):
 
 
 def run_checks(access: ServerAccess, selection: Selection, program: str) -> int:
-    """
-    Check a server, print the report, and return the exit status.
-
-    0: no check failed; 1: a check failed; 2: nothing could be tried; 130: interrupted by Ctrl-C.
-    """
+    """Check a server, print the report, and return the exit status (see `--help`)."""
     terminal = Terminal(sys.stdout)
     try:
         checks = chosen_checks(selection.only, selection.skip)

@@ -55,7 +55,6 @@ class HTTPExchange:
 
     @property
     def content_type(self) -> str:
-        """The media type, without parameters."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     @property
@@ -90,7 +89,6 @@ class HTTPExchange:
 
     @property
     def listed(self) -> list[dict[str, Any]]:
-        """The objects in a list body; [] for other bodies."""
         data = self.object.get("data")
         return [one for one in data if isinstance(one, dict)] if isinstance(data, list) else []
 
@@ -144,7 +142,6 @@ def _shortened(text: str) -> str:
 
 
 def read_json(text: str | bytes) -> Any:
-    """Parse JSON; None if invalid."""
     try:
         return json.loads(text)
     except ValueError:
@@ -152,7 +149,6 @@ def read_json(text: str | bytes) -> Any:
 
 
 def read_object(text: str | bytes) -> dict[str, Any]:
-    """Parse a JSON object; {} for any other text."""
     document = read_json(text)
     return document if isinstance(document, dict) else {}
 

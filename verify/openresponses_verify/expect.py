@@ -1,4 +1,4 @@
-"""Expectations shared by checks, and checks with a single request."""
+"""Shared expectations, which raise `Failed` if violated, and checks with a single request."""
 
 from __future__ import annotations
 
@@ -18,24 +18,22 @@ NO_FAILURE = range(200, 500)  # success or a client error
 
 
 def need_status(exchange: HTTPExchange, statuses: Container[int], what: str = "The request") -> None:
-    """Raise `Failed` for an incomplete answer or another status."""
+    """Require a complete answer with one of these statuses."""
     need(exchange.status in statuses and not exchange.error, f"{what} is answered with {exchange.outcome()}", exchange)
 
 
 def need_unknown_previous(exchange: HTTPExchange) -> None:
-    """Raise `Failed` unless the error is `previous_response_not_found`."""
     found = exchange.refusal.get("code")
     detail = f"The code is {found!r}: {exchange.outcome()}"
     need(found == "previous_response_not_found", detail, exchange, exchange.frames[-1:] or None)
 
 
 def need_turn(exchange: HTTPExchange, what: str = "The turn") -> None:
-    """Raise `Failed` unless a WebSocket turn returned a response."""
+    """Require a response to a WebSocket turn."""
     need(exchange.response, f"{what} is answered with {exchange.outcome()}", exchange, exchange.frames[-1:])
 
 
 def need_laws(exchange: HTTPExchange, events: Iterable[dict[str, object]]) -> None:
-    """Raise `Failed` if the events violate a stream law."""
     kept = list(events)
     for law in STREAM_LAWS:
         for breach in law.breaches(kept):
@@ -50,23 +48,20 @@ def need_schema(
     but: Callable[[SchemaIssue], bool] = lambda issue: False,
     prefix: str = "",
 ) -> None:
-    """Raise `Failed` for schema violations, except unknown union types and issues matched by `but`."""
+    """Require a valid value, except for unknown union types and issues matched by `but`."""
     for issue in schema_issues(name, value):
         if issue.kind != "unknown" and not but(issue):
             raise Failed(f"{prefix}{issue.where} {issue.message}.", exchange, shown)
 
 
 def need_longer(exchange: HTTPExchange, short: HTTPExchange, least: int, what: str) -> None:
-    """
-    Raise `Failed` unless the input has at least `least` more tokens than the short request. `what` names the
-    difference.
-    """
+    """Require at least `least` more input tokens than the short request, because of `what`."""
     found, alone = input_tokens(exchange), input_tokens(short)
     need(found >= alone + least, f"The input has {found} tokens, and {alone} without {what}.", exchange)
 
 
 def need_order(rising: HTTPExchange, falling: HTTPExchange, texts: list[str]) -> None:
-    """Raise `Failed` unless `rising` lists messages with these texts, and `falling` lists them in reverse."""
+    """Require messages with these texts in `rising`, and the reverse in `falling`."""
     if not all(isinstance(identifier, str) for identifier in (*rising.listed_ids, *falling.listed_ids)):
         raise Inconclusive("The items of the list have no ids.", rising)
     found = [spoken_in(item) for item in rising.listed]
@@ -79,7 +74,7 @@ def need_order(rising: HTTPExchange, falling: HTTPExchange, texts: list[str]) ->
 
 
 def request_row(row_id: str, title: str, law: str, source: str, statuses: Container[int], **fields: object) -> None:
-    """Register a check with a single request, which must be answered with one of `statuses`."""
+    """Register a check with a single request and its valid statuses."""
 
     async def run(server: VerifiedServer) -> None:
         need_status(await server.respond(**{"max_output_tokens": 16, **fields}), statuses)

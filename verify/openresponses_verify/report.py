@@ -26,7 +26,7 @@ def _plain(text: str) -> str:
 
 
 class Terminal:
-    """Writes lines to a stream, colored if it is a terminal and `NO_COLOR` is unset."""
+    """Writes lines, colored on a terminal unless `NO_COLOR` is set."""
 
     def __init__(self, stream: TextIO, interactive: bool | None = None) -> None:
         self.interactive = stream.isatty() if interactive is None else interactive
@@ -41,7 +41,6 @@ class Terminal:
         self._stream.flush()
 
     def replace_line(self, text: str) -> None:
-        """Overwrite the current line."""
         self._stream.write(f"\r\x1b[K{text}")
         self._stream.flush()
 
@@ -73,7 +72,6 @@ class VerifyProgress:
 
 
 def print_report(report: VerifyReport, terminal: Terminal) -> None:
-    """Print failures, then unsupported and unclear checks, then a summary by group."""
     for result in report.results:
         if result.verdict == "fail":
             _print_failure(result, terminal)
@@ -111,7 +109,7 @@ def _print_failure(result: CheckResult, terminal: Terminal) -> None:
 
 
 def _table(report: VerifyReport, terminal: Terminal) -> Iterator[str]:
-    """Yield a table with a row per group and a column per verdict."""
+    """Yield a table: a row per group, a column per verdict."""
     groups = list(dict.fromkeys(result.check.group for result in report.results))
     width = max(len(name) for name in ("group", *groups))
     yield terminal.style(f"{'group':{width}}  {'  '.join(VERDICTS)}", _BOLD)

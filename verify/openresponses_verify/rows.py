@@ -47,7 +47,7 @@ class Inconclusive(NotPassed):
 
 
 class Check(NamedTuple):
-    """A check: stable id, title, rule, source of the rule, and function."""
+    """A check. Its `id` is stable; `source` is the source of the rule."""
 
     id: str
     title: str
@@ -92,6 +92,5 @@ def _shown(event: object) -> str:
 
 
 def need(condition: object, detail: str, exchange: HTTPExchange | None = None, event: object = None) -> None:
-    """Raise `Failed` unless a condition holds."""
     if not condition:
         raise Failed(detail, exchange, event)

@@ -35,7 +35,6 @@ class VerifyReport:
 
     @property
     def summary(self) -> dict[str, int]:
-        """Number of checks per verdict."""
         return {verdict: sum(result.verdict == verdict for result in self.results) for verdict in VERDICTS}
 
 

@@ -1,5 +1,5 @@
 """
-Requests whose answers many checks share.
+Requests whose answers many checks share, and readers of answers, which raise `Inconclusive` for missing values.
 
 `await server.once(samples.text)` sends a request the first time only. Any model can follow the prompts.
 """
@@ -92,18 +92,17 @@ def call_output(call_id: object, output: object) -> dict[str, Any]:
 
 
 def called(exchange: HTTPExchange, item_type: str = "function_call") -> list[dict[str, Any]]:
-    """Return the calls in a response's output."""
     return [item for item in exchange.output if item.get("type") == item_type]
 
 
 def spoken(exchange: HTTPExchange) -> str:
-    """Return the text of a response's messages."""
+    """Join the text in a response's messages."""
     parts = [part for item in exchange.output if item.get("type") == "message" for part in _parts(item.get("content"))]
     return "".join(str(part.get("text") or "") for part in parts if part.get("type") == "output_text")
 
 
 def spoken_in(item: dict[str, Any]) -> str:
-    """Return the text of an input or output message."""
+    """Join the text in an input or output message."""
     content = item.get("content")
     return content if isinstance(content, str) else "".join(str(part.get("text") or "") for part in _parts(content))
 
@@ -113,7 +112,6 @@ def _parts(content: object) -> list[dict[str, Any]]:
 
 
 def input_tokens(exchange: HTTPExchange) -> int:
-    """Return the number of input tokens; raises `Inconclusive` if missing."""
     tokens = exchange.usage.get("input_tokens")
     if not isinstance(tokens, int) or not tokens:
         raise Inconclusive("The usage has no input_tokens, which show the model's context.", exchange)
@@ -121,19 +119,16 @@ def input_tokens(exchange: HTTPExchange) -> int:
 
 
 def repeated(exchange: HTTPExchange, name: str) -> Any:
-    """Return a field of a response; raises `Inconclusive` if missing."""
     if name not in exchange.response:
         raise Inconclusive(f"The response has no field {name}: see schema.required.", exchange)
     return exchange.response[name]
 
 
 def response_id(exchange: HTTPExchange) -> str:
-    """Return a response's id; raises `Inconclusive` if missing."""
     return _identifier(given(exchange).response, exchange)
 
 
 def object_id(exchange: HTTPExchange) -> str:
-    """Return a JSON object's id; raises `Inconclusive` if missing."""
     return _identifier(given(exchange).object, exchange)
 
 
@@ -145,7 +140,6 @@ def _identifier(document: dict[str, Any], exchange: HTTPExchange) -> str:
 
 
 def the_call(exchange: HTTPExchange, item_type: str = "function_call") -> dict[str, Any]:
-    """Return the call in a response; raises `Inconclusive` if the model did not call."""
     calls = called(given(exchange, "tools", "tool_choice"), item_type)
     if not calls:
         raise Inconclusive("The model did not call the required tool.", exchange)
@@ -160,7 +154,7 @@ def _asking(**fields: object) -> Sample:
 
 
 def _both(**fields: object) -> tuple[Sample, Sample]:
-    """Return two samples: the same request with a JSON answer and with a stream."""
+    """Return a JSON and a streaming sample of the same request."""
     return _asking(**fields), _asking(**fields, stream=True)
 
 

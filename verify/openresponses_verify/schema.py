@@ -28,7 +28,7 @@ class SchemaIssue(NamedTuple):
 
     @property
     def where(self) -> str:
-        """The path as text, for example `output[0].content`."""
+        """The path, for example `output[0].content`."""
         steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.path)
         return "".join(steps).removeprefix(".")
 
@@ -106,7 +106,6 @@ def _resolved(option: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _own_types(option: Mapping[str, Any]) -> list[str]:
-    """Return the `type` values of a schema or of its union members."""
     schema = _resolved(option)
     own: list[str] = schema.get("properties", {}).get("type", {}).get("enum", [])
     return [*own, *(name for member in schema.get("anyOf", ()) for name in _own_types(member))]

@@ -75,7 +75,7 @@ class VerifiedServer:
         self._http = httpx.AsyncClient(timeout=httpx.Timeout(access.timeout, connect=10), follow_redirects=True)
 
     async def once(self, ask: Callable[[VerifiedServer], Awaitable[HTTPExchange]]) -> HTTPExchange:
-        """Call a function once for all checks, and return its exchange."""
+        """Call a function once for all checks."""
         if ask not in self._once:
             self._once[ask] = asyncio.ensure_future(ask(self))
         exchange: HTTPExchange = await asyncio.shield(self._once[ask])
@@ -83,7 +83,7 @@ class VerifiedServer:
         return exchange
 
     def forget(self) -> None:
-        """Discard shared answers, so that they are requested again."""
+        """Discard shared answers."""
         self._once.clear()
 
     def body(self, **fields: object) -> RequestFields:
@@ -91,11 +91,9 @@ class VerifiedServer:
         return {"model": self.model, "input": "Say hello.", "store": False, **fields}
 
     async def respond(self, **fields: object) -> HTTPExchange:
-        """Request a response, by default as JSON."""
         return await self.send("POST", "/responses", self.body(**fields))
 
     async def stream(self, **fields: Any) -> HTTPExchange:
-        """Request a response as a stream."""
         return await self.respond(**fields, stream=True)
 
     async def get(self, path: str, *, key: str | None = KEY) -> HTTPExchange:
@@ -155,7 +153,6 @@ class VerifiedServer:
             exchange.error = f"The connection failed: {type(error).__name__}{f': {error}' if str(error) else ''}."
 
     def _note(self, exchange: HTTPExchange, path: str) -> None:
-        """Record stored objects for cleanup."""
         if exchange.method != "POST" or not exchange.ok:
             return
         if path == "/responses":
@@ -164,13 +161,12 @@ class VerifiedServer:
             self.stored[f"/conversations/{exchange.object['id']}"] = None
 
     def note_response(self, response: dict[str, Any]) -> None:
-        """Record a stored response for cleanup."""
         if isinstance(response.get("id"), str) and response.get("store") is not False:
             self.stored[f"/responses/{response['id']}"] = None
 
     @asynccontextmanager
     async def websocket(self) -> AsyncIterator[SocketTurns]:
-        """Open a WebSocket; raises `Unsupported` without a WebSocket, and `Inconclusive` without an answer."""
+        """Open a WebSocket; raises `Unsupported` if the server has none, and `Inconclusive` without an answer."""
         url = re.sub(r"^http", "ws", f"{self.url}/responses")
         name = KEY if KEY in self.keys else None
         headers = {"authorization": f"Bearer {self.keys[name]}"} if name else {}
@@ -220,7 +216,7 @@ class VerifiedServer:
         return left
 
     async def cancel_requests(self) -> None:
-        """Cancel pending requests of `once`."""
+        """Cancel pending requests from `once`."""
         for asked in self._once.values():
             asked.cancel()
         await asyncio.gather(*self._once.values(), return_exceptions=True)
@@ -240,11 +236,11 @@ class SocketTurns:
         self._key = key
 
     async def turn(self, **fields: object) -> HTTPExchange:
-        """Request a response, and return its frames up to the terminal event or error."""
+        """Request a response, and read up to the terminal event or error."""
         return await self.frames({"type": "response.create", **self._server.body(**fields)})
 
     async def frames(self, *messages: object, turns: int = 1) -> HTTPExchange:
-        """Send messages (text unchanged, other values as JSON), and return the frames of the next `turns` turns."""
+        """Send messages (text unchanged, other values as JSON), and read the next `turns` turns."""
         exchange = HTTPExchange("GET", self._url, key=self._key, sent=list(messages), added=self._server.added_headers)
         LAST_EXCHANGE.set(exchange)
         self._server.requests += 1
@@ -280,7 +276,7 @@ def _document(frame: str | bytes) -> dict[str, Any]:
 
 
 def says_unsupported(exchange: HTTPExchange, *fields: str) -> bool:
-    """Tell whether an error reports a missing feature, by its status or by naming a field."""
+    """Tell whether an error reports a missing feature, or names one of `fields`."""
     refusal = exchange.refusal
     told = " ".join(str(refusal.get(name) or "") for name in ("message", "param", "code", "type"))
     if exchange.status in _NOT_THERE:
@@ -294,13 +290,13 @@ def answered(exchange: HTTPExchange, *fields: str) -> HTTPExchange:
     """
     Return a successful exchange, for the check that tests this request.
 
-    Raises `Unsupported` if the error names one of `fields` or a missing feature, and otherwise `Failed`.
+    Raises `Unsupported` for a missing feature (see `says_unsupported`), otherwise `Failed`.
     """
     return _success(exchange, fields, Failed(f"The request is answered with {exchange.outcome()}", exchange))
 
 
 def given(exchange: HTTPExchange, *fields: str) -> HTTPExchange:
-    """Return a successful exchange that another check tests; raises `Unsupported` or `Inconclusive`."""
+    """Return a successful exchange, for checks that only build on it; raises `Unsupported` or `Inconclusive`."""
     return _success(exchange, fields, Inconclusive(f"There is no answer to judge: {exchange.outcome()}", exchange))
 
 

@@ -29,7 +29,7 @@ _NONE = "resp_openresponses_missing_0"
 
 
 def _fits(exchange: HTTPExchange) -> HTTPExchange:
-    """Return an exchange; raises `Failed` unless its response and events match the schema."""
+    """Return an exchange if valid by the schema; raises `Failed` otherwise."""
     for event in exchange.events:
         refusal = event.get("type") == "error" and exchange.frames
         name = "WebSocketErrorEvent" if refusal else event_schemas().get(str(event.get("type")))
@@ -64,7 +64,6 @@ def _suite_row(name: str) -> Callable[[CheckFunction], CheckFunction]:
 
 
 async def _ask(server: VerifiedServer, fields: dict[str, Any], *optional: str) -> HTTPExchange:
-    """Send only these fields, and return an exchange that matches the schema."""
     body = {"model": server.model, "stream": False, **fields}
     return _fits(answered(await server.send("POST", "/responses", body), *optional))
 
@@ -179,7 +178,6 @@ async def _compact_no_model(server: VerifiedServer) -> None:
 
 
 async def _turn(socket: SocketTurns, server: VerifiedServer, **fields: object) -> HTTPExchange:
-    """Send a turn with only these fields."""
     return _fits(await socket.frames({"type": "response.create", "model": server.model, **fields}))
 
 

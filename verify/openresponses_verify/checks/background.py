@@ -32,7 +32,6 @@ async def _taken(server: VerifiedServer) -> HTTPExchange:
 
 
 async def _ended(server: VerifiedServer) -> HTTPExchange:
-    """Poll a background response until it has ended."""
     identifier = response_id(await _taken(server))
     until = time.monotonic() + server.timeout
     pause = 0.05

@@ -165,8 +165,6 @@ async def _call_status(server: VerifiedServer) -> None:
 
 
 def _accepted(row_id: str, title: str, law: str, source: str, headers: dict[str, str], body: dict[str, Any]) -> None:
-    """Register a check that a client's request is answered."""
-
     async def run(server: VerifiedServer) -> None:
         sent = {"model": server.model, "max_output_tokens": LIMIT, **body}
         exchange = answered(await server.send("POST", "/responses", sent, headers=headers))

@@ -27,7 +27,6 @@ async def _id(server: VerifiedServer) -> str:
 
 
 async def _used(server: VerifiedServer) -> HTTPExchange:
-    """Create a response in a conversation with one long message."""
     made = await server.send("POST", "/conversations", {"items": [user_message(samples.WORDS)]})
     return await server.respond(input=SHORT, conversation=object_id(made), store=True, max_output_tokens=samples.LIMIT)
 

@@ -16,7 +16,7 @@ _ITEMS = "Open Responses specification, Items"
 
 
 def _form(row_id: str, title: str, law: str, source: str, sent: object, *optional: str, **fields: object) -> None:
-    """Register a check that an input is answered. An error with a word in `optional` reports a missing feature."""
+    """Register a check that an input is answered. `optional`: words in errors about a missing feature."""
 
     async def run(server: VerifiedServer) -> None:
         exchange = answered(await server.respond(input=sent, max_output_tokens=LIMIT, **fields), *optional)

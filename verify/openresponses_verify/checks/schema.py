@@ -37,7 +37,6 @@ _ALIASES = {
 
 
 async def _responses(server: VerifiedServer) -> list[HTTPExchange]:
-    """Return the successful sample answers, JSON and streams; raises if none succeeded."""
     exchanges = [await server.once(sample) for sample in (*samples.RESPONSES, *samples.STREAMS)]
     if not any(exchange.ok for exchange in exchanges):
         given(exchanges[0])
@@ -45,7 +44,6 @@ async def _responses(server: VerifiedServer) -> list[HTTPExchange]:
 
 
 def _embedded(exchange: HTTPExchange) -> Iterator[tuple[dict[str, Any], object]]:
-    """Yield each response in an answer, with a description for the report."""
     if exchange.object:
         yield exchange.object, None
         return
@@ -55,7 +53,6 @@ def _embedded(exchange: HTTPExchange) -> Iterator[tuple[dict[str, Any], object]]
 
 
 def _report(found: Iterable[tuple[SchemaIssue, HTTPExchange, object]]) -> None:
-    """Raise `Failed` with all distinct issues and the first exchange."""
     different: dict[str, tuple[HTTPExchange, object]] = {}
     for issue, exchange, about in found:
         where = re.sub(r"\[\d+\]", "[]", issue.where) or "the value"
@@ -108,7 +105,6 @@ async def _total(server: VerifiedServer) -> None:
 
 
 def _items(exchanges: list[HTTPExchange]) -> Iterator[tuple[dict[str, Any], HTTPExchange, object]]:
-    """Yield the items in responses and in events."""
     for exchange in exchanges:
         for response, about in _embedded(exchange):
             output = response.get("output")

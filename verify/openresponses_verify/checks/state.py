@@ -27,13 +27,11 @@ async def _get_stored(server: VerifiedServer) -> HTTPExchange:
 
 
 async def _continued(server: VerifiedServer) -> HTTPExchange:
-    """Continue a long first turn with instructions."""
     first = response_id(await server.once(samples.stored))
     return await server.respond(input=SHORT, previous_response_id=first, store=True, max_output_tokens=samples.LIMIT)
 
 
 async def _continued_again(server: VerifiedServer) -> HTTPExchange:
-    """Fork: continue the same response again."""
     given(await server.once(_continued), "previous_response_id")
     first = response_id(await server.once(samples.stored))
     return await server.respond(input=SHORT, previous_response_id=first, max_output_tokens=samples.LIMIT)

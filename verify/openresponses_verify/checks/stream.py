@@ -12,7 +12,6 @@ _HTTP = "Open Responses specification, Streaming HTTP Responses"
 
 
 async def _streams(server: VerifiedServer) -> list[HTTPExchange]:
-    """Return the successful sample streams; raises if none succeeded."""
     exchanges = [await server.once(sample) for sample in samples.STREAMS]
     streams = [exchange for exchange in exchanges if exchange.ok and exchange.content_type == "text/event-stream"]
     return streams or [given(exchanges[0], "stream")]

@@ -309,7 +309,6 @@ async def _custom(server: VerifiedServer) -> None:
 
 
 async def _need_custom_tool(server: VerifiedServer, exchange: HTTPExchange) -> None:
-    """Raise `Failed` if the server dropped the custom tool."""
     tools = exchange.response.get("tools")
     listed = [tool.get("type") for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else ["custom"]
     need("custom" in listed, "The custom tool is lost: the response does not have it.", exchange, tools)

@@ -26,7 +26,6 @@ __all__ = [
 
 
 def breaches_of(events: StreamEvents) -> Iterator[tuple[StreamLaw, Breach]]:
-    """Yield each breach with its law."""
     for law in STREAM_LAWS:
         for breach in law.breaches(events):
             yield law, breach

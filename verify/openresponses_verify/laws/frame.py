@@ -50,7 +50,7 @@ def _in_progress(events: StreamEvents) -> Iterator[Breach]:
     "one-terminal", "The last event is the only terminal event", f"{_OPENAI}; Codex only ends a turn at these events"
 )
 def _one_terminal(events: StreamEvents) -> Iterator[Breach]:
-    """A stream ends with `response.completed`, `response.incomplete` or `response.failed`, and no event follows."""
+    """The last event, and no other, is `response.completed`, `response.incomplete` or `response.failed`."""
     terminal = [at for at, event in enumerate(events) if event_type(event) in TERMINAL_STATUS]
     if not terminal:
         yield Breach("There is no response.completed, response.incomplete or response.failed.")

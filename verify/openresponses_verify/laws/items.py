@@ -70,7 +70,6 @@ def _done_once(events: StreamEvents) -> Iterator[Breach]:
 
 
 def _key(event: StreamEvent) -> int | str:
-    """Return the item's output_index, or its id without an output_index."""
     index = event.get("output_index")
     return index if isinstance(index, int) else str(item_of(event).get("id"))
 
@@ -139,7 +138,6 @@ def _call_ids(events: StreamEvents) -> Iterator[Breach]:
 
 
 def _of_items(events: StreamEvents) -> Iterator[tuple[int, StreamEvent]]:
-    """Yield item events other than added and done."""
     return ((at, event) for at, event in enumerate(events) if "item_id" in event)
 
 

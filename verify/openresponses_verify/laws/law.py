@@ -1,4 +1,4 @@
-"""The type of a law, and accessors that tolerate malformed events."""
+"""The type of a law, and accessors that return empty values for malformed events."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ BreachFunction: TypeAlias = Callable[[StreamEvents], Iterator[Breach]]
 
 
 class StreamLaw(NamedTuple):
-    """A law: name, title, rule, source of the rule, and function."""
-
     name: str
     title: str
     law: str
@@ -49,43 +47,36 @@ def stream_law(name: str, title: str, source: str) -> Callable[[BreachFunction],
 
 
 def docstring_of(function: Callable[..., object]) -> str:
-    """Return a function's docstring on one line."""
     return " ".join((function.__doc__ or "").split())
 
 
 def event_type(event: StreamEvent) -> str:
-    """Return the event type, or ""."""
     return str(event.get("type", ""))
 
 
 def response_of(event: StreamEvent) -> Mapping[str, Any]:
-    """Return the response in an event, or {}."""
     response = event.get("response")
     return response if isinstance(response, Mapping) else {}
 
 
 def item_of(event: StreamEvent) -> Mapping[str, Any]:
-    """Return the item in an event, or {}."""
     item = event.get("item")
     return item if isinstance(item, Mapping) else {}
 
 
 def items_of(response: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return a response's output items."""
     output = response.get("output")
     return [item for item in output if isinstance(item, Mapping)] if isinstance(output, list) else []
 
 
 def final_response(events: StreamEvents) -> Mapping[str, Any]:
-    """Return the response in the last terminal event, or {}."""
+    """Return the response in the last terminal event."""
     return next((response_of(event) for event in reversed(events) if event_type(event) in TERMINAL_STATUS), {})
 
 
 def items_added(events: StreamEvents) -> Iterator[tuple[int, StreamEvent]]:
-    """Yield indexed events that add an item."""
     return ((at, event) for at, event in enumerate(events) if event_type(event) == "response.output_item.added")
 
 
 def items_done(events: StreamEvents) -> Iterator[tuple[int, StreamEvent]]:
-    """Yield indexed events that complete an item."""
     return ((at, event) for at, event in enumerate(events) if event_type(event) == "response.output_item.done")

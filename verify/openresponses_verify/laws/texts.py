@@ -92,7 +92,7 @@ def _printed(event: StreamEvent) -> bool:
 
 
 def _whole(event: StreamEvent) -> str | None:
-    """Return the text of a `...done` event, None for other events."""
+    """Return the text of a `...done` event."""
     if not event_type(event).endswith(".done") or "item_id" not in event or "part" in event:
         return None
     return next((event[name] for name in _TEXTS if isinstance(event.get(name), str)), None)
@@ -163,7 +163,7 @@ def _done_is_the_item(events: StreamEvents) -> Iterator[Breach]:
 
 
 def _text_of(item: Mapping[str, Any], event: StreamEvent) -> str | None:
-    """Return the item's text at an event's position, or None."""
+    """Return the item's text at an event's position."""
     for name, parts in (("content_index", item.get("content")), ("summary_index", item.get("summary"))):
         index = event.get(name)
         if isinstance(index, int):
