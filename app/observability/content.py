@@ -56,7 +56,7 @@ def _written(item: JSONMapping) -> str:
 
 
 def _message(message: object) -> JSONObject:
-    if not isinstance(message, dict) or not {"role", "type"} & message.keys():  # of an unknown API
+    if not isinstance(message, dict) or not {"role", "type"} & message.keys():  # an unknown API's message
         return {"role": "user", "parts": [{"type": "text", "content": text} for text in _texts(message)]}
     if message.get("type", "message") != "message":
         return _item(message)

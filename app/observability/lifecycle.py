@@ -22,7 +22,7 @@ Delivery: TypeAlias = Literal["json", "sse", "websocket", "background", "passthr
 
 clock = time.perf_counter
 
-MAX_STEPS = 200  # stored per response
+MAX_STEPS = 200  # steps stored per response
 
 
 @dataclass(slots=True)
@@ -34,19 +34,19 @@ class ResponseLifecycle:
     observers: Sequence[Observer] = ()
     began: float = field(default_factory=clock)
     first: float | None = None  # time of the first output
-    last: float | None = None  # last output, before storage
+    last: float | None = None  # time of the last output, before storage
     ended: float | None = None
     failure: APIError | None = None
-    observed: bool = False  # observers know of the start
+    observed: bool = False  # whether observers were notified of the start
     usage: Usage = field(default_factory=Usage)  # empty if no backend was queried
     attempts: Attempts = field(default_factory=Attempts)
     cost: int | None = None  # in nanos (`app.core.prices`); None without a price or reported cost
-    shows_cost: bool = False  # in the response: see `app.core.request.COST`
+    shows_cost: bool = False  # whether the response contains its cost: see `app.core.request.COST`
     owner: str = ""
     key: str = ""  # the key's name
     steps: list[JSONObject] = field(default_factory=list)  # finished rounds and tool calls: see `measures`
     stopped: APIError | None = None  # reason for an early end
-    task: asyncio.Task[object] | None = None  # set while it can be stopped
+    task: asyncio.Task[object] | None = None  # the generating task, set while it can be stopped
 
     @property
     def status(self) -> str:
@@ -276,10 +276,10 @@ class RoundRecord:
     response: Response
     number: int  # from 0
     calls: int = 0
-    usage: Usage = field(default_factory=Usage)  # of the model request
+    usage: Usage = field(default_factory=Usage)  # the model request's usage
     status: str = "interrupted"  # at the end `completed`, `incomplete` or `failed`
     began: float = field(default_factory=clock)
-    answered: float | None = None  # end of the model's answer
+    answered: float | None = None  # time of the model answer's end
 
 
 _UNOBSERVED = nullcontext()

@@ -27,7 +27,7 @@ class RequestLine:
         self.message = "request"
         self.level = logging.INFO
         self.fields: dict[str, object] = {}
-        self.logged = False  # too late to add fields
+        self.logged = False  # whether it is too late to add fields
 
 
 _LINE: ContextVar[RequestLine | None] = ContextVar("line", default=None)

@@ -85,7 +85,7 @@ class Conversations:
         """Delete a conversation and its items; responses stay."""
         bucket = _bucket(conversation_id, owner)
         dropped = await self._store.drop(bucket)
-        await self._store.drop(images_bucket(bucket))  # now no addition can follow
+        await self._store.drop(images_bucket(bucket))  # no addition can follow now
         if not dropped:
             raise _not_found(conversation_id)
 
@@ -169,7 +169,7 @@ class Conversations:
                 item, upstream[item["id"]] = match
             elif item["type"] == "item_reference":
                 raise NotFound(f"Item with id '{item['id']}' not found.", param=f"items[{index}].id")
-            elif item.get("id") in deleted:  # its tombstone would hide it
+            elif item.get("id") in deleted:  # a tombstone would hide the item
                 item = {**item, "id": None}
             new.append(input_item(item, key))
             present.add(new[-1]["id"])

@@ -81,7 +81,7 @@ class ContentCipher:
     """
 
     def __init__(self, secret_keys: Sequence[str] = ()) -> None:
-        self._warn = not secret_keys  # once, with a random key
+        self._warn = not secret_keys  # the first encryption with a random key logs a warning
         self._secrets = secret_keys or [secrets.token_urlsafe(32)]
 
     @cached_property

@@ -36,7 +36,7 @@ HOSTED_LEFT_OUT = "The functions of hosted tools, which are listed when the mode
 MCP_LISTINGS = 4  # concurrent; each can start a program
 MAX_SEARCHED = 1000  # entries per page
 _FACET_VALUES = 50
-_SEARCHED_TOGETHER = 100  # entries between yields to other requests
+_SEARCHED_TOGETHER = 100  # entries searched before other requests are served
 
 
 class ResponseFilter(NamedTuple):
@@ -48,7 +48,7 @@ class ResponseFilter(NamedTuple):
     backend: str | None = None
     key: str | None = None
     delivery: str | None = None
-    text: str | None = None  # in the beginning of the message or answer
+    text: str | None = None  # must occur at the start of the message or answer
     conversation: str | None = None
     after: int | None = None  # Unix time
     before: int | None = None
@@ -71,7 +71,7 @@ class ResponseFilter(NamedTuple):
         )
 
 
-# Facet name to a function that returns an entry's values.
+# A facet's values by its name.
 FACETS: Mapping[str, Callable[[JSONMapping], Iterable[object]]] = {
     "status": lambda entry: (entry.get("status"),),
     "model": lambda entry: (entry.get("model"),),
@@ -200,7 +200,7 @@ class Inspection:
                 new = {"object": "antiphon.chain", **newest, **times, **shown}
                 chain = chains.setdefault(chain_key(after), new)
                 chain["created_at"] = min(chain["created_at"], entry["created_at"])
-                chain["title"] = entry["preview"] or chain["title"]  # finally from the first message
+                chain["title"] = entry["preview"] or chain["title"]  # the last entry is the chain's first message
                 chain["responses"] += 1
                 chain["texts"] += f"{entry['preview'].casefold()}\n"
                 if matches.accepts(entry):
@@ -315,7 +315,7 @@ class Inspection:
             return request, []
         changes: JSONObject = {"tools": own}
         if request.tool_choice not in ("auto", "none"):
-            changes["tool_choice"] = "auto"  # it can name a removed tool
+            changes["tool_choice"] = "auto"  # the choice can name a removed tool
         return request.model_copy(update=changes), [HOSTED_LEFT_OUT]
 
 

@@ -118,7 +118,7 @@ class Questions:
     ) -> ModelQuery:
         items = self._items_with(output)
         request, items = compaction.summary_request(self._request, items, self._compaction_prompt)
-        request = request.model_copy(update={"max_output_tokens": None})  # limits only the answer
+        request = request.model_copy(update={"max_output_tokens": None})  # the limit is for the answer
         return self._query(self._model_request(request, items, upstream), builder, read=read, margin=SUMMARY_MARGIN)
 
     def _items_with(self, output: Sequence[Item]) -> Sequence[Item]:

@@ -13,7 +13,7 @@ from app.stores import Change, MeasuringStore, Store, owner_of
 
 FRESH = 10.0  # seconds between measurements
 RETRY_AFTER = 60.0  # seconds; only a deletion or expiry frees space
-_OWNERS = 10_000  # in memory
+_OWNERS = 10_000  # owners in memory
 
 
 class StorageFull(TooManyRequests):
@@ -34,7 +34,7 @@ class StorageFull(TooManyRequests):
 
 @dataclass(slots=True, eq=False)
 class _Usage:
-    stored: int = 0  # measured, plus this process's later changes
+    stored: int = 0  # the measured bytes, and this process's later additions
     reserved: int = 0
     measured_at: float = -FRESH
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held during a measurement

@@ -33,7 +33,7 @@ class StoredResponses:
     async def launch(self, request: CreateResponse, run: Run) -> Response:
         assert self._background
         if _completion_window(request) != "soonest":
-            LOW_PRIORITY.set(True)  # part of the task's initial context
+            LOW_PRIORITY.set(True)  # the task inherits this context
         return await self._background.launch(run)
 
     async def retrieve(self, response_id: str, caller: Caller) -> Response:
@@ -73,7 +73,7 @@ class StoredResponses:
             Change(images_bucket(bucket), {}, delete=[response_id]),
         )
         self._loader.cache.remove_with(caller.owner, response_id)
-        if bucket and self._background:  # last: cleanup after a dead worker first checks for the response
+        if bucket and self._background:  # last, because cleanup after a dead worker first checks for the response
             await self._background.delete(RunKey(bucket, response_id))
         if not deleted:
             raise _not_found(response_id)

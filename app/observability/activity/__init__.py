@@ -34,7 +34,7 @@ from app.stores import Store
 
 logger = logging.getLogger(__name__)
 
-HOURS = 24  # retention
+HOURS = 24  # stored hours
 PUBLISHING = 2.0  # seconds between records
 PUBLISHING_TIMEOUT = 5.0  # seconds
 _STALE = 15.0  # seconds without a record until a process counts as gone
@@ -45,7 +45,7 @@ _NOW, _HOURS = "server:now", "server:hours"  # cannot collide with an owner's id
 @dataclass(frozen=True, slots=True)
 class Now:
     states: Sequence[JSONObject]  # per process: `running` and `backends`
-    whole: bool  # with the other processes' states
+    whole: bool  # whether other processes' states are included
 
 
 class Activity(Observer):
@@ -61,9 +61,9 @@ class Activity(Observer):
         self._backends = backends
         self._clock = clock
         self._process = secrets.token_hex(8)
-        self._running: dict[int, tuple[float, ResponseLifecycle]] = {}  # in start order
+        self._running: dict[int, tuple[float, ResponseLifecycle]] = {}  # by lifecycle id, in start order
         self._hours: dict[int, ActivityHour] = {}  # the current hour, and unstored earlier hours
-        self._shown = False  # in the store
+        self._shown = False  # whether the store has this process's state
         self._started = False
         self._publishing: asyncio.Task[None] | None = None
 

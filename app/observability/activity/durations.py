@@ -8,7 +8,8 @@ from collections.abc import Iterable
 _SHORTEST = 0.001  # seconds
 _GROWTH = 2**0.25  # ratio between bucket limits: quantiles are at most 10 % off
 _CLASSES = 100  # the last bucket starts at nine hours
-_LIMITS = [_SHORTEST * _GROWTH ** (number + 0.5) for number in range(_CLASSES - 1)]  # none for the last bucket
+# Upper limits of all buckets but the last.
+_LIMITS = [_SHORTEST * _GROWTH ** (number + 0.5) for number in range(_CLASSES - 1)]
 
 
 class Durations:

@@ -24,7 +24,7 @@ class Refusal(NamedTuple):
 
     at: float  # Unix time
     owner: str
-    key: str  # name
+    key: str  # the key's name
     endpoint: str  # for example `POST /v1/responses`
     status: int
     type: str
@@ -54,10 +54,10 @@ class ActivityHour:
 
     def __init__(self, start: int) -> None:
         self.start = start
-        self.fresh = True  # never stored before
-        self.changed = False  # differs from the stored record
+        self.fresh = True  # whether it was never stored
+        self.changed = False  # whether it differs from the stored record
         self.counts: dict[tuple[int, str, str], RequestCounts] = {}
-        self._models: dict[str, set[str]] = {}  # by key
+        self._models: dict[str, set[str]] = {}  # model names by key
         self._refusals: dict[str, deque[Refusal]] = {}  # by owner, least recently refused first
 
     def of(self, now: float, key: str, model: str) -> RequestCounts:

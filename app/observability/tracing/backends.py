@@ -87,7 +87,7 @@ class BackendSpan:
         self._recorded: JSONObject = {}  # the answer's latest metadata
         self._failure: dict[str, str] = {}
         self._output: OutputMessage | None = None  # only if content is recorded
-        self._answer: RawAnswer | None = None  # of a passthrough request
+        self._answer: RawAnswer | None = None  # the answer of a passthrough request
         self.tap: Tap = self.record
         self._start(body, profile, server)
         self.headers: Mapping[str, str] = self._context() or {}

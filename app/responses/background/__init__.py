@@ -66,7 +66,7 @@ class Background:
         self._limit = limit
         self._worker = secrets.token_hex(8)
         self._workers: dict[RunKey, RunWorker] = {}
-        self._ending: set[RunKey] = set()  # being ended here after their worker died
+        self._ending: set[RunKey] = set()  # dead workers' runs that this process is ending
         self._renewal: asyncio.Task[None] | None = None
         self._sweep: asyncio.Task[None] | None = None
         self._closing = False
@@ -214,7 +214,7 @@ class Background:
             builder.response["usage"] = usage_of(None, {"messages": turn.input}, builder.response["output"])
             failed = turn._replace(response=builder.response)
             if not await self._store.apply(*await turn_changes(run.bucket, failed, requires=run.id)):
-                await self._log.delete(run)  # deleted meanwhile
+                await self._log.delete(run)  # the response was deleted meanwhile
                 return
             logger.warning("background response failed: worker died", extra={"response_id": run.id})
         builder.end()

@@ -46,7 +46,7 @@ class EventSubscription:
                 batches.reverse()
                 while batches:  # batches can be large: free each after sending
                     first, last, data, ends = batches.pop()
-                    if b"\0" in data:  # references in logs of version 0.2.0
+                    if b"\0" in data:  # logs of version 0.2.0 contain references
                         raise NotFound(GONE)
                     yield frames.events_after(data, first, self.last)
                     del data

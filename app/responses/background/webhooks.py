@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-BUCKET = "webhooks:pending"  # store bucket for all owners
+BUCKET = "webhooks:pending"  # the store's bucket for all owners
 # Seconds before each retry: three days in all, like OpenAI.
 RETRY_DELAYS = (5, 30, 120, 600, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 24 * 3600, 24 * 3600)
 TIMEOUT = 15.0  # seconds per attempt
@@ -58,7 +58,7 @@ class _Delivery(NamedTuple):
 
     event: JSONObject
     endpoint: str
-    attempts: int  # started
+    attempts: int  # started attempts
     due: float
 
     @property

@@ -20,8 +20,8 @@ from app.responses.images import StoredImages
 from app.runtime.threads import read_records, run_in_thread_if_large
 from app.stores.layered import LayeredStore
 
-_ITEMS = 1000  # input items between yields to other requests
-MAX_CHAINS = 256  # chains with approvals per request
+_ITEMS = 1000  # input items before other requests are served
+MAX_CHAINS = 256  # chains with approval requests, per request
 
 
 class TurnLookup:
@@ -68,7 +68,7 @@ class TurnLookup:
         resolved = []
         for index, item in enumerate(items):
             if index % _ITEMS == _ITEMS - 1:
-                await asyncio.sleep(0)  # serve other requests
+                await asyncio.sleep(0)  # serves other requests
             if item["type"] == "item_reference" and item["id"] in known:
                 item = await StoredImages(self.layers, self.owner, past.images).add_to(known[item["id"]])
             elif item["type"] == "item_reference":

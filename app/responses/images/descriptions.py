@@ -37,7 +37,7 @@ from app.stores import Store
 
 logger = logging.getLogger(__name__)
 
-_CACHED = 2000  # descriptions in memory
+_CACHED = 2000  # cached descriptions in memory
 _CONCURRENT = 4  # requests per response
 _NAME = "description"
 
@@ -67,7 +67,7 @@ class Vision:
         self.options = options
         self._backend = backend
         self._store = store
-        # Bucket to description and whether it is stored, least recently used first.
+        # A bucket's description, and whether it is stored; least recently used first.
         self._cache: OrderedDict[str, tuple[str, bool]] = OrderedDict()
 
     def bucket(self, owner: str, url: str) -> str:
@@ -160,7 +160,7 @@ class ImageDescriber:
     vision: Vision
     caller: Caller
     lifecycle: ResponseLifecycle
-    stored: bool  # whether descriptions can be stored, like the response
+    stored: bool  # whether descriptions are stored, like the response
     review: InputReview | None = None  # reviews descriptions before the model sees them
     texts: dict[str, str] = field(default_factory=dict)
     warnings: Warnings = field(default_factory=Warnings)

@@ -50,8 +50,8 @@ class ReviewedGeneration:
         )
         self._reasoning = preparation.reasoning
         self._delivery: EventWriter = NoDelivery()
-        self._finished: dict[int, Item] = {}  # by inner index
-        self._next = 0  # inner index
+        self._finished: dict[int, Item] = {}  # unreviewed items by inner index
+        self._next = 0  # inner index of the next review
         self._changed = asyncio.Event()
         self._resumed = asyncio.Event()
 
@@ -136,7 +136,7 @@ class ReviewedGeneration:
 
     def _add(self, item: Item, upstream: JSONObject | None) -> None:
         if upstream is not None:
-            self.builder.upstream[item["id"]] = upstream  # shared: signatures can arrive later
+            self.builder.upstream[item["id"]] = upstream  # the same object: signatures can arrive later
         index = len(self.builder.response["output"])
         self.builder.add_finished(item, item_events(index, item, self._reasoning))
 

@@ -75,7 +75,7 @@ class ToolLoop:
         self._hosted_names: set[str] = set()
         self._query: ModelQuery | None = None
         self._delivery: EventWriter = NoDelivery()
-        self._usage: Usage | None = None  # of finished rounds and summaries
+        self._usage: Usage | None = None  # finished rounds and summaries
         self._written = 0  # output tokens of finished rounds
         self._first_item = 0  # this round's first index in the output
 
@@ -110,7 +110,7 @@ class ToolLoop:
             await self._calls.close()
         self._record()
         self.send(self.builder.pop_events())
-        self._delivery = NoDelivery()  # the delivery refers to this loop: break the cycle
+        self._delivery = NoDelivery()  # breaks a reference cycle
 
     @property
     def paused(self) -> bool:

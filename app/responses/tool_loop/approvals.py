@@ -13,7 +13,7 @@ _APPROVED, _DENIED = b"1", b"denied"
 
 class ApprovalClaim(NamedTuple):
     bucket: str
-    attempt: int  # earlier claims that were released
+    attempt: int  # number of released claims before it
 
     @property
     def record(self) -> str:

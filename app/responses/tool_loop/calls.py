@@ -53,7 +53,7 @@ class HostedCalls:
         lifecycle: ResponseLifecycle,
     ) -> None:
         self.started = 0
-        self.repeats = False  # `SAME_CALLS` identical calls were made
+        self.repeats = False  # whether the model made the same call `SAME_CALLS` times
         self.usage: Counts = {}  # for the response's `tool_usage`
         self._builder = builder
         self._options = options
@@ -66,7 +66,7 @@ class HostedCalls:
         self._limit = asyncio.Semaphore(limits.parallel if options.parallel else 1)
         self.items = HostedItems(builder, options, warnings)
         self._same: Counter[str] = Counter()
-        self._claims: dict[str, ApprovalClaim] = {}  # by item id
+        self._claims: dict[str, ApprovalClaim] = {}  # of running calls, by item id
 
     @property
     def functions(self) -> Sequence[SessionFunction]:

@@ -26,7 +26,7 @@ class LoopOptions:
     items: Sequence[Item]
     deferred: Sequence[DeferredTool] = ()  # client tools for tool search
     upstream: Mapping[str, Upstream] = field(default_factory=dict)  # backend fields and notes by item id
-    tool_choice: Any = "auto"  # after the first round
+    tool_choice: Any = "auto"  # the request's; see `choice`
     include: Collection[str] = frozenset()
     parallel: bool = True
     max_tool_calls: int | None = None
@@ -34,7 +34,7 @@ class LoopOptions:
     approved: Sequence[ApprovedCall] = ()
     approvals: Approvals | None = None  # claims the `approved` calls
     shows_tool_usage: bool = False
-    images: StoredImages | None = None  # from earlier turns
+    images: StoredImages | None = None  # images of earlier turns
     compaction: CompactionOptions | None = None  # None: never compact
     review: InputReview | None = None  # reviews tool results before the model sees them
 

@@ -44,9 +44,9 @@ TRUNCATED = "\n[Result truncated here.]"
 
 class DeclaredTool(NamedTuple):
     name: str  # the tool's table in the settings
-    types: Collection[str]  # declarations that the tool serves
+    types: Collection[str]  # declaration types that the tool serves
     type: str
-    position: int  # index in `tools`
+    position: int  # the declaration's index in `tools`
     session: AbstractAsyncContextManager[ToolSession]
 
 
