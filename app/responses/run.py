@@ -152,7 +152,7 @@ class Run:
         delivery.send(builder.pop_events())
 
     def note_events(self, events: EventBatch) -> bool:
-        """Record the first output and emit warnings; return whether there was output."""
+        """Record the first output, and emit warnings before it; return whether there was output."""
         self._opened = True
         if self.response["output"]:
             self._lifecycle.first = clock()
@@ -443,7 +443,11 @@ class RunWorker:
         self._unwritten.send(await self._run.stop(error))
 
     async def save(self, turn: Turn, addition: Sequence[Change] = (), /, *, again: bool) -> None:
-        """Act on a lost lease or a cancellation."""
+        """
+        Replace the stored turn; without a record, the response was deleted.
+
+        The lease is renewed first: a worker without it must not overwrite its successor's data.
+        """
 
         bucket, response_id = self._run.key
 
