@@ -116,7 +116,7 @@ def sentence(results: Results, scenarios: Sequence[Scenario], servers: Sequence[
         ratios = [ratio for one in scenarios if (ratio := results.ratio(one, peer, ANTIPHON)) is not None]
         if ratios:
             parts.append(f"{peer} {shown(min(ratios))} to {shown(max(ratios))}")
-    return f"CPU for the same answers, as a multiple of Antiphon's: {', '.join(parts)} ([speed](docs/speed.md))."
+    return f"CPU time for the same answers, relative to Antiphon (1.0): {', '.join(parts)} ([speed](docs/speed.md))."
 
 
 def _between_marks(path: str, text: str) -> None:

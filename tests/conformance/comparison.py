@@ -39,7 +39,7 @@ _ROWS: tuple[_Fact | _Group, ...] = (
     _Group("streams", "stream"),
     _Group("stored responses, `previous_response_id`", "state"),
     _Group("conversations", "conversations"),
-    _Group("in the background, resumed", "background"),
+    _Group("background responses, resumed streams", "background"),
     _Group("WebSocket", "websocket"),
     _Group("compaction", "compaction"),
     _Group("functions and custom tools", "tools"),
@@ -56,7 +56,7 @@ _ROWS: tuple[_Fact | _Group, ...] = (
         "[settings](docs/settings.md#stores)",
     ),
     _Fact(
-        "tools that the server runs",
+        "hosted tools",
         (
             "MCP, web, files, code, shell, images",
             "MCP, web, files",
