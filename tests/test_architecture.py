@@ -55,12 +55,18 @@ SMALL_MODULE = 60  # lines
 TESTED_BY = tomllib.loads((ROOT / "tests" / "tested_by.toml").read_text(encoding="utf-8"))
 
 
+@cache
+def names_of_test_files() -> dict[str, str]:
+    """Return the names of all test files by path below `tests/`, without `.py`."""
+    tests = ROOT / "tests"
+    return {path.relative_to(tests).as_posix(): path.stem for path in tests.rglob("test_*.py")}
+
+
 def has_tests_of_its_name(module: Path) -> bool:
     """Return whether a test file is named after a module: `test_redis.py` for `stores/redis/__init__.py`."""
     name = module.parent.name if module.stem == "__init__" else module.stem
-    tests = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
-    names = {name, f"{name}s", name.rstrip("s"), f"{module.parent.name}_{name}"}
-    return bool({f"test_{name}" for name in names} & tests) or any(test.startswith(f"test_{name}_") for test in tests)
+    names = {f"test_{each}" for each in (name, f"{name}s", name.rstrip("s"), f"{module.parent.name}_{name}")}
+    return any(test in names or test.startswith(f"test_{name}_") for test in names_of_test_files().values())
 
 
 def test_module_has_a_test_file_of_its_name_or_in_the_table() -> None:
@@ -70,10 +76,4 @@ def test_module_has_a_test_file_of_its_name_or_in_the_table() -> None:
     assert len(modules) > 200
     assert sorted(untested - TESTED_BY.keys()) == []
     assert sorted(name for name in TESTED_BY if not (app / name).is_file() or has_tests_of_its_name(app / name)) == []
-    assert (
-        sorted(
-            {*TESTED_BY.values()}
-            - {path.relative_to(ROOT / "tests").as_posix() for path in (ROOT / "tests").rglob("*.py")}
-        )
-        == []
-    )
+    assert sorted({*TESTED_BY.values()} - names_of_test_files().keys()) == []
