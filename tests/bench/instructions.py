@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -40,7 +41,7 @@ def count(
     alone = [scenario._replace(at_once=1, spread=False) for scenario in scenarios if scenario.name in REQUESTS]
     counts: dict[tuple[str, str], float] = {}
     for server in servers:
-        if server.peer or server.name == "nginx":
+        if server.command[0] != sys.executable:
             continue
         able = [scenario for scenario in alone if server.answers(scenario.name)]
         with tempfile.TemporaryDirectory() as folder:
