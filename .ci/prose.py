@@ -6,7 +6,7 @@ Measure the prose of docstrings, comments and Markdown, per 1,000 words, and com
     python .ci/prose.py worst app/core    # the sentences to mend first
     python .ci/prose.py subject FILE      # exit 1 if a commit message's subject is too long or has a banned form
 
-Words such as "of", "that" and "what" often stand where a noun would be clearer. CONTRIBUTING.md has the rule.
+A noun is often clearer than "of", "that" or "what". CONTRIBUTING.md has the rule.
 """
 
 from __future__ import annotations

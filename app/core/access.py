@@ -81,7 +81,7 @@ class KeyAccess:
                         raise self._unchecked(param)
 
     def check_unread_field(self, name: str) -> None:
-        """Raise `PermissionDenied` for a field whose unread value can name a model."""
+        """Raise `PermissionDenied` for an unread field if its value can name a model."""
         if self.models != ("*",) and _NAMES_MODELS.search(name):
             raise self._unchecked(name)
 

@@ -38,7 +38,7 @@ def check_values(*documents: bytes | str, limit: int = MAX_VALUES) -> None:
     """
     if sum(map(len, documents)) <= limit:
         return
-    # Commas and opening brackets are an upper bound; excluding those in strings is slower.
+    # Commas and opening brackets are an upper bound; excluding strings is slower.
     if sum(map(_structure, documents)) <= limit:
         return
     count = 0

@@ -121,7 +121,7 @@ class RequestOptions(_Options):
     # Prompt cache breakpoints. None: off for chat, auto for messages.
     cache: Literal["auto", "off"] | None = None
     cache_models: list[str] = ["*claude*"]  # globs of models with breakpoints in chat requests
-    # The turns whose earlier reasoning is sent back as text. None: tool_turns, but never for `transport.api =
+    # Which turns' earlier reasoning is sent back as text. None: tool_turns, but never for `transport.api =
     # "responses"`. Encrypted and signed reasoning is always sent back to its own server.
     reasoning_replay: Literal["tool_turns", "never", "current_turn", "always"] | None = None
     reasoning_field: ReasoningField = "auto"  # auto: the original field

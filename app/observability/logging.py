@@ -39,7 +39,7 @@ _RECORD_ATTRIBUTES = {
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Escape non-printable characters as in JSON, except those in `keep`."""
+    """Escape non-printable characters as in JSON, except characters in `keep`."""
     if text.isprintable():
         return text
     return "".join(

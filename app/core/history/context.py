@@ -41,7 +41,7 @@ class NewInput:
     items: list[Item]
     upstream: dict[str, Upstream] = field(default_factory=dict)  # for the conversation, and for items from elsewhere
     decrypted: dict[str, Upstream] = field(default_factory=dict)
-    related: Sequence[Turn] = ()  # turns in the chains whose approval requests it answers
+    related: Sequence[Turn] = ()  # turns in the chains of the answered approval requests
     warnings: Warnings = field(default_factory=Warnings)
 
 

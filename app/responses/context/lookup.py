@@ -143,7 +143,7 @@ class TurnLookup:
         return stored
 
     async def related(self, items: Sequence[Item]) -> list[Turn]:
-        """Return all turns, including siblings, of the chains whose approval requests are answered."""
+        """Return all turns, including siblings, in the chains of the answered approval requests."""
         buckets = dict.fromkeys(bucket for item_id in _answered(items) if (bucket := bucket_of(self.owner, item_id)))
         records = [record for bucket in buckets for record in (await self._records(bucket)).values()]
         return await read_records(records, lambda: [*map(Turn.of, records)])
