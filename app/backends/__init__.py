@@ -1,8 +1,8 @@
 """
 Protocols for answer-generating backends.
 
-A backend encodes a `Question` (`app.core.request.question`) and passes on lists of deltas (`app.core.types.deltas`),
-one list per network read. It knows nothing about the Responses API.
+A backend encodes a `ModelRequest` (`app.core.request.model_request`) and yields lists of deltas
+(`app.core.types.deltas`), a list per network read. It knows nothing about the Responses API.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import NamedTuple, Protocol, Self, TypeAlias
 
 from app.core.profile import Profile
-from app.core.request.question import Attempts, EncodedQuestion, Question
+from app.core.request.model_request import Attempts, EncodedRequest, ModelRequest
 from app.core.stream.answer import Tap
 from app.core.types import JSONObject
 from app.core.types.deltas import DONE, Delta
@@ -31,11 +31,11 @@ __all__ = [
     "Backend",
     "BackendExchange",
     "Delta",
-    "EncodedQuestion",
+    "EncodedRequest",
     "ExchangeObservation",
     "ExchangeObserver",
     "GeneratedExchange",
-    "Question",
+    "ModelRequest",
     "RawAnswer",
     "RawBody",
     "RawExchange",
@@ -261,11 +261,11 @@ class Backend(Protocol):
         """Return the model's server profile."""
         ...
 
-    def encode(self, question: Question) -> EncodedQuestion:
+    def encode(self, model_request: ModelRequest) -> EncodedRequest:
         """Return the first request body to try; raises `InvalidRequest`."""
         ...
 
-    def open(self, question: Question) -> BackendExchange:
+    def open(self, model_request: ModelRequest) -> BackendExchange:
         """Return the exchange; entering it sends the request."""
         ...
 
@@ -279,11 +279,11 @@ class Backend(Protocol):
 
     async def aclose(self) -> None: ...
 
-    async def count_tokens(self, question: Question) -> int | None:
+    async def count_tokens(self, model_request: ModelRequest) -> int | None:
         """Count prompt tokens; None if unsupported."""
         return None
 
-    def undescribed_images(self, question: Question) -> list[str]:
+    def undescribed_images(self, model_request: ModelRequest) -> list[str]:
         """
         Return URLs of images without a description, if the model is known not to accept images.
 
@@ -295,10 +295,10 @@ class Backend(Protocol):
         """Return whether the model is known not to accept images."""
         return False
 
-    def translation(self, question: Question) -> Translation:
+    def translation(self, model_request: ModelRequest) -> Translation:
         """Return the request without sending it; raises `APIError` like `open`."""
-        encoded = self.encode(question)
-        return Translation("default", self.profile(question.model).name, None, encoded.body, [])
+        encoded = self.encode(model_request)
+        return Translation("default", self.profile(model_request.model).name, None, encoded.body, [])
 
     def forwards(self, endpoint: str, model: str) -> bool:
         """Return whether `forward` supports an endpoint, for example `/embeddings`."""
@@ -330,4 +330,4 @@ class ExchangeObservation(Protocol):
 
 
 # Called before a request, with the backend's name and the server's number in the settings.
-ExchangeObserver: TypeAlias = Callable[[Backend, Question | RawRequest, tuple[str, str]], ExchangeObservation]
+ExchangeObserver: TypeAlias = Callable[[Backend, ModelRequest | RawRequest, tuple[str, str]], ExchangeObservation]

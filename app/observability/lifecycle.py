@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from app.core.prices import NANO, format_money
-from app.core.request.question import Attempts
+from app.core.request.model_request import Attempts
 from app.core.types import JSONObject, Usage
 from app.core.types.request import TERMINAL, Response
 from app.errors import APIError

@@ -33,7 +33,7 @@ from app import __version__
 from app.backends import (
     Backend,
     BackendExchange,
-    Question,
+    ModelRequest,
     RawAnswer,
     RawRequest,
 )
@@ -264,7 +264,7 @@ class Metrics(Observer):
     def limited(self, limit: str) -> None:
         self._refused(limit).inc()
 
-    def exchange(self, backend: Backend, request: Question | RawRequest, server: tuple[str, str]) -> _Measure:
+    def exchange(self, backend: Backend, request: ModelRequest | RawRequest, server: tuple[str, str]) -> _Measure:
         return _Measure(self._waiting(*server), self._until_answer(*server), partial(self._failed, server))
 
     def flush(self) -> None:

@@ -30,11 +30,11 @@ from app.responses.conversations import Conversations
 from app.responses.encryption import ContentCipher
 from app.responses.generate import Generation, NoAnswer, OneAnswer
 from app.responses.images.descriptions import ImageDescriber, Vision
+from app.responses.model_requests import ModelRequests
 from app.responses.policy import PolicyHooks
 from app.responses.policy.input import InputReview
 from app.responses.policy.output import ReviewedGeneration
 from app.responses.preparation import GenerationOptions, Preparation
-from app.responses.questions import Questions
 from app.responses.quota import StorageQuota
 from app.responses.run import Caller, Run, Storage
 from app.responses.stored import StoredResponses
@@ -126,12 +126,12 @@ class Responses:
         lifecycle = ResponseLifecycle(response, delivery or _http_delivery(request), all_observers)
         lifecycle.owner, lifecycle.key = caller.owner, caller.access.name
         lifecycle.shows_cost = COST in request.include
-        questions = self.questions(request, context, caller, model)
+        model_requests = self.model_requests(request, context, caller, model)
         if self.vision:
-            questions.images = ImageDescriber(self.vision, caller, lifecycle, request.store, review)
+            model_requests.images = ImageDescriber(self.vision, caller, lifecycle, request.store, review)
         preparation = Preparation(request, caller, context, response, layers, options, self._cipher)
         generation, storage = await self._translated(
-            preparation, lifecycle, questions, profile, review, generate=generate
+            preparation, lifecycle, model_requests, profile, review, generate=generate
         )
         await preparation.decide()
         log_context.bind(response_id=response["id"], conversation_id=request.conversation)
@@ -173,7 +173,7 @@ class Responses:
         self,
         preparation: Preparation,
         lifecycle: ResponseLifecycle,
-        questions: Questions,
+        model_requests: ModelRequests,
         profile: Profile,
         review: InputReview | None,
         *,
@@ -183,10 +183,10 @@ class Responses:
         generate = generate and not (request.prompt_cache_options and request.prompt_cache_options.prewarm)
         policy = self.policy if generate and self.policy and self.policy.blocks_output else None
         builder = preparation.builder({**preparation.response, "output": []} if policy else None)
-        lifecycle.attempts = questions.attempts
+        lifecycle.attempts = model_requests.attempts
         loop: ToolLoop | None = None
         if loop_options := preparation.loop_options(self.tools, review, generate=generate):
-            loop = ToolLoop(builder, questions, loop_options, deadline=options.deadline(), lifecycle=lifecycle)
+            loop = ToolLoop(builder, model_requests, loop_options, deadline=options.deadline(), lifecycle=lifecycle)
 
         def translated() -> tuple[Generation, Storage | None]:
             generation: Generation = NoAnswer(builder)
@@ -194,7 +194,7 @@ class Responses:
                 options.check_size(loop.first_body())
                 generation = loop
             elif generate:
-                query = questions.first(builder, preparation.reader())
+                query = model_requests.first(builder, preparation.reader())
                 options.check_size(query.body)
                 generation = OneAnswer(builder, query, options.deadline())
             if policy:
@@ -221,10 +221,14 @@ class Responses:
         shown = await files.resolve(items, items, caller.owner, Warnings()) if files else items
         return await review.items(shown) or items
 
-    def questions(self, request: CreateResponse, context: RequestContext, caller: Caller, model: str) -> Questions:
+    def model_requests(
+        self, request: CreateResponse, context: RequestContext, caller: Caller, model: str
+    ) -> ModelRequests:
         """Return the factory for a request's model requests."""
         options = self.options
-        return Questions(request, context, caller.key, self.backend, model, options.compaction_prompt, options.strict)
+        return ModelRequests(
+            request, context, caller.key, self.backend, model, options.compaction_prompt, options.strict
+        )
 
 
 def _http_delivery(request: CreateResponse) -> Delivery:

@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from app.backends import Backend, BackendExchange, Delta, EncodedQuestion, Question
+from app.backends import Backend, BackendExchange, Delta, EncodedRequest, ModelRequest
 from app.core.history.truncation import Truncation, fitting_share
 from app.core.stream.answer import Answer
 from app.core.stream.delta_reader import DeltaReader
@@ -69,8 +69,8 @@ class ModelQuery:
     """A model request and its answer's reader."""
 
     backend: Backend
-    question: Question
-    encoded: EncodedQuestion  # for the first backend
+    model_request: ModelRequest
+    encoded: EncodedRequest  # for the first backend
     reader: DeltaReader
     margin: float | None = None  # share (0 to 1) of the context for a long prompt; None: not truncated
     images: ImageDescriptions | None = None  # None: not described
@@ -104,22 +104,22 @@ class ModelQuery:
         shorter = await asyncio.to_thread(self._encoded, self._shorter)
         if shorter is None:
             return False
-        left_out = len(self.question.items) - len(shorter[0].items)
+        left_out = len(self.model_request.items) - len(shorter[0].items)
         logger.info("prompt too long; retried with fewer items", extra={"omitted_items": left_out})
         self.left_out += left_out
-        self.question, self.encoded = shorter
+        self.model_request, self.encoded = shorter
         return True
 
     def _steps(self, message: str, margin: float) -> Iterator[list[Item]]:
-        truncation = Truncation(self.question.items, estimate_prompt(self.body))
+        truncation = Truncation(self.model_request.items, estimate_prompt(self.body))
         return truncation.steps(fitting_share(message), margin)
 
-    def _encoded(self, steps: Iterator[list[Item]]) -> tuple[Question, EncodedQuestion] | None:
+    def _encoded(self, steps: Iterator[list[Item]]) -> tuple[ModelRequest, EncodedRequest] | None:
         if (items := next(steps, None)) is None:
             return None
-        question = self.question.without_oldest(items)
-        question.encoded = self.backend.encode(question)
-        return question, question.encoded
+        model_request = self.model_request.without_oldest(items)
+        model_request.encoded = self.backend.encode(model_request)
+        return model_request, model_request.encoded
 
     def usage(self, output: Sequence[Item]) -> Usage:
         """Return the usage for this output."""
@@ -344,14 +344,14 @@ async def respond(
 async def _received(query: ModelQuery, answer: DeliveredAnswer, open_after: float | None) -> bool:
     """Receive a query's answer; return False to repeat it, with a shorter prompt or described images."""
     if query.images:
-        await query.images.describe(query.backend.undescribed_images(query.question))
-    exchange = query.exchange = query.backend.open(query.question)
+        await query.images.describe(query.backend.undescribed_images(query.model_request))
+    exchange = query.exchange = query.backend.open(query.model_request)
     try:
         async with exchange:
             if open_after is not None:
                 answer.start_within(FIRST_CHUNK)
             await exchange.receive(answer)
-            query.question.attempts.broken_off = answer.reader.ended in (None, "error")
+            query.model_request.attempts.broken_off = answer.reader.ended in (None, "error")
     except BackendError as error:
         # Some servers reject a prompt only in a stream's first frame.
         if query.images and isinstance(error, ImagesUndescribed):
@@ -368,7 +368,7 @@ async def _finish(end: Finish, builder: EventBuilder, query: ModelQuery, failure
             query.reader.prompt_estimate = estimate_prompt(query.body)
         end(builder, query, failure)
         if query.reader.usage and (cost := query.reader.usage.get("cost")) is not None:
-            query.question.attempts.costs.append(cost)
+            query.model_request.attempts.costs.append(cost)
     except Exception:
         logger.exception("backend response completion failed")
         if not builder.failure:

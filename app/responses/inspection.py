@@ -213,9 +213,11 @@ class Inspection:
         """Return a request's input tokens, and whether the backend counted them."""
         responses = self._responses
         request, context = await self._unstored(request, caller)
-        questions = responses.questions(request, context, caller, responses.options.model(request, context, caller))
-        question, encoded = await run_in_thread_if_large(questions.first_question)
-        count = await responses.backend.count_tokens(question)
+        model_requests = responses.model_requests(
+            request, context, caller, responses.options.model(request, context, caller)
+        )
+        model_request, encoded = await run_in_thread_if_large(model_requests.first_request)
+        count = await responses.backend.count_tokens(model_request)
         if count is not None:
             return count, True
         return estimate_prompt(encoded.body), False
@@ -302,9 +304,9 @@ class Inspection:
         responses = self._responses
         request, hosted = self._without_hosted_tools(request)
         model = responses.options.model(request, context, caller)
-        questions = responses.questions(request, context, caller, model)
-        question, encoded = await run_in_thread_if_large(questions.first_question)
-        sent = responses.backend.translation(question)
+        model_requests = responses.model_requests(request, context, caller, model)
+        model_request, encoded = await run_in_thread_if_large(model_requests.first_request)
+        sent = responses.backend.translation(model_request)
         warnings = [*context.warnings, *encoded.warnings, *sent.warnings, *hosted]
         return {"object": "antiphon.translation", **sent._asdict(), "warnings": list(dict.fromkeys(warnings))}
 

@@ -127,7 +127,7 @@ async def test_key_of_the_callers_has_precedence(replicas: tuple[PrefixCache, Pr
     backends = {"pool": {"url": one.url, "replicas": [two.url]}}
     async with antiphon(backends=backends) as url, httpx.AsyncClient(base_url=url, timeout=60) as http:
         for turn in range(12):
-            body = {"model": "m", "input": f"Question {turn}", "prompt_cache_key": "one"}
+            body = {"model": "m", "input": f"ModelRequest {turn}", "prompt_cache_key": "one"}
             await http.post("/v1/responses", json=body)
     assert sorted((len(one.hits), len(two.hits))) == [0, 12]
 

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from app.api.routes import websocket
-from app.backends import Question
+from app.backends import ModelRequest
 from app.core.profile import Profile
 from app.core.sse import encoder
 from app.stores import Change
@@ -52,7 +52,7 @@ class BuggyBackend(Scripted):
 
     def __init__(self) -> None:
         super().__init__([HEL, LO])
-        self._called = False  # whether the next question has a tool's result
+        self._called = False  # whether the next model request has a tool's result
 
     def profile(self, model: str) -> Profile:
         if self._called:
@@ -60,17 +60,17 @@ class BuggyBackend(Scripted):
             may_break("translating a later round")
         return super().profile(model)
 
-    async def _answer(self, question: Question) -> AsyncGenerator[list[Any], None]:
+    async def _answer(self, model_request: ModelRequest) -> AsyncGenerator[list[Any], None]:
         may_break("opening the backend's stream")
         if Bugs.place == "opening the stream late":
             await asyncio.sleep(0.05)  # the stream is open by then, since `open_after` is 0
             may_break("opening the stream late")
-        body = self.encode(question).body
+        body = self.encode(model_request).body
         called = any(message["role"] == "tool" for message in body["messages"])
         offered = "tools" in body
         self.scripts = [[LO] if called else CALLED if offered else [HEL, LO]]
-        async for batch in super()._answer(question):
-            if not batch:  # it accepts the question
+        async for batch in super()._answer(model_request):
+            if not batch:  # it accepts the model request
                 self._called = offered and not called
             yield batch
             if batch:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.core.request.question import Attempts
+from app.core.request.model_request import Attempts
 from app.errors import APIError, BackendError, InvalidRequest
 from app.observability.lifecycle import Observer, ResponseLifecycle, RoundRecord, ToolCallRecord
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.backends import Question
+from app.backends import ModelRequest
 from app.backends.demo import DemoBackend
 from app.core.profile import Profile
 from app.core.types.request import CreateResponse
@@ -56,9 +56,9 @@ class Listening(DemoBackend):
     def profile(self, model: str) -> Profile:
         return super().profile(model).override({"request.content.files": self.files})
 
-    def open(self, question: Question) -> Any:
-        self.asked.append(self.encode(question).body["messages"])
-        return super().open(question)
+    def open(self, model_request: ModelRequest) -> Any:
+        self.asked.append(self.encode(model_request).body["messages"])
+        return super().open(model_request)
 
 
 def responses_of(backend: Listening) -> Responses:

@@ -18,7 +18,7 @@ from openai.types.responses import ResponseStreamEvent
 
 from app.backends.profiles import load_profile, profile_names
 from app.core.request import to_chat
-from app.core.request.question import Question
+from app.core.request.model_request import ModelRequest
 from app.core.types.request import CreateResponse, Event
 from app.errors import APIError, BackendError
 from app.responses import Caller, GenerationOptions, Responses
@@ -192,7 +192,7 @@ async def _check_replay(responses: Responses, response: dict[str, Any]) -> None:
     request = CreateResponse.model_validate({"model": "m", "input": "And?", "tools": []})
     for name in profile_names():
         for upstream in (stored["upstream"], {}):
-            chat = to_chat(Question(request, items, "m", upstream=upstream), load_profile(name))
+            chat = to_chat(ModelRequest(request, items, "m", upstream=upstream), load_profile(name))
             messages = chat.body["messages"]
             made = [one["id"] for message in messages for one in message.get("tool_calls", [])]
             answered = [message["tool_call_id"] for message in messages if message["role"] == "tool"]

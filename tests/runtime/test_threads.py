@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.backends import Question
+from app.backends import ModelRequest
 from app.core.profile import Profile
 from app.core.size import LARGE, MANY
 from app.errors import BackendError
@@ -33,10 +33,10 @@ class Noting(Scripted):
         self.threads.add(threading.get_ident())
         return super().profile(model)
 
-    def open(self, question: Question) -> Any:
+    def open(self, model_request: ModelRequest) -> Any:
         self.by_round.append(self.threads)
         self.threads = set()
-        return super().open(question)
+        return super().open(model_request)
 
 
 async def test_event_loop_goes_on_while_a_large_request_is_worked_on() -> None:

@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser
 
-from app.backends import BackendExchange, Question
+from app.backends import BackendExchange, ModelRequest
 from app.backends.demo import DemoBackend
 from tests.studio.browser import Studio, chromium, chromium_path
 from tests.support.scripted import Scripted
@@ -23,11 +23,11 @@ class ScriptedDemo(Scripted):
         self.demo = DemoBackend()
         super().__init__(profile=self.demo.profile("demo"))
 
-    def open(self, question: Question) -> BackendExchange:
-        return super().open(question) if self.scripts else self.demo.open(question)
+    def open(self, model_request: ModelRequest) -> BackendExchange:
+        return super().open(model_request) if self.scripts else self.demo.open(model_request)
 
-    async def count_tokens(self, question: Question) -> int:
-        return await self.demo.count_tokens(question)
+    async def count_tokens(self, model_request: ModelRequest) -> int:
+        return await self.demo.count_tokens(model_request)
 
     async def models(self, caller_key: str | None = None) -> list[dict[str, Any]]:
         return await self.demo.models(caller_key)

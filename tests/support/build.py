@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-from app.backends import EncodedQuestion, Question
+from app.backends import EncodedRequest, ModelRequest
 from app.backends.apis.chat.chunk_reader import ChunkReader
 from app.core.history.resource import new_response
 from app.core.profile import CALL_NAME_NOISE, Profile
@@ -105,8 +105,8 @@ def answer(
 def querying(reader: DeltaReader, backend: Any = None) -> ModelQuery:
     """An empty query with an answer for the reader."""
     request = CreateResponse(model="m", input="hi")
-    encoded = EncodedQuestion({"model": "m", "messages": []}, {}, None, ())
-    return ModelQuery(backend, Question(request, request.items(), "m"), encoded, reader)
+    encoded = EncodedRequest({"model": "m", "messages": []}, {}, None, ())
+    return ModelQuery(backend, ModelRequest(request, request.items(), "m"), encoded, reader)
 
 
 def whole(*chunks: RawEvent, reason: str | None = "stop") -> list[Any]:

@@ -8,7 +8,7 @@ import pytest
 
 from app.core.profile import Profile
 from app.core.request import to_chat
-from app.core.request.question import EncodedQuestion, Question
+from app.core.request.model_request import EncodedRequest, ModelRequest
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
 
@@ -19,11 +19,11 @@ CHAT_IMAGE = {"type": "image_url", "image_url": {"url": PNG}}
 
 def ask(
     *items: Any, upstream: dict[str, Any] | None = None, instructions: str | None = None, **options: Any
-) -> EncodedQuestion:
+) -> EncodedRequest:
     """Translate a conversation; `options` are the backend's, with `__` for the dots of their names."""
     profile = Profile().override({f"request.{name.replace('__', '.')}": value for name, value in options.items()})
     request = CreateResponse.model_validate({"model": "m", "input": list(items), "instructions": instructions})
-    return to_chat(Question(request, request.items(), "m", upstream=upstream or {}), profile)
+    return to_chat(ModelRequest(request, request.items(), "m", upstream=upstream or {}), profile)
 
 
 def messages(*items: Any, **options: Any) -> list[dict[str, Any]]:

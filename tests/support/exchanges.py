@@ -1,4 +1,4 @@
-"""Questions with a given request body, and the deltas of their answers."""
+"""ModelRequests with a given request body, and the deltas of their answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 from unittest.mock import ANY
 
-from app.backends import BackendExchange, EncodedQuestion, Question
+from app.backends import BackendExchange, EncodedRequest, ModelRequest
 from app.core.types.deltas import Delta
 from app.core.types.request import CreateResponse
 
@@ -37,12 +37,12 @@ class Received:
         pass
 
 
-def asking(body: dict[str, Any], **fields: Any) -> Question:
-    """Return a question with this request, whatever the profile."""
+def asking(body: dict[str, Any], **fields: Any) -> ModelRequest:
+    """Return a model request with this request, whatever the profile."""
     model = str(body.get("model", ""))
     request = CreateResponse(model=model or "m", input="Hi")
-    encoded = EncodedQuestion(body, {}, None, (), profile=ANY)
-    return Question(request, request.items(), **{"model": model, "encoded": encoded, **fields})
+    encoded = EncodedRequest(body, {}, None, (), profile=ANY)
+    return ModelRequest(request, request.items(), **{"model": model, "encoded": encoded, **fields})
 
 
 async def reads(exchange: BackendExchange) -> AsyncIterator[list[Delta]]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from app.backends import Question
+from app.backends import ModelRequest
 from app.backends.routing.router import Router
 from app.backends.server.client import ModelServer
 from app.errors import BackendError
@@ -59,8 +59,8 @@ def nobody() -> str:
     return f"http://127.0.0.1:{free_port()}/v1"
 
 
-def question(model: str = "m", conversation: str = "", *, body_model: str = "", **fields: Any) -> Question:
-    """A question in a conversation; the user's text is the conversation's name."""
+def model_request(model: str = "m", conversation: str = "", *, body_model: str = "", **fields: Any) -> ModelRequest:
+    """A model request in a conversation; the user's text is the conversation's name."""
     messages = [{"role": "user", "content": conversation or "Hi"}]
     body = {"model": body_model or model, "messages": messages, "stream": True}
     return asking(body, conversation=lambda: conversation, model=model, **fields)
@@ -68,7 +68,7 @@ def question(model: str = "m", conversation: str = "", *, body_model: str = "", 
 
 async def ask(router: Router, model: str = "m", conversation: str = "", **fields: Any) -> str:
     """Return the model's whole text."""
-    async with router.open(question(model, conversation, **fields)) as answer:
+    async with router.open(model_request(model, conversation, **fields)) as answer:
         return "".join([text async for deltas in reads(answer) for text in texts_of(deltas)])
 
 

@@ -1,4 +1,4 @@
-"""A scripted backend with a record of its questions."""
+"""A scripted backend with a record of its model requests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Any
 
-from app.backends import DONE, Backend, BackendExchange, EncodedQuestion, GeneratedExchange, Question
+from app.backends import DONE, Backend, BackendExchange, EncodedRequest, GeneratedExchange, ModelRequest
 from app.backends.apis import encode
 from app.backends.apis.chat.chunk_reader import ChunkReader
 from app.core.profile import Profile
@@ -20,7 +20,7 @@ Step = RawEvent | Delta | list[RawEvent | Delta] | float | BackendError | asynci
 
 class Scripted(Backend):
     """
-    Answers each question with the next script: chunks, deltas, pauses (seconds, or an event), errors.
+    Answers each model request with the next script: chunks, deltas, pauses (seconds, or an event), errors.
 
     An initial error is a refusal. Scripts without their own end get a finish reason and `DONE`.
     """
@@ -37,15 +37,15 @@ class Scripted(Backend):
     def profile(self, model: str) -> Profile:
         return self._profile
 
-    def encode(self, question: Question) -> EncodedQuestion:
-        return encode(question, self.profile(question.model))
+    def encode(self, model_request: ModelRequest) -> EncodedRequest:
+        return encode(model_request, self.profile(model_request.model))
 
-    def open(self, question: Question) -> BackendExchange:
-        return GeneratedExchange(partial(self._answer, question))
+    def open(self, model_request: ModelRequest) -> BackendExchange:
+        return GeneratedExchange(partial(self._answer, model_request))
 
-    async def _answer(self, question: Question) -> AsyncGenerator[list[Delta], None]:
-        self.asked.append(self.encode(question).body)
-        self.keys.append(question.caller_key)
+    async def _answer(self, model_request: ModelRequest) -> AsyncGenerator[list[Delta], None]:
+        self.asked.append(self.encode(model_request).body)
+        self.keys.append(model_request.caller_key)
         script = self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0]
         if script and isinstance(script[0], BackendError):
             raise script[0]

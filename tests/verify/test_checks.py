@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.backends import EncodedQuestion, Question
+from app.backends import EncodedRequest, ModelRequest
 from app.backends.apis import APIS
 from app.backends.demo import DemoBackend
 from openresponses_verify.checks import ALL_CHECKS
@@ -75,8 +75,8 @@ async def test_antiphon_over_any_api_of_model_servers_passes_every_check(api: st
 class Chatterbox(DemoBackend):
     """A model without cooperation: no call, no format, no reasoning, always the same text."""
 
-    def encode(self, question: Question) -> EncodedQuestion:
-        encoded = super().encode(question)
+    def encode(self, model_request: ModelRequest) -> EncodedRequest:
+        encoded = super().encode(model_request)
         kept = ("model", "messages", "max_tokens", "max_completion_tokens")
         body = {name: encoded.body[name] for name in kept if name in encoded.body}
         told = [{"role": "system", "content": str(encoded.body.get("tools", ""))}]  # which costs input tokens

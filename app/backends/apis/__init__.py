@@ -1,4 +1,4 @@
-"""Model server APIs: each row in `APIS` encodes questions and decodes answers."""
+"""Model server APIs: each row in `APIS` encodes model requests and decodes answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.loading.importing import import_object
 if TYPE_CHECKING:  # the settings import this module, which must load fast
     import httpx
 
-    from app.core.request.question import EncodedQuestion, Question
+    from app.core.request.model_request import EncodedRequest, ModelRequest
     from app.core.stream.answer import AnswerDecoder, ErrorIn
 
 # Raises `BackendError`.
@@ -23,7 +23,7 @@ Post: TypeAlias = "Callable[[httpx.URL, JSONObject], Awaitable[Any]]"
 
 class TokenCounting(Protocol):
     async def count(self, body: JSONObject, post: Post) -> int | None:
-        """Return an encoded question's prompt tokens; None if the server cannot count them."""
+        """Return an encoded model request's prompt tokens; None if the server cannot count them."""
         ...
 
 
@@ -40,8 +40,8 @@ def _same(value: object) -> Any:
 
 class Codec(NamedTuple):
     # Raises `InvalidRequest` with the field that the API cannot express.
-    encode: Callable[[Question, Profile], EncodedQuestion]
-    decoder: Callable[[EncodedQuestion, Profile, ErrorIn], AnswerDecoder]
+    encode: Callable[[ModelRequest, Profile], EncodedRequest]
+    decoder: Callable[[EncodedRequest, Profile, ErrorIn], AnswerDecoder]
     # Request field to Responses API field, including nested fields; equal names are omitted.
     caller_fields: Mapping[str, str] = MappingProxyType({})
     tokenizer: Callable[[httpx.URL, Profile], TokenCounting] = NoTokenCounting
@@ -101,13 +101,13 @@ def profiles_by_api(profile: Profile) -> list[Profile]:
     return [profile.model_copy(update={"transport": options.model_copy(update={"api": name})}) for name in names]
 
 
-def encode(question: Question, profile: Profile) -> EncodedQuestion:
-    """Encode a question, unless `question.encoded` has the same profile; raises `InvalidRequest`."""
-    if question.descriptions is not None and profile.request.content.images != "pass":
+def encode(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
+    """Encode a model request, unless `model_request.encoded` has the same profile; raises `InvalidRequest`."""
+    if model_request.descriptions is not None and profile.request.content.images != "pass":
         # The client replaces images with descriptions.
         content = profile.request.content.model_copy(update={"images": "pass"})
         profile = profile.model_copy(update={"request": profile.request.model_copy(update={"content": content})})
-    encoded = question.encoded
+    encoded = model_request.encoded
     if encoded and (encoded.profile is profile or encoded.profile == profile):
         return encoded
-    return APIS[profiles_by_api(profile)[0].transport.api].codec.encode(question, profile)
+    return APIS[profiles_by_api(profile)[0].transport.api].codec.encode(model_request, profile)

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
-from app.backends import DONE, Backend, EncodedQuestion, GeneratedExchange, Question
+from app.backends import DONE, Backend, EncodedRequest, GeneratedExchange, ModelRequest
 from app.backends.apis import APIS, encode
 from app.backends.demo import showcase
 from app.backends.demo.schema_values import value_for
@@ -56,14 +56,14 @@ class DemoBackend(Backend):
     def profile(self, model: str) -> Profile:
         return _PROFILE
 
-    def encode(self, question: Question) -> EncodedQuestion:
-        return encode(question, self.profile(question.model))
+    def encode(self, model_request: ModelRequest) -> EncodedRequest:
+        return encode(model_request, self.profile(model_request.model))
 
-    def open(self, question: Question) -> GeneratedExchange:
-        return GeneratedExchange(partial(self._deltas, question))
+    def open(self, model_request: ModelRequest) -> GeneratedExchange:
+        return GeneratedExchange(partial(self._deltas, model_request))
 
-    async def _deltas(self, question: Question) -> AsyncGenerator[list[Delta], None]:
-        body = self.encode(question).body
+    async def _deltas(self, model_request: ModelRequest) -> AsyncGenerator[list[Delta], None]:
+        body = self.encode(model_request).body
         prompt = _Turn(body).prompt
         error = showcase.requested_failure(prompt)
         if error and not showcase.fails_midway(prompt):
@@ -76,8 +76,8 @@ class DemoBackend(Backend):
                 raise error
             yield [delta]
 
-    async def count_tokens(self, question: Question) -> int:
-        return _prompt_tokens(self.encode(question).body)
+    async def count_tokens(self, model_request: ModelRequest) -> int:
+        return _prompt_tokens(self.encode(model_request).body)
 
     async def models(self, caller_key: str | None = None) -> list[JSONObject]:
         return [{"id": "demo", "object": "model", "created": 0, "owned_by": "antiphon"}]
@@ -174,8 +174,8 @@ class _Turn:
             thanks = _thanks(self._tools)
             results = " ".join(_text(message)[:_LONG] for message in self._tools)
             return f"{thanks}Here is what I found: {results}" if results.strip() or not thanks else thanks.strip()
-        for question, reply in _REPLIES:
-            if match := question.search(self.prompt):
+        for model_request, reply in _REPLIES:
+            if match := model_request.search(self.prompt):
                 return reply(match, "\n".join(_text(message)[:_LONG] for message in self._users))
         earlier = len(self._users) - 1
         memory = f" Before that you sent {earlier} message{'s' if earlier > 1 else ''}." if earlier > 0 else ""

@@ -23,10 +23,10 @@ from app.backends import (
     LOW_PRIORITY,
     Backend,
     BackendExchange,
-    EncodedQuestion,
+    EncodedRequest,
     ExchangeObservation,
     ExchangeObserver,
-    Question,
+    ModelRequest,
     RawAnswer,
     RawRequest,
 )
@@ -39,7 +39,7 @@ from app.runtime.tasks import end
 
 logger = logging.getLogger(__name__)
 
-_Request = TypeVar("_Request", Question, RawRequest)
+_Request = TypeVar("_Request", ModelRequest, RawRequest)
 _Answer = TypeVar("_Answer", BackendExchange, RawAnswer)
 
 # A conversation's server keeps it up to this factor times the mean load, plus this margin.
@@ -151,12 +151,12 @@ class ReplicaPool:
     def profile(self, model: str) -> Profile:
         return self.replicas[0].backend.profile(model)
 
-    def encode(self, question: Question) -> EncodedQuestion:
-        return self.replicas[0].backend.encode(question)
+    def encode(self, model_request: ModelRequest) -> EncodedRequest:
+        return self.replicas[0].backend.encode(model_request)
 
-    def undescribed_images(self, question: Question) -> list[str]:
+    def undescribed_images(self, model_request: ModelRequest) -> list[str]:
         """Return URLs of images without a description, if any server is known not to accept images."""
-        found = (replica.backend.undescribed_images(question) for replica in self.replicas)
+        found = (replica.backend.undescribed_images(model_request) for replica in self.replicas)
         return next(filter(None, found), [])
 
     def refuses_images(self, model: str) -> bool:

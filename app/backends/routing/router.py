@@ -22,8 +22,8 @@ from app.backends import (
     AnswerReceiver,
     Backend,
     BackendExchange,
-    EncodedQuestion,
-    Question,
+    EncodedRequest,
+    ModelRequest,
     RawAnswer,
     RawExchange,
     RawRequest,
@@ -38,7 +38,7 @@ from app.runtime.threads import run_in_thread_if_large
 
 logger = logging.getLogger(__name__)
 
-_Request = TypeVar("_Request", Question, RawRequest)
+_Request = TypeVar("_Request", ModelRequest, RawRequest)
 _Answer = TypeVar("_Answer", BackendExchange, RawAnswer)
 
 
@@ -96,11 +96,11 @@ class Router(Backend):
         """Return the profile of the model's backend; raises `NotFound` for unknown models."""
         return self._route(model)[0].profile(model)
 
-    def encode(self, question: Question) -> EncodedQuestion:
-        return self._route(question.model)[0].encode(question)
+    def encode(self, model_request: ModelRequest) -> EncodedRequest:
+        return self._route(model_request.model)[0].encode(model_request)
 
-    def undescribed_images(self, question: Question) -> list[str]:
-        return self._route(question.model)[0].undescribed_images(question)
+    def undescribed_images(self, model_request: ModelRequest) -> list[str]:
+        return self._route(model_request.model)[0].undescribed_images(model_request)
 
     def refuses_images(self, model: str) -> bool:
         return self._route(model)[0].refuses_images(model)
@@ -109,8 +109,8 @@ class Router(Backend):
         """Return the named backend, for any model. After the backend is removed, each call raises `NotFound`."""
         return _NamedBackend(lambda: self._pools, name)
 
-    def open(self, question: Question) -> FailoverExchange:
-        return FailoverExchange(self._route(question.model), question)
+    def open(self, model_request: ModelRequest) -> FailoverExchange:
+        return FailoverExchange(self._route(model_request.model), model_request)
 
     def forwards(self, endpoint: str, model: str) -> bool:
         """Return whether the model's first backend supports an endpoint; raises like `profile`."""
@@ -124,15 +124,15 @@ class Router(Backend):
             raise NotFound(message, code="unknown_url")
         return RawFailoverExchange(able, request)
 
-    async def count_tokens(self, question: Question) -> int | None:
-        for replica in self._route(question.model)[0].replicas:
+    async def count_tokens(self, model_request: ModelRequest) -> int | None:
+        for replica in self._route(model_request.model)[0].replicas:
             if replica.circuit.ready:
-                return await replica.backend.count_tokens(question)
+                return await replica.backend.count_tokens(model_request)
         return None
 
-    def translation(self, question: Question) -> Translation:
-        pool = self._route(question.model)[0]
-        return pool.replicas[0].backend.translation(question)._replace(backend=pool.name)
+    def translation(self, model_request: ModelRequest) -> Translation:
+        pool = self._route(model_request.model)[0]
+        return pool.replicas[0].backend.translation(model_request)._replace(backend=pool.name)
 
     def describe(self) -> list[dict[str, object]]:
         """Return each backend's name, profile, URL and models, without credentials."""
@@ -231,11 +231,11 @@ class _NamedBackend(Backend):
     def profile(self, model: str) -> Profile:
         return self._pool().profile(model)
 
-    def encode(self, question: Question) -> EncodedQuestion:
-        return self._pool().encode(question)
+    def encode(self, model_request: ModelRequest) -> EncodedRequest:
+        return self._pool().encode(model_request)
 
-    def open(self, question: Question) -> FailoverExchange:
-        return FailoverExchange([self._pool()], question)
+    def open(self, model_request: ModelRequest) -> FailoverExchange:
+        return FailoverExchange([self._pool()], model_request)
 
     async def models(self, caller_key: str | None = None) -> list[JSONObject]:
         return await self._pool().models(caller_key)
@@ -350,7 +350,7 @@ class _Failover(Generic[_Request, _Answer]):
         self._last = error
 
 
-class FailoverExchange(_Failover[Question, BackendExchange]):
+class FailoverExchange(_Failover[ModelRequest, BackendExchange]):
     async def __aenter__(self) -> Self:
         await self._begin()
         return self
@@ -359,11 +359,11 @@ class FailoverExchange(_Failover[Question, BackendExchange]):
     def warnings(self) -> Sequence[str] | None:
         return self._answer.warnings if self._lease else None
 
-    async def _encoded(self, backend: Backend, request: Question) -> Question:
+    async def _encoded(self, backend: Backend, request: ModelRequest) -> ModelRequest:
         encoded = await run_in_thread_if_large(backend.encode, request)
         return request if encoded is request.encoded else dataclasses.replace(request, encoded=encoded)
 
-    def _exchange(self, backend: Backend, request: Question) -> BackendExchange:
+    def _exchange(self, backend: Backend, request: ModelRequest) -> BackendExchange:
         return backend.open(request)
 
     async def receive(self, receiver: AnswerReceiver) -> None:

@@ -1,7 +1,7 @@
 """
 HTTP client for a model server with any API.
 
-    async with server.open(question) as exchange:
+    async with server.open(model_request) as exchange:
         await exchange.receive(answer)
 
 Connection, status, framing and decoding errors are raised as `BackendError`. Profiles contain the differences between
@@ -25,8 +25,8 @@ from app.backends import (
     PASSTHROUGH,
     AnswerReceiver,
     Backend,
-    EncodedQuestion,
-    Question,
+    EncodedRequest,
+    ModelRequest,
     RawAnswer,
     RawRequest,
     Translation,
@@ -116,11 +116,11 @@ class ModelServer(Backend):
         """Return the profile for all models, with the current API."""
         return self._endpoints.current.profile
 
-    def encode(self, question: Question) -> EncodedQuestion:
-        return encode(question, self.profile(question.model))
+    def encode(self, model_request: ModelRequest) -> EncodedRequest:
+        return encode(model_request, self.profile(model_request.model))
 
-    def open(self, question: Question) -> ServerExchange:
-        return ServerExchange(self, question)
+    def open(self, model_request: ModelRequest) -> ServerExchange:
+        return ServerExchange(self, model_request)
 
     def forwards(self, endpoint: str, model: str) -> bool:
         return forwards_to(endpoint, self._profile.transport)
@@ -156,7 +156,7 @@ class ModelServer(Backend):
             raise
         return answer
 
-    def retries(self, request: Question | RawRequest) -> Retries:
+    def retries(self, request: ModelRequest | RawRequest) -> Retries:
         return Retries(self._name, self._retries if request.retry_allowed else 0, request.attempts)
 
     async def _send_raw(self, request: RawRequest, *, renews: bool = True) -> httpx.Response:
@@ -179,29 +179,29 @@ class ModelServer(Backend):
             raise refusal
         return response
 
-    async def count_tokens(self, question: Question) -> int | None:
+    async def count_tokens(self, model_request: ModelRequest) -> int | None:
         endpoint = self._endpoints.current
 
         async def post(url: httpx.URL, body: JSONObject) -> Any:
             content = _json(body)
-            return await self._read_json(endpoint, "POST", url, content, question.caller_key, seconds=15)
+            return await self._read_json(endpoint, "POST", url, content, model_request.caller_key, seconds=15)
 
-        return await endpoint.tokenizer.count(encode(question, endpoint.profile).body, post)
+        return await endpoint.tokenizer.count(encode(model_request, endpoint.profile).body, post)
 
-    def translation(self, question: Question) -> Translation:
+    def translation(self, model_request: ModelRequest) -> Translation:
         """Return the request, without fields known to be rejected."""
         endpoint = self._endpoints.current
-        adapted = endpoint.adaptation.adapt(encode(question, endpoint.profile).body)
+        adapted = endpoint.adaptation.adapt(encode(model_request, endpoint.profile).body)
         url = endpoint.url(adapted.body.get("model"))
         shown = str(url.copy_with(userinfo=b"", query=None, fragment=None))
         return Translation("default", self._profile.name, shown, endpoint.sent(adapted.body), adapted.warnings)
 
-    def undescribed_images(self, question: Question) -> list[str]:
-        if question.descriptions is None:
+    def undescribed_images(self, model_request: ModelRequest) -> list[str]:
+        if model_request.descriptions is None:
             return []
         endpoint = self._endpoints.current
-        body = encode(question, endpoint.profile).body
-        return endpoint.adaptation.undescribed_images(body, question.descriptions)
+        body = encode(model_request, endpoint.profile).body
+        return endpoint.adaptation.undescribed_images(body, model_request.descriptions)
 
     def refuses_images(self, model: str) -> bool:
         name = self._profile.request.model_map.get(model, model)
@@ -240,7 +240,7 @@ class ModelServer(Backend):
         await self._http.aclose()
 
     async def answer(
-        self, question: Question, retries: Retries, *, whole: bool = False
+        self, model_request: ModelRequest, retries: Retries, *, whole: bool = False
     ) -> tuple[Endpoint, AnswerBody, list[str]]:
         """
         Return the endpoint, the answer's body, and request warnings; raises `BackendError`.
@@ -248,29 +248,29 @@ class ModelServer(Backend):
         `whole` requests a single JSON document.
         """
         for endpoint in self._endpoints.candidates():
-            encoded = await run_in_thread_if_large(encode, question, endpoint.profile)
+            encoded = await run_in_thread_if_large(encode, model_request, endpoint.profile)
             body = _unstreamed(encoded.body) if whole else encoded.body
             try:
-                response, adapted = await self._request(endpoint, question, body, retries)
+                response, adapted = await self._request(endpoint, model_request, body, retries)
             except BackendRefusal:
                 continue
             self._endpoints.answered(endpoint)
-            answer = await self._body(endpoint, question, encoded, response)
+            answer = await self._body(endpoint, model_request, encoded, response)
             return endpoint, answer, [*encoded.warnings, *adapted.warnings]
         raise AssertionError("the last endpoint answers, or raises a BackendError")
 
     async def resume(
-        self, endpoint: Endpoint, question: Question, retries: Retries, paused: AnswerBody, body: JSONObject
+        self, endpoint: Endpoint, model_request: ModelRequest, retries: Retries, paused: AnswerBody, body: JSONObject
     ) -> AnswerBody:
         """Continue a paused answer at its endpoint."""
-        response, _ = await self._request(endpoint, question, body, retries)
+        response, _ = await self._request(endpoint, model_request, body, retries)
         return paused.resumed(response)
 
     async def _body(
-        self, endpoint: Endpoint, question: Question, encoded: EncodedQuestion, response: httpx.Response
+        self, endpoint: Endpoint, model_request: ModelRequest, encoded: EncodedRequest, response: httpx.Response
     ) -> AnswerBody:
         def error_in(chunk: RawEvent) -> BackendError | None:
-            event, secret = endpoint.codec.known_error(chunk), self._secret(question.caller_key)
+            event, secret = endpoint.codec.known_error(chunk), self._secret(model_request.caller_key)
             error = error_in_chunk(event, secret=secret, host=self._host, passthrough=self._passes)
             return error and endpoint.adaptation.adapt(encoded.body).explain(error)
 
@@ -281,20 +281,20 @@ class ModelServer(Backend):
             raise
 
     async def _request(
-        self, endpoint: Endpoint, question: Question, body: JSONObject, retries: Retries
+        self, endpoint: Endpoint, model_request: ModelRequest, body: JSONObject, retries: Retries
     ) -> tuple[httpx.Response, AdaptedRequest]:
         """
         Return a 2xx response with an unread body.
 
         Raises `BackendError`, or `BackendRefusal` if the server lacks this endpoint and may have the next.
         """
-        adapted = endpoint.adaptation.adapt(body, question.descriptions, question.request.preferences)
+        adapted = endpoint.adaptation.adapt(body, model_request.descriptions, model_request.request.preferences)
         content = _json(endpoint.sent(adapted.body))
         url = endpoint.url(adapted.body.get("model"))
-        headers = {**session_header(self._profile, question.conversation), **question.headers}
+        headers = {**session_header(self._profile, model_request.conversation), **model_request.headers}
         while True:
             try:
-                response = await self._send(endpoint, "POST", url, content, question.caller_key, headers)
+                response = await self._send(endpoint, "POST", url, content, model_request.caller_key, headers)
             except BackendRefusal as refusal:
                 if self._endpoints.lacks(endpoint, refusal.status, refusal.error):
                     raise
@@ -418,11 +418,11 @@ class ModelServer(Backend):
 
 
 class ServerExchange:
-    def __init__(self, server: ModelServer, question: Question) -> None:
+    def __init__(self, server: ModelServer, model_request: ModelRequest) -> None:
         self._warnings: list[list[str]] = []  # request's, answer's
         self._server = server
-        self._question = question
-        self._retries = server.retries(question)
+        self._model_request = model_request
+        self._retries = server.retries(model_request)
         self._endpoint: Endpoint
         self._answer: AnswerBody | None = None  # while it is open
 
@@ -462,7 +462,7 @@ class ServerExchange:
         while (body := self._answer.continuation) is not None:
             paused = self._answer
             await self._close()
-            self._answer = await self._server.resume(self._endpoint, self._question, self._retries, paused, body)
+            self._answer = await self._server.resume(self._endpoint, self._model_request, self._retries, paused, body)
             await self._answer.receive(receiver)
 
     async def _begin(self) -> None:
@@ -482,7 +482,9 @@ class ServerExchange:
             await self._close()
 
     async def _open(self, *, whole: bool) -> AnswerBody:
-        self._endpoint, self._answer, warnings = await self._server.answer(self._question, self._retries, whole=whole)
+        self._endpoint, self._answer, warnings = await self._server.answer(
+            self._model_request, self._retries, whole=whole
+        )
         self._warnings = [warnings, self._answer.warnings]
         return self._answer
 

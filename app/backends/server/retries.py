@@ -5,7 +5,7 @@ import logging
 import random
 
 from app.backends.server.errors.causes import explain
-from app.core.request.question import Attempts
+from app.core.request.model_request import Attempts
 from app.errors import BackendError
 
 logger = logging.getLogger(__name__)

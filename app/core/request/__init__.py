@@ -1,7 +1,7 @@
 """
 Translate a validated request and its history into a backend's Chat Completions request.
 
-    chat = to_chat(Question(request, request.items(), "some-model"), profile)
+    chat = to_chat(ModelRequest(request, request.items(), "some-model"), profile)
     chat.body   # {"model": "some-model", "messages": [...], "stream": True, ...}
 
 Unset fields are omitted: backends most often reject nulls, empty lists and unknown fields.
@@ -17,7 +17,7 @@ from app.core.profile import Profile, RequestOptions
 from app.core.request.caching import CACHE_FIELDS, is_cached_chat, set_breakpoints
 from app.core.request.content import text_content
 from app.core.request.messages import CachedConversationReader, ConversationReader, to_messages
-from app.core.request.question import EncodedQuestion, Question, TranslationState
+from app.core.request.model_request import EncodedRequest, ModelRequest, TranslationState
 from app.core.request.response_format import response_format
 from app.core.request.roles import Message, arrange
 from app.core.request.tool_choice import Choice, choose
@@ -28,21 +28,21 @@ from app.core.types.request import CreateResponse, Item, undeclared_fields
 from app.errors import InvalidRequest, did_you_mean, label
 
 
-def to_chat(question: Question, profile: Profile) -> EncodedQuestion:
+def to_chat(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
     """
-    Translate a question; raises `InvalidRequest` for content that cannot be sent.
+    Translate a model request; raises `InvalidRequest` for content that cannot be sent.
 
-    The spec makes tool constraints binding, so `EncodedQuestion.allowed` enforces them.
+    The spec makes tool constraints binding, so `EncodedRequest.allowed` enforces them.
     """
     options = profile.request
-    cached = is_cached_chat(question, options)
-    read = read_question(question, profile, options, CachedConversationReader if cached else ConversationReader)
+    cached = is_cached_chat(model_request, options)
+    read = read_request(model_request, profile, options, CachedConversationReader if cached else ConversationReader)
     state, choice = read.state, read.choice
     text_format, instruction = response_format(state)
     messages = _with_instructions(state, read.messages(), instruction, choice)
     body: dict[str, object] = {
         **_parameters(state, CACHE_FIELDS if cached else frozenset()),  # first: `extra_params` can have any name
-        "model": options.model_map.get(question.model, question.model),
+        "model": options.model_map.get(model_request.model, model_request.model),
         "messages": arrange(messages, options.roles),
         **_streaming(options, with_tools=bool(choice.functions)),
         **_tools(state, choice),
@@ -52,13 +52,13 @@ def to_chat(question: Question, profile: Profile) -> EncodedQuestion:
         body["response_format"] = text_format
     if cached:
         set_breakpoints(state, body)
-    return encoded_question(state, body, choice)
+    return encoded_request(state, body, choice)
 
 
-def encoded_question(state: TranslationState, body: dict[str, object], choice: Choice) -> EncodedQuestion:
+def encoded_request(state: TranslationState, body: dict[str, object], choice: Choice) -> EncodedRequest:
     """Apply the profile's limits and additions."""
     limit(state, body)
-    return EncodedQuestion(
+    return EncodedRequest(
         body=_patched(body, state.options.extra_body),
         bindings={name: function.binding for name, function in choice.functions.items()},
         allowed=choice.allowed,
@@ -67,7 +67,7 @@ def encoded_question(state: TranslationState, body: dict[str, object], choice: C
     )
 
 
-class ReadQuestion(NamedTuple):
+class ReadRequest(NamedTuple):
     """The common first step of all encoders."""
 
     state: TranslationState
@@ -81,23 +81,25 @@ class ReadQuestion(NamedTuple):
         return to_messages(self.items, self.state, self.tools, self.input_indexes, self.form)
 
 
-def read_question(
-    question: Question, profile: Profile, options: RequestOptions, form: type[ConversationReader]
-) -> ReadQuestion:
+def read_request(
+    model_request: ModelRequest, profile: Profile, options: RequestOptions, form: type[ConversationReader]
+) -> ReadRequest:
     """
-    Read a question's items and tools; raises `InvalidRequest` for content that cannot be sent.
+    Read a model request's items and tools; raises `InvalidRequest` for content that cannot be sent.
 
     `options` are the profile's, adjusted by the API.
     """
-    request, items = question.request, question.items
-    state = TranslationState(request, profile, question.upstream, question.hosted, question.strict, options)
-    if question.strict:
+    request, items = model_request.request, model_request.items
+    state = TranslationState(
+        request, profile, model_request.upstream, model_request.hosted, model_request.strict, options
+    )
+    if model_request.strict:
         reject_unknown_fields(request, options)
-    first = max(0, len(items) - question.later - (len(request.input) if isinstance(request.input, list) else 1))
+    first = max(0, len(items) - model_request.later - (len(request.input) if isinstance(request.input, list) else 1))
     tools = collect_tools(state, items)
     read, positions = tool_items_as_functions(items, tools, state.upstream)
     choice = _choice(state, read, tools)
-    return ReadQuestion(state, tools, read, [position - first for position in positions], choice, form)
+    return ReadRequest(state, tools, read, [position - first for position in positions], choice, form)
 
 
 def _with_instructions(

@@ -30,7 +30,7 @@ from app.core.request.content import (
     text_content,
     texts,
 )
-from app.core.request.question import TranslationState
+from app.core.request.model_request import TranslationState
 from app.core.request.reasoning import ReasoningFields, is_sent_back, upstream_reasoning, warn_bound_elsewhere
 from app.core.request.roles import SYSTEM, Message, as_note
 from app.core.request.tool_items import PairedCalls, missing_output

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from app.core.profile import ResponseFormatOptions
-from app.core.request.question import TranslationState
+from app.core.request.model_request import TranslationState
 from app.core.types import JSONObject
 from app.core.types.request import JsonSchemaFormat
 

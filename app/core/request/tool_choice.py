@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.core.profile import RequestOptions
-from app.core.request.question import TranslationState
+from app.core.request.model_request import TranslationState
 from app.core.request.tool_types import TOOL_TYPES
 from app.core.request.tools import Function, ToolSet, namespace_of, why_not_run
 from app.core.types import JSONMapping

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 from app.core.items import FUNCTION_CALL, ITEM_TYPES, MCP_APPROVAL_REQUEST
 from app.core.json_values import json_list, json_object
 from app.core.profile import Profile, RequestOptions
-from app.core.request.question import TranslationState
+from app.core.request.model_request import TranslationState
 from app.core.request.tool_types import REJECTED_KEYWORD, TOOL_NAME, TOOL_TYPES, ToolFields, keyword_paths
 from app.core.stream.event_types import ToolBinding
 from app.core.types import JSONObject, list_field

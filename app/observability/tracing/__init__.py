@@ -32,7 +32,7 @@ from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, TracerProvider, se
 from starlette.types import ASGIApp
 
 from app import __version__
-from app.backends import Backend, Question, RawRequest
+from app.backends import Backend, ModelRequest, RawRequest
 from app.errors import APIError
 from app.observability.labels import ModelLabels
 from app.observability.lifecycle import Observer, ResponseLifecycle, RoundRecord, ToolCallRecord
@@ -98,7 +98,7 @@ class Tracing(Observer):
             meters = sdk_metrics.MeterProvider(readers, resource=resource, shutdown_on_exit=False)
         return cls(traces, meters, content=content)
 
-    def exchange(self, backend: Backend, request: Question | RawRequest, server: tuple[str, str]) -> BackendSpan:
+    def exchange(self, backend: Backend, request: ModelRequest | RawRequest, server: tuple[str, str]) -> BackendSpan:
         return BackendSpan(self, backend, request, server)
 
     def middleware(self, app: ASGIApp) -> ASGIApp:

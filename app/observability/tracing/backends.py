@@ -11,7 +11,7 @@ from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, set_span_in_contex
 from app.backends import (
     Backend,
     BackendExchange,
-    Question,
+    ModelRequest,
     RawAnswer,
     RawRequest,
     Tap,
@@ -67,7 +67,7 @@ class BackendSpan:
     """The span of a backend request."""
 
     def __init__(
-        self, tracing: Tracing, backend: Backend, request: Question | RawRequest, server: tuple[str, str]
+        self, tracing: Tracing, backend: Backend, request: ModelRequest | RawRequest, server: tuple[str, str]
     ) -> None:
         profile = backend.profile(request.model)
         self._tracing = tracing
@@ -91,7 +91,7 @@ class BackendSpan:
         self.tap: Tap = self.record
         self._start(body, profile, server)
         self.headers: Mapping[str, str] = self._context() or {}
-        if isinstance(request, Question) and tracing.content and request.may_trace_content:
+        if isinstance(request, ModelRequest) and tracing.content and request.may_trace_content:
             self._record_content(body)
 
     @harmless

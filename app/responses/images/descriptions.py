@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from app.backends import Backend, Question
+from app.backends import Backend, ModelRequest
 from app.core.history.resource import new_response
 from app.core.ids import new_id
 from app.core.stream.delta_reader import DeltaReader
@@ -118,12 +118,12 @@ class Vision:
             }
         )
         # Empty `descriptions` make a text-only model fail with `ImagesUndescribed`.
-        question = Question(request, request.items(), options.model, caller_key=caller.key, descriptions={})
-        question.encoded = self._backend.encode(question)
+        model_request = ModelRequest(request, request.items(), options.model, caller_key=caller.key, descriptions={})
+        model_request.encoded = self._backend.encode(model_request)
         response = _empty_response(request)
         builder = EventBuilder(response, new_id=_new_id)
-        reader = DeltaReader(builder, CallRules(question.encoded.bindings, question.encoded.allowed))
-        query = ModelQuery(self._backend, question, question.encoded, reader)
+        reader = DeltaReader(builder, CallRules(model_request.encoded.bindings, model_request.encoded.allowed))
+        query = ModelQuery(self._backend, model_request, model_request.encoded, reader)
         try:
             async with asyncio.timeout(options.timeout):
                 await respond(builder, query, NoDelivery(), open_after=None)
@@ -132,7 +132,7 @@ class Vision:
         finally:
             if builder.started:
                 usage = response["usage"] or query.usage(builder.partial_output())
-                costs = question.attempts.costs
+                costs = model_request.attempts.costs
                 lifecycle.charge_request(options.model, options.backend, usage, costs[-1] if costs else None)
         if builder.failure:
             raise builder.failure

@@ -36,7 +36,7 @@ from app.responses.generate import (
     respond,
     unreadable,
 )
-from app.responses.questions import Questions
+from app.responses.model_requests import ModelRequests
 from app.responses.tool_loop.calls import HostedCalls
 from app.responses.tool_loop.options import LoopOptions
 from app.runtime.threads import run_in_thread_if_large
@@ -53,7 +53,7 @@ class ToolLoop:
     def __init__(
         self,
         builder: EventBuilder,
-        questions: Questions,
+        model_requests: ModelRequests,
         options: LoopOptions,
         *,
         deadline: Deadline | None,
@@ -61,7 +61,7 @@ class ToolLoop:
     ) -> None:
         self.builder = builder
         self._warnings = Warnings()  # from calls and finished rounds
-        self._questions = questions
+        self._model_requests = model_requests
         self._calls = HostedCalls(builder, options, self._warnings, deadline=deadline, lifecycle=lifecycle)
         self._options = options
         self._deadline = deadline
@@ -127,7 +127,7 @@ class ToolLoop:
 
     def first_body(self) -> JSONObject:
         """Return the first request, without hosted functions. Raises `InvalidRequest`."""
-        query = self._questions.in_round(
+        query = self._model_requests.in_round(
             self.builder,
             hosted=self._options.hosted(),
             output=(),
@@ -229,7 +229,7 @@ class ToolLoop:
             changes["tool_choice"] = options.choice(last=bool(self._last_reason))
         forbidden = frozenset(self._hosted_names) if self._last_reason else frozenset()
         query = await run_in_thread_if_large(
-            self._questions.in_round,
+            self._model_requests.in_round,
             self.builder,
             hosted=self._hosted,
             output=output,
@@ -253,7 +253,7 @@ class ToolLoop:
         if query is None or compaction is None or estimate_prompt(query.body) <= compaction.threshold:
             return None
         body, output = query.body, self.builder.response["output"]
-        tokens = self._questions.compactable_tokens(body, output, self._upstream())
+        tokens = self._model_requests.compactable_tokens(body, output, self._upstream())
         return compaction.is_worthwhile(tokens)
 
     async def _compact(self, open_after: float | None) -> None:
@@ -266,7 +266,7 @@ class ToolLoop:
         response: Response = {**self.builder.response, "output": [], "usage": None}
         summary = EventBuilder(response, new_id=self.builder.new_id)
         read = partial(SummaryReader, encrypt=self._options.compaction.encrypt)
-        query = self._questions.summary(summary, read, [*self.builder.response["output"]], self._upstream())
+        query = self._model_requests.summary(summary, read, [*self.builder.response["output"]], self._upstream())
         step = self.builder.begin_step("model")
         try:
             await respond(

@@ -12,7 +12,7 @@ import pytest
 from openai.types.responses import ResponseSteerFailedEvent
 from openresponses_types.types import WebSocketErrorEvent
 
-from app.backends import Question
+from app.backends import ModelRequest
 from app.core.profile import Profile
 from app.errors import BackendError, StoreUnavailable
 from app.stores import Change
@@ -465,9 +465,9 @@ async def test_backend_on_a_real_socket_answers() -> None:
 
 async def test_fifty_clients_at_once_each_get_their_own_events() -> None:
     class Echo(Scripted):
-        def open(self, question: Question) -> Any:
-            said = self.encode(question).body["messages"]
-            return Scripted([delta(content=message["content"]) for message in said]).open(question)
+        def open(self, model_request: ModelRequest) -> Any:
+            said = self.encode(model_request).body["messages"]
+            return Scripted([delta(content=message["content"]) for message in said]).open(model_request)
 
     async def converse(url: str, name: str) -> list[str]:
         async with dial(url) as socket:

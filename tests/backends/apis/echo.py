@@ -13,9 +13,9 @@ from app.backends.apis import Codec
 from app.backends.apis.api_decoder import APIDecoder
 from app.backends.apis.body_decoder import BodyDecoder
 from app.core.profile import Profile
-from app.core.request import encoded_question, read_question, warn_dropped_fields
+from app.core.request import encoded_request, read_request, warn_dropped_fields
 from app.core.request.messages import ConversationReader
-from app.core.request.question import EncodedQuestion, Question
+from app.core.request.model_request import EncodedRequest, ModelRequest
 from app.core.sse.repeats import ServerEvent
 from app.core.stream.answer import ErrorIn
 from app.core.types.deltas import Delta, Finished, FinishReason, TextDelta, UsageReported
@@ -23,11 +23,11 @@ from app.core.usage import chunk_usage
 from app.errors import InvalidRequest
 
 
-def to_echo(question: Question, profile: Profile) -> EncodedQuestion:
-    """Encode a question; raises `InvalidRequest` if it cannot be sent."""
+def to_echo(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
+    """Encode a model request; raises `InvalidRequest` if it cannot be sent."""
     content = profile.request.content.model_copy(update=dict.fromkeys(("images", "audio", "files"), "error"))
     options = profile.request.model_copy(update={"content": content})
-    read = read_question(question, profile, options, ConversationReader)
+    read = read_request(model_request, profile, options, ConversationReader)
     if read.choice.functions:
         raise InvalidRequest("This backend does not support tools.", param="tools")
     warn_dropped_fields(read.state)
@@ -35,13 +35,13 @@ def to_echo(question: Question, profile: Profile) -> EncodedQuestion:
     prompt = "\n\n".join(str(text) for text in texts if text)
     if not prompt:
         raise InvalidRequest("Nothing to answer. Send `input` or `instructions`.", param="input")
-    model = options.model_map.get(question.model, question.model)
+    model = options.model_map.get(model_request.model, model_request.model)
     body: dict[str, object] = {"model": model, "prompt": prompt, "max": read.state.request.max_output_tokens}
-    return encoded_question(read.state, body, read.choice)
+    return encoded_request(read.state, body, read.choice)
 
 
 class EchoDecoder(APIDecoder):
-    def __init__(self, asked: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
+    def __init__(self, asked: EncodedRequest, profile: Profile, error_in: ErrorIn) -> None:
         super().__init__(BodyDecoder(list), error_in)
 
     def _read(self, events: list[ServerEvent]) -> list[Delta]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.backends.apis import APIS, encode
 from app.core.profile import Profile
-from app.core.request.question import Question
+from app.core.request.model_request import ModelRequest
 from app.core.types.request import CreateResponse
 
 FOUND = [
@@ -117,7 +117,7 @@ class Conversation:
         self.note()
         if not answered or self.draw(False, False, True):
             picture = [IMAGE, {"type": "input_text", "text": "See?"}]
-            self.say("user", self.draw(f"Question {len(self.items)}?", picture))
+            self.say("user", self.draw(f"ModelRequest {len(self.items)}?", picture))
             self.note()
 
     def output(self, call: dict[str, Any]) -> dict[str, Any]:
@@ -174,7 +174,7 @@ class Conversation:
         """Encode the conversation's request, and compare it with the previous request."""
         fields = {"model": "m", "instructions": "Be kind.", "tools": self.tools, "input": self.items}
         request = CreateResponse.model_validate(fields)
-        body = encode(Question(request, request.items(), "m"), self.profile).body
+        body = encode(ModelRequest(request, request.items(), "m"), self.profile).body
         if self.last:
             for name in ("messages", "input", "contents", "tools"):
                 assert body.get(name, [])[: len(self.last.get(name, []))] == extended(self.last, body, name)

@@ -297,10 +297,11 @@ async def test_demo_asked_to_break_off_breaks_off() -> None:
 
 def test_first_question_imports_nothing_and_no_http_client_is_imported_for_it() -> None:
     program = (
-        "import sys; from app.backends.demo import DemoBackend; from app.backends import Question; "
+        "import sys; from app.backends.demo import DemoBackend; from app.backends import ModelRequest; "
         "from app.core.types.request import CreateResponse; "
         "backend = DemoBackend(); asked = CreateResponse(model='demo', input='Hi'); before = set(sys.modules); "
-        "backend.encode(Question(asked, asked.items(), 'demo')); print(*set(sys.modules) - before, 'httpx' in before)"
+        "backend.encode(ModelRequest(asked, asked.items(), 'demo')); "
+        "print(*set(sys.modules) - before, 'httpx' in before)"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert ran.stdout == "False\n", ran.stderr

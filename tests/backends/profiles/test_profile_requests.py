@@ -15,7 +15,7 @@ import pytest
 
 from app.backends.apis import encode, profiles_by_api
 from app.backends.profiles import load_profile, profile_names
-from app.core.request.question import Question
+from app.core.request.model_request import ModelRequest
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
 
@@ -114,7 +114,7 @@ PROFILES = {
 def asked(name: str, request: dict[str, Any]) -> dict[str, Any]:
     made = CreateResponse.model_validate(request)
     try:
-        chat = encode(Question(made, made.items(), "m", upstream=UPSTREAM), PROFILES[name])
+        chat = encode(ModelRequest(made, made.items(), "m", upstream=UPSTREAM), PROFILES[name])
     except InvalidRequest as error:
         return {"refused": error.message, "param": error.param}
     allowed = None if chat.allowed is None else sorted(chat.allowed)

@@ -9,7 +9,7 @@ import pytest
 from app.backends.profiles import load_profile, profile_names
 from app.core.profile import Profile
 from app.core.request import to_chat
-from app.core.request.question import EncodedQuestion, Question
+from app.core.request.model_request import EncodedRequest, ModelRequest
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
 
@@ -24,9 +24,9 @@ OUTPUT = {"type": "function_call_output", "call_id": "call_1", "output": "seen"}
 USER = {"role": "user", "content": "Hi"}
 
 
-def ask(name: str, *items: Any, **request: Any) -> EncodedQuestion:
+def ask(name: str, *items: Any, **request: Any) -> EncodedRequest:
     asked = CreateResponse.model_validate({"model": "m", "input": list(items or [USER]), **request})
-    return to_chat(Question(asked, asked.items(), "m"), load_profile(name))
+    return to_chat(ModelRequest(asked, asked.items(), "m"), load_profile(name))
 
 
 def test_profiles_are_all_built_in() -> None:

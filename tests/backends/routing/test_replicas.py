@@ -14,7 +14,7 @@ from app.backends import LOW_PRIORITY
 from app.backends.routing.replicas import ReplicaPool
 from app.errors import BackendError
 from tests.support.exchanges import reads
-from tests.support.routing import DOWN, Build, ask, build, nobody, question, refusal, settings, three
+from tests.support.routing import DOWN, Build, ask, build, model_request, nobody, refusal, settings, three
 from tests.support.scripted import Scripted
 from tests.support.upstream import DONE as END
 from tests.support.upstream import HANG, RESET, Upstream, chunk, finish, sse, status
@@ -37,7 +37,7 @@ async def test_requests_beyond_max_in_progress_wait_in_order(build: Build, three
     router = build(local={"url": three[0].url, "max_concurrency": 2})
     async with asyncio.TaskGroup() as running:
         for n in range(5):
-            running.create_task(ask(router, conversation=f"question {n}"))
+            running.create_task(ask(router, conversation=f"model request {n}"))
         for n, event in enumerate(go):
             expected = min(5, n + 2)
             await until(lambda expected=expected: len(three[0].requests) == expected)  # type: ignore[misc]
@@ -45,7 +45,7 @@ async def test_requests_beyond_max_in_progress_wait_in_order(build: Build, three
             assert len(three[0].requests) == expected
             event.set()
     said = [request.json["messages"][0]["content"] for request in three[0].requests]
-    assert [*sorted(said[:2]), *said[2:]] == [f"question {n}" for n in range(5)]
+    assert [*sorted(said[:2]), *said[2:]] == [f"model request {n}" for n in range(5)]
 
 
 async def test_requests_of_low_priority_wait_behind_those_that_come_later(build: Build, three: list[Upstream]) -> None:
@@ -119,7 +119,7 @@ async def test_waiting_request_that_is_cancelled_takes_no_slot(build: Build, thr
 async def test_answer_that_is_closed_early_frees_its_slot(build: Build, three: list[Upstream]) -> None:
     three[0].say(sse(chunk("a"), HANG))
     router = build(local={"url": three[0].url, "max_concurrency": 1})
-    async with router.open(question()) as answer:
+    async with router.open(model_request()) as answer:
         await anext(reads(answer))
     assert await ask(router) == "Hello"
 
@@ -407,7 +407,7 @@ async def test_table_that_cannot_be_built_changes_nothing(build: Build, three: l
 async def test_closing_ends_requests_in_progress(build: Build, three: list[Upstream]) -> None:
     three[0].always(sse(chunk("a"), HANG))
     router = build(local={"url": three[0].url})
-    async with router.open(question()) as answer:
+    async with router.open(model_request()) as answer:
         stream = reads(answer)
         await anext(stream)
         await router.aclose()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.backends import DONE, Question
+from app.backends import DONE, ModelRequest
 from app.core.types.request import CreateResponse
 from app.errors import BackendError, NotFound
 from tests.support.build import texts_of
@@ -20,8 +20,8 @@ from tests.support.routing import (
     Build,
     ask,
     build,
+    model_request,
     nobody,
-    question,
     refusal,
     settings,
     three,
@@ -221,7 +221,7 @@ async def test_failure_after_the_first_chunk_tries_no_other_backend(build: Build
     router = build(local={"url": three[0].url}, cloud={"url": three[1].url})
     heard = []
     with pytest.raises(BackendError, match="ended early"):
-        async with router.open(question()) as answer:
+        async with router.open(model_request()) as answer:
             async for batch in reads(answer):
                 heard += batch
     assert texts_of(heard) == ["Hel"]
@@ -279,7 +279,7 @@ async def test_fallback_gets_a_request_by_its_own_profile(build: Build, three: l
     )
 
     request = CreateResponse(model="m", input="Hi", max_output_tokens=50)
-    async with router.open(Question(request, request.items(), "m")):
+    async with router.open(ModelRequest(request, request.items(), "m")):
         pass
     limits = [server.requests[0].json for server in three[:2]]
     assert [body["model"] for body in limits] == ["m", "gpt-5"]
@@ -296,7 +296,7 @@ async def test_fallback_that_does_not_support_the_request_is_skipped(build: Buil
     image = {"type": "input_image", "image_url": "https://example.com/a.png", "detail": "auto"}
     message = {"type": "message", "role": "user", "content": [image]}
     request = CreateResponse.model_validate({"model": "m", "input": [message]})
-    async with router.open(Question(request, request.items(), "m")) as answer:
+    async with router.open(ModelRequest(request, request.items(), "m")) as answer:
         assert [one async for chunks in reads(answer) for one in chunks][-1] is DONE
     assert asked(*three) == [1, 0, 1]
 

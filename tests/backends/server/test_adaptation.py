@@ -12,7 +12,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.backends import Backend, BackendExchange, Question
+from app.backends import Backend, BackendExchange, ModelRequest
 from app.backends.routing.router import Router
 from app.backends.server.adaptation import REMEMBERED, FieldAdaptation
 from app.backends.server.client import ModelServer
@@ -501,9 +501,9 @@ def test_strict_that_is_refused_is_left_out_of_tools(strict: bool, told: list[st
     ("old", "new"), [("max_tokens", "max_completion_tokens"), ("max_completion_tokens", "max_tokens")]
 )
 def test_token_limit_that_is_refused_is_sent_under_its_other_name(old: str, new: str) -> None:
-    question = {"model": "m", "messages": [], old: 9}
-    assert without(old, body=question) == ({"model": "m", "messages": [], new: 9}, [])
-    adapted = FieldAdaptation(Profile().request, CALLER_FIELDS).adapt(question)
+    model_request = {"model": "m", "messages": [], old: 9}
+    assert without(old, body=model_request) == ({"model": "m", "messages": [], new: 9}, [])
+    adapted = FieldAdaptation(Profile().request, CALLER_FIELDS).adapt(model_request)
     assert adapted.drop_fields(unknown(old))
     assert not adapted.drop_fields(unknown(new))  # it knows neither, so the caller gets the error
 
@@ -665,8 +665,8 @@ async def make(upstream: Upstream) -> AsyncIterator[Make]:
         await backend.aclose()
 
 
-async def text(backend: Backend, question: Question | None = None) -> str:
-    return await said_by(backend.open(question or asking(BODY)))
+async def text(backend: Backend, model_request: ModelRequest | None = None) -> str:
+    return await said_by(backend.open(model_request or asking(BODY)))
 
 
 async def said_by(exchange: BackendExchange) -> str:

@@ -10,7 +10,7 @@ import pytest
 from app.core import items
 from app.core.profile import Profile
 from app.core.request import to_chat
-from app.core.request.question import EncodedQuestion, Question
+from app.core.request.model_request import EncodedRequest, ModelRequest
 from app.core.types.request import CreateResponse, Event
 from app.errors import InvalidRequest
 from tests.support import laws
@@ -24,16 +24,16 @@ FUNCTIONS = {"type": "namespace", "name": "functions", "tools": [{**PATCH, "name
 SEARCH = {"type": "tool_search", "execution": "client", "description": "Finds.", "parameters": None}
 
 
-def ask(tools: Any, *items: Any, options: dict[str, Any] | None = None, **request: Any) -> EncodedQuestion:
+def ask(tools: Any, *items: Any, options: dict[str, Any] | None = None, **request: Any) -> EncodedRequest:
     asked = CreateResponse.model_validate({"model": "m", "input": [user("Hi"), *items], "tools": tools, **request})
-    return to_chat(Question(asked, asked.items(), "m"), Profile().override(options or {}))
+    return to_chat(ModelRequest(asked, asked.items(), "m"), Profile().override(options or {}))
 
 
-def names(chat: EncodedQuestion) -> list[str]:
+def names(chat: EncodedRequest) -> list[str]:
     return [tool["function"]["name"] for tool in chat.body.get("tools", [])]
 
 
-def answered(chat: EncodedQuestion, *chunks: Any, reason: str | None = "tool_calls") -> list[Event]:
+def answered(chat: EncodedRequest, *chunks: Any, reason: str | None = "tool_calls") -> list[Event]:
     events = answer(whole(*chunks, reason=reason), bindings=chat.bindings, allowed=chat.allowed)
     laws.check(events)
     return events
@@ -261,7 +261,7 @@ def test_additional_tools_item_offers_its_tools() -> None:
 def test_additional_tools_of_a_later_item_win_and_those_of_the_request_most() -> None:
     first, second, third = ({**WAIT, "description": text} for text in ("1", "2", "3"))
 
-    def described(chat: EncodedQuestion) -> list[str]:
+    def described(chat: EncodedRequest) -> list[str]:
         return [tool["function"]["description"] for tool in chat.body["tools"]]
 
     assert described(ask([], adding(first), adding(second))) == ["2"]

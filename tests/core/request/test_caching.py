@@ -9,7 +9,7 @@ import pytest
 from app.backends.profiles import load_profile
 from app.core.profile import Profile
 from app.core.request import to_chat
-from app.core.request.question import EncodedQuestion, Question
+from app.core.request.model_request import EncodedRequest, ModelRequest
 from app.core.types.request import CreateResponse
 
 LOOK = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
@@ -19,12 +19,12 @@ MARK = {"cache_control": {"type": "ephemeral"}}
 BREAKPOINT = {"prompt_cache_breakpoint": {"mode": "explicit"}}
 
 
-def ask(profile: Profile, model: str = "anthropic/claude-opus-5", **fields: Any) -> EncodedQuestion:
+def ask(profile: Profile, model: str = "anthropic/claude-opus-5", **fields: Any) -> EncodedRequest:
     request = CreateResponse.model_validate({"model": model, "input": "Hi", **fields})
-    return to_chat(Question(request, request.items(), model), profile)
+    return to_chat(ModelRequest(request, request.items(), model), profile)
 
 
-def marked(encoded: EncodedQuestion) -> list[tuple[str, str]]:
+def marked(encoded: EncodedRequest) -> list[tuple[str, str]]:
     """Role and text of messages with a breakpoint."""
     return [
         (message["role"], part["text"])

@@ -9,7 +9,7 @@ import pytest
 from app.backends.profiles import load_profile
 from app.core.profile import Profile
 from app.core.request import to_chat
-from app.core.request.question import EncodedQuestion, Question
+from app.core.request.model_request import EncodedRequest, ModelRequest
 from app.core.types.request import CreateResponse
 
 TOOL = {"type": "function", "name": "look"}
@@ -17,11 +17,11 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 JSON_SCHEMA = {"type": "json_schema", "name": "answer", "schema": SCHEMA}
 
 
-def ask(options: dict[str, Any] | None = None, **request: Any) -> EncodedQuestion:
+def ask(options: dict[str, Any] | None = None, **request: Any) -> EncodedRequest:
     """Translate a request; `options` are the backend's `request.*`."""
     profile = Profile().override({f"request.{name}": value for name, value in (options or {}).items()})
     asked = CreateResponse.model_validate({"model": "m", "input": "Hi", **request})
-    return to_chat(Question(asked, asked.items(), "m"), profile)
+    return to_chat(ModelRequest(asked, asked.items(), "m"), profile)
 
 
 def body(options: dict[str, Any] | None = None, **request: Any) -> dict[str, Any]:
@@ -39,7 +39,7 @@ LEAST = {
 
 
 def test_chat_request_with_the_least_fields_is_minimal() -> None:
-    assert ask() == EncodedQuestion(body=LEAST, bindings={}, allowed=None, warnings=())
+    assert ask() == EncodedRequest(body=LEAST, bindings={}, allowed=None, warnings=())
 
 
 def test_chat_request_has_no_nulls_and_no_fields_of_this_server() -> None:
@@ -283,7 +283,7 @@ def test_chat_request_has_parameters_that_the_server_alone_knows(
     profile: str, taken: dict[str, Any], left_out: dict[str, Any]
 ) -> None:
     request = CreateResponse.model_validate({"model": "m", "input": "Hi", **taken, **left_out})
-    chat = to_chat(Question(request, request.items(), "m"), load_profile(profile))
+    chat = to_chat(ModelRequest(request, request.items(), "m"), load_profile(profile))
     assert {name: value for name, value in chat.body.items() if name in {*taken, *left_out}} == taken
     assert chat.warnings == tuple(
         f"The parameter '{n}' is not supported by this backend and was ignored." for n in left_out

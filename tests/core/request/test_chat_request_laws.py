@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from app.backends.profiles import load_profile, profile_names
 from app.core.profile import Profile
 from app.core.request import to_chat
-from app.core.request.question import EncodedQuestion, Question
+from app.core.request.model_request import EncodedRequest, ModelRequest
 from app.core.request.roles import BRIDGE, OPENING
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
@@ -153,11 +153,11 @@ requests = st.fixed_dictionaries(
 )
 
 
-def asked(request: dict[str, Any], profile: Profile) -> EncodedQuestion | None:
+def asked(request: dict[str, Any], profile: Profile) -> EncodedRequest | None:
     """Translate a request, or return None where it is refused."""
     validated = CreateResponse.model_validate(request)
     try:
-        return to_chat(Question(validated, validated.items(), "m", upstream=UPSTREAM), profile)
+        return to_chat(ModelRequest(validated, validated.items(), "m", upstream=UPSTREAM), profile)
     except InvalidRequest:
         return None
 

@@ -19,7 +19,7 @@ from openai.types.responses.response_create_params import ResponseCreateParamsNo
 from app.core.history.rewrites import UNCHANGED, rewrite_items
 from app.core.profile import Profile
 from app.core.request import to_chat
-from app.core.request.question import Question
+from app.core.request.model_request import ModelRequest
 from app.core.types.hosted import HOSTED_TABLES
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest, Warnings
@@ -243,7 +243,7 @@ def outcome(body: dict[str, Any]) -> tuple[Any, tuple[str, ...]]:
     warnings = Warnings()
     items = rewrite_items(request.items(), warnings)
     try:
-        chat = to_chat(Question(UNCHANGED.updated(items).applied(request), items, str(request.model)), Profile())
+        chat = to_chat(ModelRequest(UNCHANGED.updated(items).applied(request), items, str(request.model)), Profile())
     except InvalidRequest as error:
         return None, (f"{error.param} {error.message}",)
     return chat.body, (*warnings, *chat.warnings)

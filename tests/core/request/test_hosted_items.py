@@ -10,7 +10,7 @@ import pytest
 from app.core.items.readings import NOTES
 from app.core.profile import Profile
 from app.core.request import to_chat
-from app.core.request.question import EncodedQuestion, Question
+from app.core.request.model_request import EncodedRequest, ModelRequest
 from app.core.types.hosted import NO_HOSTED_TOOLS, HostedFunction, HostedTools
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
@@ -30,11 +30,11 @@ HOSTED = HostedTools(
 
 def ask(
     *items: Any, notes: dict[str, Any] | None = None, hosted: HostedTools = HOSTED, **request: Any
-) -> EncodedQuestion:
+) -> EncodedRequest:
     body = {"model": "m", "input": [user("Hi"), *items], "tools": DECLARED, **request}
     asked = CreateResponse.model_validate(body)
     upstream = {id: {NOTES: note} for id, note in (notes or {}).items()}
-    return to_chat(Question(asked, asked.items(), "m", upstream=upstream, hosted=hosted), Profile())
+    return to_chat(ModelRequest(asked, asked.items(), "m", upstream=upstream, hosted=hosted), Profile())
 
 
 def added(id: str, output: str | None = "3", **fields: Any) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def added(id: str, output: str | None = "3", **fields: Any) -> dict[str, Any]:
     return {**item, "status": "completed", **fields}
 
 
-def shape(chat: EncodedQuestion) -> list[Any]:
+def shape(chat: EncodedRequest) -> list[Any]:
     """Roles, with how many calls an assistant message makes."""
     return [(m["role"], len(m["tool_calls"])) if "tool_calls" in m else m["role"] for m in chat.body["messages"]]
 
@@ -63,10 +63,10 @@ def test_hosted_functions_are_offered_by_flat_names_without_a_warning() -> None:
 
 def test_hosted_functions_are_declared_once_for_the_questions_of_one_server() -> None:
     asked, hosted = CreateResponse.model_validate({"input": "Hi", "tools": DECLARED}), HostedTools([(ADD, {"mcp"})])
-    question, profile = Question(asked, asked.items(), "m", hosted=hosted), Profile()
-    first, second = (to_chat(question, profile).body["tools"][0] for _ in range(2))
+    model_request, profile = ModelRequest(asked, asked.items(), "m", hosted=hosted), Profile()
+    first, second = (to_chat(model_request, profile).body["tools"][0] for _ in range(2))
     assert first is second
-    other = to_chat(question, Profile().override({"request.strict": "force"})).body["tools"][0]
+    other = to_chat(model_request, Profile().override({"request.strict": "force"})).body["tools"][0]
     assert other == {**first, "function": {**first["function"], "strict": True}}
 
 

@@ -9,7 +9,7 @@ import pytest
 from app.core.profile import Profile
 from app.core.request import to_chat
 from app.core.request.messages import UNREADABLE_PAST
-from app.core.request.question import Question
+from app.core.request.model_request import ModelRequest
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
 from tests.support.conversation import CHAT_IMAGE, IMAGE, PNG, ask, assistant, messages, refused, user
@@ -17,7 +17,7 @@ from tests.support.conversation import CHAT_IMAGE, IMAGE, PNG, ask, assistant, m
 
 def test_input_string_is_one_user_message() -> None:
     request = CreateResponse(model="m", input="Hello")
-    assert to_chat(Question(request, request.items(), "m"), Profile()).body["messages"] == [user("Hello")]
+    assert to_chat(ModelRequest(request, request.items(), "m"), Profile()).body["messages"] == [user("Hello")]
 
 
 def test_instructions_come_first() -> None:
@@ -189,7 +189,7 @@ def test_history_that_cannot_be_sent_is_not_blamed_on_the_input() -> None:
     request = CreateResponse.model_validate({"model": "m", "input": "And now?", "previous_response_id": "resp_1"})
     history = [{"type": "message", "role": "user", "content": [{"type": "input_image", "file_id": "file_1"}]}]
     with pytest.raises(InvalidRequest) as caught:
-        to_chat(Question(request, [*history, *request.items()], "m"), Profile())
+        to_chat(ModelRequest(request, [*history, *request.items()], "m"), Profile())
     assert caught.value.param == "previous_response_id"
 
 
@@ -235,7 +235,7 @@ def test_part_that_a_text_only_backend_does_not_accept_is_described() -> None:
     content = [{"type": "input_text", "text": "What is this?"}, {"type": "input_image", "image_url": "https://x/y.png"}]
     request = CreateResponse.model_validate({"model": "m", "input": [{"role": "user", "content": content}]})
     blind = Profile().override({"request.content.images": "drop"})
-    chat = to_chat(Question(request, request.items(), "m"), blind)
+    chat = to_chat(ModelRequest(request, request.items(), "m"), blind)
     assert (
         chat.body["messages"][0]["content"]
         == "What is this?\n(Content of type input_image was omitted: this model does not support it.)"

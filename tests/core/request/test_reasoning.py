@@ -9,7 +9,7 @@ import pytest
 from app.backends.profiles import load_profile
 from app.core.profile import Profile
 from app.core.request import to_chat
-from app.core.request.question import Question
+from app.core.request.model_request import ModelRequest
 from app.core.types.request import CreateResponse
 
 
@@ -17,7 +17,7 @@ def messages(*items: Any, profile: str = "default", upstream: Any = None, **opti
     """Translate a conversation and return the assistant's messages; `options` as in `request.*`."""
     chosen = load_profile(profile).override({f"request.{name}": value for name, value in options.items()})
     request = CreateResponse.model_validate({"model": "m", "input": list(items)})
-    sent = to_chat(Question(request, request.items(), "m", upstream=upstream or {}), chosen).body["messages"]
+    sent = to_chat(ModelRequest(request, request.items(), "m", upstream=upstream or {}), chosen).body["messages"]
     return [message for message in sent if message["role"] == "assistant"]
 
 
@@ -139,7 +139,7 @@ def test_reasoning_in_tags_precedes_the_text_in_the_backends_tags() -> None:
         }
     )
     request = CreateResponse.model_validate({"model": "m", "input": [USER, thought("hm"), text("Well.")]})
-    sent = to_chat(Question(request, request.items(), "m"), profile).body["messages"]
+    sent = to_chat(ModelRequest(request, request.items(), "m"), profile).body["messages"]
     assert sent[1] == {"role": "assistant", "content": "[THINK]\nhm\n[/THINK]\n\nWell."}
 
 

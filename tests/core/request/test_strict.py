@@ -8,7 +8,7 @@ import pytest
 
 from app.core.profile import Profile
 from app.core.request import to_chat
-from app.core.request.question import Question
+from app.core.request.model_request import ModelRequest
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
 
@@ -16,7 +16,7 @@ from app.errors import InvalidRequest
 def ask(**fields: Any) -> Any:
     options = fields.pop("options", {})
     request = CreateResponse.model_validate({"model": "m", "input": "Hi", **fields})
-    return to_chat(Question(request, request.items(), "m", strict=True), Profile().override(options))
+    return to_chat(ModelRequest(request, request.items(), "m", strict=True), Profile().override(options))
 
 
 NAMESPACE = {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "a"}, {"type": "fnction"}]}

@@ -10,7 +10,7 @@ from app.backends.apis import encode
 from app.core.items import FUNCTION_CALL
 from app.core.profile import Profile
 from app.core.request import to_chat
-from app.core.request.question import EncodedQuestion, Question
+from app.core.request.model_request import EncodedRequest, ModelRequest
 from app.core.request.tool_types import stripped
 from app.core.stream.event_types import ToolBinding
 from app.core.types.hosted import HOSTED_TABLES
@@ -22,11 +22,11 @@ from app.tools import TOOLS
 NO_PARAMETERS = {"type": "object", "properties": {}}
 
 
-def ask(tools: list[Any], options: dict[str, Any] | None = None, **request: Any) -> EncodedQuestion:
+def ask(tools: list[Any], options: dict[str, Any] | None = None, **request: Any) -> EncodedRequest:
     """Translate a request with these tools; `options` are the backend's `request.*`."""
     profile = Profile().override({f"request.{name}": value for name, value in (options or {}).items()})
     asked = CreateResponse.model_validate({"model": "m", "input": "Hi", "tools": tools, **request})
-    return to_chat(Question(asked, asked.items(), "m"), profile)
+    return to_chat(ModelRequest(asked, asked.items(), "m"), profile)
 
 
 def function(name: str, **fields: Any) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def sent(name: str, **fields: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "parameters": NO_PARAMETERS, **fields}}
 
 
-def names(chat: EncodedQuestion) -> list[str]:
+def names(chat: EncodedRequest) -> list[str]:
     return [tool["function"]["name"] for tool in chat.body.get("tools", [])]
 
 
@@ -105,7 +105,7 @@ def test_parameters_of_any_form_are_an_object_without_alternatives(
     profile = Profile().override({"transport.api": api})
     request = {"model": "m", "input": "Hi", "tools": [function("a", parameters=schema)]}
     asked = CreateResponse.model_validate(request)
-    (tool,) = encode(Question(asked, asked.items(), "m"), profile).body["tools"]
+    (tool,) = encode(ModelRequest(asked, asked.items(), "m"), profile).body["tools"]
     (sent_schema,) = (tool[name] for name in ("function", "parameters", "input_schema") if name in tool)
     sent_schema = sent_schema.get("parameters", sent_schema)
     assert (sent_schema["type"], sent_schema["properties"], sent_schema.get("required")) == (

@@ -7,7 +7,7 @@ from app.backends.apis.chat.completion import completion_chunks
 from app.backends.apis.filters import filters
 from app.core.json_values import json_object
 from app.core.profile import Profile
-from app.core.request.question import EncodedQuestion
+from app.core.request.model_request import EncodedRequest
 from app.core.sse.decoder import END
 from app.core.sse.repeats import PatternMatcher, RawEvent, RepeatedEvent, ServerEvent
 from app.core.stream.answer import ErrorIn
@@ -19,7 +19,7 @@ _NO_OUTPUT = (AnswerMetadata, UsageReported, SourcesCited)
 
 
 class ChatDecoder(APIDecoder):
-    def __init__(self, encoded: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
+    def __init__(self, encoded: EncodedRequest, profile: Profile, error_in: ErrorIn) -> None:
         self._reader = ChunkReader(profile.response)
         repeats = PatternMatcher(self._reader.find_text)
         super().__init__(BodyDecoder(completion_chunks, repeats), error_in, filters(profile, encoded.body), repeats)

@@ -12,7 +12,7 @@ from app.backends.server.errors.classification import failure
 from app.core.bounded_json import dumps
 from app.core.json_values import json_list, json_object, json_objects, json_text
 from app.core.profile import Profile
-from app.core.request.question import EncodedQuestion
+from app.core.request.model_request import EncodedRequest
 from app.core.request.reasoning import bound
 from app.core.sse.decoder import END
 from app.core.sse.repeats import ServerEvent
@@ -54,7 +54,7 @@ _TIERS = {"standard": "default", "flex": "flex", "priority": "priority"}
 
 
 class GeminiDecoder(APIDecoder):
-    def __init__(self, encoded: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
+    def __init__(self, encoded: EncodedRequest, profile: Profile, error_in: ErrorIn) -> None:
         self._reader = ResponseReader(profile)
         super().__init__(BodyDecoder(list), error_in, filters(profile, encoded.body))
         self.warnings = self._reader.warnings

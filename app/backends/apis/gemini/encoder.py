@@ -1,4 +1,4 @@
-"""Translate a question into a Gemini request: https://ai.google.dev/api/generate-content"""
+"""Translate a model request into a Gemini request: https://ai.google.dev/api/generate-content"""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from app.backends.apis.gemini.conversation import GeminiConversation, system_and
 from app.backends.apis.gemini.models import model_name
 from app.backends.apis.gemini.thinking import takes_budget, thinking_config
 from app.core.profile import Profile, RequestOptions
-from app.core.request import EMPTY_VALUES, EXTRA, encoded_question, limit, read_question, warn_dropped_fields
-from app.core.request.question import EncodedQuestion, Question, TranslationState
+from app.core.request import EMPTY_VALUES, EXTRA, encoded_request, limit, read_request, warn_dropped_fields
+from app.core.request.model_request import EncodedRequest, ModelRequest, TranslationState
 from app.core.request.response_format import response_format
 from app.core.request.tool_choice import Choice
 from app.core.types import JSONMapping, JSONObject
 from app.errors import InvalidRequest, label
 
 
-def to_gemini(question: Question, profile: Profile) -> EncodedQuestion:
-    model = model_name(profile.request.model_map.get(question.model, question.model))
+def to_gemini(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
+    model = model_name(profile.request.model_map.get(model_request.model, model_request.model))
     options = _options(profile.request, model)
-    read = read_question(question, profile, options, GeminiConversation)
+    read = read_request(model_request, profile, options, GeminiConversation)
     state, choice = read.state, read.choice
     messages = read.messages()
     response, instruction = _response_format(state, by_prompt=bool(choice.functions) and takes_budget(model, options))
@@ -45,7 +45,7 @@ def to_gemini(question: Question, profile: Profile) -> EncodedQuestion:
         **({"generationConfig": config} if config else {}),
         **_forwarded(state),
     }
-    return encoded_question(state, body, choice)
+    return encoded_request(state, body, choice)
 
 
 def _options(options: RequestOptions, model: str) -> RequestOptions:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 
 from app.core.profile import RequestOptions
-from app.core.request.question import TranslationState
+from app.core.request.model_request import TranslationState
 from app.core.types import JSONObject
 
 # Google's documented budgets; every model accepts the largest.

@@ -16,7 +16,7 @@ from app.core.bounded_json import dumps
 from app.core.items import as_object
 from app.core.json_values import json_list, json_object, json_text
 from app.core.profile import Profile
-from app.core.request.question import EncodedQuestion
+from app.core.request.model_request import EncodedRequest
 from app.core.request.reasoning import bound
 from app.core.sse.decoder import END
 from app.core.sse.repeats import PatternMatcher, RawEvent, ReadTexts, RepeatedEvent, ServerEvent
@@ -56,7 +56,7 @@ _DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta
 
 
 class MessagesDecoder(APIDecoder):
-    def __init__(self, encoded: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
+    def __init__(self, encoded: EncodedRequest, profile: Profile, error_in: ErrorIn) -> None:
         self._request_body = encoded.body
         self._message = MessageReader(profile)
         repeats = PatternMatcher(self._message.find_text)

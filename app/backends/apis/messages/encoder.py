@@ -4,10 +4,10 @@ from app.backends.apis.messages.conversation import CachedConversation, Messages
 from app.backends.apis.messages.schema import enforceable
 from app.backends.apis.messages.thinking import add_thinking
 from app.core.profile import Profile, RequestOptions
-from app.core.request import encoded_question, read_question, warn_dropped_fields
+from app.core.request import encoded_request, read_request, warn_dropped_fields
 from app.core.request.caching import CACHE_FIELDS, set_breakpoints
 from app.core.request.call_ids import VERBATIM
-from app.core.request.question import EncodedQuestion, Question, TranslationState
+from app.core.request.model_request import EncodedRequest, ModelRequest, TranslationState
 from app.core.request.response_format import response_format
 from app.core.request.tool_choice import Choice
 from app.core.stream.stop_sequences import stop_sequences
@@ -17,10 +17,10 @@ from app.errors import InvalidRequest
 _JSON = "Answer only with a JSON object. Do not use a code fence."
 
 
-def to_messages_request(question: Question, profile: Profile) -> EncodedQuestion:
+def to_messages_request(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
     options = _options(profile.request)
     cached = options.cache != "off"
-    read = read_question(question, profile, options, CachedConversation if cached else MessagesConversation)
+    read = read_request(model_request, profile, options, CachedConversation if cached else MessagesConversation)
     state, choice = read.state, read.choice
     messages = read.messages()
     system, text_format = _system(state)
@@ -32,7 +32,7 @@ def to_messages_request(question: Question, profile: Profile) -> EncodedQuestion
     blocks = [*system, *system_blocks]
     body: JSONObject = {
         **_parameters(state, CACHE_FIELDS if cached else frozenset()),
-        "model": options.model_map.get(question.model, question.model),
+        "model": options.model_map.get(model_request.model, model_request.model),
         "max_tokens": state.request.max_output_tokens or options.default_max_tokens,
         **({"system": blocks} if blocks else {}),
         "messages": messages,
@@ -43,7 +43,7 @@ def to_messages_request(question: Question, profile: Profile) -> EncodedQuestion
     add_thinking(state, body)
     if cached:
         set_breakpoints(state, body)
-    return encoded_question(state, body, choice)
+    return encoded_request(state, body, choice)
 
 
 def _options(options: RequestOptions) -> RequestOptions:

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from app.core.request.caching import THINKING_BLOCKS
-from app.core.request.question import TranslationState
+from app.core.request.model_request import TranslationState
 from app.core.request.roles import Message
 from app.core.types import JSONMapping, JSONObject
 

@@ -21,7 +21,7 @@ from app.backends.server.errors.classification import failure
 from app.core.items.arguments import INPUT
 from app.core.json_values import json_object, json_objects, json_text
 from app.core.profile import Profile
-from app.core.request.question import EncodedQuestion
+from app.core.request.model_request import EncodedRequest
 from app.core.request.reasoning import bound
 from app.core.sse.decoder import END
 from app.core.sse.repeats import RawEvent, ServerEvent
@@ -66,7 +66,7 @@ class _Output:
 
 
 class ResponsesDecoder(APIDecoder):
-    def __init__(self, encoded: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
+    def __init__(self, encoded: EncodedRequest, profile: Profile, error_in: ErrorIn) -> None:
         super().__init__(BodyDecoder(_as_events, named=True), error_in, filters(profile, encoded.body))
         self._profile = profile
         self._native_types = native_item_types(profile.request)

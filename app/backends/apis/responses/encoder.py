@@ -1,5 +1,5 @@
 """
-Encode a question for Responses API servers: the whole conversation as items, not stored there.
+Encode a model request for Responses API servers: the whole conversation as items, not stored there.
 
 `previous_response_id` and `conversation` refer to state here, and are never sent.
 """
@@ -12,8 +12,8 @@ from dataclasses import replace
 from app.backends.apis.responses.items import input_items, stays_native
 from app.backends.apis.responses.tools import declared, native_tools, tool_choice
 from app.core.profile import Profile, RequestOptions
-from app.core.request import APPLIED, EMPTY_VALUES, EXTRA, encoded_question, reject_unknown_fields, warn_dropped_fields
-from app.core.request.question import EncodedQuestion, Question, TranslationState
+from app.core.request import APPLIED, EMPTY_VALUES, EXTRA, encoded_request, reject_unknown_fields, warn_dropped_fields
+from app.core.request.model_request import EncodedRequest, ModelRequest, TranslationState
 from app.core.request.response_format import response_format
 from app.core.request.tool_items import tool_items_as_functions
 from app.core.request.tools import collect_tools
@@ -64,19 +64,19 @@ _SAME = (
 )
 
 
-def to_responses(question: Question, profile: Profile) -> EncodedQuestion:
-    request, items = question.request, question.items
+def to_responses(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
+    request, items = model_request.request, model_request.items
     options = _with_allowed_tools(profile.request)
-    positions, native = native_tools(request.tools, options, question.hosted)
-    hosted = replace(question.hosted, served=frozenset({*question.hosted.served, *positions}))
-    state = TranslationState(request, profile, question.upstream, hosted, question.strict, options)
-    if question.strict:
+    positions, native = native_tools(request.tools, options, model_request.hosted)
+    hosted = replace(model_request.hosted, served=frozenset({*model_request.hosted.served, *positions}))
+    state = TranslationState(request, profile, model_request.upstream, hosted, model_request.strict, options)
+    if model_request.strict:
         reject_unknown_fields(request, options)
     tools = collect_tools(state, items)
     choice, native_choice = tool_choice(state, tools, native)
     stays = stays_native(state, items)
     read, positions = tool_items_as_functions(items, tools, state.upstream, stays)
-    first = len(items) - question.later - (len(request.input) if isinstance(request.input, list) else 1)
+    first = len(items) - model_request.later - (len(request.input) if isinstance(request.input, list) else 1)
     sent = input_items(state, tools, read, [place - max(0, first) for place in positions])
     text_format, instruction = response_format(state)
     if choice.request:
@@ -86,7 +86,7 @@ def to_responses(question: Question, profile: Profile) -> EncodedQuestion:
         raise InvalidRequest("Nothing to answer. Send `input` or `instructions`.", param="input")
     body: dict[str, object] = {
         **_parameters(state),
-        "model": options.model_map.get(question.model, question.model),
+        "model": options.model_map.get(model_request.model, model_request.model),
         **({"instructions": instructions} if instructions else {}),
         "input": sent,
         **_tools(state, [*declared(choice.functions, options), *native], native_choice),
@@ -96,7 +96,7 @@ def to_responses(question: Question, profile: Profile) -> EncodedQuestion:
         "store": False,
         "stream": True,
     }
-    return encoded_question(state, body, choice)
+    return encoded_request(state, body, choice)
 
 
 def _with_allowed_tools(options: RequestOptions) -> RequestOptions:

@@ -12,7 +12,7 @@ from app.core.profile import ContentOptions, RequestOptions
 from app.core.request.call_ids import CallIds
 from app.core.request.content import ChatPart, PartError, check_known, param_in_item, read_content
 from app.core.request.messages import compacted_past, lenient_content
-from app.core.request.question import TranslationState
+from app.core.request.model_request import TranslationState
 from app.core.request.reasoning import (
     BOUND,
     PLAIN,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.core.profile import RequestOptions
-from app.core.request.question import TranslationState
+from app.core.request.model_request import TranslationState
 from app.core.request.tool_choice import Choice, choose
 from app.core.request.tools import Function, ToolSet
 from app.core.types import JSONMapping, JSONObject

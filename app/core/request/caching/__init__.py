@@ -13,7 +13,7 @@ from typing import Any
 
 from app.core.profile import RequestOptions
 from app.core.request.content import cache_control
-from app.core.request.question import Question, TranslationState
+from app.core.request.model_request import ModelRequest, TranslationState
 from app.core.request.roles import SYSTEM, Message
 from app.core.types import JSONObject
 
@@ -25,8 +25,8 @@ _MAX_BREAKPOINTS = 4  # in a request
 _LOOKBACK = 20  # blocks before a breakpoint in which the server looks for an earlier one
 
 
-def is_cached_chat(question: Question, options: RequestOptions) -> bool:
-    return options.cache == "auto" and any(fnmatchcase(question.model, glob) for glob in options.cache_models)
+def is_cached_chat(model_request: ModelRequest, options: RequestOptions) -> bool:
+    return options.cache == "auto" and any(fnmatchcase(model_request.model, glob) for glob in options.cache_models)
 
 
 def set_breakpoints(state: TranslationState, body: JSONObject) -> None:

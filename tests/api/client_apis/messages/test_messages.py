@@ -364,7 +364,7 @@ async def test_requests_of_a_user_reach_one_replica() -> None:
         backends = {"pool": {"url": one.url, "replicas": [two.url], "passthrough": "never"}}
         async with antiphon(backends=backends) as url, httpx.AsyncClient(base_url=url, trust_env=False) as client:
             for number in range(8):
-                messages = [{"role": "user", "content": f"Question {number}"}]
+                messages = [{"role": "user", "content": f"ModelRequest {number}"}]
                 body = {**HI, "messages": messages, "metadata": {"user_id": "session-1"}}
                 assert (await client.post(PATH, json=body)).status_code == 200
         assert sorted((len(one.requests), len(two.requests))) == [0, 8]

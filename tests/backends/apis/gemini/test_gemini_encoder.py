@@ -9,7 +9,7 @@ import pytest
 from app.backends.apis.gemini.encoder import to_gemini
 from app.backends.profiles import load_profile
 from app.core.profile import Profile
-from app.core.request.question import EncodedQuestion, Question
+from app.core.request.model_request import EncodedRequest, ModelRequest
 from app.core.request.reasoning import BOUND_ELSEWHERE, UNSIGNED, bound
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
@@ -28,9 +28,9 @@ EARLIER = "gemini-2.5-flash"
 
 def encode(
     profile: Profile = GEMINI, upstream: dict[str, Any] | None = None, model: str = "gemini-3-flash", **fields: Any
-) -> EncodedQuestion:
+) -> EncodedRequest:
     request = CreateResponse.model_validate({"model": model, "input": "Hi", **fields})
-    encoded = to_gemini(Question(request, request.items(), model, upstream or {}), profile)
+    encoded = to_gemini(ModelRequest(request, request.items(), model, upstream or {}), profile)
     check({name: value for name, value in encoded.body.items() if name != "model"}, level="gemini-3" in model)
     return encoded
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.backends.apis.gemini.encoder import to_gemini
 from app.backends.profiles import load_profile
 from app.core.profile import Profile
-from app.core.request.question import EncodedQuestion, Question
+from app.core.request.model_request import EncodedRequest, ModelRequest
 from app.core.request.reasoning import bound
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
@@ -40,10 +40,10 @@ models = st.sampled_from(["gemini-3-pro", "gemini-2.5-flash"])
 efforts = st.sampled_from([None, "none", "minimal", "medium", "max"])
 
 
-def encoded(request: dict[str, Any], profile: Profile, model: str) -> EncodedQuestion | None:
+def encoded(request: dict[str, Any], profile: Profile, model: str) -> EncodedRequest | None:
     validated = CreateResponse.model_validate(request)
     try:
-        return to_gemini(Question(validated, validated.items(), model, SIGNED), profile)
+        return to_gemini(ModelRequest(validated, validated.items(), model, SIGNED), profile)
     except InvalidRequest:
         return None
 
@@ -54,13 +54,13 @@ def test_every_conversation_is_refused_or_sent_as_the_server_takes_it(
 ) -> None:
     request = {**copy.deepcopy(request), **({"reasoning": {"effort": effort, "summary": "auto"}} if effort else {})}
     before = copy.deepcopy(SIGNED)
-    if (question := encoded(request, profile, model)) is None:
+    if (model_request := encoded(request, profile, model)) is None:
         return
-    body = {name: value for name, value in question.body.items() if name != "model"}
+    body = {name: value for name, value in model_request.body.items() if name != "model"}
     check(body, level=model == "gemini-3-pro")
     assert before == SIGNED
     assert orjson.dumps(body)
     assert "foreign" not in str(body)
     names = [function["name"] for tool in body.get("tools", ()) for function in tool["functionDeclarations"]]
-    assert names == [*question.bindings]
-    assert question.allowed is None or question.allowed <= {*names}
+    assert names == [*model_request.bindings]
+    assert model_request.allowed is None or model_request.allowed <= {*names}

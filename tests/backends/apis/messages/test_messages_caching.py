@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.backends.apis.messages.encoder import to_messages_request
-from app.core.request.question import Question
+from app.core.request.model_request import ModelRequest
 from app.core.types.request import CreateResponse
 from tests.backends.apis.messages.test_messages_request import CLAUDE, LOOK, thought
 from tests.support.messages_server import check
@@ -58,7 +58,7 @@ def test_each_turn_reads_the_whole_prompt_of_the_turn_before(calls: tuple[int, .
         request = CreateResponse.model_validate(
             {"model": "m", "input": items, "instructions": "Be kind.", "tools": [LOOK], "reasoning": {"effort": "low"}}
         )
-        body = to_messages_request(Question(request, request.items(), "m", upstream), profile).body
+        body = to_messages_request(ModelRequest(request, request.items(), "m", upstream), profile).body
         if number == 19:
             check(body)
         read, wrote = cache.read(body)

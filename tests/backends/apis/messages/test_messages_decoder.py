@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from app.backends.apis.messages.decoder import MessagesDecoder
 from app.backends.server.errors import error_in_chunk
 from app.core.profile import Profile
-from app.core.request.question import EncodedQuestion
+from app.core.request.model_request import EncodedRequest
 from app.core.types.deltas import Delta, TextDelta
 from tests.support.build import singly
 from tests.support.messages_server import Fields, events, frame, redacted, searched, text, thinking, tool_use
 
-ASKED = EncodedQuestion({"model": "m", "messages": []}, {}, None, ())
+ASKED = EncodedRequest({"model": "m", "messages": []}, {}, None, ())
 
 odd = st.sampled_from([None, 0, -1, 10**30, "", "x", [], [1], {}, {"type": "text"}, True, 1.5, "\ud83d"])
 values = st.recursive(odd, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("ab"), inner))

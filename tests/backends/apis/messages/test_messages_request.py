@@ -9,7 +9,7 @@ import pytest
 from app.backends.apis.messages.encoder import to_messages_request
 from app.backends.profiles import load_profile
 from app.core.profile import Profile
-from app.core.request.question import EncodedQuestion, Question
+from app.core.request.model_request import EncodedRequest, ModelRequest
 from app.core.request.reasoning import bound
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
@@ -28,9 +28,9 @@ BREAKPOINT = {"prompt_cache_breakpoint": {"mode": "explicit"}}
 
 def encode(
     profile: Profile = CLAUDE, upstream: dict[str, Any] | None = None, model: str = "claude-opus-5", **fields: Any
-) -> EncodedQuestion:
+) -> EncodedRequest:
     request = CreateResponse.model_validate({"model": model, "input": "Hi", **fields})
-    encoded = to_messages_request(Question(request, request.items(), model, upstream or {}), profile)
+    encoded = to_messages_request(ModelRequest(request, request.items(), model, upstream or {}), profile)
     check(encoded.body, by_budget="4-5" in model)
     return encoded
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.backends.apis.messages.encoder import to_messages_request
 from app.core.profile import Profile
-from app.core.request.question import EncodedQuestion, Question
+from app.core.request.model_request import EncodedRequest, ModelRequest
 from app.core.request.reasoning import bound
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
@@ -40,10 +40,10 @@ efforts = st.sampled_from([None, None, "none", "minimal", "medium", "max"])
 limits = st.sampled_from([None, 16, 1024, 1025, 2000, 64000])
 
 
-def encoded(request: dict[str, Any], profile: Profile) -> EncodedQuestion | None:
+def encoded(request: dict[str, Any], profile: Profile) -> EncodedRequest | None:
     validated = CreateResponse.model_validate(request)
     try:
-        return to_messages_request(Question(validated, validated.items(), "m", SIGNED), profile)
+        return to_messages_request(ModelRequest(validated, validated.items(), "m", SIGNED), profile)
     except InvalidRequest:
         return None
 
@@ -74,14 +74,14 @@ def test_every_conversation_is_refused_or_sent_as_the_server_takes_it(
     if marked:
         _mark(request["input"])
     signed = copy.deepcopy(SIGNED)
-    if (question := encoded(request, profile)) is None:
+    if (model_request := encoded(request, profile)) is None:
         return
-    check(question.body, by_budget=bool(profile.request.thinking_budget))
+    check(model_request.body, by_budget=bool(profile.request.thinking_budget))
     assert signed == SIGNED
-    assert orjson.dumps(question.body)
-    names = [tool["name"] for tool in question.body.get("tools", ())]
-    assert names == [*question.bindings]
-    assert question.allowed is None or question.allowed <= {*names}
+    assert orjson.dumps(model_request.body)
+    names = [tool["name"] for tool in model_request.body.get("tools", ())]
+    assert names == [*model_request.bindings]
+    assert model_request.allowed is None or model_request.allowed <= {*names}
 
 
 def _mark(items: list[dict[str, Any]]) -> None:
@@ -94,9 +94,9 @@ def _mark(items: list[dict[str, Any]]) -> None:
 
 @given(requests)
 def test_thoughts_are_sent_as_they_were_in_the_order_of_the_items(request: dict[str, Any]) -> None:
-    if (question := encoded(request, CLAUDE)) is None:
+    if (model_request := encoded(request, CLAUDE)) is None:
         return
-    blocks = [block for message in question.body["messages"] for block in message["content"]]
+    blocks = [block for message in model_request.body["messages"] for block in message["content"]]
     thoughts = [block for block in blocks if block["type"] in ("thinking", "redacted_thinking")]
     known = [SIGNED[item_id]["bound"]["thinking"] for item_id in ("rs_1", "rs_2")]
     assert all(block in known for block in thoughts)
@@ -120,7 +120,7 @@ def test_content_of_any_kind_is_sent_once(kinds: list[str]) -> None:
             items.append({"type": "function_call_output", "call_id": "a", "output": text})
         else:
             items.append({"role": kind, "content": text})
-    question = encoded({"model": "m", "input": items}, CLAUDE)
-    assert question
-    sent = orjson.dumps([question.body.get("system"), question.body["messages"]]).decode()
+    model_request = encoded({"model": "m", "input": items}, CLAUDE)
+    assert model_request
+    sent = orjson.dumps([model_request.body.get("system"), model_request.body["messages"]]).decode()
     assert [sent.count(text) for text in said] == [1] * len(said)

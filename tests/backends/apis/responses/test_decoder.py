@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from app.backends.apis import APIS
 from app.backends.server.errors import error_in_chunk
 from app.core.profile import Profile
-from app.core.request.question import EncodedQuestion
+from app.core.request.model_request import EncodedRequest
 from app.core.stream.answer import Answer
 from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_builder import EventBuilder
 from tests.support.native import Native
 
 PROFILE = Profile().override({"transport.api": "responses", "request.passes": ["web_search"]})
-ASKED = EncodedQuestion({"model": "m"}, {}, None, ())
+ASKED = EncodedRequest({"model": "m"}, {}, None, ())
 SEARCH = {"id": "ws_1", "type": "web_search_call", "status": "completed", "action": {}}
 EVENTS = (
     Native()

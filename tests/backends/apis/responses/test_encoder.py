@@ -1,4 +1,4 @@
-"""Questions as Responses requests, checked against the official package's types."""
+"""ModelRequests as Responses requests, checked against the official package's types."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.backends.apis import encode
 from app.backends.profiles import load_profile
 from app.core.profile import Profile
 from app.core.request import reasoning
-from app.core.request.question import EncodedQuestion, Question
+from app.core.request.model_request import EncodedRequest, ModelRequest
 from app.core.types.hosted import HostedFunction, HostedTools
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
@@ -27,9 +27,9 @@ LAB = {"type": "namespace", "name": "lab", "description": "The lab.", "tools": [
 THOUGHT = {"id": "rs_1", "type": "reasoning", "summary": [], "encrypted_content": "gAAA"}
 
 
-def asked(body: dict[str, Any], profile: Profile = PROFILE, **fields: Any) -> EncodedQuestion:
+def asked(body: dict[str, Any], profile: Profile = PROFILE, **fields: Any) -> EncodedRequest:
     request = CreateResponse.model_validate({"model": "m", **body})
-    encoded = encode(Question(request, fields.pop("items", request.items()), "m", **fields), profile)
+    encoded = encode(ModelRequest(request, fields.pop("items", request.items()), "m", **fields), profile)
     check_request(encoded.body)
     return encoded
 
@@ -71,7 +71,7 @@ def test_extra_parameters_are_sent_that_the_profile_names_if_they_have_a_value()
     profile = PROFILE.override({"request.extra_params": ["top_k", "min_p", "ids"], "request.forward": ["seed"]})
     fields = {"top_k": 3, "min_p": None, "ids": [], "seed": 0, "repetition_penalty": 1.5}
     request = CreateResponse.model_validate({"model": "m", "input": "Hi", **fields})
-    body = encode(Question(request, request.items(), "m"), profile).body
+    body = encode(ModelRequest(request, request.items(), "m"), profile).body
     assert {name: body[name] for name in fields if name in body} == {"top_k": 3, "seed": 0}
 
 
@@ -252,7 +252,7 @@ def test_reasoning_goes_to_no_other_server(api: str) -> None:
     thought = {"type": "reasoning", "id": "rs_ours", "summary": []}
     request = CreateResponse.model_validate({"model": "m", "input": [user("Go"), thought, call(), output()]})
     upstream = {"rs_ours": bound(THOUGHT, "http://another/v1")}
-    encoded = encode(Question(request, request.items(), "m", upstream), PROFILE.override({"transport.api": api}))
+    encoded = encode(ModelRequest(request, request.items(), "m", upstream), PROFILE.override({"transport.api": api}))
     assert "gAAA" not in str(encoded.body)
     assert encoded.warnings == ("Reasoning encrypted by another server was dropped.",)
 
@@ -264,7 +264,7 @@ PLAIN = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_tex
 def test_plain_reasoning_is_sent_where_the_profile_says_so(policy: str) -> None:
     profile = load_profile("deepseek").override({"transport.api": "responses", "request.reasoning_replay": policy})
     request = CreateResponse.model_validate({"model": "m", "input": [user("Go"), PLAIN, call(), output()]})
-    encoded = encode(Question(request, request.items(), "m"), profile)
+    encoded = encode(ModelRequest(request, request.items(), "m"), profile)
     assert encoded.body["input"][1] == {**PLAIN, "id": "rs_1"}
     assert encoded.warnings == ()
 
@@ -273,7 +273,7 @@ def test_plain_reasoning_of_a_turn_without_tools_is_not_sent_back() -> None:
     profile = load_profile("deepseek").override({"transport.api": "responses"})
     items = [user("Go"), PLAIN, {"role": "assistant", "content": "Done."}, user("Thanks.")]
     request = CreateResponse.model_validate({"model": "m", "input": items})
-    encoded = encode(Question(request, request.items(), "m"), profile)
+    encoded = encode(ModelRequest(request, request.items(), "m"), profile)
     assert [item["type"] for item in encoded.body["input"]] == ["message"] * 3
     assert encoded.warnings == ()
 
@@ -290,7 +290,7 @@ def test_plain_reasoning_of_a_turn_without_tools_is_not_sent_back() -> None:
 )
 def test_plain_reasoning_that_is_left_out_is_named(api: str, warning: str) -> None:
     request = CreateResponse.model_validate({"model": "m", "input": [user("Go"), PLAIN, call(), output()]})
-    encoded = encode(Question(request, request.items(), "m"), PROFILE.override({"transport.api": api}))
+    encoded = encode(ModelRequest(request, request.items(), "m"), PROFILE.override({"transport.api": api}))
     assert encoded.warnings == (warning,)
     assert "I must call" not in str(encoded.body)
 

@@ -1,4 +1,4 @@
-"""A server-independent question to a model, and its encoding for a server."""
+"""A server-independent request to a model, and its encoding for a server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from app.errors import Warnings
 
 
 @frozen
-class EncodedQuestion:
+class EncodedRequest:
     body: JSONObject  # must not be modified
     bindings: Mapping[str, ToolBinding]  # by function name in the request
     allowed: frozenset[str] | None  # functions the model may call; None: any, even undeclared ones
@@ -33,7 +33,7 @@ class Attempts:
 
 
 @dataclass(slots=True)
-class Question:
+class ModelRequest:
     """
     A query to a model, before a server is chosen.
 
@@ -61,12 +61,12 @@ class Question:
     # By URL, for models without image input. None: a note replaces each image.
     descriptions: Mapping[str, str] | None = None
     # Encoded once, for the first server.
-    encoded: EncodedQuestion | None = field(default=None, compare=False, repr=False)
+    encoded: EncodedRequest | None = field(default=None, compare=False, repr=False)
 
-    def with_headers(self, added: Mapping[str, str]) -> Question:
+    def with_headers(self, added: Mapping[str, str]) -> ModelRequest:
         return replace(self, headers={**self.headers, **added})
 
-    def without_oldest(self, items: Sequence[Item]) -> Question:
+    def without_oldest(self, items: Sequence[Item]) -> ModelRequest:
         return replace(self, items=items, encoded=None)
 
 

@@ -13,13 +13,13 @@ from typing import Any
 
 from app.backends import (
     Backend,
-    EncodedQuestion,
-    Question,
+    EncodedRequest,
+    ModelRequest,
 )
 from app.core.affinity import conversation_key
 from app.core.history.compaction import has_compaction, minimum_after_compaction, without_compacted
 from app.core.history.context import RequestContext
-from app.core.request.question import Attempts
+from app.core.request.model_request import Attempts
 from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_builder import EventBuilder, Upstream
 from app.core.stream.stop_sequences import StoppingReader, stop_sequences
@@ -43,7 +43,7 @@ def _conversation(request: CreateResponse, context: RequestContext) -> str:
     return request.prompt_cache_key or conversation_key(*beginning) or context.key
 
 
-class Questions:
+class ModelRequests:
     def __init__(
         self,
         request: CreateResponse,
@@ -71,10 +71,10 @@ class Questions:
         self._strict = strict
         self.attempts = Attempts()  # of all rounds
 
-    def first_question(self) -> tuple[Question, EncodedQuestion]:
-        question = self._model_request(self._request)
-        question.encoded = self._backend.encode(question)
-        return question, question.encoded
+    def first_request(self) -> tuple[ModelRequest, EncodedRequest]:
+        model_request = self._model_request(self._request)
+        model_request.encoded = self._backend.encode(model_request)
+        return model_request, model_request.encoded
 
     def first(self, builder: EventBuilder, read: Callable[..., DeltaReader]) -> ModelQuery:
         """Return the only query of a response without hosted tools."""
@@ -97,8 +97,8 @@ class Questions:
         """
         request = self._request.model_copy(update=dict(changes))
         items = self._items_with(output)
-        question = self._model_request(request, items, upstream, hosted=hosted, later=len(output))
-        return self._query(question, builder, limits)
+        model_request = self._model_request(request, items, upstream, hosted=hosted, later=len(output))
+        return self._query(model_request, builder, limits)
 
     def compactable_tokens(self, body: JSONMapping, output: Sequence[Item], upstream: Mapping[str, Upstream]) -> int:
         """Estimate the tokens in `body` that a compaction would summarize."""
@@ -133,9 +133,9 @@ class Questions:
         items: Sequence[Item] | None = None,
         upstream: Mapping[str, Upstream] | None = None,
         **fields: Any,
-    ) -> Question:
+    ) -> ModelRequest:
         context = self._context
-        return Question(
+        return ModelRequest(
             request,
             self._items if items is None else items,
             self._model,
@@ -151,7 +151,7 @@ class Questions:
 
     def _query(
         self,
-        question: Question,
+        model_request: ModelRequest,
         builder: EventBuilder,
         limits: CallLimits | None = None,
         *,
@@ -160,7 +160,7 @@ class Questions:
     ) -> ModelQuery:
         """With a `margin`, a prompt that is too long is shortened and sent again."""
         request = self._request
-        encoded = question.encoded = self._backend.encode(question)
+        encoded = model_request.encoded = self._backend.encode(model_request)
         options = self._backend.profile(self._model).response
         if read is DeltaReader and (stop := stop_sequences(request.model_extra)):
             read = partial(StoppingReader, stop)
@@ -173,4 +173,4 @@ class Questions:
             finish_required=options.finish_required,
         )
         margin = margin or self._margin
-        return ModelQuery(self._backend, question, encoded, reader, margin, self.images)
+        return ModelQuery(self._backend, model_request, encoded, reader, margin, self.images)
