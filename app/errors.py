@@ -239,7 +239,7 @@ def missing_parameter(field: str) -> InvalidRequest:
     return InvalidRequest(f"Missing required parameter: '{field}'.", param=field, code="missing_required_parameter")
 
 
-def label(value: object) -> str:
+def quote(value: object) -> str:
     """Quote a caller's value for a message: printable ASCII, cut to 64 characters."""
     text = str(value)
     return ascii(text if len(text) <= 64 else f"{text[:64]}...")

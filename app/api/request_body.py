@@ -19,7 +19,7 @@ from starlette.requests import Request
 from app.core.bounded_json import MAX_VALUES, TextsTooLarge, TooManyValues, check_values, loads_repaired
 from app.core.size import LARGE, is_large
 from app.core.types.request import CreateResponse, undeclared_fields
-from app.errors import InvalidRequest, Warnings, did_you_mean, label, missing_parameter
+from app.errors import InvalidRequest, Warnings, did_you_mean, missing_parameter, quote
 from app.loading.validation_messages import as_rule
 from app.runtime.threads import LARGE_REQUEST, run_in_thread_if_large
 
@@ -69,8 +69,8 @@ def report_unknown(request: Request, unknown: Mapping[str, Collection[str]], lim
     for path, known in unknown.items():
         hint = did_you_mean(path.rpartition(".")[2], known)
         if hint or limits.strict():
-            raise InvalidRequest(f"Unknown parameter: {label(path)}.{hint}", param=path, code="unknown_parameter")
-        warnings.add(f"The unknown parameter {label(path)} was ignored.")
+            raise InvalidRequest(f"Unknown parameter: {quote(path)}.{hint}", param=path, code="unknown_parameter")
+        warnings.add(f"The unknown parameter {quote(path)} was ignored.")
     request.state.warning_headers = warning_headers(warnings)
 
 
@@ -199,7 +199,7 @@ def invalid_request(error: ValidationError) -> InvalidRequest:
     code = _code(first["type"], first.get("ctx", {}))
     message = as_rule(first["msg"])
     if first["type"] == "literal_error" and isinstance(first["input"], str):
-        message = f"{message}, not {label(first['input'])}"
+        message = f"{message}, not {quote(first['input'])}"
     if first["type"] == "missing":
         return missing_parameter(field)
     if first["type"] == "extra_forbidden":

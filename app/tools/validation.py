@@ -6,7 +6,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from app.errors import InvalidRequest, Warnings, did_you_mean, label, missing_parameter
+from app.errors import InvalidRequest, Warnings, did_you_mean, missing_parameter, quote
 from app.loading.validation_messages import as_rule, describe
 
 M = TypeVar("M", bound=BaseModel)
@@ -30,7 +30,7 @@ def read_declaration(model: type[M], declaration: Mapping[str, object], param_pa
     try:
         read = model.model_validate(dict(declaration))
         for path in _undeclared(read, declaration, param_path):
-            warnings.add(f"The parameter {label(path)} is not supported by this tool and was ignored.")
+            warnings.add(f"The parameter {quote(path)} is not supported by this tool and was ignored.")
         return read
     except ValidationError as error:
         detail = _details(error)[0]

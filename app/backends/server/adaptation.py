@@ -48,7 +48,7 @@ from app.backends.server.system_messages import (
 from app.core.profile import ContentOptions, RequestOptions
 from app.core.request.tool_types import REJECTED_KEYWORD
 from app.core.types import JSONMapping, JSONObject
-from app.errors import BackendError, ImagesUndescribed, label
+from app.errors import BackendError, ImagesUndescribed, quote
 
 logger = logging.getLogger(__name__)
 
@@ -229,7 +229,7 @@ class AdaptedRequest:
             return ["This backend does not support 'strict' in tools; it was ignored."]
         name = self._adaptation.caller_field(field)
         set_by_caller = field in _HARMLESS or field in _NEUTRAL or name in self._preferences
-        return [f"This backend does not support {label(name)}; it was ignored."] if set_by_caller else []
+        return [f"This backend does not support {quote(name)}; it was ignored."] if set_by_caller else []
 
 
 _CHANGED = {

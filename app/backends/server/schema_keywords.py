@@ -15,7 +15,7 @@ from app.backends.server.errors.unsupported_fields import DECLARATIONS, function
 from app.core.json_values import json_object
 from app.core.request.tool_types import keyword_paths, mfjs, stripped
 from app.core.types import JSONMapping, JSONObject
-from app.errors import BackendError, label
+from app.errors import BackendError, quote
 
 PARAMETERS = "tools[].parameters."  # prefix for a rejected keyword as a field name
 _FORM = "(form)"  # instead of a keyword: schemas are rewritten (`mfjs`)
@@ -72,7 +72,7 @@ def kept_keyword(error: BackendError, body: JSONMapping) -> tuple[str, str] | No
             keyword, schema, place = kept
             owner = schema.owner or f"'{schema.field}'"
             param = schema.field if schema.owner else f"{schema.field}.{place}"
-            at = f"at {label(place)} in {owner}"
+            at = f"at {quote(place)} in {owner}"
             return param, f"The keyword '{keyword}' {at} was kept, because the schema is enforced."
     return None
 
@@ -120,7 +120,7 @@ class _Schema(NamedTuple):
 def _schemas(body: JSONMapping) -> Iterator[_Schema]:
     for function in functions(body):
         strict = bool(function.get("strict"))
-        owner = f"the {'strict ' * strict}tool {label(str(function.get('name')))}"
+        owner = f"the {'strict ' * strict}tool {quote(str(function.get('name')))}"
         for name in _SCHEMA_FIELDS:
             yield _Schema(function.get(name), "tools", owner, not strict)
     chat = json_object(json_object(body.get("response_format")).get("json_schema"))

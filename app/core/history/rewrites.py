@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from app.core.history.turns import parts_of
 from app.core.types.frozen import frozen
 from app.core.types.request import CreateResponse, Item, Part, ReasoningOptions, TextOptions, is_uncalled
-from app.errors import Warnings, label
+from app.errors import Warnings, quote
 
 # With a prefix, because unknown extension items are ignored.
 _UPDATE = "openai:configuration_update"
@@ -69,7 +69,7 @@ def _from_agent(item: Item, warnings: Warnings) -> Item:
 def _from_tool(item: Item, warnings: Warnings) -> Item:
     if not is_uncalled(item):
         return item
-    tool = f"The tool {label(name)}" if (name := item.get("name")) else "A tool"
+    tool = f"The tool {quote(name)}" if (name := item.get("name")) else "A tool"
     introduction: Part = {"type": "input_text", "text": f"{tool} returned this result without a call:"}
     return {"type": "message", "role": "user", "content": [introduction, *parts_of(item["output"], "user")]}
 

@@ -25,7 +25,7 @@ from app.core.request.tool_items import tool_items_as_functions
 from app.core.request.tools import ToolSet, collect_tools, functions_in_history
 from app.core.types import JSONObject
 from app.core.types.request import CreateResponse, Item, undeclared_fields
-from app.errors import InvalidRequest, did_you_mean, label
+from app.errors import InvalidRequest, did_you_mean, quote
 
 
 def to_chat(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
@@ -241,14 +241,14 @@ def reject_unknown_fields(request: CreateResponse, options: RequestOptions) -> N
     """Raise `InvalidRequest` for the first unknown field."""
     for field in undeclared_fields(request, known_extra_parameters(options)):
         if why := _WITHOUT_EFFECT.get(field.path):
-            message = f"Unsupported parameter: {label(field.path)}: {why}."
+            message = f"Unsupported parameter: {quote(field.path)}: {why}."
             raise InvalidRequest(message, param=field.path, code="unsupported_parameter")
         hint = did_you_mean(field.path.rpartition(".")[2], field.known)
-        message = f"Unknown parameter: {label(field.path)}.{hint}"
+        message = f"Unknown parameter: {quote(field.path)}.{hint}"
         raise InvalidRequest(message, param=field.path, code="unknown_parameter")
     for index, value in enumerate(request.include):
         if value not in INCLUDED:
-            message = f"Invalid 'include[{index}]': unknown value {label(value)}.{did_you_mean(value, INCLUDED)}"
+            message = f"Invalid 'include[{index}]': unknown value {quote(value)}.{did_you_mean(value, INCLUDED)}"
             raise InvalidRequest(message, param=f"include[{index}]", code="invalid_value")
 
 
@@ -279,9 +279,9 @@ def warn_dropped_fields(state: TranslationState, also_sent: frozenset[str] = fro
     for path in dropped:
         why = _WITHOUT_EFFECT.get(path)
         reason = f"was ignored: {why}" if why else "is not supported by this backend and was ignored"
-        state.warnings.add(f"The parameter {label(path)} {reason}.")
+        state.warnings.add(f"The parameter {quote(path)} {reason}.")
     if unknown := [value for value in request.include if value not in INCLUDED]:
-        named = ", ".join(label(value) for value in unknown[:5])
+        named = ", ".join(quote(value) for value in unknown[:5])
         state.warnings.add(f"Unknown 'include' values were ignored: {named}.")
     if request.stream_options and request.stream_options.include_obfuscation:
         message = (
@@ -381,7 +381,7 @@ def limit(state: TranslationState, body: dict[str, object]) -> None:
             )
     for name in state.options.drop_params:
         if body.pop(name, None) is not None and name not in _SERVER_SET_FIELDS | APPLIED:
-            state.warnings.add(f"This backend does not support {label(name)}; it was ignored.")
+            state.warnings.add(f"This backend does not support {quote(name)}; it was ignored.")
 
 
 def _patched(old: dict[str, object], patch: Mapping[str, object]) -> dict[str, object]:

@@ -15,7 +15,7 @@ from app.core.request.files import PDF_ERROR, PDF_TEXT, as_text, file_text
 from app.core.types import JSONObject
 from app.core.types.content import IMAGES
 from app.core.types.request import Part
-from app.errors import InvalidRequest, Warnings, label
+from app.errors import InvalidRequest, Warnings, quote
 
 ChatPart: TypeAlias = JSONObject
 
@@ -133,7 +133,7 @@ def read_content(
     parts = []
     for index, part in enumerate(content):
         if (make := form.parts.get(part["type"])) is None:
-            warnings.add(f"Content of unknown type {label(part['type'])} was ignored.")
+            warnings.add(f"Content of unknown type {quote(part['type'])} was ignored.")
             continue
         if _is_dropped(part, options):
             warnings.add(NOTE_WARNING.format(part["type"]))

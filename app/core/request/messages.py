@@ -38,7 +38,7 @@ from app.core.request.tools import ToolSet
 from app.core.stream.tool_calls import ORIGINAL_ID, ORIGINAL_ID_V1
 from app.core.types import JSONObject
 from app.core.types.request import Item
-from app.errors import InvalidRequest, Warnings, label
+from app.errors import InvalidRequest, Warnings, quote
 
 UNREADABLE_PAST = "(An earlier part of this conversation was compacted by another server and cannot be read.)"
 _ACCEPT_ALL = ContentOptions(files="pass", audio="pass", images="pass")  # for content that is dropped anyway
@@ -125,7 +125,7 @@ class ConversationReader:
             if read := readers.get(type_ := item["type"]):
                 read(position, item)
             elif ":" not in type_ and type_ not in _SILENT:  # extension items are ignored without a warning
-                self.warnings.add(f"Items of unknown type {label(type_)} were ignored.")
+                self.warnings.add(f"Items of unknown type {quote(type_)} were ignored.")
         self.close()
         messages: list[Message] = []
         for entry in self.read:
@@ -225,7 +225,7 @@ class ConversationReader:
         self.add("user", text_content(compacted_past(item, self.upstream, self.warnings), self.content.parts))
 
     def item_reference(self, position: int, item: Item) -> None:
-        raise InvalidRequest(f"Item with id {label(item['id'])} not found.", param=self.param(position, ".id"))
+        raise InvalidRequest(f"Item with id {quote(item['id'])} not found.", param=self.param(position, ".id"))
 
     # Assistant turns.
 
@@ -301,7 +301,7 @@ class ConversationReader:
                 parts, moved = _MEDIA[form](self, output or 0, parts)
                 if moved:
                     hoisted += [
-                        {"type": "text", "text": f"Content from the result of the tool call {label(call_id)}:"},
+                        {"type": "text", "text": f"Content from the result of the tool call {quote(call_id)}:"},
                         *moved,
                     ]
             content = string_or_parts(parts, self.content.tool_content)

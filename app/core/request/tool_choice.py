@@ -10,7 +10,7 @@ from app.core.request.tools import Function, ToolSet, namespace_of, why_not_run
 from app.core.types import JSONMapping
 from app.core.types.frozen import frozen
 from app.core.types.hosted import DEFAULT_NAMESPACE
-from app.errors import InvalidRequest, label
+from app.errors import InvalidRequest, quote
 
 
 @frozen
@@ -49,8 +49,8 @@ def _with_tool_type(choice: JSONMapping) -> JSONMapping:
 
 def _why_not_chosen(type_: str, state: TranslationState) -> str:
     if all(tool["type"] != type_ for tool in state.request.tools):
-        return f"must name a tool in 'tools', which has no tool of type {label(type_)}"
-    return f"tools of type {label(type_)} {why_not_run(type_)}"
+        return f"must name a tool in 'tools', which has no tool of type {quote(type_)}"
+    return f"tools of type {quote(type_)} {why_not_run(type_)}"
 
 
 _NO_TOOL = "must not force a call if no tool can be offered to the model"
@@ -118,7 +118,7 @@ def _allowed_tools(choice: JSONMapping, offered: ToolSet, state: TranslationStat
             if (key := _tool_key(tool)) not in offered.deferred:
                 names.append(offered.find(*key))
         else:
-            state.warnings.add(f"The allowed tool {label(tool['type'])} is not a function and was ignored.")
+            state.warnings.add(f"The allowed tool {quote(tool['type'])} is not a function and was ignored.")
     allowed = frozenset(names)
     mode = choice.get("mode") or "auto"
     if mode == "required" and not allowed:
@@ -149,6 +149,6 @@ def _tool_key(tool: JSONMapping) -> tuple[str | None, str]:
     name = tool.get("name") or (nested.get("name") if isinstance(nested, dict) else None)
     if not isinstance(name, str):
         raise InvalidRequest(
-            f"Invalid 'tool_choice': must have a name for the type {label(tool['type'])}.", param="tool_choice"
+            f"Invalid 'tool_choice': must have a name for the type {quote(tool['type'])}.", param="tool_choice"
         )
     return namespace_of(tool), name

@@ -15,7 +15,7 @@ from operator import itemgetter
 from app.core.items import ITEM_TYPES, MCP_APPROVAL_REQUEST
 from app.core.items.readings import NOTES, Names
 from app.core.types.request import Item
-from app.errors import InvalidRequest, Warnings, label
+from app.errors import InvalidRequest, Warnings, quote
 
 _TYPE = itemgetter("type")
 _CONVERTED = frozenset(row.type for row in ITEM_TYPES.values() if row.read)
@@ -182,10 +182,10 @@ class PairedCalls:
         """
         output = self._items[position]
         if position in self.callers:
-            return f"Result of the tool call {label(output['call_id'])}:"
+            return f"Result of the tool call {quote(output['call_id'])}:"
         if self.repeated(output):
             return ""
-        name = label(output["call_id"])
+        name = quote(output["call_id"])
         if output["call_id"] in self._answers:
             warnings.add(f"The call {name} has more than one output; later outputs were sent as messages.")
             return f"Another result of the tool call {name}:"
@@ -201,7 +201,7 @@ def missing_output(call: Item, warnings: Warnings, *, strict: bool) -> str:
     """Return the text for a missing output; raises `InvalidRequest` if `strict`, as OpenAI does."""
     if call.get("async") is True:
         return _OUTPUT_LATER
-    name = label(call["call_id"])
+    name = quote(call["call_id"])
     if strict:
         raise InvalidRequest(f"No tool output found for function call {name}.", param="input", code="invalid_value")
     warnings.add(f"The call {name} has no output; '{_NO_OUTPUT}' was sent instead.")

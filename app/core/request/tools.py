@@ -31,7 +31,7 @@ from app.core.types.hosted import (
     needs_table,
 )
 from app.core.types.request import Item
-from app.errors import InvalidRequest, Warnings, did_you_mean, label
+from app.errors import InvalidRequest, Warnings, did_you_mean, quote
 
 _MAX_NAME = 64  # characters, by the spec
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
@@ -165,7 +165,7 @@ class ToolSet:
         if (chat_name := self._names.get((namespace, name))) is None:
             hint = did_you_mean(name, (other for _, other in self._names))
             raise InvalidRequest(
-                f"Invalid 'tool_choice': tool {label(name)} not found in 'tools'.{hint}", param="tool_choice"
+                f"Invalid 'tool_choice': tool {quote(name)} not found in 'tools'.{hint}", param="tool_choice"
             )
         return chat_name
 
@@ -181,7 +181,7 @@ class ToolSet:
         ]
         if not names:
             raise InvalidRequest(
-                f"Invalid 'tool_choice': no function of {label(label_ or choice['type'])} found in 'tools'.",
+                f"Invalid 'tool_choice': no function of {quote(label_ or choice['type'])} found in 'tools'.",
                 param="tool_choice",
             )
         return names
@@ -282,7 +282,7 @@ def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
     left_out = [function.name for function, types in on_offer if not offered.add_hosted(function, types, state)]
     if left_out:
         state.warnings.add(
-            f"{len(left_out)} functions of hosted tools were left out, for example {label(left_out[0])}: {_FULL}"
+            f"{len(left_out)} functions of hosted tools were left out, for example {quote(left_out[0])}: {_FULL}"
         )
     offered.describe_search([*_as_deferred(filter(lambda entry: entry.path, deferred)), *_deferred_hosted(hosted)])
     offered.move_to_end(added)
@@ -328,7 +328,7 @@ def _check_strict(entry: _Entry) -> None:
         if name not in required:
             message = (
                 f"Invalid schema for function '{entry.name}': In context=(), 'required' is required to be supplied and "
-                f"to be an array including every key in properties. Missing {label(name)}."
+                f"to be an array including every key in properties. Missing {quote(name)}."
             )
             param = f"{entry.path}.parameters"
             raise InvalidRequest(message, param=param, code="invalid_function_parameters")
@@ -416,10 +416,10 @@ def _entries(
 
 def _why_unoffered(type_: object, *, in_request: bool) -> str:
     if type_ in TOOL_TYPES and type_ not in HOSTED_TABLES:
-        return f"A tool of type {label(type_)} must have a valid name"
+        return f"A tool of type {quote(type_)} must have a valid name"
     if type_ in HOSTED_TABLES and not in_request:
-        return f"Tools of type {label(type_)} must be in the request's 'tools'"
-    return f"Tools of type {label(type_)} {why_not_run(type_)}"
+        return f"Tools of type {quote(type_)} must be in the request's 'tools'"
+    return f"Tools of type {quote(type_)} {why_not_run(type_)}"
 
 
 _NOT_RUN = {"programmatic_tool_calling": "are not supported: the model calls functions one by one"}
@@ -447,7 +447,7 @@ def _inner(namespace: ToolFields, unoffered: _Unoffered, path: str, found: bool)
             is_first = False
         else:
             type_ = tool.get("type") if isinstance(tool, dict) else None
-            unoffered(f"A tool of the namespace {label(namespace['name'])} is not a function", type_, where)
+            unoffered(f"A tool of the namespace {quote(namespace['name'])} is not a function", type_, where)
 
 
 def _described(tool: ToolFields, about: str) -> ToolFields:

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from app.core.redaction import Redactor
 from app.core.types import JSONMapping
-from app.errors import label
+from app.errors import quote
 from app.tools.guard import Reach, Resolver, resolve
 from app.tools.mcp.results import redactor_for
 from app.tools.mcp.settings import Approval, ToolFilter, adds_approval, needs_approval
@@ -105,7 +105,7 @@ class MCPServerTools:
 
 def first_names(names: Sequence[object]) -> str:
     more = f" and {len(names) - 3} more" if names[3:] else ""
-    return f"{', '.join(map(label, names[:3]))}{more}"
+    return f"{', '.join(map(quote, names[:3]))}{more}"
 
 
 def is_read_only(tool: Mapping[str, object]) -> bool:

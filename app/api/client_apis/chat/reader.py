@@ -10,7 +10,7 @@ from app.api.client_apis.chat.request import ChatRequest, WebSearchOptions
 from app.api.request_body import validate
 from app.core.types import JSONMapping, JSONObject
 from app.core.types.request import CreateResponse
-from app.errors import Warnings, label
+from app.errors import Warnings, quote
 
 
 class ChatOptions(NamedTuple):
@@ -94,7 +94,7 @@ class _Reading:
         fields: JSONObject = {"stream": body.stream}
         for name, value in (body.model_extra or {}).items():
             if name in _NOT_OF_CHAT:
-                self._warnings.add(f"{label(name)} is not a parameter of Chat Completions and was ignored.")
+                self._warnings.add(f"{quote(name)} is not a parameter of Chat Completions and was ignored.")
             else:
                 fields[name] = value
         fields |= {name: value for name in _EXTRA if (value := getattr(body, name)) is not None}
@@ -161,7 +161,7 @@ class _Reading:
         type_ = tool["type"]
         if type_ in _WITHOUT_CALLS:
             self._warnings.add(
-                f"Chat Completions cannot represent calls of the tool type {label(type_)}; they were dropped."
+                f"Chat Completions cannot represent calls of the tool type {quote(type_)}; they were dropped."
             )
             return
         if type_ in ("function", "custom") and type_ in tool:
@@ -227,7 +227,7 @@ class _Reading:
         known = _READ.get(role, _READ["user"])
         for name, value in message.items():
             if name not in known and value not in (None, [], {}, ""):
-                self._warnings.add(f"The parameter {label(f'messages[].{name}')} is not sent and was ignored.")
+                self._warnings.add(f"The parameter {quote(f'messages[].{name}')} is not sent and was ignored.")
 
 
 # Message fields by role that are read or can be ignored without a warning.

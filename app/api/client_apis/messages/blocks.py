@@ -18,7 +18,7 @@ from app.core.bounded_json import to_json
 from app.core.history.compaction import CONTENT_MARK
 from app.core.json_values import json_object, json_text
 from app.core.types import JSONMapping, JSONObject
-from app.errors import Warnings, label
+from app.errors import Warnings, quote
 from app.responses.encryption import FROM_SIGNATURE
 
 _NO_CITATIONS = "Document citations are not supported; 'citations' was ignored."
@@ -63,7 +63,7 @@ class ItemReader:
             if item := _ITEMS[kind](self, block):
                 self._add(item, path)
         else:
-            self._warnings.add(f"Content of unknown type {label(kind)} was ignored.")
+            self._warnings.add(f"Content of unknown type {quote(kind)} was ignored.")
 
     def _parts_of(self, block: JSONObject, text_type: str) -> list[JSONObject]:
         """Convert a block; the last part gets its cache breakpoint."""
@@ -99,7 +99,7 @@ class ItemReader:
     def _hosted_use(self, block: JSONObject) -> JSONObject | None:
         item = hosted_item(block, self._results.get(block["id"], {}))
         if item is None:
-            self._warnings.add(f"Calls of the unknown tool {label(block['name'])} were ignored.")
+            self._warnings.add(f"Calls of the unknown tool {quote(block['name'])} were ignored.")
         return item
 
     def _tool_result(self, block: JSONObject) -> JSONObject:
@@ -118,7 +118,7 @@ class ItemReader:
             if block["type"] in _PARTS:
                 parts += self._parts_of(block, "input_text")
             else:
-                self._warnings.add(f"Content of type {label(block['type'])} in tool results was ignored.")
+                self._warnings.add(f"Content of type {quote(block['type'])} in tool results was ignored.")
         if failed:
             texts = [part for part in parts if part["type"] == "input_text"]
             if texts:

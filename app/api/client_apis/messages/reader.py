@@ -21,7 +21,7 @@ from app.api.request_body import validate
 from app.core.json_values import json_list, json_object, json_text
 from app.core.types import JSONMapping, JSONObject
 from app.core.types.request import CreateResponse
-from app.errors import InvalidRequest, Warnings, label
+from app.errors import InvalidRequest, Warnings, quote
 
 THREAD_UNSUPPORTED = "thread_unsupported_request"  # SDKs then resend without `thread`
 
@@ -110,7 +110,7 @@ def _name_unknown(request: MessagesRequest, warnings: Warnings) -> None:
     for path, known in _KNOWN_FIELDS.items():
         for name, value in json_object(getattr(request, path)).items():
             if name not in known and value is not None:
-                warnings.add(f"The unknown parameter {label(f'{path}.{name}')} was ignored.")
+                warnings.add(f"The unknown parameter {quote(f'{path}.{name}')} was ignored.")
 
 
 def _unknown(extra: JSONMapping, warnings: Warnings) -> JSONObject:
@@ -118,7 +118,7 @@ def _unknown(extra: JSONMapping, warnings: Warnings) -> JSONObject:
     unknown = {name: value for name, value in extra.items() if name not in _IGNORED}
     for name in unknown.keys() & CreateResponse.model_fields.keys():
         del unknown[name]
-        warnings.add(f"The unknown parameter {label(name)} was ignored.")
+        warnings.add(f"The unknown parameter {quote(name)} was ignored.")
     return unknown
 
 

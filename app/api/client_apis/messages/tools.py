@@ -14,7 +14,7 @@ from typing import NamedTuple
 from app.api.client_apis.messages.hosted import hosted_type, is_enabled, mcp_tool, web_tool
 from app.core.json_values import json_object, json_text
 from app.core.types import JSONMapping, JSONObject
-from app.errors import InvalidRequest, Warnings, label
+from app.errors import InvalidRequest, Warnings, quote
 
 _MAX_NAME = 64  # characters, in the Responses API; Anthropic allows 128
 
@@ -56,7 +56,7 @@ class _ToolReader:
             if kind == "custom":
                 self.add(_custom(tool), path)
                 for name in sorted(tool.keys() - _FIELDS):
-                    self._warnings.add(f"The unknown parameter {label(f'tools[].{name}')} was ignored.")
+                    self._warnings.add(f"The unknown parameter {quote(f'tools[].{name}')} was ignored.")
             elif found := hosted_type(kind):
                 self.limits.append(tool.get("max_uses"))
                 if found == "web_search":
@@ -69,7 +69,7 @@ class _ToolReader:
                 self.add({"type": "function", **known(tool)}, path)
             elif kind != "mcp_toolset":
                 self._warnings.add(
-                    _UNKNOWN.get(kind.rstrip("_0123456789"), f"Tools of unknown type {label(kind)} were ignored.")
+                    _UNKNOWN.get(kind.rstrip("_0123456789"), f"Tools of unknown type {quote(kind)} were ignored.")
                 )
         for declared in self.tools:
             if not declared:
@@ -127,7 +127,7 @@ def _choice(choice: JSONMapping, tools: Sequence[JSONMapping]) -> JSONObject:
     name = json_text(choice.get("name"))
     chosen = next((tool for tool in tools if tool.get("name") == name), None)
     if chosen is None:
-        message = f"Invalid 'tool_choice.name': must be the name of one of the tools, not {label(name)}."
+        message = f"Invalid 'tool_choice.name': must be the name of one of the tools, not {quote(name)}."
         raise InvalidRequest(message, param="tool_choice.name", code="invalid_value")
     if found := hosted_type(json_text(chosen.get("type"))):
         return {**fields, "tool_choice": {"type": found}}

@@ -21,7 +21,7 @@ from app.core.request.reasoning import BOUND, UNSIGNED, bound_fields, is_sent_ba
 from app.core.request.roles import OPENING, SYSTEM, Message
 from app.core.types import JSONObject
 from app.core.types.request import Item
-from app.errors import label
+from app.errors import quote
 
 # Bound fields: signed parts (messages, reasoning items), id and signature (calls).
 SIGNED_PARTS, CALL_ID, SIGNATURE = "parts", "id", "signature"
@@ -98,7 +98,7 @@ class GeminiConversation(ConversationReader):
                 response["parts"] = inner
             responses.append(own_part({"functionResponse": response}))
             if moved:
-                others += [{"type": "text", "text": f"Content from the result of the function {label(name)}:"}, *moved]
+                others += [{"type": "text", "text": f"Content from the result of the function {quote(name)}:"}, *moved]
         return [*responses, *others]
 
     def _split(self, output: int | None, parts: list[ChatPart]) -> tuple[list[ChatPart], list[ChatPart]]:

@@ -33,7 +33,7 @@ from app.core.types.deltas import (
     UsageReported,
 )
 from app.core.usage import chunk_usage, is_token_count, reported_count, token_count
-from app.errors import label
+from app.errors import quote
 
 # Others are errors, for example MALFORMED_FUNCTION_CALL.
 _FINISH_REASONS = {
@@ -117,7 +117,7 @@ class ResponseReader:
             if isinstance(value := part.get(name), dict):
                 return read(self, value, part)
         if names := sorted(part.keys() - {THOUGHT_SIGNATURE, "thought"}):
-            self._warn(f"Content of unknown type {label(names[0])} from the backend was ignored.")
+            self._warn(f"Content of unknown type {quote(names[0])} from the backend was ignored.")
         return []
 
     def _begin(self, written: str) -> bool:
@@ -166,7 +166,7 @@ class ResponseReader:
     def _image(self, blob: JSONObject, part: JSONObject) -> list[Delta]:
         kind, _, form = json_text(blob.get("mimeType")).partition("/")
         if kind != "image":
-            self._warn(f"Content of unknown type {label(kind)} from the backend was ignored.")
+            self._warn(f"Content of unknown type {quote(kind)} from the backend was ignored.")
             return []
         if part.get("thought"):  # a draft
             return []
@@ -200,7 +200,7 @@ class ResponseReader:
         if first:
             deltas += self._cited()
         if finish in (FinishReason.CONTENT_FILTER, FinishReason.ERROR):
-            self._warn(f"The backend ended the answer for the reason {label(reason)}.")
+            self._warn(f"The backend ended the answer for the reason {quote(reason)}.")
         answer_id, model = (json_text(response.get(name)) or None for name in ("responseId", "modelVersion"))
         tier = _TIERS.get(json_text(self._usage.get("serviceTier")).lower())
         deltas += [AnswerMetadata(answer_id, model, tier), *self._reported_usage()]

@@ -14,7 +14,7 @@ from app.core.request.model_request import EncodedRequest, ModelRequest, Transla
 from app.core.request.response_format import response_format
 from app.core.request.tool_choice import Choice
 from app.core.types import JSONMapping, JSONObject
-from app.errors import InvalidRequest, label
+from app.errors import InvalidRequest, quote
 
 
 def to_gemini(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
@@ -97,7 +97,7 @@ def _sampling(state: TranslationState) -> JSONObject:
     fields |= {name: extra.get(name) for name in (*EXTRA, *options.extra_params)}
     for name in _UNSENT:
         if fields.pop(name, None) not in EMPTY_VALUES:
-            state.warnings.add(f"The parameter {label(name)} is not supported by this backend and was ignored.")
+            state.warnings.add(f"The parameter {quote(name)} is not supported by this backend and was ignored.")
     stop = fields["stop"]
     fields["stop"] = [stop] if isinstance(stop, str) else stop and stop[:_STOPS]
     if request.top_logprobs or "message.output_text.logprobs" in request.include:

@@ -37,7 +37,7 @@ from app.core.types.deltas import (
     UsageReported,
 )
 from app.core.usage import chunk_usage, is_token_count, reported_count, token_count
-from app.errors import label
+from app.errors import quote
 
 # Others mean a complete message.
 _FINISH_REASONS = {
@@ -117,7 +117,7 @@ class MessageReader:
     def read(self, event: JSONMapping) -> list[Delta]:
         read = _READ.get(str(event.get("type")))
         if read is None:
-            self._warn(f"Events of unknown type {label(event.get('type'))} from the backend were ignored.")
+            self._warn(f"Events of unknown type {quote(event.get('type'))} from the backend were ignored.")
             return []
         self.begun = self.begun or event["type"] != "ping"
         return read(self, event)
@@ -163,7 +163,7 @@ class MessageReader:
             case "redacted_thinking":
                 self._length = 0
                 return [ItemStarted("reasoning")]
-        self._warn(f"Content of unknown type {label(block.get('type'))} from the backend was ignored.")
+        self._warn(f"Content of unknown type {quote(block.get('type'))} from the backend was ignored.")
         return []
 
     def _piece(self, block: JSONObject, name: str, text: object) -> list[Delta]:

@@ -44,7 +44,7 @@ from app.core.types.deltas import (
     ToolCallDelta,
     UsageReported,
 )
-from app.errors import label
+from app.errors import quote
 
 _Event = JSONObject
 
@@ -105,7 +105,7 @@ class ResponsesDecoder(APIDecoder):
             elif native := self._native_item_of(event):
                 deltas.append(NativeItem(native.number, event=event))
             elif type_ not in _REPEATED:
-                self._warn(f"Events of unknown type {label(type_)} from the backend were ignored.")
+                self._warn(f"Events of unknown type {quote(type_)} from the backend were ignored.")
         return deltas
 
     def _piece(self, event: _Event, type_: str, kind: type[TextDelta | ReasoningDelta | ToolCallDelta]) -> list[Delta]:
@@ -184,7 +184,7 @@ class ResponsesDecoder(APIDecoder):
             return self._call(output, "")
         if output.native:
             return [NativeItem(output.number, item)]
-        self._warn(f"Items of unknown type {label(type_)} from the backend were ignored.")
+        self._warn(f"Items of unknown type {quote(type_)} from the backend were ignored.")
         return []
 
     def _call(self, output: _Output, arguments: str) -> list[Delta]:

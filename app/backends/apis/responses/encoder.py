@@ -18,7 +18,7 @@ from app.core.request.response_format import response_format
 from app.core.request.tool_items import tool_items_as_functions
 from app.core.request.tools import collect_tools
 from app.core.types import JSONObject
-from app.errors import InvalidRequest, label
+from app.errors import InvalidRequest, quote
 
 ENCRYPTED = "reasoning.encrypted_content"
 _LOGPROBS = "message.output_text.logprobs"
@@ -111,7 +111,7 @@ def _parameters(state: TranslationState) -> dict[str, object]:
     extra = request.model_extra or {}
     for name in EXTRA:
         if name not in APPLIED and name not in options.forward and extra.get(name) not in EMPTY_VALUES:
-            state.warnings.add(f"The parameter {label(name)} is not supported by this backend and was ignored.")
+            state.warnings.add(f"The parameter {quote(name)} is not supported by this backend and was ignored.")
     fields = {name: extra.get(name) for name in (*options.extra_params, *options.forward) if name in extra}
     fields |= {name: getattr(request, name) for name in _SAME if name in request.model_fields_set}
     if cache := request.prompt_cache_options:

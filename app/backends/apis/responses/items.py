@@ -25,7 +25,7 @@ from app.core.request.tool_items import PairedCalls, missing_output
 from app.core.request.tools import ToolSet
 from app.core.types import JSONObject
 from app.core.types.request import Item, Part
-from app.errors import InvalidRequest, label
+from app.errors import InvalidRequest, quote
 
 _SILENT = frozenset(row.type for row in ITEM_TYPES.values() if row.silent)
 _OUTPUTS = {"function_call": "function_call_output", "custom_tool_call": "custom_tool_call_output"}
@@ -113,7 +113,7 @@ class _Conversation:
         elif native := self.native(item):
             self.sent.append(native)
         elif ":" not in type_ and type_ not in _SILENT:
-            self.warnings.add(f"Items of unknown type {label(type_)} were ignored.")
+            self.warnings.add(f"Items of unknown type {quote(type_)} were ignored.")
 
     def native(self, item: Item) -> JSONObject | None:
         if not self.stays(item):
@@ -144,7 +144,7 @@ class _Conversation:
                 parts.append({"type": "refusal", "refusal": refusal})
             else:
                 self.warnings.add(
-                    f"Content of type {label(part['type'])} is not supported in assistant messages and was ignored."
+                    f"Content of type {quote(part['type'])} is not supported in assistant messages and was ignored."
                 )
         if not parts:
             return
@@ -206,7 +206,7 @@ class _Conversation:
         self.add_message([_text(compacted_past(item, self.state.upstream, self.warnings))])
 
     def item_reference(self, position: int, item: Item) -> None:
-        raise InvalidRequest(f"Item with id {label(item['id'])} not found.", param=self.param(position, ".id"))
+        raise InvalidRequest(f"Item with id {quote(item['id'])} not found.", param=self.param(position, ".id"))
 
     def add_message(self, parts: list[JSONObject]) -> None:
         self.sent.append({"type": "message", "role": "user", "content": parts})
