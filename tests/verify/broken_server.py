@@ -118,19 +118,19 @@ class BrokenServer:
         scope["headers"] = [(name.encode(), value.encode()) for name, value in sent.headers.items()]
         waiting: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]
 
-        async def given() -> Message:
+        async def modified_request() -> Message:
             return waiting.pop() if waiting else await receive()
 
         reply = Reply(0, {}, b"")
 
-        async def answered(message: Message) -> None:
+        async def collect_reply(message: Message) -> None:
             if message["type"] == "http.response.start":
                 reply.status = message["status"]
                 reply.headers = {name.decode().lower(): value.decode() for name, value in message["headers"]}
             elif message["type"] == "http.response.body":
                 reply.content += message.get("body", b"")
 
-        await self._app(scope, given, answered)
+        await self._app(scope, modified_request, collect_reply)
         self._fault.reply(reply, sent)
         reply.headers.pop("content-length", None)
         raw = [(name.encode(), value.encode()) for name, value in reply.headers.items()]
@@ -140,7 +140,7 @@ class BrokenServer:
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         memory: Json = {}
 
-        async def answered(message: Message) -> None:
+        async def send_modified(message: Message) -> None:
             frame = message.get("text") if message["type"] == "websocket.send" else None
             changed = self._fault.frames(json.loads(frame), memory) if frame else None
             if changed is None:
@@ -150,7 +150,7 @@ class BrokenServer:
                 text = document["raw"] if "raw" in document else json.dumps(document)
                 await send({"type": "websocket.send", "text": text})
 
-        await self._app(scope, receive, answered)
+        await self._app(scope, receive, send_modified)
 
 
 def _read(content: bytes) -> Any:

@@ -24,10 +24,10 @@ from openresponses_verify.server import ServerAccess, SocketTurns, VerifiedServe
 from tests.verify.broken_server import Fault, Json, Reply, Sent, unchanged
 
 HEADER = "x-number"
-_asker: ContextVar[str] = ContextVar("asker", default="")
+_requester: ContextVar[str] = ContextVar("requester", default="")
 
 
-class AsksOtherwise(Exception):
+class UnrecordedRequest(Exception):
     """A check sends an unrecorded request."""
 
 
@@ -35,8 +35,8 @@ class AsksOtherwise(Exception):
 class _Recorded:
     """An exchange: the check, the received request, and the answer in a changeable form."""
 
-    asker: str
-    asked: str
+    requester: str
+    request_key: str
     sent: Sent
     reply: Reply
     rewritten: Reply
@@ -55,8 +55,8 @@ class _Recorded:
 class _RecordedTurns:
     """WebSocket messages, and the answering frames."""
 
-    asker: str
-    asked: str
+    requester: str
+    request_key: str
     exchange: HTTPExchange
 
 
@@ -65,17 +65,17 @@ class Reach:
 
     def __init__(self) -> None:
         self.recorder = Fault("recorder", "", reply=self._record)
-        self._asked: list[tuple[str, str]] = []  # check and request
+        self._requests: list[tuple[str, str]] = []  # check and request
         self._exchanges: list[_Recorded] = []
         self._uses: defaultdict[str, set[str]] = defaultdict(set)
         self._turns: list[_RecordedTurns] = []
 
     async def record(self, access: ServerAccess, checks: Iterable[Check]) -> None:
         """Run checks against a server with the fault `recorder`."""
-        server = _AskingServer(access, self._asked, self._uses, self._turns)
+        server = _RecordingServer(access, self._requests, self._uses, self._turns)
         try:
             for check in checks:
-                _asker.set(check.id)
+                _requester.set(check.id)
                 with contextlib.suppress(NotPassed):
                     await check.run(server)
         finally:
@@ -84,12 +84,12 @@ class Reach:
     def of(self, fault: Fault, checks: Iterable[Check]) -> list[Check]:
         """Return the checks reached by a fault."""
         memory: Json = {}
-        askers = {turns.asker for turns in self._turns} if fault.frames is not unchanged else set()
+        requesters = {turns.requester for turns in self._turns} if fault.frames is not unchanged else set()
         for recorded in self._exchanges:
             same, answer = recorded.try_fault(fault, memory)
             if not same or answer not in (recorded.reply, recorded.rewritten):
-                askers.add(recorded.asker)
-        return [check for check in checks if not askers.isdisjoint(self._used_by(check.id))]
+                requesters.add(recorded.requester)
+        return [check for check in checks if not requesters.isdisjoint(self._used_by(check.id))]
 
     async def replay(self, fault: Fault, checks: Iterable[Check]) -> tuple[dict[str, str], list[Check]]:
         """Return failure details by check id, and checks with other requests, which need a server."""
@@ -98,10 +98,10 @@ class Reach:
         server = _ReplayingServer(fault, self._exchanges, self._turns)
         try:
             for check in checks:
-                _asker.set(check.id)
+                _requester.set(check.id)
                 try:
                     await check.run(server)
-                except AsksOtherwise:
+                except UnrecordedRequest:
                     others.append(check)
                 except NotPassed as ended:
                     if ended.verdict == "fail":
@@ -113,7 +113,7 @@ class Reach:
         return failed, others
 
     def _record(self, reply: Reply, sent: Sent) -> None:
-        asker, asked = self._asked[int(sent.headers.pop(HEADER))]
+        requester, request_key = self._requests[int(sent.headers.pop(HEADER))]
         rewritten = replace(reply)
         with contextlib.suppress(ValueError):  # invalid JSON
             if rewritten.streams:
@@ -121,74 +121,74 @@ class Reach:
             elif rewritten.content:
                 rewritten.json = rewritten.json
         answer = replace(reply, headers=dict(reply.headers))
-        self._exchanges.append(_Recorded(asker, asked, sent, answer, rewritten))
+        self._exchanges.append(_Recorded(requester, request_key, sent, answer, rewritten))
 
-    def _used_by(self, asker: str) -> set[str]:
-        return {asker}.union(*(self._used_by(used) for used in self._uses[asker]))
+    def _used_by(self, requester: str) -> set[str]:
+        return {requester}.union(*(self._used_by(used) for used in self._uses[requester]))
 
 
-def _question(exchange: HTTPExchange, path: str, headers: dict[str, str]) -> str:
+def _request_key(exchange: HTTPExchange, path: str, headers: dict[str, str]) -> str:
     body = exchange.body.hex() if isinstance(exchange.body, bytes) else exchange.body
     return json.dumps([exchange.method, path, body, exchange.key, headers])
 
 
-class _NamedAskers(VerifiedServer):
+class _RequesterTracker(VerifiedServer):
     """A server with the present check or shared function."""
 
-    async def once(self, ask: Callable[[VerifiedServer], Awaitable[HTTPExchange]]) -> HTTPExchange:
-        token = _asker.set(f"{ask.__module__}.{ask.__qualname__}")
+    async def memoized(self, ask: Callable[[VerifiedServer], Awaitable[HTTPExchange]]) -> HTTPExchange:
+        token = _requester.set(f"{ask.__module__}.{ask.__qualname__}")
         try:
-            return await super().once(ask)
+            return await super().memoized(ask)
         finally:
-            _asker.reset(token)
+            _requester.reset(token)
 
 
-class _AskingServer(_NamedAskers):
+class _RecordingServer(_RequesterTracker):
     """A server with labelled exchanges."""
 
     def __init__(
         self,
         access: ServerAccess,
-        asked: list[tuple[str, str]],
+        requests: list[tuple[str, str]],
         uses: defaultdict[str, set[str]],
         turns: list[_RecordedTurns],
     ) -> None:
         super().__init__(access)
-        self._asked = asked
+        self._requests = requests
         self._uses = uses
         self._turns = turns
 
-    async def once(self, ask: Callable[[VerifiedServer], Awaitable[HTTPExchange]]) -> HTTPExchange:
-        self._uses[_asker.get()].add(f"{ask.__module__}.{ask.__qualname__}")
-        return await super().once(ask)
+    async def memoized(self, ask: Callable[[VerifiedServer], Awaitable[HTTPExchange]]) -> HTTPExchange:
+        self._uses[_requester.get()].add(f"{ask.__module__}.{ask.__qualname__}")
+        return await super().memoized(ask)
 
     async def _exchange(self, exchange: HTTPExchange, headers: dict[str, str]) -> None:
-        number = str(len(self._asked))
-        self._asked.append((_asker.get(), _question(exchange, exchange.url.removeprefix(self.url), headers)))
+        number = str(len(self._requests))
+        self._requests.append((_requester.get(), _request_key(exchange, exchange.url.removeprefix(self.url), headers)))
         await super()._exchange(exchange, {**headers, HEADER: number})
 
     @contextlib.asynccontextmanager
     async def websocket(self) -> AsyncIterator[SocketTurns]:
         async with super().websocket() as turns:
-            yield _AskedTurns(turns, self, self._turns)
+            yield _RecordingTurns(turns, self, self._turns)
 
 
-class _AskedTurns(SocketTurns):
+class _RecordingTurns(SocketTurns):
     """A WebSocket with recorded turns."""
 
     def __init__(self, turns: SocketTurns, server: VerifiedServer, recorded: list[_RecordedTurns]) -> None:
         self._server = server
-        self._asked = turns
+        self._wrapped = turns
         self._recorded = recorded
 
     async def frames(self, *messages: object, turns: int = 1) -> HTTPExchange:
-        exchange = await self._asked.frames(*messages, turns=turns)
-        self._recorded.append(_RecordedTurns(_asker.get(), json.dumps(messages), copy.deepcopy(exchange)))
+        exchange = await self._wrapped.frames(*messages, turns=turns)
+        self._recorded.append(_RecordedTurns(_requester.get(), json.dumps(messages), copy.deepcopy(exchange)))
         return exchange
 
 
-class _ReplayingServer(_NamedAskers):
-    """A server with a fault and recorded answers. Raises `AsksOtherwise`."""
+class _ReplayingServer(_RequesterTracker):
+    """A server with a fault and recorded answers. Raises `UnrecordedRequest`."""
 
     def __init__(self, fault: Fault, exchanges: Iterable[_Recorded], turns: Iterable[_RecordedTurns]) -> None:
         super().__init__(ServerAccess("http://replayed/v1", "demo", "one", "two"))
@@ -196,36 +196,36 @@ class _ReplayingServer(_NamedAskers):
         self._memory: Json = {}
         self._waiting: defaultdict[tuple[str, str], list[_Recorded]] = defaultdict(list)
         for recorded in exchanges:
-            self._waiting[recorded.asker, recorded.asked].append(recorded)
+            self._waiting[recorded.requester, recorded.request_key].append(recorded)
         self._turns = list(turns)
 
     async def _exchange(self, exchange: HTTPExchange, headers: dict[str, str]) -> None:
-        waiting = self._waiting[_asker.get(), _question(exchange, exchange.url.removeprefix(self.url), headers)]
+        waiting = self._waiting[_requester.get(), _request_key(exchange, exchange.url.removeprefix(self.url), headers)]
         if not waiting:
-            raise AsksOtherwise
+            raise UnrecordedRequest
         same, reply = waiting.pop(0).try_fault(self._fault, self._memory)
         if not same:
-            raise AsksOtherwise
+            raise UnrecordedRequest
         exchange.status, exchange.headers, exchange.content = reply.status, httpx.Headers(reply.headers), reply.content
 
     @contextlib.asynccontextmanager
     async def websocket(self) -> AsyncIterator[SocketTurns]:
         if self._fault.frames is not unchanged:
-            raise AsksOtherwise
+            raise UnrecordedRequest
         yield _ReplayedTurns(self, self._turns)
 
 
 class _ReplayedTurns(SocketTurns):
-    """A WebSocket with recorded answers. Raises `AsksOtherwise`."""
+    """A WebSocket with recorded answers. Raises `UnrecordedRequest`."""
 
     def __init__(self, server: VerifiedServer, recorded: list[_RecordedTurns]) -> None:
         self._server = server
         self._recorded = recorded
 
     async def frames(self, *messages: object, turns: int = 1) -> HTTPExchange:
-        asked = _asker.get(), json.dumps(messages)
-        for place, recorded in enumerate(self._recorded):
-            if (recorded.asker, recorded.asked) == asked:
-                del self._recorded[place]
+        request_key = _requester.get(), json.dumps(messages)
+        for index, recorded in enumerate(self._recorded):
+            if (recorded.requester, recorded.request_key) == request_key:
+                del self._recorded[index]
                 return copy.deepcopy(recorded.exchange)
-        raise AsksOtherwise
+        raise UnrecordedRequest

@@ -77,15 +77,15 @@ def everything_is_stored(sent: Sent) -> None:
 
 def a_fork_continues_from_the_other_branch(sent: Sent) -> None:
     if sent.creates and sent.body.get("input") == "Answer with one word.":
-        sent.memory["asked"] = sent.body.get("previous_response_id")
-        other = sent.memory.get(sent.memory["asked"])
+        sent.memory["previous"] = sent.body.get("previous_response_id")
+        other = sent.memory.get(sent.memory["previous"])
         if other:
             sent.body["previous_response_id"] = other
 
 
 def _branch(answer: Reply, sent: Sent) -> None:
-    if sent.asks(store=True) and _documents(answer) and sent.memory.get("asked"):
-        sent.memory[sent.memory["asked"]] = answer.json["id"]
+    if sent.asks(store=True) and _documents(answer) and sent.memory.get("previous"):
+        sent.memory[sent.memory["previous"]] = answer.json["id"]
 
 
 FAULTS.append(
@@ -119,18 +119,18 @@ def input_items_have_no_id(answer: Reply, sent: Sent) -> None:
 
 
 @in_reply("state.delete")
-def what_is_deleted_is_not_called_so(answer: Reply, sent: Sent) -> None:
+def delete_reports_deleted_false(answer: Reply, sent: Sent) -> None:
     if sent.method == "DELETE" and sent.path.startswith("/responses/") and _documents(answer):
         _change(answer, deleted=False)
 
 
 def _get_instead(sent: Sent) -> None:
     if sent.method == "DELETE" and sent.path.startswith("/responses/"):
-        sent.method, sent.memory["kept"] = "GET", sent.path
+        sent.method, sent.memory["deleted"] = "GET", sent.path
 
 
-def _called_deleted(answer: Reply, sent: Sent) -> None:
-    if sent.memory.pop("kept", None) == sent.path and _documents(answer):
+def _report_deleted(answer: Reply, sent: Sent) -> None:
+    if sent.memory.pop("deleted", None) == sent.path and _documents(answer):
         answer.json = {"id": answer.json["id"], "object": "response", "deleted": True}
 
 
@@ -140,7 +140,7 @@ FAULTS.append(
         "state.deleted-retrieve",
         ("state.deleted-previous", "state.deleted-again"),
         request=_get_instead,
-        reply=_called_deleted,
+        reply=_report_deleted,
     )
 )
 

@@ -77,14 +77,14 @@ class Chatterbox(DemoBackend):
 
     def encode(self, model_request: ModelRequest) -> EncodedRequest:
         encoded = super().encode(model_request)
-        kept = ("model", "messages", "max_tokens", "max_completion_tokens")
-        body = {name: encoded.body[name] for name in kept if name in encoded.body}
-        told = [{"role": "system", "content": str(encoded.body.get("tools", ""))}]  # which costs input tokens
-        body["messages"] = [*body["messages"], *told, {"role": "user", "content": "Count from 1 to 30"}]
+        forwarded = ("model", "messages", "max_tokens", "max_completion_tokens")
+        body = {name: encoded.body[name] for name in forwarded if name in encoded.body}
+        tools = [{"role": "system", "content": str(encoded.body.get("tools", ""))}]  # for its input tokens
+        body["messages"] = [*body["messages"], *tools, {"role": "user", "content": "Count from 1 to 30"}]
         return replace(encoded, body=body)
 
 
-async def test_antiphon_with_a_model_that_does_nothing_it_is_told_fails_no_check() -> None:
+async def test_antiphon_with_uncooperative_model_fails_no_check() -> None:
     async with listening(Chatterbox()) as url:
         report = await verify_server(ServerAccess(url), chosen_checks(skip=["input.file"]))
     assert [one for one in others(report) if ": fail: " in one] == []

@@ -163,8 +163,8 @@ async def test_command_with_a_failed_check_exits_1() -> None:
 
 def test_command_with_nothing_to_try_exits_2() -> None:
     done = run("http://127.0.0.1:9", "--only", "stream.*", "--only", "no.such")
-    told = "antiphon: Invalid --only 'no.such': must match the id of a check, such as 'stream.*'.\n"
-    assert (done.returncode, done.stderr) == (2, told)
+    stderr = "antiphon: Invalid --only 'no.such': must match the id of a check, such as 'stream.*'.\n"
+    assert (done.returncode, done.stderr) == (2, stderr)
     done = run("http://127.0.0.1:9", "--only", "stream.done", "--skip", "stream.*")
     assert (done.returncode, done.stderr) == (2, "antiphon: No check is left to run.\n")
 

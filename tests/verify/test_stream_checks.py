@@ -64,14 +64,14 @@ async def test_checks_of_streams_without_any_stream_are_unclear() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "told"),
+    ("reply", "detail"),
     [
         (events_without_names, "There is no event field, and the type 'response.created'."),
         (events_of_other_names, "The event field is 'message.created', and the type 'response.created'."),
     ],
 )
-async def test_event_whose_name_is_not_its_type_is_told_with_both(reply: object, told: str) -> None:
+async def test_event_with_mismatched_name_is_reported_with_both(reply: object, detail: str) -> None:
     report = await verified(Fault("", "", reply=reply), "stream.event-name")  # type: ignore[arg-type]
     (result,) = report.results
     assert result.verdict == "fail"
-    assert result.detail.partition("\n")[0] == told
+    assert result.detail.partition("\n")[0] == detail

@@ -21,7 +21,7 @@ def one_id_for_all_calls(answer: Reply, sent: Sent) -> None:
 
 
 @pytest.mark.parametrize(
-    ("calls", "reply", "verdict", "told"),
+    ("calls", "reply", "verdict", "detail"),
     [
         (2, unchanged, "pass", ""),
         (2, one_id_for_all_calls, "fail", "Two calls have the same call_id."),
@@ -29,7 +29,7 @@ def one_id_for_all_calls(answer: Reply, sent: Sent) -> None:
     ],
 )
 async def test_parallel_calls_are_judged_by_their_ids_if_there_are_two(
-    calls: int, reply: object, verdict: str, told: str
+    calls: int, reply: object, verdict: str, detail: str
 ) -> None:
     made = [call(id=f"call_{n}", index=n, name="get_weather", arguments="{}") for n in range(calls)]
     app = create_app(settings(), backend=Scripted([*made, finish("tool_calls")]))
@@ -37,4 +37,4 @@ async def test_parallel_calls_are_judged_by_their_ids_if_there_are_two(
     async with serving(BrokenServer(app, fault)) as url:  # type: ignore[arg-type]
         report = await verify_server(ServerAccess(f"{url}/v1", "m"), chosen_checks(["tools.parallel"]))
     (result,) = report.results
-    assert (result.verdict, result.detail.partition("\n")[0]) == (verdict, told)
+    assert (result.verdict, result.detail.partition("\n")[0]) == (verdict, detail)

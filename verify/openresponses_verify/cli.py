@@ -64,15 +64,21 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
-    given = parser.parse_args(arguments)
-    if given.concurrency < 1:
+    options = parser.parse_args(arguments)
+    if options.concurrency < 1:
         parser.error("Invalid --concurrency: must be at least 1.")
     try:
-        headers = read_headers(given.header)
+        headers = read_headers(options.header)
     except ValueError as error:
         parser.error(f"Invalid --header: {error}.")
     access = ServerAccess(
-        given.url, given.model, given.api_key, given.second_api_key, given.timeout, given.concurrency, headers
+        options.url,
+        options.model,
+        options.api_key,
+        options.second_api_key,
+        options.timeout,
+        options.concurrency,
+        headers,
     )
-    selection = Selection(given.only, given.skip, given.json, given.junit)
+    selection = Selection(options.only, options.skip, options.json, options.junit)
     return run_checks(access, selection, "openresponses-verify")

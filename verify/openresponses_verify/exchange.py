@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from openresponses_verify.laws.law import TERMINAL_STATUS
 
 _SHOWN = 2000  # characters of a request to print
-_KEPT = 64  # parsed answers in the cache
+_CACHE_SIZE = 64  # parsed answers in the cache
 
 
 class ServerSentEvent(NamedTuple):
@@ -173,17 +173,17 @@ def read_events(content: bytes) -> Iterator[ServerSentEvent]:
 # Many checks parse the same answers. Callers must not modify the cached documents.
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHE_SIZE)
 def _document(content: bytes) -> Any:
     return read_json(content)
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHE_SIZE)
 def _server_sent(content: bytes) -> tuple[ServerSentEvent, ...]:
     return tuple(read_events(content))
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHE_SIZE)
 def _event_documents(content: bytes) -> tuple[dict[str, Any], ...]:
     documents = (read_json(event.data) for event in _server_sent(content))
     return tuple(document for document in documents if isinstance(document, dict))

@@ -91,6 +91,6 @@ def _shown(event: object) -> str:
     return text if len(text) <= 600 else f"{text[:597]}..."
 
 
-def need(condition: object, detail: str, exchange: HTTPExchange | None = None, event: object = None) -> None:
+def require(condition: object, detail: str, exchange: HTTPExchange | None = None, event: object = None) -> None:
     if not condition:
         raise Failed(detail, exchange, event)

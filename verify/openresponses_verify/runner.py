@@ -83,23 +83,23 @@ async def verify_server(
 
 
 async def _find(server: VerifiedServer) -> None:
-    """Find the base URL, and a model if none was given; raises `NothingToVerify`."""
-    given = server.url
-    for server.url in dict.fromkeys((given, f"{given}/v1")):
+    """Find the base URL, and a model if none is named; raises `NothingToVerify`."""
+    base_url = server.url
+    for server.url in dict.fromkeys((base_url, f"{base_url}/v1")):
         exchange = await server.get("/models")
         named = server.model or _first_model(exchange)
         if not named:
             continue
         server.model = named
-        exchange = await server.once(samples.text)
+        exchange = await server.memoized(samples.text)
         if exchange.ok:
             return
         server.forget()
         if exchange.error or exchange.status not in (404, 405):
             break
-    server.url = given
+    server.url = base_url
     if exchange.ok:
-        raise NothingToVerify(f"{given} lists no model: name one with --model.")
+        raise NothingToVerify(f"{base_url} lists no model: name one with --model.")
     raise NothingToVerify(f"{exchange.method} {exchange.url}: {exchange.outcome()}")
 
 

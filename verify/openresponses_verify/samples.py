@@ -1,7 +1,7 @@
 """
 Requests whose answers many checks share, and readers of answers, which raise `Inconclusive` for missing values.
 
-`await server.once(samples.text)` sends a request the first time only. Any model can follow the prompts.
+`await server.memoized(samples.text)` sends a request the first time only. Any model can follow the prompts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from openresponses_verify.exchange import HTTPExchange
 from openresponses_verify.rows import Inconclusive
-from openresponses_verify.server import VerifiedServer, given
+from openresponses_verify.server import VerifiedServer, assume_ok
 
 Sample: TypeAlias = Callable[[VerifiedServer], Awaitable[HTTPExchange]]
 
@@ -95,13 +95,13 @@ def called(exchange: HTTPExchange, item_type: str = "function_call") -> list[dic
     return [item for item in exchange.output if item.get("type") == item_type]
 
 
-def spoken(exchange: HTTPExchange) -> str:
+def output_text(exchange: HTTPExchange) -> str:
     """Join the text in a response's messages."""
     parts = [part for item in exchange.output if item.get("type") == "message" for part in _parts(item.get("content"))]
     return "".join(str(part.get("text") or "") for part in parts if part.get("type") == "output_text")
 
 
-def spoken_in(item: dict[str, Any]) -> str:
+def message_text(item: dict[str, Any]) -> str:
     """Join the text in an input or output message."""
     content = item.get("content")
     return content if isinstance(content, str) else "".join(str(part.get("text") or "") for part in _parts(content))
@@ -118,18 +118,18 @@ def input_tokens(exchange: HTTPExchange) -> int:
     return tokens
 
 
-def repeated(exchange: HTTPExchange, name: str) -> Any:
+def echoed_field(exchange: HTTPExchange, name: str) -> Any:
     if name not in exchange.response:
         raise Inconclusive(f"The response has no field {name}: see schema.required.", exchange)
     return exchange.response[name]
 
 
 def response_id(exchange: HTTPExchange) -> str:
-    return _identifier(given(exchange).response, exchange)
+    return _identifier(assume_ok(exchange).response, exchange)
 
 
 def object_id(exchange: HTTPExchange) -> str:
-    return _identifier(given(exchange).object, exchange)
+    return _identifier(assume_ok(exchange).object, exchange)
 
 
 def _identifier(document: dict[str, Any], exchange: HTTPExchange) -> str:
@@ -139,8 +139,8 @@ def _identifier(document: dict[str, Any], exchange: HTTPExchange) -> str:
     return identifier
 
 
-def the_call(exchange: HTTPExchange, item_type: str = "function_call") -> dict[str, Any]:
-    calls = called(given(exchange, "tools", "tool_choice"), item_type)
+def first_call(exchange: HTTPExchange, item_type: str = "function_call") -> dict[str, Any]:
+    calls = called(assume_ok(exchange, "tools", "tool_choice"), item_type)
     if not calls:
         raise Inconclusive("The model did not call the required tool.", exchange)
     return calls[0]

@@ -23,9 +23,9 @@ RequestFields = dict[str, Any]
 
 _TRIES = 3
 _LONGEST_WAIT = 20.0  # seconds; upper bound for `Retry-After`
-_NOT_THERE = (404, 405, 426, 501)
+_MISSING_FEATURE = (404, 405, 426, 501)
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_PLAIN = re.compile(
+_UNSUPPORTED_TEXT = re.compile(
     r"\b(un|not |n't |not yet )(supported|implemented|available|enabled|support)|not ?implemented", re.I
 )
 KEY, SECOND_KEY = "API_KEY", "SECOND_API_KEY"
@@ -71,20 +71,20 @@ class VerifiedServer:
         self._timeout = access.timeout
         self._headers = {name.lower(): value for name, value in access.headers.items()}
         self._free = asyncio.Semaphore(access.concurrency)
-        self._once: dict[Callable[..., Any], asyncio.Future[Any]] = {}
+        self._memoized: dict[Callable[..., Any], asyncio.Future[Any]] = {}
         self._http = httpx.AsyncClient(timeout=httpx.Timeout(access.timeout, connect=10), follow_redirects=True)
 
-    async def once(self, ask: Callable[[VerifiedServer], Awaitable[HTTPExchange]]) -> HTTPExchange:
+    async def memoized(self, ask: Callable[[VerifiedServer], Awaitable[HTTPExchange]]) -> HTTPExchange:
         """Call a function once for all checks."""
-        if ask not in self._once:
-            self._once[ask] = asyncio.ensure_future(ask(self))
-        exchange: HTTPExchange = await asyncio.shield(self._once[ask])
+        if ask not in self._memoized:
+            self._memoized[ask] = asyncio.ensure_future(ask(self))
+        exchange: HTTPExchange = await asyncio.shield(self._memoized[ask])
         LAST_EXCHANGE.set(exchange)
         return exchange
 
     def forget(self) -> None:
         """Discard shared answers."""
-        self._once.clear()
+        self._memoized.clear()
 
     def body(self, **fields: object) -> RequestFields:
         """Return a request body for a response, by default not stored."""
@@ -180,7 +180,7 @@ class VerifiedServer:
             )
         except InvalidStatus as error:
             exchange.status = error.response.status_code
-            refused = Unsupported if exchange.status in (*_NOT_THERE, 400, 403) else Failed
+            refused = Unsupported if exchange.status in (*_MISSING_FEATURE, 400, 403) else Failed
             raise refused(f"The handshake is answered with HTTP {exchange.status}.", exchange) from None
         except InvalidHandshake as error:
             raise Failed(f"The handshake is not a WebSocket handshake: {error}.", exchange) from None
@@ -216,10 +216,10 @@ class VerifiedServer:
         return left
 
     async def cancel_requests(self) -> None:
-        """Cancel pending requests from `once`."""
-        for asked in self._once.values():
-            asked.cancel()
-        await asyncio.gather(*self._once.values(), return_exceptions=True)
+        """Cancel pending requests from `memoized`."""
+        for request in self._memoized.values():
+            request.cancel()
+        await asyncio.gather(*self._memoized.values(), return_exceptions=True)
 
     async def aclose(self) -> None:
         await self.cancel_requests()
@@ -278,15 +278,17 @@ def _document(frame: str | bytes) -> dict[str, Any]:
 def says_unsupported(exchange: HTTPExchange, *fields: str) -> bool:
     """Tell whether an error reports a missing feature, or names one of `fields`."""
     refusal = exchange.refusal
-    told = " ".join(str(refusal.get(name) or "") for name in ("message", "param", "code", "type"))
-    if exchange.status in _NOT_THERE:
+    text = " ".join(str(refusal.get(name) or "") for name in ("message", "param", "code", "type"))
+    if exchange.status in _MISSING_FEATURE:
         return True
     if exchange.status in (400, 403, 422):
-        return bool(_PLAIN.search(told)) or any(re.search(rf"\b{re.escape(field)}\b", told) for field in fields)
-    return exchange.status >= 500 and bool(_PLAIN.search(told))
+        return bool(_UNSUPPORTED_TEXT.search(text)) or any(
+            re.search(rf"\b{re.escape(field)}\b", text) for field in fields
+        )
+    return exchange.status >= 500 and bool(_UNSUPPORTED_TEXT.search(text))
 
 
-def answered(exchange: HTTPExchange, *fields: str) -> HTTPExchange:
+def require_ok(exchange: HTTPExchange, *fields: str) -> HTTPExchange:
     """
     Return a successful exchange, for the check that tests this request.
 
@@ -295,7 +297,7 @@ def answered(exchange: HTTPExchange, *fields: str) -> HTTPExchange:
     return _success(exchange, fields, Failed(f"The request is answered with {exchange.outcome()}", exchange))
 
 
-def given(exchange: HTTPExchange, *fields: str) -> HTTPExchange:
+def assume_ok(exchange: HTTPExchange, *fields: str) -> HTTPExchange:
     """Return a successful exchange, for checks that only build on it; raises `Unsupported` or `Inconclusive`."""
     return _success(exchange, fields, Inconclusive(f"There is no answer to judge: {exchange.outcome()}", exchange))
 
@@ -304,18 +306,18 @@ def _success(exchange: HTTPExchange, fields: Sequence[str], otherwise: NotPassed
     if not exchange.ok:
         raise Unsupported(exchange.outcome(), exchange) if says_unsupported(exchange, *fields) else otherwise
     body = exchange.body
-    whole = isinstance(body, dict) and exchange.url.endswith("/responses") and body.get("stream") is not True
-    if whole and not exchange.response:
+    expects_json = isinstance(body, dict) and exchange.url.endswith("/responses") and body.get("stream") is not True
+    if expects_json and not exchange.response:
         raise Inconclusive("The answer is not a JSON object: see schema.json.", exchange)
     return exchange
 
 
 async def retry_until_compliant(
-    ask: Callable[[], Awaitable[HTTPExchange]], did: Callable[[HTTPExchange], bool], told: str, *fields: str
+    ask: Callable[[], Awaitable[HTTPExchange]], complied: Callable[[HTTPExchange], bool], task: str, *fields: str
 ) -> HTTPExchange:
     """Retry up to three times until the model cooperates; raises `Inconclusive`."""
     for _ in range(_TRIES):
-        exchange = given(await ask(), *fields)
-        if did(exchange):
+        exchange = assume_ok(await ask(), *fields)
+        if complied(exchange):
             return exchange
-    raise Inconclusive(f"The model did not {told} in {_TRIES} attempts.", exchange)
+    raise Inconclusive(f"The model did not {task} in {_TRIES} attempts.", exchange)

@@ -7,11 +7,11 @@ from typing import Any
 
 from openresponses_verify import samples
 from openresponses_verify.exchange import HTTPExchange
-from openresponses_verify.expect import INVALID, need_schema, need_status, need_turn, need_unknown_previous
-from openresponses_verify.rows import CHECKS, Check, CheckFunction, Inconclusive, check_row, need
+from openresponses_verify.expect import INVALID, require_schema, require_status, require_turn, require_unknown_previous
+from openresponses_verify.rows import CHECKS, Check, CheckFunction, Inconclusive, check_row, require
 from openresponses_verify.samples import assistant_message, call_output, message, response_id, user_message
 from openresponses_verify.schema import FORMAT_SCHEMA, event_schemas
-from openresponses_verify.server import SocketTurns, VerifiedServer, answered, given
+from openresponses_verify.server import SocketTurns, VerifiedServer, assume_ok, require_ok
 
 _SUITE = "Open Responses compliance suite"
 _WEATHER: dict[str, Any] = {
@@ -34,11 +34,11 @@ def _fits(exchange: HTTPExchange) -> HTTPExchange:
         refusal = event.get("type") == "error" and exchange.frames
         name = "WebSocketErrorEvent" if refusal else event_schemas().get(str(event.get("type")))
         if name:
-            need_schema(
+            require_schema(
                 name, event, exchange, event, lambda issue: issue.path[:1] == ("response",), f"{event['type']}: "
             )
     if exchange.response:
-        need_schema("ResponseResource", exchange.response, exchange, but=lambda issue: issue.path == FORMAT_SCHEMA)
+        require_schema("ResponseResource", exchange.response, exchange, but=lambda issue: issue.path == FORMAT_SCHEMA)
     return exchange
 
 
@@ -46,11 +46,11 @@ def _completed(exchange: HTTPExchange) -> None:
     status = exchange.response.get("status")
     if status == "incomplete":
         raise Inconclusive("The model did not finish its answer.", exchange)
-    need(status == "completed", f"The status is {status!r}.", exchange)
+    require(status == "completed", f"The status is {status!r}.", exchange)
 
 
 def _completed_with_output(exchange: HTTPExchange) -> None:
-    need(exchange.output, "The response has no output items.", exchange)
+    require(exchange.output, "The response has no output items.", exchange)
     _completed(exchange)
 
 
@@ -65,7 +65,7 @@ def _suite_row(name: str) -> Callable[[CheckFunction], CheckFunction]:
 
 async def _ask(server: VerifiedServer, fields: dict[str, Any], *optional: str) -> HTTPExchange:
     body = {"model": server.model, "stream": False, **fields}
-    return _fits(answered(await server.send("POST", "/responses", body), *optional))
+    return _fits(require_ok(await server.send("POST", "/responses", body), *optional))
 
 
 def _scenario(
@@ -102,10 +102,10 @@ _scenario(
 @_suite_row("response-output-phase-schema")
 async def _phase(server: VerifiedServer) -> None:
     """`phase` of an output message is `commentary` or `final_answer`. The suite itself only validates an example."""
-    exchange = given(await server.once(samples.text))
+    exchange = assume_ok(await server.memoized(samples.text))
     for item in exchange.output:
         phase = item.get("phase", "final_answer")
-        need(phase in ("commentary", "final_answer"), f"The phase is {phase!r}.", exchange, item)
+        require(phase in ("commentary", "final_answer"), f"The phase is {phase!r}.", exchange, item)
 
 
 _scenario(
@@ -161,10 +161,10 @@ async def _compact(server: VerifiedServer) -> None:
         assistant_message("Understood. The launch is Tuesday, with support notified beforehand."),
     ]
     body = {"model": server.model, "prompt_cache_key": "openresponses-compact-test", "input": conversation}
-    exchange = answered(await server.send("POST", "/responses/compact", body), "prompt_cache_key")
-    need_schema("CompactResource", exchange.object, exchange)
+    exchange = require_ok(await server.send("POST", "/responses/compact", body), "prompt_cache_key")
+    require_schema("CompactResource", exchange.object, exchange)
     types = [item.get("type") for item in exchange.output]
-    need("compaction" in types, f"The output has items of the types {types}.", exchange)
+    require("compaction" in types, f"The output has items of the types {types}.", exchange)
 
 
 @_suite_row("compact-missing-model")
@@ -173,8 +173,8 @@ async def _compact_no_model(server: VerifiedServer) -> None:
     body = {"input": [user_message("Compact this conversation.")]}
     exchange = await server.send("POST", "/responses/compact", body)
     if exchange.status not in INVALID:
-        answered(exchange)
-    need_status(exchange, INVALID)
+        require_ok(exchange)
+    require_status(exchange, INVALID)
 
 
 async def _turn(socket: SocketTurns, server: VerifiedServer, **fields: object) -> HTTPExchange:
@@ -183,7 +183,7 @@ async def _turn(socket: SocketTurns, server: VerifiedServer, **fields: object) -
 
 async def _turn_completed(socket: SocketTurns, server: VerifiedServer, **fields: object) -> HTTPExchange:
     exchange = await _turn(socket, server, **fields)
-    need_turn(exchange)
+    require_turn(exchange)
     _completed(exchange)
     return exchange
 
@@ -221,10 +221,10 @@ async def _reconnect(server: VerifiedServer) -> None:
         first = response_id(await _turn_completed(socket, server, store=False, input=word))
     async with server.websocket() as socket:
         again = "Try to continue after reconnect. Reply with exactly: reconnected"
-        need_unknown_previous(await _turn(socket, server, store=False, previous_response_id=first, input=again))
+        require_unknown_previous(await _turn(socket, server, store=False, previous_response_id=first, input=again))
         anew = "The previous store:false chain could not continue after reconnect. Start a new response and reply with "
         turn = await _turn(socket, server, store=False, input=[user_message(f"{anew}exactly: recovered")])
-        need_turn(turn, "The new turn")
+        require_turn(turn, "The new turn")
 
 
 @_suite_row("websocket-previous-response-not-found")
@@ -232,7 +232,7 @@ async def _unknown(server: VerifiedServer) -> None:
     """An unknown previous response is answered with `previous_response_not_found`."""
     async with server.websocket() as socket:
         question = "This should fail because the previous response is missing."
-        need_unknown_previous(await _turn(socket, server, store=False, previous_response_id=_NONE, input=question))
+        require_unknown_previous(await _turn(socket, server, store=False, previous_response_id=_NONE, input=question))
 
 
 @_suite_row("websocket-failed-continuation-evicts-cache")
@@ -244,9 +244,9 @@ async def _evicts(server: VerifiedServer) -> None:
         first = response_id(await _turn_completed(socket, server, store=False, input=word))
         failed = await _turn(socket, server, store=False, previous_response_id=first, input=[output])
         refused = failed.refusal or failed.response.get("status") == "failed"
-        need(refused, f"An output that answers no call is answered with {failed.outcome()}", failed)
+        require(refused, f"An output that answers no call is answered with {failed.outcome()}", failed)
         again = "Try to continue after the failed turn. Reply with exactly: stale"
-        need_unknown_previous(await _turn(socket, server, store=False, previous_response_id=first, input=again))
+        require_unknown_previous(await _turn(socket, server, store=False, previous_response_id=first, input=again))
 
 
 @_suite_row("websocket-compact-new-chain")
@@ -258,8 +258,8 @@ async def _new_chain(server: VerifiedServer) -> None:
         user_message([{"type": "input_text", "text": "Compress this conversation for later continuation."}]),
     ]
     body = {"model": server.model, "input": conversation}
-    compacted = answered(await server.send("POST", "/responses/compact", body))
-    need(compacted.output, "The compaction has no output.", compacted)
+    compacted = require_ok(await server.send("POST", "/responses/compact", body))
+    require(compacted.output, "The compaction has no output.", compacted)
     turns = [*compacted.output, user_message("Continue from here. Reply with exactly: compacted")]
     async with server.websocket() as socket:
         await _turn_completed(socket, server, store=False, input=turns, tools=[])

@@ -6,25 +6,25 @@ from typing import Any
 
 from openresponses_verify import samples
 from openresponses_verify.exchange import HTTPExchange
-from openresponses_verify.expect import REFUSED, need_status
-from openresponses_verify.rows import CHECKS, Check, Inconclusive, Unsupported, check_row, need
+from openresponses_verify.expect import REFUSED, require_status
+from openresponses_verify.rows import CHECKS, Check, Inconclusive, Unsupported, check_row, require
 from openresponses_verify.samples import LIMIT, WEATHER_TOOL, call_output, object_id, response_id, user_message
-from openresponses_verify.server import SECOND_KEY, VerifiedServer, answered, given
+from openresponses_verify.server import SECOND_KEY, VerifiedServer, assume_ok, require_ok
 
 _OWASP = "OWASP API Security, Broken Object Level Authorization"
 _NOT_FOUND = "Open Responses specification, Error Types, not_found: it does not exist or is not accessible"
 
 
 async def _own(server: VerifiedServer) -> HTTPExchange:
-    return await server.get(f"/responses/{response_id(await server.once(samples.stored))}")
+    return await server.get(f"/responses/{response_id(await server.memoized(samples.stored))}")
 
 
 async def _stored_id(server: VerifiedServer) -> str:
     """Return the first user's stored response id; raises `Unsupported` without a second key or storage."""
     if SECOND_KEY not in server.keys:
         raise Unsupported("No key of another user was given with --second-api-key.")
-    identifier = response_id(await server.once(samples.stored))
-    given(await server.once(_own))
+    identifier = response_id(await server.memoized(samples.stored))
+    assume_ok(await server.memoized(_own))
     return identifier
 
 
@@ -32,7 +32,7 @@ async def _hidden(server: VerifiedServer, method: str, path: str, body: object =
     exchange = await server.send(method, path, body, key=SECOND_KEY)
     if exchange.status in (405, 501):
         raise Unsupported(exchange.outcome(), exchange)
-    need_status(exchange, REFUSED, "Another user")
+    require_status(exchange, REFUSED, "Another user")
 
 
 @check_row("isolation.retrieve", "Another user's response cannot be retrieved", _OWASP)
@@ -58,7 +58,7 @@ async def _previous(server: VerifiedServer) -> None:
 async def _reference(server: VerifiedServer) -> None:
     """An `item_reference` to another user's item is treated as unknown."""
     await _stored_id(server)
-    stored = await server.once(samples.stored)
+    stored = await server.memoized(samples.stored)
     ids = [item["id"] for item in stored.output if item.get("id")]
     if not ids:
         raise Inconclusive("The stored response has no items.", stored)
@@ -74,7 +74,7 @@ async def _delete(server: VerifiedServer) -> None:
     path = f"/responses/{response_id(stored)}"
     await _hidden(server, "DELETE", path)
     exchange = await server.get(path)
-    need(exchange.ok, "The response is gone after another user deleted it.", exchange)
+    require(exchange.ok, "The response is gone after another user deleted it.", exchange)
 
 
 @check_row("isolation.cancel", "Another user's response cannot be cancelled", _OWASP)
@@ -88,7 +88,7 @@ async def _conversation(server: VerifiedServer) -> None:
     """A conversation belongs to the key that created it."""
     if SECOND_KEY not in server.keys:
         raise Unsupported("No key of another user was given with --second-api-key.")
-    made = given(await server.send("POST", "/conversations", {"items": [user_message("Hi.")]}))
+    made = assume_ok(await server.send("POST", "/conversations", {"items": [user_message("Hi.")]}))
     identifier = object_id(made)
     await _hidden(server, "GET", f"/conversations/{identifier}")
     await _hidden(server, "GET", f"/conversations/{identifier}/items")
@@ -104,28 +104,28 @@ async def _same(server: VerifiedServer) -> None:
     unknown = await server.get(f"/responses/{missing}", key=SECOND_KEY)
     if foreign.ok:
         raise Inconclusive("The response of another user can be retrieved: see isolation.retrieve.", foreign)
-    need(
+    require(
         foreign.status == unknown.status,
         f"Another user's response is HTTP {foreign.status}, an unknown one HTTP {unknown.status}.",
         foreign,
     )
     code, other = foreign.refusal.get("code"), unknown.refusal.get("code")
-    need(code == other, f"The code is {code!r}, and {other!r} for an unknown one.", foreign)
+    require(code == other, f"The code is {code!r}, and {other!r} for an unknown one.", foreign)
 
 
 @check_row("clients.models", "Models are listed", "OpenAI API reference, List models; openai-python, openai-node")
 async def _models(server: VerifiedServer) -> None:
     """`GET /models` returns `{object: 'list', data: [{id, object: 'model'}]}`."""
-    exchange = answered(await server.get("/models"))
+    exchange = require_ok(await server.get("/models"))
     data = exchange.object.get("data")
-    need(
+    require(
         exchange.object.get("object") == "list" and isinstance(data, list),
         "The body is not a list of models.",
         exchange,
     )
     for model in data if isinstance(data, list) else ():
-        need(isinstance(model, dict) and isinstance(model.get("id"), str), "A model has no id.", exchange, model)
-        need(model.get("object") == "model", "The `object` of a model is not 'model'.", exchange, model)
+        require(isinstance(model, dict) and isinstance(model.get("id"), str), "A model has no id.", exchange, model)
+        require(model.get("object") == "model", "The `object` of a model is not 'model'.", exchange, model)
 
 
 @check_row(
@@ -133,8 +133,8 @@ async def _models(server: VerifiedServer) -> None:
 )
 async def _request_id(server: VerifiedServer) -> None:
     """`x-request-id` identifies the request, in successful answers and errors. SDKs and Codex show it."""
-    exchange = given(await server.once(samples.text))
-    need(exchange.headers.get("x-request-id"), "There is no x-request-id.", exchange)
+    exchange = assume_ok(await server.memoized(samples.text))
+    require(exchange.headers.get("x-request-id"), "There is no x-request-id.", exchange)
 
 
 @check_row(
@@ -144,11 +144,11 @@ async def _request_id(server: VerifiedServer) -> None:
 )
 async def _annotations(server: VerifiedServer) -> None:
     """`annotations` is a list in each `output_text`. The AI SDK and pydantic-ai reject answers without it."""
-    exchange = given(await server.once(samples.text))
+    exchange = assume_ok(await server.memoized(samples.text))
     for item in exchange.output:
         for part in item.get("content") or [] if item.get("type") == "message" else ():
             if isinstance(part, dict) and part.get("type") == "output_text":
-                need(isinstance(part.get("annotations"), list), "The annotations are not a list.", exchange, part)
+                require(isinstance(part.get("annotations"), list), "The annotations are not a list.", exchange, part)
 
 
 @check_row(
@@ -159,19 +159,19 @@ async def _annotations(server: VerifiedServer) -> None:
 async def _call_status(server: VerifiedServer) -> None:
     """A `function_call` includes `status`. The Agents SDK for Node and the AI SDK reject calls without it."""
     for sample in (samples.call, samples.call_stream):
-        exchange = await server.once(sample)
-        for item in samples.called(given(exchange, "tools", "tool_choice")):
-            need(item.get("status"), "The call has no status.", exchange, item)
+        exchange = await server.memoized(sample)
+        for item in samples.called(assume_ok(exchange, "tools", "tool_choice")):
+            require(item.get("status"), "The call has no status.", exchange, item)
 
 
 def _accepted(row_id: str, title: str, law: str, source: str, headers: dict[str, str], body: dict[str, Any]) -> None:
     async def run(server: VerifiedServer) -> None:
         sent = {"model": server.model, "max_output_tokens": LIMIT, **body}
-        exchange = answered(await server.send("POST", "/responses", sent, headers=headers))
+        exchange = require_ok(await server.send("POST", "/responses", sent, headers=headers))
         status = exchange.response.get("status")
         if status == "in_progress":
             raise Inconclusive("The stream has no terminal event.", exchange)
-        need(status in ("completed", "incomplete"), f"The response is {status!r}.", exchange)
+        require(status in ("completed", "incomplete"), f"The response is {status!r}.", exchange)
 
     CHECKS.append(Check(row_id, title, law, source, run))
 
@@ -310,11 +310,11 @@ async def _known(server: VerifiedServer) -> None:
     """openai-node throws on unknown event types."""
     headers = {"user-agent": "OpenAI/JS 7.55.0", "x-stainless-lang": "js", "x-stainless-package-version": "7.55.0"}
     body = server.body(input="Think: what is 2+2?", stream=True, max_output_tokens=LIMIT)
-    exchange = given(await server.send("POST", "/responses", body, headers=headers))
+    exchange = assume_ok(await server.send("POST", "/responses", body, headers=headers))
     for event in exchange.events:
         event_type = str(event.get("type"))
         unknown = event_type.startswith("response.reasoning.") or ":" in event_type
-        need(not unknown, f"An event has the type {event_type!r}.", exchange, event)
+        require(not unknown, f"An event has the type {event_type!r}.", exchange, event)
 
 
 @check_row(
@@ -325,7 +325,7 @@ async def _known(server: VerifiedServer) -> None:
 async def _replay(server: VerifiedServer) -> None:
     """Clients append output items unchanged, with ids, status and calls, to the next input."""
     for sample in (samples.text, samples.call):
-        first = given(await server.once(sample), "tools", "tool_choice")
+        first = assume_ok(await server.memoized(sample), "tools", "tool_choice")
         outputs = [call_output(item.get("call_id"), "Sunny") for item in samples.called(first)]
         turns = [user_message("Hi."), *first.output, *outputs, user_message("Say hello.")]
-        answered(await server.respond(input=turns, tools=[WEATHER_TOOL], max_output_tokens=LIMIT))
+        require_ok(await server.respond(input=turns, tools=[WEATHER_TOOL], max_output_tokens=LIMIT))

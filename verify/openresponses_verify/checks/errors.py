@@ -7,10 +7,10 @@ from typing import Any
 
 from openresponses_verify import samples
 from openresponses_verify.exchange import HTTPExchange
-from openresponses_verify.expect import INVALID, NO_FAILURE, need_schema, need_status, request_row
-from openresponses_verify.rows import Inconclusive, Unsupported, check_row, need
+from openresponses_verify.expect import INVALID, NO_FAILURE, request_row, require_schema, require_status
+from openresponses_verify.rows import Inconclusive, Unsupported, check_row, require
 from openresponses_verify.samples import LIMIT, user_message
-from openresponses_verify.server import KEY, VerifiedServer, given
+from openresponses_verify.server import KEY, VerifiedServer, assume_ok
 
 _ERRORS = "Open Responses specification, Errors"
 _TYPES = "Open Responses specification, Error Types"
@@ -38,7 +38,7 @@ _REFUSED = (_wrong_type, _wrong_input, _broken_json)
 
 
 async def _refusals(server: VerifiedServer) -> list[HTTPExchange]:
-    exchanges = [await server.once(ask) for ask in _REFUSED]
+    exchanges = [await server.memoized(ask) for ask in _REFUSED]
     refused = [exchange for exchange in exchanges if exchange.status >= 400]
     if not refused:
         raise Inconclusive("No request was refused: see errors.*-type.", exchanges[0])
@@ -49,7 +49,9 @@ async def _refusals(server: VerifiedServer) -> list[HTTPExchange]:
 async def _shape(server: VerifiedServer) -> None:
     """Errors are structured: an object `error` with type, code, param and message."""
     for exchange in await _refusals(server):
-        need(isinstance(exchange.object.get("error"), dict), "The body has no object `error`.", exchange, exchange.json)
+        require(
+            isinstance(exchange.object.get("error"), dict), "The body has no object `error`.", exchange, exchange.json
+        )
 
 
 @check_row("errors.fields", "An error has type, code, param and message", "Open Responses schema, ErrorPayload")
@@ -58,23 +60,23 @@ async def _fields(server: VerifiedServer) -> None:
     for exchange in await _refusals(server):
         error = exchange.object.get("error")
         if isinstance(error, dict):
-            need_schema("ErrorPayload", error, exchange, error, prefix="error.")
-            need(error.get("message"), "The message is empty.", exchange, error)
+            require_schema("ErrorPayload", error, exchange, error, prefix="error.")
+            require(error.get("message"), "The message is empty.", exchange, error)
 
 
 @check_row("errors.json", "An error is JSON", "Open Responses specification, HTTP Response Bodies")
 async def _json(server: VerifiedServer) -> None:
     """Servers MUST return data only as `application/json`."""
     for exchange in await _refusals(server):
-        need(exchange.content_type == "application/json", f"The type is {exchange.content_type!r}.", exchange)
+        require(exchange.content_type == "application/json", f"The type is {exchange.content_type!r}.", exchange)
 
 
 @check_row("errors.private", "An error reveals no server internals", f"{_ERRORS}; OWASP, Improper Error Handling")
 async def _private(server: VerifiedServer) -> None:
     """Errors contain no tracebacks and no server paths."""
-    for exchange in [*await _refusals(server), await server.once(_no_path)]:
+    for exchange in [*await _refusals(server), await server.memoized(_no_path)]:
         found = _TRACE.search(exchange.content.decode(errors="replace"))
-        need(
+        require(
             not found,
             f"The error has {found and found[0]!r}.",
             exchange,
@@ -192,27 +194,27 @@ request_row(
 @check_row("errors.no-input", "A request without input is refused", "Open Responses specification, Chat Inference")
 async def _no_input(server: VerifiedServer) -> None:
     """A request needs a string `input` or an array of input items."""
-    need_status(await server.send("POST", "/responses", {"model": server.model, "max_output_tokens": 16}), INVALID)
+    require_status(await server.send("POST", "/responses", {"model": server.model, "max_output_tokens": 16}), INVALID)
 
 
 @check_row("errors.param", "An error names the field", _ERRORS)
 async def _param(server: VerifiedServer) -> None:
     """`param` is the input parameter related to the error, if applicable."""
     for ask, field in ((_wrong_type, "temperature"), (_wrong_input, "input")):
-        exchange = await server.once(ask)
+        exchange = await server.memoized(ask)
         error = exchange.object.get("error")
         if exchange.status not in (400, 422) or not isinstance(error, dict):
             continue
         found = error.get("param")
         named = isinstance(found, str) and field in found
-        need(named, f"{field} is wrong, and param is {found!r}.", exchange, error)
+        require(named, f"{field} is wrong, and param is {found!r}.", exchange, error)
     await _refusals(server)
 
 
 @check_row("errors.json-body", "A body that is not JSON is a 400", _TYPES)
 async def _malformed(server: VerifiedServer) -> None:
     """`invalid_request`: the request is malformed."""
-    need_status(await server.once(_broken_json), INVALID)
+    require_status(await server.memoized(_broken_json), INVALID)
 
 
 @check_row(
@@ -220,7 +222,7 @@ async def _malformed(server: VerifiedServer) -> None:
 )
 async def _not_object(server: VerifiedServer) -> None:
     """Request bodies MUST be JSON objects."""
-    need_status(await server.send("POST", "/responses", [1, 2, 3]), INVALID)
+    require_status(await server.send("POST", "/responses", [1, 2, 3]), INVALID)
 
 
 @check_row(
@@ -233,7 +235,7 @@ async def _stream_status(server: VerifiedServer) -> None:
     bodies = [exchange.body for exchange in await _refusals(server) if isinstance(exchange.body, dict)]
     if not bodies:
         raise Inconclusive("No request for a response was refused: see errors.*-type.")
-    need_status(await server.send("POST", "/responses", {**bodies[0], "stream": True}), INVALID)
+    require_status(await server.send("POST", "/responses", {**bodies[0], "stream": True}), INVALID)
 
 
 @check_row("errors.model", "An unknown model is refused", _ERRORS)
@@ -242,13 +244,13 @@ async def _model(server: VerifiedServer) -> None:
     exchange = await server.respond(model="no-such-model-2f7c", max_output_tokens=16)
     if exchange.ok:
         raise Inconclusive("The server accepts any model name.", exchange)
-    need_status(exchange, (400, 403, 404, 422))
+    require_status(exchange, (400, 403, 404, 422))
 
 
 @check_row("errors.path", "An unknown path is a 404", _TYPES)
 async def _path(server: VerifiedServer) -> None:
     """`not_found`: the requested resource does not exist at the specified path."""
-    need_status(await server.once(_no_path), (404, 405))
+    require_status(await server.memoized(_no_path), (404, 405))
 
 
 @check_row("errors.type", "The error type matches the status", _TYPES)
@@ -258,7 +260,7 @@ async def _type(server: VerifiedServer) -> None:
         event_type = str(exchange.refusal.get("type"))
         if exchange.status in (400, 422) and isinstance(exchange.object.get("error"), dict):
             good = event_type.startswith("invalid_request") or "validation" in event_type.lower()
-            need(good, f"The status is {exchange.status}, and the type {event_type!r}.", exchange)
+            require(good, f"The status is {exchange.status}, and the type {event_type!r}.", exchange)
 
 
 async def _keyless(server: VerifiedServer) -> HTTPExchange:
@@ -269,7 +271,7 @@ async def _guarded(server: VerifiedServer) -> HTTPExchange:
     """Return the answer to a request without a key; raises `Unsupported` if no key is required."""
     if KEY not in server.keys:
         raise Unsupported("No key was given with --api-key.")
-    exchange = await server.once(_keyless)
+    exchange = await server.memoized(_keyless)
     if exchange.ok:
         raise Unsupported("The server requires no key.", exchange)
     return exchange
@@ -279,7 +281,7 @@ async def _guarded(server: VerifiedServer) -> HTTPExchange:
 async def _no_key(server: VerifiedServer) -> None:
     """The `Authorization` header is required."""
     exchange = await _guarded(server)
-    need_status(exchange, (401, 403))
+    require_status(exchange, (401, 403))
 
 
 @check_row("errors.wrong-key", "A wrong key is a 401", "OpenAI guide, Error codes, 401")
@@ -288,7 +290,7 @@ async def _wrong_key(server: VerifiedServer) -> None:
     await _guarded(server)
     wrong = {"authorization": "Bearer sk-not-a-key-of-anybody"}
     body = server.body(max_output_tokens=16)
-    need_status(await server.send("POST", "/responses", body, key=None, headers=wrong), (401, 403))
+    require_status(await server.send("POST", "/responses", body, key=None, headers=wrong), (401, 403))
 
 
 _SERVER = f"{_TYPES}, server_error: it is not caused by the client"
@@ -358,7 +360,7 @@ request_row(
 @check_row("errors.recovers", "The server recovers from errors", _ERRORS)
 async def _recovers(server: VerifiedServer) -> None:
     """A rejected request does not affect the next request."""
-    given(await server.once(samples.text))
+    assume_ok(await server.memoized(samples.text))
     await _refusals(server)
     exchange = await server.respond(max_output_tokens=LIMIT)
-    need(exchange.ok, f"After refused requests, a good one is answered with {exchange.outcome()}", exchange)
+    require(exchange.ok, f"After refused requests, a good one is answered with {exchange.outcome()}", exchange)

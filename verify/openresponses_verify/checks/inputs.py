@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from openresponses_verify import samples
-from openresponses_verify.expect import need_longer
-from openresponses_verify.rows import CHECKS, Check, check_row, need
+from openresponses_verify.expect import require_more_input_tokens
+from openresponses_verify.rows import CHECKS, Check, check_row, require
 from openresponses_verify.samples import LIMIT, assistant_message, input_tokens, message, user_message
-from openresponses_verify.server import VerifiedServer, answered, given
+from openresponses_verify.server import VerifiedServer, assume_ok, require_ok
 
 _CHAT = "Open Responses specification, Chat Inference"
 _PARAM = "Open Responses schema, "
@@ -19,8 +19,8 @@ def _form(row_id: str, title: str, law: str, source: str, sent: object, *optiona
     """Register a check that an input is answered. `optional`: words in errors about a missing feature."""
 
     async def run(server: VerifiedServer) -> None:
-        exchange = answered(await server.respond(input=sent, max_output_tokens=LIMIT, **fields), *optional)
-        need(exchange.output, "There is no output.", exchange)
+        exchange = require_ok(await server.respond(input=sent, max_output_tokens=LIMIT, **fields), *optional)
+        require(exchange.output, "There is no output.", exchange)
 
     CHECKS.append(Check(row_id, title, law, source, run))
 
@@ -218,9 +218,9 @@ async def _agree(server: VerifiedServer) -> None:
     """A string input is interpreted as a user message, with equal `input_tokens`."""
     tokens = []
     for sent in (samples.WORDS, [user_message(samples.WORDS)], [user_message([_text(samples.WORDS)])]):
-        exchange = given(await server.respond(input=sent, max_output_tokens=16))
+        exchange = assume_ok(await server.respond(input=sent, max_output_tokens=16))
         tokens.append(input_tokens(exchange))
-    need(len(set(tokens)) == 1, f"The three forms of one message have {tokens} input tokens.", exchange)
+    require(len(set(tokens)) == 1, f"The three forms of one message have {tokens} input tokens.", exchange)
 
 
 @check_row("input.history", "All items of the input reach the model", _CHAT)
@@ -231,9 +231,9 @@ async def _history(server: VerifiedServer) -> None:
         [user_message("Hi."), assistant_message([_said(samples.WORDS)])],
         [message("system", samples.WORDS)],
     ):
-        short = given(await server.respond(input=[user_message("Say hello.")], max_output_tokens=16))
-        exchange = given(await server.respond(input=[*before, user_message("Say hello.")], max_output_tokens=16))
-        need_longer(exchange, short, 10, "an item of many words")
+        short = assume_ok(await server.respond(input=[user_message("Say hello.")], max_output_tokens=16))
+        exchange = assume_ok(await server.respond(input=[*before, user_message("Say hello.")], max_output_tokens=16))
+        require_more_input_tokens(exchange, short, 10, "an item of many words")
 
 
 @check_row(
@@ -241,6 +241,6 @@ async def _history(server: VerifiedServer) -> None:
 )
 async def _instructions(server: VerifiedServer) -> None:
     """`instructions` is inserted into the model's context as a system or developer message."""
-    short = given(await server.respond(max_output_tokens=16))
-    exchange = answered(await server.respond(max_output_tokens=16, instructions=samples.WORDS), "instructions")
-    need_longer(exchange, short, 10, "instructions of many words")
+    short = assume_ok(await server.respond(max_output_tokens=16))
+    exchange = require_ok(await server.respond(max_output_tokens=16, instructions=samples.WORDS), "instructions")
+    require_more_input_tokens(exchange, short, 10, "instructions of many words")

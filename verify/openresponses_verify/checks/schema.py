@@ -8,9 +8,9 @@ from typing import Any
 
 from openresponses_verify import samples
 from openresponses_verify.exchange import HTTPExchange
-from openresponses_verify.rows import Failed, check_row, need
+from openresponses_verify.rows import Failed, check_row, require
 from openresponses_verify.schema import FORMAT_SCHEMA, SchemaIssue, event_schemas, schema_issues
-from openresponses_verify.server import VerifiedServer, given
+from openresponses_verify.server import VerifiedServer, assume_ok
 
 _SLUG = re.compile(r"[a-z0-9_.-]+:[a-z0-9_.-]+")
 _SCHEMA = "Open Responses schema (2026-04-24), "
@@ -37,9 +37,9 @@ _ALIASES = {
 
 
 async def _responses(server: VerifiedServer) -> list[HTTPExchange]:
-    exchanges = [await server.once(sample) for sample in (*samples.RESPONSES, *samples.STREAMS)]
+    exchanges = [await server.memoized(sample) for sample in (*samples.RESPONSES, *samples.STREAMS)]
     if not any(exchange.ok for exchange in exchanges):
-        given(exchanges[0])
+        assume_ok(exchanges[0])
     return [exchange for exchange in exchanges if exchange.ok]
 
 
@@ -101,7 +101,7 @@ async def _total(server: VerifiedServer) -> None:
         counts: list[Any] = [exchange.usage.get(name) for name in ("input_tokens", "output_tokens")]
         if all(isinstance(count, int) for count in counts):
             adds_up = exchange.usage.get("total_tokens") == sum(counts)
-            need(adds_up, "total_tokens is not the sum of input_tokens and output_tokens.", exchange, exchange.usage)
+            require(adds_up, "total_tokens is not the sum of input_tokens and output_tokens.", exchange, exchange.usage)
 
 
 def _items(exchanges: list[HTTPExchange]) -> Iterator[tuple[dict[str, Any], HTTPExchange, object]]:
@@ -147,7 +147,7 @@ async def _item_types(server: VerifiedServer) -> None:
         type_name = item.get("type") if isinstance(item, dict) else None
         unknown = any(issue.kind == "unknown" and not issue.path for issue in schema_issues("ItemField", item))
         known = not unknown or type_name in _OPENAI_ITEMS or bool(_SLUG.fullmatch(str(type_name)))
-        need(known, f"An item has the type {type_name!r}.", exchange, item)
+        require(known, f"An item has the type {type_name!r}.", exchange, item)
 
 
 def _streams(exchanges: list[HTTPExchange]) -> Iterator[tuple[dict[str, Any], HTTPExchange]]:
@@ -181,33 +181,33 @@ async def _event_types(server: VerifiedServer) -> None:
     for event, exchange in _streams(await _responses(server)):
         type_name = str(event.get("type"))
         known = type_name in event_schemas() or bool(_OPENAI_EVENTS.match(type_name) or _SLUG.fullmatch(type_name))
-        need(known, f"An event has the type {type_name!r}.", exchange, event)
+        require(known, f"An event has the type {type_name!r}.", exchange, event)
 
 
 @check_row("schema.object", "A response's `object` is `response`", f"{_SCHEMA}ResponseResource.object; openai-node")
 async def _object(server: VerifiedServer) -> None:
     """`object` is always `response`. Otherwise openai-node does not derive `output_text`."""
-    exchange = given(await server.once(samples.text))
+    exchange = assume_ok(await server.memoized(samples.text))
     found = exchange.response.get("object")
-    need(found == "response", f"The object is {found!r}.", exchange)
+    require(found == "response", f"The object is {found!r}.", exchange)
 
 
 @check_row("schema.json", "Answers are JSON", "Open Responses specification, HTTP Response Bodies")
 async def _json(server: VerifiedServer) -> None:
     """When not streaming, servers MUST return data only as `application/json`."""
-    exchange = await server.once(samples.text)
+    exchange = await server.memoized(samples.text)
     if not exchange.ok:
-        given(exchange)
-    need(exchange.content_type == "application/json", f"The content type is {exchange.content_type!r}.", exchange)
-    need(isinstance(exchange.json, dict), "The body is not a JSON object.", exchange)
+        assume_ok(exchange)
+    require(exchange.content_type == "application/json", f"The content type is {exchange.content_type!r}.", exchange)
+    require(isinstance(exchange.json, dict), "The body is not a JSON object.", exchange)
 
 
 @check_row("schema.times", "Timestamps are in seconds and in order", f"{_SCHEMA}ResponseResource.created_at")
 async def _times(server: VerifiedServer) -> None:
     """`created_at` and `completed_at` are Unix timestamps in seconds, in this order."""
-    exchange = given(await server.once(samples.text))
+    exchange = assume_ok(await server.memoized(samples.text))
     created, completed = exchange.response.get("created_at"), exchange.response.get("completed_at")
     if not isinstance(created, int | float) or not 1e9 < created < 1e11:
         raise Failed(f"created_at is {created!r}.", exchange)
     if exchange.response.get("status") == "completed" and isinstance(completed, int | float):
-        need(int(completed) >= int(created), f"created_at is {created}, and completed_at {completed}.", exchange)
+        require(int(completed) >= int(created), f"created_at is {created}, and completed_at {completed}.", exchange)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from openresponses_verify import samples
 from openresponses_verify.exchange import HTTPExchange, read_object
 from openresponses_verify.laws import STREAM_LAWS, StreamLaw
-from openresponses_verify.rows import CHECKS, Check, Failed, check_row, need
-from openresponses_verify.server import VerifiedServer, answered, given
+from openresponses_verify.rows import CHECKS, Check, Failed, check_row, require
+from openresponses_verify.server import VerifiedServer, assume_ok, require_ok
 
 _HTTP = "Open Responses specification, Streaming HTTP Responses"
 
 
 async def _streams(server: VerifiedServer) -> list[HTTPExchange]:
-    exchanges = [await server.once(sample) for sample in samples.STREAMS]
+    exchanges = [await server.memoized(sample) for sample in samples.STREAMS]
     streams = [exchange for exchange in exchanges if exchange.ok and exchange.content_type == "text/event-stream"]
-    return streams or [given(exchanges[0], "stream")]
+    return streams or [assume_ok(exchanges[0], "stream")]
 
 
 @check_row(
@@ -22,15 +22,15 @@ async def _streams(server: VerifiedServer) -> list[HTTPExchange]:
 )
 async def _answer(server: VerifiedServer) -> None:
     """`stream: true` returns an event stream."""
-    exchange = answered(await server.once(samples.text_stream), "stream")
-    need(exchange.events, "The stream has no event.", exchange, exchange.content[:300].decode(errors="replace"))
+    exchange = require_ok(await server.memoized(samples.text_stream), "stream")
+    require(exchange.events, "The stream has no event.", exchange, exchange.content[:300].decode(errors="replace"))
 
 
 @check_row("stream.content-type", "The content type is text/event-stream", _HTTP)
 async def _content_type(server: VerifiedServer) -> None:
     """Streams MUST have the header `Content-Type: text/event-stream`."""
-    exchange = given(await server.once(samples.text_stream), "stream")
-    need(exchange.content_type == "text/event-stream", f"The content type is {exchange.content_type!r}.", exchange)
+    exchange = assume_ok(await server.memoized(samples.text_stream), "stream")
+    require(exchange.content_type == "text/event-stream", f"The content type is {exchange.content_type!r}.", exchange)
 
 
 @check_row("stream.event-name", "The event field is the type", _HTTP)
@@ -40,8 +40,8 @@ async def _event_name(server: VerifiedServer) -> None:
         for event in exchange.server_sent:
             event_type = read_object(event.data).get("type")
             if event_type is not None:
-                told = "There is no event field" if event.name is None else f"The event field is {event.name!r}"
-                need(event.name == event_type, f"{told}, and the type {event_type!r}.", exchange, event.data)
+                message = "There is no event field" if event.name is None else f"The event field is {event.name!r}"
+                require(event.name == event_type, f"{message}, and the type {event_type!r}.", exchange, event.data)
 
 
 @check_row("stream.data", "Each data field is a JSON object", _HTTP)
@@ -50,7 +50,7 @@ async def _data(server: VerifiedServer) -> None:
     for exchange in await _streams(server):
         for event in exchange.server_sent:
             good = event.data == "[DONE]" or isinstance(read_object(event.data).get("type"), str)
-            need(good, "The data of an event is not a JSON object with a type.", exchange, event.data)
+            require(good, "The data of an event is not a JSON object with a type.", exchange, event.data)
 
 
 @check_row("stream.done", "The stream ends with [DONE]", _HTTP)
@@ -59,8 +59,8 @@ async def _done(server: VerifiedServer) -> None:
     for exchange in await _streams(server):
         data = [event.data for event in exchange.server_sent]
         if exchange.events:
-            need(data[-1] == "[DONE]", "The last data is not [DONE].", exchange, data[-1])
-            need(data.count("[DONE]") == 1, "There is more than one [DONE].", exchange)
+            require(data[-1] == "[DONE]", "The last data is not [DONE].", exchange, data[-1])
+            require(data.count("[DONE]") == 1, "There is more than one [DONE].", exchange)
 
 
 @check_row("stream.framing", "Every event ends with a blank line", "HTML Living Standard, Interpreting an event stream")
@@ -69,14 +69,14 @@ async def _framing(server: VerifiedServer) -> None:
     for exchange in await _streams(server):
         tail = exchange.content[-200:].decode(errors="replace")
         ended = exchange.content.replace(b"\r\n", b"\n").endswith((b"\n\n", b"\r\r"))
-        need(ended, "The last event has no blank line after it.", exchange, tail)
+        require(ended, "The last event has no blank line after it.", exchange, tail)
         try:
             text = exchange.content.decode()
         except UnicodeDecodeError as error:
             raise Failed(f"The stream is not UTF-8: {error}.", exchange) from None
         names = {line.partition(":")[0] for line in text.splitlines()}
         odd = sorted(names - {"", "event", "data", "id", "retry"})
-        need(not odd, f"Lines that are not fields of an event: {odd[:3]}.", exchange)
+        require(not odd, f"Lines that are not fields of an event: {odd[:3]}.", exchange)
 
 
 def _of_law(law: StreamLaw) -> Check:
@@ -99,18 +99,18 @@ CHECKS.extend(map(_of_law, STREAM_LAWS))
 )
 async def _like_json(server: VerifiedServer) -> None:
     """A streamed response has the same fields, item types and `input_tokens` as a JSON response."""
-    for whole, streamed in ((samples.text, samples.text_stream), (samples.call, samples.call_stream)):
-        one, other = await server.once(whole), await server.once(streamed)
+    for json_sample, stream_sample in ((samples.text, samples.text_stream), (samples.call, samples.call_stream)):
+        one, other = await server.memoized(json_sample), await server.memoized(stream_sample)
         if not (one.ok and other.ok and other.events and one.response.get("status") == other.response.get("status")):
             continue
         different = sorted({*one.response} ^ {*other.response})
-        need(not different, f"Only one of the two has the fields {different}.", other)
+        require(not different, f"Only one of the two has the fields {different}.", other)
         tokens = [exchange.usage.get("input_tokens") for exchange in (one, other)]
         same = None in tokens or tokens[0] == tokens[1]
-        need(same, f"input_tokens is {tokens[0]!r} as JSON, and {tokens[1]!r} streamed.", other)
+        require(same, f"input_tokens is {tokens[0]!r} as JSON, and {tokens[1]!r} streamed.", other)
         for item, twin in zip(one.output, other.output, strict=False):
             different = sorted({*item} ^ {*twin}) if item.get("type") == twin.get("type") else []
-            need(not different, f"Only one of the two items has the fields {different}.", other, twin)
+            require(not different, f"Only one of the two items has the fields {different}.", other, twin)
 
 
 @check_row(
@@ -120,10 +120,10 @@ async def _like_json(server: VerifiedServer) -> None:
 )
 async def _echo(server: VerifiedServer) -> None:
     """`response.created` contains the request's model, instructions and tools."""
-    exchange = given(await server.once(samples.call_stream), "tools")
+    exchange = assume_ok(await server.memoized(samples.call_stream), "tools")
     created = exchange.events[0].get("response") if exchange.events else None
     if not isinstance(created, dict):
         raise Failed("The first event has no response.", exchange)
     for name in ("model", "tools", "tool_choice", "instructions", "metadata"):
         first, last = created.get(name), exchange.response.get(name)
-        need(first == last, f"{name} is {first!r} in the first event, but {last!r} in the last.", exchange)
+        require(first == last, f"{name} is {first!r} in the first event, but {last!r} in the last.", exchange)

@@ -191,8 +191,8 @@ def _final_output(events: StreamEvents) -> Iterator[Breach]:
     final = items_of(response_of(events[end]))
     if len(items) != len(final):
         yield Breach(f"{len(items)} items were done, and the final response has {len(final)}.", end)
-    for n, (item, told) in enumerate(zip(items, final, strict=False)):
-        different = sorted(key for key in {*item, *told} if not _equal(key, item.get(key), told.get(key)))
+    for n, (item, final_item) in enumerate(zip(items, final, strict=False)):
+        different = sorted(key for key in {*item, *final_item} if not _equal(key, item.get(key), final_item.get(key)))
         if different:
             yield Breach(f"output[{n}] of the final response differs from the item that was done: {different}.", end)
 
@@ -214,7 +214,7 @@ def _final_usage(events: StreamEvents) -> Iterator[Breach]:
 
 
 @stream_law("cut-told", "A truncated item makes the response incomplete", _STATES)
-def _cut_is_told(events: StreamEvents) -> Iterator[Breach]:
+def _truncation_is_reported(events: StreamEvents) -> Iterator[Breach]:
     """If an item ends `incomplete`, the response MUST also be `incomplete`."""
     for at, event in enumerate(events):
         cut = [item.get("id") for item in items_of(response_of(event)) if item.get("status") == "incomplete"]

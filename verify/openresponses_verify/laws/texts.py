@@ -18,7 +18,7 @@ from openresponses_verify.laws.law import (
 _TEXTS = ("text", "refusal", "arguments", "input", "code", "diff")
 _POSITIONS = ("content_index", "summary_index")
 # A shell command's stdout and stderr are interleaved; the item merges them into a list.
-_PRINTED = "response.shell_call_output"
+_SHELL_OUTPUT = "response.shell_call_output"
 _ITEMS = "Open Responses specification, Items are streamable"
 _EVENTS = "Open Responses specification, Streaming"
 _NODE = "openai-node 7, ResponseAccumulator"
@@ -34,15 +34,15 @@ def _positions(event: StreamEvent) -> Iterator[tuple[object, str, object]]:
 def _part_added(events: StreamEvents) -> Iterator[Breach]:
     """Text MUST belong to a content part, announced by `response.content_part.added`."""
     opened: set[object] = set()
-    told: set[object] = set()
+    reported: set[object] = set()
     for at, event in enumerate(events):
-        for place in _positions(event):
+        for key in _positions(event):
             if event_type(event).endswith("part.added"):
-                if place in opened:
-                    yield Breach(f"The part at {place[1]} {place[2]!r} is added a second time.", at)
-                opened.add(place)
-            elif place not in opened | told:
-                told.add(place)
+                if key in opened:
+                    yield Breach(f"The part at {key[1]} {key[2]!r} is added a second time.", at)
+                opened.add(key)
+            elif key not in opened | reported:
+                reported.add(key)
                 yield Breach(f"{event_type(event)} names a part that was not added.", at)
 
 
@@ -52,14 +52,14 @@ def _part_done(events: StreamEvents) -> Iterator[Breach]:
     opened: dict[object, int] = {}
     done: set[object] = set()
     for at, event in enumerate(events):
-        for place in _positions(event):
+        for key in _positions(event):
             if event_type(event).endswith("part.added"):
-                opened[place] = at
+                opened[key] = at
             elif event_type(event).endswith("part.done"):
-                if place in done:
-                    yield Breach(f"The part at {place[1]} {place[2]!r} is done a second time.", at)
-                done.add(place)
-            elif place in done:
+                if key in done:
+                    yield Breach(f"The part at {key[1]} {key[2]!r} is done a second time.", at)
+                done.add(key)
+            elif key in done:
                 yield Breach(f"{event_type(event)} comes after its part was done.", at)
     for missing in opened.keys() - done:
         yield Breach("A part is added and never done.", opened[missing])
@@ -82,16 +82,16 @@ def _content_index(events: StreamEvents) -> Iterator[Breach]:
                 counts[identifier, name] = expected + 1
 
 
-def _place(event: StreamEvent) -> tuple[object, ...]:
+def _text_key(event: StreamEvent) -> tuple[object, ...]:
     kind = event_type(event).rpartition(".")[0]
     return (kind, *(event.get(name) for name in ("item_id", *_POSITIONS)))
 
 
-def _printed(event: StreamEvent) -> bool:
-    return event_type(event).startswith(_PRINTED)
+def _is_shell_output(event: StreamEvent) -> bool:
+    return event_type(event).startswith(_SHELL_OUTPUT)
 
 
-def _whole(event: StreamEvent) -> str | None:
+def _done_text(event: StreamEvent) -> str | None:
     """Return the text of a `...done` event."""
     if not event_type(event).endswith(".done") or "item_id" not in event or "part" in event:
         return None
@@ -108,27 +108,27 @@ def _texts(events: StreamEvents) -> tuple[dict[tuple[object, ...], str], dict[tu
             event_type(event).endswith(".delta")
             and "item_id" in event
             and isinstance(delta, str)
-            and not _printed(event)
+            and not _is_shell_output(event)
         ):
-            pieces.setdefault(_place(event), []).append(delta)
-            ends[_place(event)] = at
-    return {place: "".join(texts) for place, texts in pieces.items()}, ends
+            pieces.setdefault(_text_key(event), []).append(delta)
+            ends[_text_key(event)] = at
+    return {key: "".join(texts) for key, texts in pieces.items()}, ends
 
 
 @stream_law("text-done", "Deltas end with a done event", _ITEMS)
 def _text_done(events: StreamEvents) -> Iterator[Breach]:
     """Deltas are followed by `response.<content_type>.done`."""
-    wholes: dict[tuple[object, ...], list[int]] = {}
+    done_events: dict[tuple[object, ...], list[int]] = {}
     for at, event in enumerate(events):
-        if _whole(event) is not None:
-            wholes.setdefault(_place(event), []).append(at)
+        if _done_text(event) is not None:
+            done_events.setdefault(_text_key(event), []).append(at)
     _, ends = _texts(events)
-    for place, at in ends.items():
-        done = wholes.get(place, [])
+    for key, at in ends.items():
+        done = done_events.get(key, [])
         if len(done) != 1:
-            yield Breach(f"There are {len(done)} {place[0]}.done for these deltas.", at)
+            yield Breach(f"There are {len(done)} {key[0]}.done for these deltas.", at)
         elif at > done[0]:
-            yield Breach(f"{place[0]}.delta follows {place[0]}.done.", at)
+            yield Breach(f"{key[0]}.delta follows {key[0]}.done.", at)
 
 
 @stream_law("deltas-joined", "The joined deltas equal the done text", _EVENTS)
@@ -136,16 +136,18 @@ def _deltas_joined(events: StreamEvents) -> Iterator[Breach]:
     """The joined deltas equal the text in the done event."""
     joined, _ = _texts(events)
     for at, event in enumerate(events):
-        text = _whole(event)
-        if text is None or _printed(event):
+        text = _done_text(event)
+        if text is None or _is_shell_output(event):
             continue
         # A call without arguments may have no delta.
-        if joined.get(_place(event), "" if text != "{}" else text) != text:
-            shown = joined.get(_place(event), "")
-            yield Breach(f"The deltas join to {_short(shown)}, and {event_type(event)} says {_short(text)}.", at)
+        if joined.get(_text_key(event), "" if text != "{}" else text) != text:
+            shown = joined.get(_text_key(event), "")
+            yield Breach(
+                f"The deltas join to {_abbreviate(shown)}, and {event_type(event)} says {_abbreviate(text)}.", at
+            )
 
 
-def _short(text: str) -> str:
+def _abbreviate(text: str) -> str:
     return repr(text if len(text) <= 60 else f"{text[:25]}...{text[-25:]}")
 
 
@@ -154,12 +156,12 @@ def _done_is_the_item(events: StreamEvents) -> Iterator[Breach]:
     """The text in a done event equals the text in the item."""
     items = {item_of(event).get("id"): item_of(event) for _, event in items_done(events)}
     for at, event in enumerate(events):
-        text, item = _whole(event), items.get(event.get("item_id"))
-        if text is None or item is None or _printed(event):
+        text, item = _done_text(event), items.get(event.get("item_id"))
+        if text is None or item is None or _is_shell_output(event):
             continue
         found = _text_of(item, event)
         if found is not None and found != text:
-            yield Breach(f"{event_type(event)} says {_short(text)}, and its item has {_short(found)}.", at)
+            yield Breach(f"{event_type(event)} says {_abbreviate(text)}, and its item has {_abbreviate(found)}.", at)
 
 
 def _text_of(item: Mapping[str, Any], event: StreamEvent) -> str | None:
