@@ -1,9 +1,9 @@
 """
 Hosted tools: tools that the server runs itself during a response.
 
-A tool is created once, from its settings table `[tools.NAME]`. If a request declares one of the tool's `types`, the
-tool opens a *session* for the response. The session lists the functions that the model may call, and runs the calls.
-The loop (`app.responses`) calls the model, emits events and stores the items and outputs.
+A tool is created once, from its settings table `[tools.NAME]`. For a request that declares one of its `types`, the tool
+opens a *session* for the response. The session lists the functions that the model may call, and runs the calls. The
+loop is in `app.responses`.
 
     class Dice:                                        # [tools.dice]  tool = "my_package.dice:Dice"
         types = ("dice",)                              # {"tools": [{"type": "dice", "sides": 6}]} in a request
@@ -39,7 +39,7 @@ The loop guarantees:
 
 A tool guarantees:
 
-- `run` returns `Outcome.failed` for errors that the model should see. Exceptions are logged as bugs.
+- `run` returns `Outcome.failed` for errors that the model should see. Exceptions are bugs.
 - Outcomes, functions, items and errors contain no secrets.
 """
 
@@ -60,8 +60,7 @@ from app.core.types.request import Item, Part
 from app.core.usage.tool_usage import Counts
 from app.errors import InvalidRequest, Warnings
 
-# By table name: `[tools.NAME]`. Other tables have the key `tool`, an import path `package.module:Class`.
-# `from_settings` does no I/O and raises ValueError for an invalid table.
+# By table name. Other tables have the key `tool`, an import path `package.module:Class`. `from_settings` does no I/O.
 TOOLS: dict[str, str] = {
     "code_interpreter": "app.tools.code_interpreter.tool:CodeInterpreter",
     "demo": "app.tools.demo:DemoTool",
@@ -80,7 +79,7 @@ OutcomeStatus: TypeAlias = Literal["completed", "incomplete", "failed"]
 @dataclass(frozen=True, slots=True)
 class ToolLimits:
     max_rounds: int = 16  # then a last round without hosted tools
-    parallel: int = 4  # concurrent calls
+    parallel: int = 4
     max_result_chars: int = 60_000  # per call, shown to the model
     max_call_seconds: float = 300  # per call
 
@@ -114,11 +113,11 @@ class Declaration:
     warnings: Warnings = field(default_factory=Warnings)
 
     def require(self, *rights: str) -> None:
-        """Raise `PermissionDenied` unless the caller's key includes any right."""
+        """Raises `PermissionDenied` unless the caller's key includes any right."""
         self.access.check_tool(*rights, param=f"{self.param_path}.type")
 
     def require_model(self, model: str, field: str = "type") -> None:
-        """Raise `PermissionDenied` unless the caller's key may use this model."""
+        """Raises `PermissionDenied`."""
         self.access.check_model(model, param=f"{self.param_path}.{field}")
 
 
@@ -152,7 +151,7 @@ class ToolCall:
 @dataclass(frozen=True, slots=True)
 class Source:
     """
-    A source that the answer can cite.
+    A citable source.
 
     `annotation` excludes the position in the text: `{"type": "url_citation", "url", "title"}` or `{"type":
     "file_citation", "file_id", "filename"}`. `mark` is the citation in the model's text, such as `【3】`. A source
@@ -185,7 +184,7 @@ class Outcome:
 
     @classmethod
     def failed(cls, message: str, fields: Mapping[str, object] | None = None, *, begun: bool = True) -> Outcome:
-        """A failed call, with a message for the model and the caller. Default fields: the item type's error fields."""
+        """`message` is for the model and the caller. Default fields: the item type's error fields."""
         return cls(message, fields or {}, "failed", begun=begun)
 
 
@@ -198,7 +197,7 @@ class ReportedItem(Protocol):
         ...
 
     def set_private_data(self, **data: object) -> None:
-        """Store data for later turns (`Report.private_data`). Callers do not see it."""
+        """Store data for later turns, hidden from callers."""
         ...
 
     def close(self, status: OutcomeStatus = "completed", **fields: object) -> None: ...
@@ -241,7 +240,7 @@ class Report(Account, Protocol):
         ...
 
     def warn(self, message: str) -> None:
-        """Add a sentence about ignored or adapted parts, for the caller."""
+        """Tell the caller about ignored or adapted parts."""
         ...
 
 
@@ -270,7 +269,7 @@ class DeclaringTool(Protocol):
 @runtime_checkable
 class LinkedTool(Protocol):
     def link(self, tools: Mapping[str, HostedTool]) -> None:
-        """Find another tool by table name. Called once, before any other use."""
+        """Find other tools by table name. Called before any other use."""
         ...
 
 
@@ -297,7 +296,7 @@ class ResourceTool(Protocol):
 
 class InputFiles(Protocol):
     async def resolve(self, items: Sequence[Item], new: Sequence[Item], owner: str, warnings: Warnings) -> list[Item]:
-        """Replace file ids with file contents; raises `InvalidRequest` for unknown files in `new` items."""
+        """Replace file ids with contents; raises `InvalidRequest` for unknown files in `new` items."""
         ...
 
 

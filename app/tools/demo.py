@@ -1,7 +1,7 @@
 """
-A tool for demonstrations and tests: needs no network, and uses every feature of hosted tools.
+A tool for demonstrations and tests. Uses every feature of hosted tools; needs no network.
 
-With `[tools.demo]` in the settings, a request declares it as an MCP server: `{"type": "mcp", "server_label": "demo"}`.
+Declared as an MCP server: `{"type": "mcp", "server_label": "demo"}`.
 """
 
 from __future__ import annotations

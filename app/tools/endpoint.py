@@ -11,9 +11,9 @@ from app.tools.guard import GuardedTransport
 
 def endpoint_options(host: ToolHost, name: str, field: str, endpoint: str) -> TransportOptions:
     """
-    Return a backend's transport options; raises `ValueError` if tools cannot use the backend.
+    Return a backend's transport options; raises `ValueError` if tools cannot use it.
 
-    Errors contain `field`, the key in the tool's table, and `endpoint`.
+    Errors name `field`, the key in the tool's table, and `endpoint`.
     """
     backend = host.backends.get(name)
     if backend is None:

@@ -6,8 +6,8 @@ Outbound requests to hosts chosen by a caller or a model, guarded against server
     async with httpx.AsyncClient(transport=GuardedTransport("public"), trust_env=False) as client: ...
     page = await fetch("https://example.com/")     # follows redirects and checks each hop
 
-Each connection resolves the name once, checks all addresses, and connects to a checked address, so DNS rebinding has no
-effect (TLS still verifies the name).
+Each connection resolves the name once and checks all addresses, so DNS rebinding has no effect (TLS still verifies the
+name).
 
 `Reach` is the set of allowed addresses: "public" (globally routable), "private" (also private networks, but no
 link-local addresses or metadata services), "any" (for hosts configured by the operator).
@@ -123,7 +123,7 @@ def _is_unused(address: Address) -> bool:
 @dataclass(frozen=True, slots=True)
 class URLPattern:
     """
-    A pattern for allowed URLs, such as `https://*.example.com/*`. Each part is matched separately.
+    A pattern for allowed URLs: `https://*.example.com/*`.
 
     `*.` before a host matches subdomains at any depth, and `*` alone matches every host. A path may contain `*`
     anywhere; without a path, any path matches. The default port is the scheme's; `:*` matches any port.
@@ -175,7 +175,7 @@ def checked_url(url: str, *, allowed: Sequence[URLPattern] | None = None, reach:
     try:
         parsed = httpx.URL(url)
         host = parsed.host
-    except (httpx.InvalidURL, ValueError):  # an invalid IDNA name raises ValueError
+    except (httpx.InvalidURL, ValueError):  # an invalid IDNA name
         raise OutboundRefused("The URL is invalid.") from None
     if parsed.scheme not in _PORTS:
         raise OutboundRefused("The URL must begin with https://.")
@@ -194,9 +194,9 @@ def checked_url(url: str, *, allowed: Sequence[URLPattern] | None = None, reach:
 
 def urls_equivalent(url: str, known: str | None) -> bool:
     """
-    Return whether a server may treat a URL as the `known` URL, regardless of spelling.
+    Whether a server may treat a URL as the `known` URL, regardless of spelling.
 
-    The query must be equal if the known URL has a query.
+    Queries must be equal if the known URL has a query.
     """
     try:
         parsed, other = httpx.URL(url), httpx.URL(known or "")
@@ -237,9 +237,9 @@ async def resolve(host: str, port: int) -> Sequence[str]:
 
 class GuardedNetwork(httpcore.AsyncNetworkBackend):
     """
-    Network backend for `httpcore` (or `httpcore2`, passed as `library`) that only connects to checked addresses.
+    Connects only to checked addresses. `library` is `httpcore` or `httpcore2`.
 
-    A host is refused if any of its addresses is not allowed.
+    Refuses a host if any of its addresses is not allowed.
     """
 
     def __init__(
@@ -364,7 +364,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
 
 
 def plain_headers(headers: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return headers for the decompressed body, with a safe charset."""
+    """For the decompressed body, with a safe charset."""
     plain = [(name, value) for name, value in headers if name.lower() not in ("content-encoding", "content-length")]
     return [(name, _plain_media_type(value) if name.lower() == "content-type" else value) for name, value in plain]
 
@@ -413,7 +413,7 @@ async def fetch(
     resolver: Resolver = resolve,
 ) -> FetchedPage:
     """
-    Fetch a URL, with any status. Each redirect's target is checked.
+    Fetch a URL; checks each redirect's target.
 
     Raises `OutboundRefused` for disallowed URLs and large responses, `TimeoutError`, and `httpx.HTTPError`.
     """

@@ -48,7 +48,7 @@ class ImageSettings(BaseModel):
     """Time limit per image, in seconds."""
 
     def choose_model(self, declared: str | None) -> str | None:
-        """Return the declared model if allowed, else the configured model, else None: the backend's default."""
+        """The declared model if allowed, else the configured model, else None: the backend's default."""
         if declared and any(fnmatchcase(declared, pattern) for pattern in self.models):
             return declared
         return self.model
@@ -118,7 +118,7 @@ class ImageGenerationTool:
         return nullcontext(ImageSession(self._settings, self._api, declared, mask))
 
     async def check(self) -> Mapping[str, str | None]:
-        """Report nothing, since a check would cost an image."""
+        """A check would cost an image."""
         return {}
 
     async def aclose(self) -> None:
@@ -193,7 +193,7 @@ class ImageSession:
         )
 
     async def _images_to_edit(self, call: ToolCall, report: Report) -> list[InputImage]:
-        """Return the images to edit, oldest first."""
+        """Oldest first."""
         declared = self._declared.action or "auto"
         action = call.arguments.get("action") if declared == "auto" else declared
         if action != "edit":
@@ -232,7 +232,7 @@ def _without_none(fields: Mapping[str, object]) -> dict[str, object]:
 
 
 def _images_of(items: Sequence[Item], report: Report) -> Iterator[InputImage | Item]:
-    """Yield generated and sent images, latest first. An image in the store is yielded as its item."""
+    """Generated and sent images, latest first. A stored image is yielded as its item."""
     stored: set[str] = set()  # a client may have resent an item
     for item in reversed(items):
         if item.get("type") == "image_generation_call":
@@ -299,7 +299,7 @@ class ImagesAPI:
                     async for event in _events(response):
                         yield event
                     return
-            # Servers that cannot stream images reject the fields before generating anything.
+            # Servers that cannot stream images reject the fields before generating.
             async with self._request(fields, images, mask) as response:
                 async for event in _events(response):
                     yield event
@@ -354,7 +354,7 @@ def _object(data: bytes | str) -> dict[str, object]:
 
 
 def _refusal(status: int, body: bytes) -> str:
-    """Return the backend's message for an invalid prompt (400), else the status."""
+    """The backend's message for an invalid prompt (400), else the status."""
     try:
         message = _message(orjson.loads(body))
     except ValueError:

@@ -1,7 +1,7 @@
 """
 The hosted tool `tool_search`: `{"type": "tool_search"}`.
 
-The model is first offered only the search, then the tools it finds: the client's and hosted functions.
+The model is first offered only the search, then the tools found, client or hosted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MAX_LIMIT = 20
 
 
 class ToolSearch:
-    """Needs no right, since it only reads the request's declarations."""
+    """Needs no right: it only reads the request's declarations."""
 
     types = ("tool_search",)
 
@@ -40,7 +40,7 @@ class ToolSearch:
 
 class ToolSearchSession:
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
-        """The loop only offers the function if deferred tools exist."""
+        """Only offered if deferred tools exist."""
         return [HostedFunction("tool_search", "tool_search_call", **TOOL_SEARCH, fields={"execution": "server"})]
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
@@ -71,9 +71,9 @@ def _declarations(tools: Sequence[DeferredTool]) -> list[JSONObject]:
 
 def best(query: str, tools: Sequence[DeferredTool]) -> list[DeferredTool]:
     """
-    Return the tools that share words with a query, best first.
+    Tools that share words with a query, best first.
 
-    Rare words have a higher weight, and words in a tool's name count twice.
+    Rare words weigh more, and words in a tool's name count twice.
     """
     words = [
         Counter([*_words(tool.name) * 2, *_words(tool.description), *_words(f"{tool.namespace or ''} {tool.about}")])
@@ -87,6 +87,6 @@ def best(query: str, tools: Sequence[DeferredTool]) -> list[DeferredTool]:
 
 
 def _words(text: str) -> list[str]:
-    """Split a text or name (`get_currentTime`) into words without inflectional endings."""
+    """Split a text or name (`get_currentTime`) into stems."""
     parts = re.findall(r"[A-Z]?[a-z]+|[A-Z]+|\d+|[^\W\d_]+", text)
     return [re.sub(r"(?<=\w\w\w)(ings?|ed|es|s|e)$", "", part.lower()) for part in parts]

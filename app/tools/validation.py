@@ -23,9 +23,9 @@ def read_table(model: type[M], table: Mapping[str, object]) -> M:
 
 def read_declaration(model: type[M], declaration: Mapping[str, object], param_path: str, warnings: Warnings) -> M:
     """
-    Validate a declaration; raises `InvalidRequest` for the first invalid field.
+    Raises `InvalidRequest` for the first invalid field.
 
-    `param_path` is its JSON path in the request, such as `tools[0]`. Unknown fields are reported in `warnings`.
+    `param_path` is the declaration's JSON path, such as `tools[0]`. Unknown fields are reported in `warnings`.
     """
     try:
         read = model.model_validate(dict(declaration))
@@ -76,7 +76,7 @@ def known_keys(model: type[BaseModel], path: Sequence[object]) -> set[str]:
     models = [model]
     for step in path:
         fields = [inner.model_fields[str(step)] for inner in models if str(step) in inner.model_fields]
-        if fields:  # otherwise the step is a name from the settings, for example a server's
+        if fields:  # otherwise a name from the settings, for example a server's
             models = [inner for field in fields for inner in _models_in(field.annotation)]
     return {name for inner in models for name in inner.model_fields}
 

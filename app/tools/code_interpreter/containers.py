@@ -2,8 +2,7 @@
 Containers: a sandbox with a Python process, its state, and files under `/mnt/data`.
 
 A container belongs to an owner (a hash of the caller's key). Its sandbox starts on first use, and restarts after a
-suspension. Sandboxes are child processes of a single server process and end with it (`local.py`); `shared.py` shares
-them between workers.
+suspension. Sandboxes end with their server process (`local.py`); `shared.py` shares them between workers.
 """
 
 from __future__ import annotations
@@ -128,10 +127,10 @@ class Containers(ABC):
         self, owner: str, chain: str, earlier: Sequence[str], **options: Unpack[NewContainer]
     ) -> Container:
         """
-        Return a conversation's container, or create it with `options`.
+        Return or create a conversation's container.
 
-        `earlier` lists the container ids in the conversation's earlier calls, latest first. If the existing container
-        has other `skills`, it is suspended, and restarts with the new ones.
+        `earlier` lists container ids from earlier calls, latest first. A container with other `skills` is suspended,
+        and restarts with the new ones.
         """
 
     @abstractmethod
@@ -156,7 +155,7 @@ class Containers(ABC):
     async def changes(
         self, container: Container, sandbox: SandboxChannel, source: str = "assistant"
     ) -> Sequence[ContainerFile]:
-        """Refresh the file list of a container in use, and return new and changed files."""
+        """Refresh a used container's file list, and return new and changed files."""
 
     @abstractmethod
     async def aclose(self) -> None: ...
@@ -194,7 +193,7 @@ class Containers(ABC):
                 append = True
 
     async def erase(self, owner: str, container_id: str) -> dict[str, object]:
-        """Delete a container, even if it has ended, and its files' copies."""
+        """Delete a container, even if ended, and its files' copies."""
         kept = self.kept and await self.kept.delete(owner, container_id)
         try:
             return await self.delete(owner, container_id)

@@ -1,7 +1,7 @@
 """
 Copies of container files in object storage, which clients can download after the container has ended.
 
-Files written by a call are copied when the call ends. A newer version replaces the older.
+A call's files are copied when it ends; newer versions replace older.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class KeptFiles:
         return self._attachments.content(file.attachment)
 
     async def delete(self, owner: str, container_id: str, file_id: str | None = None) -> bool:
-        """Delete one file's copies, or the container's; return whether any existed."""
+        """Delete a file's copies, or the container's; return whether any existed."""
         return await self._attachments.delete(owner, container_id, None if file_id is None else [file_id])
 
 

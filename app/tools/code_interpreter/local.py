@@ -161,7 +161,7 @@ class LocalContainers(Containers):
         self._timer = sweep(SWEEP_INTERVAL, self._sweep) if self._containers else None
 
     def _enforce_limits(self) -> None:
-        """Delete unused containers while there are too many, or their saved files are too large."""
+        """Delete unused containers above the limits for number and saved bytes."""
         while True:
             unused = [container for container in self._containers.values() if not container.users]
             saved = Counter[str]()
@@ -175,7 +175,6 @@ class LocalContainers(Containers):
                 return
             if not unused:
                 return
-            # The longest idle container, from the owner with the largest share.
             self._delete(min(unused, key=lambda one: (-shares[one.owner], one.last_active_at)))
 
     def _delete(self, container: LocalContainer) -> None:
@@ -270,7 +269,7 @@ class LocalContainers(Containers):
             container.state_loss = ""
 
     async def _suspend(self, container: LocalContainer) -> None:
-        """Save an unused container's files and end its sandbox, so that another container can run."""
+        """Save an unused container's files and end its sandbox."""
         async with container.lock:
             if container.sandbox is None:
                 return
@@ -325,7 +324,7 @@ class LocalContainers(Containers):
 
 
 async def _read_file_list(sandbox: SandboxChannel) -> Sequence[tuple[str, int, int]]:
-    """Return path, bytes and modification time (ns) per file; raises `SandboxEnded` for a malformed answer."""
+    """Path, bytes and modification time (ns) per file; raises `SandboxEnded` for a malformed answer."""
     answer = await sandbox.request("files")
     try:
         return [(str(entry["path"]), int(entry["bytes"]), int(entry["changed"])) for entry in answer["files"]]

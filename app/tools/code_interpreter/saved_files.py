@@ -1,8 +1,4 @@
-"""
-Files of suspended containers, as opaque streams packed by their supervisors.
-
-The operating system deletes the unnamed temporary files with the process.
-"""
+"""Suspended containers' files: opaque streams packed by their supervisors, in unnamed temporary files."""
 
 from __future__ import annotations
 

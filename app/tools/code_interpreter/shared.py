@@ -1,10 +1,10 @@
 """
-Containers shared by workers: a worker runs all sandboxes, and the others reach them over a Unix socket.
+Containers shared by workers: one worker runs all sandboxes; the others use a Unix socket.
 
-The worker that holds the lock file is the *host*. When it exits, its sandboxes end, and the next worker that needs a
+The worker with the lock file is the *host*. When it exits, its sandboxes end, and the next worker that needs a
 container becomes the host.
 
-Messages are JSON objects, one per line. A connection serves a single operation. After `use`, requests to the sandbox
+Messages are JSON objects, one per line; each connection serves a single operation. After `use`, requests to the sandbox
 follow; closing the connection stops a running request and releases the container.
 """
 
@@ -61,7 +61,7 @@ class SharedContainers(Containers):
         self._connections: set[asyncio.Task[None]] = set()
 
     async def _host(self) -> LocalContainers | None:
-        """Return the local containers if this process is the host, or becomes it."""
+        """None unless this process is the host, or becomes it."""
         if self._local or not self._take_lock():
             return self._local
         self._local = LocalContainers(self._bubblewrap, self.settings, self.skills)
@@ -94,7 +94,7 @@ class SharedContainers(Containers):
             raise ContainerFailed from None
 
     async def _do(self, operation: str, **fields: object) -> Any:
-        """Run an operation here or on the host; raises its errors, and `ContainerFailed`."""
+        """Run an operation here or on the host; raises its errors and `ContainerFailed`."""
         host = await self._connect()
         if isinstance(host, LocalContainers):
             return await _run(host, operation, fields)

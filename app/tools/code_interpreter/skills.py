@@ -1,8 +1,8 @@
 """
 Skills: folders with instructions in `SKILL.md`, mounted read-only in containers at `/mnt/skills`.
 
-A request contains a skill as a ZIP archive (`inline`), or references a skill in the operator's folder
-(`skill_reference`). The model receives names and descriptions, and reads further files on demand.
+A request contains a ZIP archive (`inline`), or names a skill in the operator's folder (`skill_reference`). The model
+gets names and descriptions, and reads files on demand.
 """
 
 from __future__ import annotations
@@ -92,17 +92,17 @@ class Skill(NamedTuple):
 
 
 class SkillFolder:
-    """The operator's skills, and inline skills, which are unpacked into a directory on this server."""
+    """The operator's skills, and inline skills unpacked into a directory."""
 
     def __init__(self, operators: Path | None = None, directory: Path | None = None) -> None:
-        """`operators` contains a folder per skill. `directory` is shared by all workers; None with a single worker."""
+        """`operators` contains a folder per skill. All workers share `directory`; None with a single worker."""
         self._operators = operators
         self._directory = directory
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._lock = threading.Lock()  # skills are unpacked in threads
 
     async def resolve(self, declared: Sequence[InlineSkill | SkillReference], param_path: str) -> list[Skill]:
-        """Raises `InvalidRequest`, with a field below `param_path`."""
+        """Raises `InvalidRequest` with a field below `param_path`."""
         skills: list[Skill] = []
         for index, skill in enumerate(declared):
             try:
@@ -121,7 +121,7 @@ class SkillFolder:
         return skills
 
     def close(self) -> None:
-        """Delete the skills unpacked by this process, unless workers share them."""
+        """Delete this process's unpacked skills, unless workers share them."""
         if self._temporary:
             self._temporary.cleanup()
 
@@ -159,7 +159,7 @@ class SkillFolder:
             try:
                 fresh.rename(target)
             except OSError:
-                if not target.is_dir():  # otherwise a concurrent request has unpacked it
+                if not target.is_dir():  # unpacked by a concurrent request
                     raise
 
     def _root(self) -> Path:
@@ -171,7 +171,7 @@ class SkillFolder:
         return self._directory
 
     def _make_room(self, size: int) -> None:
-        """Delete the least recently declared skills until `size` more bytes fit."""
+        """Delete the least recently declared skills until `size` bytes fit."""
         unpacked: list[tuple[float, int, Path]] = []
         for path in self._root().glob("[0-9a-f]*"):
             with contextlib.suppress(FileNotFoundError):  # deleted by a concurrent request
@@ -186,7 +186,7 @@ class SkillFolder:
 
 
 def read_heading(text: str) -> tuple[str, str]:
-    """Return name and description from the front matter of a `SKILL.md`; "" if missing."""
+    """Name and description from a `SKILL.md`'s front matter; "" if missing."""
     found = {"name": "", "description": ""}
     lines = text.replace("\r\n", "\n").split("\n")
     if lines[0].strip() != "---":
@@ -263,7 +263,7 @@ def _invalid(message: str) -> InvalidRequest:
 
 def read_skill_files(skills: Sequence[Skill]) -> dict[str, bytes]:
     """
-    Return skill files by container path.
+    Skill files by container path.
 
     Skips links and files beyond the limits. A deleted skill has no files.
     """

@@ -1,9 +1,9 @@
 """
 Limits how many containers run at once, in total and per owner.
 
-A running container holds a slot. If all slots are held, an idle container is evicted: the longest idle container of the
-owner with the most slots. An owner at its own limit only evicts its own containers. If no container is idle, the next
-released slot goes to the owner with the fewest slots.
+Each running container holds a slot. If none is free, the longest idle container of the owner with the most slots is
+evicted. Owners at their own limit only evict their own containers. If no container is idle, the next slot goes to the
+owner with the fewest slots.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from app.errors import TooManyRequests
 @dataclass(eq=False, slots=True)
 class ContainerSlot:
     owner: str
-    evict: Callable[[], None]  # starts suspending the container, which ends with `release`
+    evict: Callable[[], None]  # starts a suspension, which ends with `release`
     idle_since: float | None = None  # None while in use or being evicted
 
 
@@ -71,7 +71,6 @@ class ContainerSlots:
         self._serve()
 
     def _serve(self) -> None:
-        """Grant free slots, and evict idle ones for the remaining waiters."""
         while waiter := next(filter(self._can_grant, self._in_order()), None):
             self._waiters.remove(waiter)
             self._held.add(waiter.slot)

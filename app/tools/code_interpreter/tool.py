@@ -139,7 +139,7 @@ class CodeInterpreter:
         return {"containers": self.containers}
 
     def link(self, tools: Mapping[str, HostedTool]) -> None:
-        """Give containers access to uploaded files, and to object storage for copies."""
+        """Connect uploaded files, and object storage for copies."""
         resources = [tool.resources for tool in tools.values() if isinstance(tool, ResourceTool)]
         uploads = (found.get("files") for found in resources)
         files = self.containers.uploads = next((files for files in uploads if isinstance(files, Files)), None)
@@ -155,11 +155,7 @@ class CodeInterpreter:
 
     @classmethod
     def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> HostedTool:
-        """
-        Create the tool. Raises `ValueError` for an invalid table, or if this machine cannot run sandboxes.
-
-        With the provider `mcp:NAME`, returns an `MCPCodeInterpreter`.
-        """
+        """Raises `ValueError` for an invalid table, or if this machine cannot run sandboxes."""
         if str(table.get("provider")).startswith("mcp:"):
             tool: HostedTool = import_object(_BY_MCP).from_settings(table, host)
             return tool
@@ -248,7 +244,7 @@ class _Session(ABC):
         return self._container
 
     def _sources(self, files: Sequence[ContainerFile], items: Sequence[Item]) -> tuple[list[Source], str]:
-        """Return citable sources, and a list for the model ("" without files)."""
+        """Citable sources, and a list for the model ("" without files)."""
         marks = FIRST_MARK + MAX_CITED * sum(item.get("type") in _CALLS for item in items) % 90_000
         sources, lines = [], []
         for number, file in enumerate(files[:MAX_CITED], marks):
@@ -305,7 +301,6 @@ class PythonSession(_Session):
         return Outcome(result, {"outputs": outputs}, "failed" if ending else "completed", sources=sources)
 
     async def _image_files(self, sandbox: SandboxChannel, files: Sequence[ContainerFile]) -> list[str]:
-        """Return created image files as data URLs, skipping large files."""
         urls: list[str] = []
         for file in files:
             media_type = mimetypes.guess_type(file.filename)[0]
@@ -387,7 +382,7 @@ def _entry(stdout: str, stderr: str, exit_code: int) -> dict[str, object]:
 
 
 def _earlier_containers(items: Sequence[Item]) -> list[str]:
-    """Return container ids from earlier calls, latest first."""
+    """Container ids from earlier calls, latest first."""
     ids: dict[str, None] = {}
     for item in reversed(items):
         environment = item.get("environment")
@@ -405,7 +400,7 @@ def _images(answer: Mapping[str, object]) -> list[str]:
 
 
 def _ending(answer: Mapping[str, object], seconds: float) -> str | None:
-    """Tell the model why the code was stopped; None if it finished."""
+    """Why the code was stopped, for the model; None if it finished."""
     ended, exceeded = str(answer.get("ended")), str(answer.get("exceeded") or "")
     if ended == "done":  # the kernel may have killed another process
         return f"A process was stopped: {_EXCEEDED.get(exceeded)}." if exceeded else None

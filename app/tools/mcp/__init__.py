@@ -1,8 +1,8 @@
 """
 MCP servers as tools: `{"type": "mcp", "server_label": "lab", ...}`.
 
-The operator declares a server in the table `[tools.mcp.servers.lab]`; callers select it by label or `connector_id`.
-Alternatively, a caller sends a `server_url` that matches a pattern in the operator's `allow_urls`.
+Callers select a server declared in `[tools.mcp.servers.lab]` by label or `connector_id`, or send a `server_url` that
+matches the operator's `allow_urls`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 _APPROVAL: TypeAdapter[Approval] = TypeAdapter(Approval)
 _ALLOWED: TypeAdapter[list[str] | ToolFilter] = TypeAdapter(list[str] | ToolFilter)
 
-# Headers set by the transport, and headers that could forge a request's origin.
+# Set by the transport, or could forge a request's origin.
 _RESERVED = frozenset(
     (
         "accept",
@@ -101,7 +101,7 @@ class MCPTool:
 
     def _chosen(self, declaration: Declaration, label: str) -> tuple[str, MCPServer] | None:
         """
-        Return a declaration's declared server, with its name; None to call the caller's URL.
+        Return the declared server and its name; None to call the caller's URL.
 
         The caller's right to use the server is checked only here.
         """
@@ -124,7 +124,7 @@ class MCPTool:
         return name, server
 
     def _named_by_url(self, url: str, declaration: Declaration) -> tuple[str, MCPServer] | None:
-        """A declared server's settings apply even if the caller selects it by URL."""
+        """A declared server's settings also apply when selected by URL."""
         settings, field = self._settings, f"{declaration.param_path}.server_url"
         declaration.require(*_rights(CALLERS_URLS))
         if not settings.allow_urls:
@@ -146,12 +146,10 @@ class MCPTool:
         raise InvalidRequest(URL_NOT_ALLOWED, param=field)
 
     async def prepare(self) -> list[str]:
-        """Warn about programs that cannot be run."""
         servers = self._settings.servers.items()
         return [f"servers.{name}: {problem}" for name, server in servers if (problem := server.program_problem())]
 
     async def check(self) -> Mapping[str, str | None]:
-        """Connect to every declared server and list its tools."""
         servers = self._settings.servers.items()
         errors = await asyncio.gather(*(self._check(name, server) for name, server in servers))
         return dict(zip(self._settings.servers, errors, strict=True))
@@ -166,7 +164,7 @@ class MCPTool:
             return address.redactor(failure.message)
 
     def _examine(self, name: str, server: MCPServer, listed: Sequence[Mapping[str, object]]) -> str | None:
-        """Record a server's callable tools; return an error if the settings allow none."""
+        """Record callable tools; return an error if the settings allow none."""
         tools = [tool for description in listed if (tool := read_tool(description))]
         if not tools:
             self._details[name] = "but has no tools"

@@ -1,8 +1,8 @@
 """
 `code_interpreter` through an MCP server: `provider = "mcp:NAME"` in the table `[tools.code_interpreter]`.
 
-The server has a tool that runs code, for example `run_python`. If the tool has a session argument, each container gets
-its own session, so that the server can preserve state between calls and turns.
+The server has a tool that runs code, for example `run_python`. If it has a session argument, each container gets its
+own session with state.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class CodeFunction(NamedTuple):
 
 
 def code_function(tools: Sequence[Mapping[str, object]], name: str = "") -> CodeFunction:
-    """Return the tool with this name, or the first tool with a code argument; raises `MCPFailure`."""
+    """The tool with this name, or the first with a code argument; raises `MCPFailure`."""
     for tool in tools:
         schema = tool.get("inputSchema")
         arguments = schema.get("properties") if isinstance(schema, Mapping) else None
@@ -169,7 +169,7 @@ class MCPCodeSession(MCPSession):
                 listed, _ = await connection.list_tools()
                 self._code_function = code_function(listed, self._settings.function)
             function = self._code_function
-            # The owner in the session id prevents access to other callers' sessions.
+            # The owner in the session id protects other callers' sessions.
             arguments = {function.code: code}
             if function.session:
                 arguments[function.session] = self._digest(self._container, 32)

@@ -1,9 +1,9 @@
 """
 An MCP session in its own task.
 
-The SDK's client opens anyio cancel scopes, which must be exited in the task that entered them, but a response may be
-closed in any task. So only the `ServerConnection` task enters and exits the client. It reads requests from a queue and
-runs each in a child task. If a caller is cancelled, its request is cancelled too, and the server is notified.
+The SDK's client opens anyio cancel scopes, which only the task that entered them may exit, but a response may be closed
+in any task. So `ServerConnection`'s task enters and exits the client, and runs queued requests in child tasks. A
+cancelled caller's request is cancelled too, and the server notified.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from app.tools.mcp.http import MAX_RESULT_BYTES, CallStatus, current_call, http_
 from app.tools.mcp.server import CONNECTION_CLOSED, REQUEST_TIMEOUT, MCPFailure, ServerAddress
 
 MAX_PAGES = 50  # per tool list
-MAX_LIST_BYTES = 8 * 1024 * 1024  # memory per tool list, which is stored with the turn
+MAX_LIST_BYTES = 8 * 1024 * 1024  # per tool list, stored with the turn
 MAX_MESSAGE = 2000  # characters
 _CLOSE_SECONDS = 5
 _CHECK_SECONDS = 5  # for a ping
@@ -51,12 +51,12 @@ _OTHER_TRANSPORT = frozenset({400, 404, 405, 406, 415})  # statuses of SSE serve
 # The SDK logs URLs, session ids and messages.
 for _name in ("mcp", "httpx2", "httpcore2"):
     logging.getLogger(_name).setLevel(logging.CRITICAL + 1)
-# The SDK's own logger has this generic name; other packages' records under this name are still logged.
+# The SDK's own logger has this generic name, so only its records are dropped.
 logging.getLogger("client").addFilter(lambda record: f"{os.sep}mcp{os.sep}client{os.sep}" not in record.pathname)
 
 messages.parse_leniently()
 
-# The SDK's messages for closed connections. Servers also use their code.
+# The SDK's messages for closed connections; servers use the same code.
 _LOST = ("Connection closed", "SSE stream ")
 
 
@@ -88,7 +88,7 @@ class ServerConnection:
 
     async def open(self) -> None:
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # A separate context: the session outlives the response with its trace and log fields.
+        # The session outlives the response's trace and log fields.
         self._task = asyncio.create_task(self._run(opened), name="mcp-session", context=Context())
         try:
             await opened
@@ -97,7 +97,7 @@ class ServerConnection:
             raise
 
     async def list_tools(self) -> tuple[list[dict[str, object]], bool]:
-        """Return tool descriptions, and whether the list is complete."""
+        """Tool descriptions, and whether the list is complete."""
         tools, complete = await self._request(partial(_list_tools, seconds=self._address.open_seconds))
         return tools, complete
 
@@ -112,11 +112,11 @@ class ServerConnection:
         try:
             await self._request(partial(_ping, seconds=_CHECK_SECONDS, over_http=not self._address.command))
         except MCPFailure as failure:
-            if not failure.by_server:  # an error from the server also proves that it is alive
+            if not failure.by_server:  # an error proves that the server is alive
                 raise
 
     def close(self) -> asyncio.Task[None] | None:
-        """Return the closing task, which ends within a few seconds, or None if never opened."""
+        """Return the closing task, which ends within seconds, or None if never opened."""
         if self._task and not self._task.done():
             self._requests.put_nowait(None)
             self._scope.deadline = min(self._scope.deadline, anyio.current_time() + _CLOSE_SECONDS)
@@ -170,7 +170,7 @@ class ServerConnection:
                     raise
                 seen.status = None
         if last == "sse":
-            # The SDK's task that writes to an SSE server ends silently when a request is refused.
+            # The SDK's SSE writer ends silently when a request is refused.
             self._sse, seen.on_refusal = True, self._scope.cancel
         return await stack.enter_async_context(self._client(last))
 
@@ -288,7 +288,7 @@ async def _call_tool(client: Client, name: str, arguments: dict[str, object], se
         except MCPError as error:
             if error.code != mcp_types.HEADER_MISMATCH:
                 raise
-            await client.list_tools(cache_mode="bypass")  # the list tells the SDK which arguments are sent as headers
+            await client.list_tools(cache_mode="bypass")  # tells the SDK which arguments are sent as headers
             result = await client.session.send_request(request, mcp_types.CallToolResult)
     return result.model_dump(by_alias=True, mode="json", exclude_none=True)
 
@@ -297,7 +297,7 @@ _UNREADABLE = "The MCP server sent an invalid response."
 
 
 def failure_of(error: BaseException, status: int | None = None) -> MCPFailure:
-    """`status` is the refused request's HTTP status."""
+    """`status`: the refused request's HTTP status."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, MCPFailure):

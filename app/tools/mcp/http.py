@@ -1,8 +1,8 @@
 """
-HTTP client for MCP servers: the guard's rules applied to `httpx2`, which the MCP SDK uses.
+HTTP client for MCP servers: the guard's rules for `httpx2`, which the MCP SDK uses.
 
-The context variable `current_call` gives a call the HTTP status of its own request: the SDK only reports an error, but
-sends each message in the caller's context.
+The SDK only reports that a call failed, but sends each message in the caller's context, so `current_call` records the
+HTTP status.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ResponseTooLarge(httpx2.StreamError):
 
 
 def http_client(address: ServerAddress, *, seconds: float) -> httpx2.AsyncClient:
-    """Return a client restricted to a server's origin; `seconds` limits each step, for example a read."""
+    """Restricted to a server's origin; `seconds` limits each step, for example a read."""
     return httpx2.AsyncClient(
         transport=_GuardedTransport(address),
         headers=dict(address.headers),

@@ -1,8 +1,8 @@
 """
-Repairs MCP messages that the SDK would otherwise discard entirely.
+Repairs MCP messages that the SDK would discard.
 
-A message nested too deeply cannot be parsed, and a single nonconforming tool invalidates the whole tool list. Here,
-values nested too deeply become null, and nonconforming fields are dropped.
+Too deeply nested messages cannot be parsed, and a nonconforming tool invalidates the whole tool list. So deep values
+become null, and nonconforming fields are dropped.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Adapter:
             message = self._adapter.validate_json(repaired, **options)
         if isinstance(message, mcp_types.JSONRPCResponse) and isinstance(tools := message.result.get("tools"), list):
             conforming = [*map(conforming_tool, tools)]
-            if any(tool["name"] for tool in conforming):  # otherwise `tools` is not a tool list
+            if any(tool["name"] for tool in conforming):  # otherwise not a tool list
                 message.result["tools"] = conforming
         return message
 
@@ -71,7 +71,7 @@ def truncate_nesting(data: bytes, levels: int = MAX_LEVELS) -> bytes:
 
 
 def conforming_tool(tool: object) -> dict[str, object]:
-    """Reduce a tool to the protocol's fields used here. A tool without a name is unusable."""
+    """Reduce a tool to the protocol's fields used here."""
     described = tool if isinstance(tool, Mapping) and isinstance(tool.get("name"), str) else {"name": ""}
     fields: dict[str, object] = {
         field: text for field in ("name", "title", "description") if isinstance(text := described.get(field), str)

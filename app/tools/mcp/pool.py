@@ -1,8 +1,8 @@
 """
-Open sessions with declared MCP servers, reused by the same owner's later responses.
+Open sessions with declared MCP servers, reused by the same owner's responses.
 
-Before reuse, the session is checked with a ping, and replaced if lost. Calls are never sent twice. Servers at callers'
-URLs get a new session per response.
+A ping checks the session before reuse. Calls are never sent twice. Servers at callers' URLs get a new session per
+response.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PooledConnection:
     expires: float  # event loop time
     users: int = 1
     idle: asyncio.TimerHandle | None = field(default=None)
-    _listed: str = ""  # JSON, so that responses cannot change each other's list
+    _listed: str = ""  # JSON, so that responses cannot change the cached list
     _listed_at: float = 0.0
     _list_version: int = 0
 
@@ -92,7 +92,7 @@ class SessionPool:
         self._closed = False
 
     async def acquire(self, address: ServerAddress, owner: str) -> PooledConnection:
-        """Acquire an open connection, to be passed to `release`; raises `MCPFailure`."""
+        """Acquire an open connection, to be released; raises `MCPFailure`."""
         if not address.name or self._closed or self._limits.idle <= 0:
             return PooledConnection(await open_connection(address), None, 0.0)
         key = (address.name, "" if address.shared else owner, frozenset(address.headers.items()))
@@ -116,7 +116,7 @@ class SessionPool:
         return pooled
 
     def _stop_waiting(self, key: _Key, opening: _Opening) -> None:
-        """Stop waiting, and cancel opening the connection if no other response waits."""
+        """Cancel opening the connection if no other response waits."""
         task = opening.task
         if not task.done():
             opening.waiting -= 1
@@ -166,7 +166,6 @@ class SessionPool:
         return pooled
 
     def release(self, pooled: PooledConnection) -> None:
-        """Keep the connection open for later responses, or start closing it."""
         pooled.users -= 1
         if pooled.users:
             return

@@ -17,7 +17,7 @@ _LONG_SEGMENT = 16  # characters; longer URL path segments are treated as secret
 
 
 def redactor_for(url: str = "", headers: Mapping[str, str] | None = None, more: Iterable[str] = ()) -> Redactor:
-    """Return a redactor for secrets in a server's URL, header values (with any scheme), and `more`."""
+    """Redact secrets in a server's URL, header values (with any scheme), and `more`."""
     parts = urlsplit(url)
     # Some servers expect a key in the path or query.
     path = [segment for segment in parts.path.split("/") if len(segment) >= _LONG_SEGMENT]
@@ -64,7 +64,7 @@ def truncate(text: str, max_chars: int) -> str:
 
 
 def _text(blocks: Iterable[Block], structured: object) -> str:
-    """Structured content is only added if no text block exists."""
+    """Structured content is only used without text blocks."""
     blocks = list(blocks)
     if structured is not None and not any(block.get("type") == "text" for block in blocks):
         return "\n".join([json.dumps(structured, ensure_ascii=False), *filter(None, map(_block_text, blocks))])
@@ -89,7 +89,7 @@ def _block_text(block: Block) -> str:
 
 
 def _images(blocks: Iterable[Block]) -> tuple[list[Part], int]:
-    """Return the images shown to the model, and the number omitted."""
+    """Images for the model, and the number omitted."""
     shown: list[Part] = []
     left, omitted = MAX_IMAGE_CHARS, 0
     for image in filter(None, map(_image, blocks)):
@@ -103,7 +103,7 @@ def _images(blocks: Iterable[Block]) -> tuple[list[Part], int]:
 
 
 def _image(block: Block) -> Part | None:
-    """Convert an image block, or embedded image resource, to an `input_image` part."""
+    """Convert an image block or embedded image resource."""
     if block.get("type") == "resource":
         resource = block.get("resource") or {}
         media_type, data = resource.get("mimeType"), resource.get("blob")

@@ -17,7 +17,7 @@ from app.tools.mcp.settings import Approval, ToolFilter, adds_approval, needs_ap
 
 TransportName: TypeAlias = Literal["auto", "http", "sse"]
 
-CONNECTION_CLOSED = -32000  # JSON-RPC error codes used by the SDK for failed connections
+CONNECTION_CLOSED = -32000  # JSON-RPC error codes of the SDK for failed connections
 REQUEST_TIMEOUT = -32001
 
 
@@ -37,7 +37,7 @@ class ServerAddress:
     open_seconds: float = 30
     call_seconds: float = 120
     resolver: Resolver = field(default=resolve, repr=False)
-    # Called with each request's URL, for servers at callers' URLs; raises `OutboundRefused`.
+    # Called with each request's URL, for callers' servers; raises `OutboundRefused`.
     check: Callable[[str], object] = field(default=str, repr=False)
 
     @property
@@ -85,7 +85,7 @@ class MCPServerTools:
 
     def missing(self, tools: Sequence[JSONMapping]) -> str:
         """
-        Describe how the request's filter (the last filter) matches no tool; "" if it matches.
+        Describe names in the request's filter (the last) that match no tool; "" if all match.
 
         `tools` are the callable tools, since the caller must not learn about others.
         """

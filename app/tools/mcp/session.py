@@ -15,10 +15,10 @@ from app.tools.mcp.pool import PooledConnection, SessionPool, open_connection
 from app.tools.mcp.results import failed_outcome, outcome_of, without_secrets
 from app.tools.mcp.server import MCPFailure, MCPServerTools, ServerAddress, first_names
 
-MAX_SCHEMA_LEVELS = 100  # in an offered tool's schema; `truncate_nesting` has replaced values below 150 levels by null
+MAX_SCHEMA_LEVELS = 100  # in an offered tool's schema; `truncate_nesting` cuts at 150 levels
 
-# Private data stored (or encrypted) with a list item, so that callers cannot forge the list: fingerprints of the server
-# and its tool filters, and a hash of the listed tools.
+# Private data of a list item, so that callers cannot forge it: fingerprints of the server and its tool filters, and a
+# hash of the tools.
 _SOURCE, _DIGEST = "source", "digest"
 
 
@@ -35,7 +35,7 @@ async def tools_of(address: ServerAddress) -> list[dict[str, object]]:
 
 class MCPSession(AbstractAsyncContextManager["MCPSession"]):
     """
-    Acquires a pooled connection for its first request, and a new connection if the previous was lost.
+    Acquires a pooled connection on first use, and a new one after a loss.
 
     Responses with the same `scope` share a connection.
     """
@@ -87,10 +87,10 @@ class MCPSession(AbstractAsyncContextManager["MCPSession"]):
 
     def _earlier_list(self, items: Sequence[Item], report: Report, source: str) -> list[dict[str, object]] | None:
         """
-        Return the tools from the conversation's latest list of this server, or None if it cannot be reused.
+        Return the tools in the conversation's latest list of this server; None if not reusable.
 
-        A list determines which tools are read-only and thus callable without approval. So it is only reused if this
-        server created it, and the caller has not modified it.
+        A list says which tools are read-only, and thus callable without approval, so it must be this server's own and
+        unmodified.
         """
         for item in reversed(items):
             if item["type"] == "mcp_list_tools" and item.get("server_label") == self._label:
@@ -102,7 +102,6 @@ class MCPSession(AbstractAsyncContextManager["MCPSession"]):
         return None
 
     async def _list(self, report: Report, source: str) -> list[dict[str, object]] | None:
-        """Return None if the server fails."""
         item = report.add("mcp_list_tools", server_label=self._label)
         try:
             connection = await self._connection()
@@ -144,7 +143,7 @@ class MCPSession(AbstractAsyncContextManager["MCPSession"]):
 
 
 def read_tool(tool: object) -> dict[str, object] | None:
-    """Convert a tool from a server's list or an item to the `mcp_list_tools` shape; None if malformed."""
+    """Convert a listed tool to the `mcp_list_tools` shape; None if malformed."""
     if not isinstance(tool, Mapping) or not isinstance(name := tool.get("name"), str) or not name:
         return None
     schema = tool.get("inputSchema", tool.get("input_schema"))

@@ -30,7 +30,7 @@ from app.tools.validation import read_table
 
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
-# `mcp:url` is the right to use callers' URLs, so no declared server may have this name.
+# The right `mcp:url` is for callers' URLs, so no declared server may have this name.
 CALLERS_URLS = "url"
 
 
@@ -67,7 +67,7 @@ def needs_approval(setting: Approval, name: str, read_only: bool) -> bool:
 
 def adds_approval(asked: Approval, name: str, read_only: bool) -> bool:
     """
-    Return whether a request requires approval beyond the operator's setting.
+    Whether a request requires approval beyond the operator's setting.
 
     A filter selects the tools in `always`, or else all tools except those in `never`.
     """
@@ -200,7 +200,7 @@ class MCPSettings(_Settings):
         return "private" if self.allow_private else "public"
 
     def check_url(self, url: str) -> None:
-        """Raise `OutboundRefused` unless a caller's server may have this URL. Also applies to redirects."""
+        """Raise `OutboundRefused` unless callers may use this URL, also for redirects."""
         checked_url(url, allowed=self.allow_urls, reach=self.reach)
         if self.declared_at(url):
             raise OutboundRefused(URL_NOT_ALLOWED)
@@ -221,7 +221,7 @@ class MCPSettings(_Settings):
 
 def read_settings(table: Mapping[str, object], environment: Mapping[str, str], directory: Path) -> MCPSettings:
     """
-    Read the table `[tools.mcp]`, and its `file`, which is relative to `directory`.
+    The table's `file` is relative to `directory`.
 
     Adds the values of `headers_env` to `headers`. Raises `ValueError` with the invalid key.
     """
@@ -253,7 +253,7 @@ def _with_headers(name: str, server: MCPServer, environment: Mapping[str, str]) 
 
 def read_file(path: Path, environment: Mapping[str, str]) -> JSONObject:
     """
-    Return the servers in an `mcpServers` file, as tables `[tools.mcp.servers.NAME]`.
+    Read the servers in an `mcpServers` file as settings tables.
 
     `${NAME}`, `${env:NAME}` and `${NAME:-default}` are replaced by environment variables. Disabled servers are skipped.
     Raises `ValueError`.

@@ -3,8 +3,8 @@ The hosted tool `web_search`: the model searches the web, and opens pages if the
 
     {"type": "web_search", "filters": {"allowed_domains": ["python.org"]}, "search_context_size": "low"}
 
-Each call of the functions `web_search`, `open_page` and `find_in_page` is a `web_search_call` with the function as its
-`action`. The model cites results with Markdown links, which become `url_citation` annotations.
+Calls of `web_search`, `open_page` and `find_in_page` become `web_search_call` items with an `action`. Markdown links to
+results become `url_citation` annotations.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@ Codex search commands: `POST /v1/alpha/search`.
 
     {"id": "session", "model": "m", "commands": {"search_query": [{"q": "python"}], "open": [{"ref_id": "https://..."}]}}
 
-The response contains a text for the model: `{"output": "...", "results": [...], "encrypted_output": null}`. The request
-is defined in `codex-rs/codex-api/src/search.rs` in https://github.com/openai/codex. Failures are reported in the text,
-because Codex ends the turn after an HTTP error.
+The response has a text for the model: `{"output": "...", "results": [...], "encrypted_output": null}`. Source:
+`codex-rs/codex-api/src/search.rs` in https://github.com/openai/codex. The text reports failures, since Codex ends the
+turn after an HTTP error.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class TimeCommand(_Fields):
 
 
 class SearchCommands(_Fields):
-    """Supported commands, and unsupported ones, for which the answer names an alternative."""
+    """Unsupported commands are answered with an alternative."""
 
     search_query: list[QueryCommand] | None = None
     open: list[OpenCommand] | None = None
@@ -139,7 +139,7 @@ class CodexSearch:
         declared = {name: value for name, value in request.settings.items() if name in _SETTINGS}
         if commands.response_length in _SIZES and not declared.get("search_context_size"):
             declared["search_context_size"] = _SIZES[commands.response_length]
-        # Other modes, such as `index_only`, need an index that this server does not have.
+        # Other modes, such as `index_only`, need an index.
         if declared.get("external_web_access") not in (None, True):
             declared["external_web_access"] = False
 

@@ -1,7 +1,7 @@
 """
-Extracts the text of web pages, and finds matches in it.
+Extracts web pages' text, and finds matches in it.
 
-Pages are untrusted, and extraction may be very slow, so it runs in a worker process (`pages`).
+Pages are untrusted and extraction can be very slow, so it runs in a worker process (`pages`).
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class PageText:
 
 def read_page(url: str, content_type: str, content: bytes, seconds: float) -> PageText:
     """
-    Return a page's text; raises `PageFailed`.
+    Raises `PageFailed`.
 
-    For HTML, this is the article, or the whole page if no article is found within `seconds`.
+    For HTML, returns the article, or the whole page if none is found within `seconds`.
     """
     media_type = content_type.partition(";")[0].strip().lower()
     is_html = media_type in ("text/html", "application/xhtml+xml", "")
@@ -58,7 +58,7 @@ def read_page(url: str, content_type: str, content: bytes, seconds: float) -> Pa
 
 
 def _decoded(content: bytes, charset: str | None, *, is_html: bool) -> str:
-    """Decode like browsers: by the byte order mark, else by the charset declared by the server or the page."""
+    """Like browsers: by byte order mark, else by the charset declared by the server or the page."""
     for mark, marked in _BOMS:
         if content.startswith(mark):
             return decoded(content.removeprefix(mark), marked)
@@ -113,7 +113,7 @@ def _interrupted(seconds: float) -> Iterator[None]:
 
 
 def matches(text: str, pattern: str) -> list[str]:
-    """Return the context of each case-insensitive match."""
+    """Return each match with its context, ignoring case."""
     folded, wanted = _folded(text), _folded(pattern.strip())
     excerpts: list[str] = []
     at = folded.find(wanted)
@@ -134,4 +134,4 @@ def _folded(text: str) -> str:
 
 def _folded_character(character: str) -> str:
     folded = character.casefold()
-    return folded if len(folded) == 1 else character.lower()[:1]  # ß would become ss, and İ an i with a combining dot
+    return folded if len(folded) == 1 else character.lower()[:1]  # ß would become ss, and İ two characters

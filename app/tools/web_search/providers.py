@@ -1,8 +1,4 @@
-"""
-Search services: their requests and results.
-
-A service is a row in `PROVIDERS`, or a class at an import path, with the methods of `SearchProvider`.
-"""
+"""Search services: rows in `PROVIDERS`, or classes at an import path, with `SearchProvider`'s methods."""
 
 from __future__ import annotations
 
@@ -36,7 +32,7 @@ class SearchQuery:
 
     @property
     def with_sites(self) -> str:
-        """The text with `site:` operators, for services without a domain field."""
+        """With `site:` operators, for services without a domain field."""
         sites = " OR ".join(f"site:{domain}" for domain in self.allowed_domains)
         excluded = " ".join(f"-site:{domain}" for domain in self.blocked_domains)
         return " ".join(filter(None, (self.text, f"({sites})" if " OR " in sites else sites, excluded)))

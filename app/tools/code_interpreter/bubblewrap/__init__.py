@@ -2,7 +2,7 @@
 Sandboxes run by bubblewrap (`bwrap`): processes without network, host files or privileges.
 
 A sandbox is confined by namespaces, seccomp filters, rlimits, in-memory file systems with fixed sizes, CPU affinity,
-and a control group if this process can create one. The server also monitors its memory and time.
+and a control group if this process can create one.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class SandboxLimits:
 
 class Bubblewrap:
     def __init__(self, settings: CodeSettings) -> None:
-        """Raises `SandboxUnavailable` if this machine lacks bubblewrap, a Python, or a seccomp filter."""
+        """Raises `SandboxUnavailable` if bubblewrap, a Python, or the seccomp filter is missing."""
         self._program = shutil.which("bwrap", path="/usr/bin:/usr/local/bin:/bin")
         pythons = (settings.python,) if settings.python else ("/usr/bin/python3", "/usr/local/bin/python3")
         python = next((path for path in pythons if os.access(path, os.X_OK)), None)
@@ -101,7 +101,7 @@ class Bubblewrap:
         except SandboxUnavailable:
             if self._groups is None:
                 raise
-            self._groups = None  # this process can create groups, but not move processes into them
+            self._groups = None  # cannot move processes into groups
             self._run_empty()
         logger.info("container freezer selected", extra={"method": "cgroup" if self._groups else "SIGSTOP"})
 
@@ -172,7 +172,7 @@ class Bubblewrap:
 
     @contextlib.contextmanager
     def _files(self, more: Mapping[str, bytes] = MappingProxyType({})) -> Iterator[dict[str, int]]:
-        """Open the sandbox's initial files as descriptors for bwrap, by path."""
+        """Open the sandbox's initial files as descriptors, by path."""
         contents = {
             **self._filters,
             "/etc/passwd": _PASSWD,
@@ -204,11 +204,10 @@ class Bubblewrap:
                 command += ["--symlink", f"usr/{name}", f"/{name}"]
             elif Path(f"/{name}").is_dir():
                 command += ["--ro-bind", f"/{name}", f"/{name}"]
-        # Links between libraries in Debian; their targets are in /usr.
+        # Links in Debian with targets in /usr.
         command += ["--ro-bind-try", "/etc/alternatives", "/etc/alternatives"]
         command += ["--proc", "/proc", "--dev", "/dev", "--size", str(SHARED_MEMORY), "--tmpfs", "/dev/shm"]
-        # /dev/full also reads as zeros, but cannot be mapped. A shared mapping of /dev/zero is memory not charged to
-        # any process.
+        # /dev/full reads as zeros but cannot be mapped; a shared mapping of /dev/zero is memory charged to no process.
         command += ["--dev-bind", "/dev/full", "/dev/zero"]
         command += ["--size", str(max(limits.disk // 2, 1)), "--tmpfs", "/tmp"]
         command += ["--size", str(limits.disk), "--tmpfs", "/mnt/data"]

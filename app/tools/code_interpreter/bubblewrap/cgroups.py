@@ -1,7 +1,7 @@
 """
 Control groups (cgroup v2) for sandboxes, if this process can create them.
 
-The kernel freezes all processes in a container between calls, and limits their total memory, including files and kernel
+The kernel freezes a container's processes between calls, and limits their total memory, including files and kernel
 buffers.
 
 Creating groups works as root, and in a systemd service with `Delegate=yes`. A group can only delegate controllers if it
@@ -81,7 +81,6 @@ class Groups:
 
 
 def find_groups() -> Groups | None:
-    """Return None if this process cannot create groups."""
     own = _own_directory()
     if own is None:
         return None
@@ -99,7 +98,6 @@ def find_groups() -> Groups | None:
 
 
 def _own_directory(mounts: Path = Path("/proc/self/mountinfo"), own: Path = Path("/proc/self/cgroup")) -> Path | None:
-    """Return None without cgroup v2."""
     try:
         path = next(line[3:] for line in own.read_text().splitlines() if line.startswith("0::"))
         for line in mounts.read_text().splitlines():

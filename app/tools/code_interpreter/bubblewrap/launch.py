@@ -1,7 +1,7 @@
 """
 Starts bubblewrap: `python launch.py OPTIONS COMMAND...`, with options as a JSON object.
 
-In a separate program, limits apply before a sandbox's first process starts.
+In a separate program, since limits must apply before the sandbox's first process.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import resource
 import sys
 
 _OUT_OF_MEMORY_SCORE = 500  # the kernel kills a sandbox before the server
-_CORE = 1  # byte; at 1, the kernel neither writes a core dump nor starts the host's core dump program
+_CORE = 1  # byte; at 1, the kernel neither writes a core dump nor runs the host's core dump program
 _NICE = 10
 
 

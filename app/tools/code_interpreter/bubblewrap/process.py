@@ -1,8 +1,7 @@
 """
-A running sandbox: sends requests to its supervisor over a pair of pipes, and ends it.
+A running sandbox, with a pair of pipes to its supervisor.
 
-The server does not trust the supervisor's answers: their size is limited, and paths are only resolved inside the
-sandbox.
+The supervisor's answers are untrusted: their size is limited, and paths are only resolved inside the sandbox.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ class Sandbox:
         return self._process.returncode is None
 
     async def ready(self) -> None:
-        """Wait for the supervisor's first message, and start monitoring; raises `SandboxEnded`."""
+        """Wait for the supervisor, and start monitoring; raises `SandboxEnded`."""
         await self._answer()
-        own = descendants(self._process.pid)  # only the supervisor: no code runs yet
+        own = descendants(self._process.pid)  # no code runs yet
         if not own:
             raise SandboxEnded
         self._monitored = MonitoredSandbox(self._memory, self._files, self._process.pid, supervisor=own[0])
@@ -51,7 +50,7 @@ class Sandbox:
 
     async def request(self, op: str, *, within: float = STOP_GRACE, **fields: object) -> JSONObject:
         """
-        Send a request and return the answer; raises `SandboxEnded`.
+        Return the answer; raises `SandboxEnded`.
 
         Kills the sandbox if a call exceeds `within` plus `STOP_GRACE` seconds, or does not stop when cancelled. If code
         was killed, `exceeded` in the answer is the limit: `memory`, `files` or `sockets`.
@@ -94,7 +93,7 @@ class Sandbox:
             async with asyncio.timeout(STOP_GRACE):
                 reply = await answer
                 if reply.get("ended") != "stopped":
-                    await self._answer()  # the call had already ended; this answers the stop
+                    await self._answer()  # answers the stop: the call had already ended
                 return reply
         except (SandboxEnded, TimeoutError):
             answer.cancel()

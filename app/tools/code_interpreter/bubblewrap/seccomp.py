@@ -1,11 +1,12 @@
 """
 Seccomp filters: the system calls allowed in a sandbox.
 
-`system_calls.tsv` lists the allowed calls: Docker's default profile for containers without capabilities, minus calls
-that trace processes, create memory outside the memory limit, or share limits with the host. Other calls fail with
-EPERM, or with ENOSYS if newer than Linux 5.16.
+`system_calls.tsv` lists them: Docker's default profile for containers without capabilities, minus calls that trace
+processes, create memory outside the memory limit, or share limits with the host. Other calls fail with EPERM, or with
+ENOSYS if newer than Linux 5.16.
 
-The network namespace isolates Unix and IP sockets, but not other families, such as vsock (to the hypervisor).
+Only Unix and IP sockets are allowed: a network namespace does not isolate other families, such as vsock (to the
+hypervisor).
 """
 
 from __future__ import annotations
@@ -49,16 +50,16 @@ class _Rule(NamedTuple):
 
 
 _RULES = [
-    # Filters cannot read clone3's flags, which are in memory; the C library falls back to `clone`. The same applies to
-    # the signals of timers, for which programs fall back to alarms, and of message queues.
+    # Filters cannot read clone3's flags (in memory); the C library falls back to `clone`. Likewise the signals of
+    # timers (programs fall back to alarms) and message queues.
     _Rule(["clone3", "timer_create", "mq_open", "mq_notify"], errno.ENOSYS),
-    # The kernel counts inotify instances per host user. Programs fall back to polling.
+    # Counted per host user. Programs fall back to polling.
     _Rule(["inotify_init", "inotify_init1"], errno.ENOSYS),
     _Rule(["clone"], errno.EPERM, [_If(0, (0,), _NAMESPACES, unless=True)]),
     _Rule(["clone"], errno.EPERM, [_If(0, (_SIGCONT,), _EXIT_SIGNAL)]),
     _Rule(["prctl"], errno.EPERM, [_If(0, (_PR_SET_PDEATHSIG,)), _If(1, (_SIGCONT,))]),
     _Rule(["prctl"], errno.EINVAL, [_If(0, (_PR_SCHED_CORE,))]),  # would exclude others from the CPU's second thread
-    # The kernel counts pipe pages per user, and fails with this error above its limit.
+    # The kernel counts pipe pages per user, and fails with EPERM above its limit.
     _Rule(["fcntl"], errno.EPERM, [_If(1, (_F_SETSIG, _F_SETPIPE_SZ))]),
     _Rule(["socket"], errno.EAFNOSUPPORT, [_If(0, _SOCKETS, unless=True)]),
     # Anonymous shared memory outlives its mappings, and is then charged to no process.
@@ -73,7 +74,7 @@ _RULES = [
         for upper in (False, True)
     ),
 ]
-# For code, but not for the supervisor. SIGCONT would resume processes stopped between calls.
+# For code, not for the supervisor: SIGCONT would resume stopped processes.
 _CODE_RULES = [
     _Rule(["kill", "tkill", "rt_sigqueueinfo", "pidfd_send_signal"], errno.EPERM, [_If(1, (_SIGCONT,))]),
     _Rule(["tgkill", "rt_tgsigqueueinfo"], errno.EPERM, [_If(2, (_SIGCONT,))]),
@@ -95,7 +96,7 @@ def seccomp_filter(machine: str | None = None) -> bytes:
 
 
 def code_filter(machine: str | None = None) -> bytes:
-    """The supervisor adds this filter to the processes it starts."""
+    """For processes started by the supervisor."""
     return _program(_CODE_RULES, machine or platform.machine(), allow_list=False)
 
 
@@ -115,7 +116,7 @@ def _program(rules: Sequence[_Rule], machine: str, *, allow_list: bool) -> bytes
         for number in (numbers[call] for call in rule.calls if call in numbers):
             block = [*_conditions(rule), (_RETURN, 0, 0, _ERRNO | rule.error)]
             if rule.conditions:
-                # The accumulator contains the call number again.
+                # The accumulator is the call number again.
                 program += [(_EQUAL, 0, len(block) + 1, number), *block, (_LOAD, 0, 0, _NUMBER)]
             else:
                 program += [(_EQUAL, 0, 1, number), *block]
@@ -135,7 +136,7 @@ def _numbers(column: int) -> dict[str, int]:
 
 
 def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the first and last number in each run."""
+    """First and last number in each run."""
     ranges: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if ranges and ranges[-1][1] == number - 1:
@@ -146,7 +147,7 @@ def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def _conditions(rule: _Rule) -> list[_Instruction]:
-    """Return instructions that skip the next instruction unless all conditions hold."""
+    """Skip the next instruction unless all conditions hold."""
     program: list[_Instruction] = []
     for condition in reversed(rule.conditions):
         fail = len(program) + 1  # distance from after this condition to after the rule's return

@@ -1,8 +1,7 @@
 """
-Monitors sandboxes in a thread: a container's total memory, and that its code runs only during calls.
+Monitors sandboxes in a thread: their total memory, and that code runs only during calls.
 
-The sandbox's own limits (rlimits, file system sizes, seccomp) apply per process or folder. The total is measured from
-outside, where code cannot interfere.
+The sandbox's own limits (rlimits, file system sizes, seccomp) apply per process or folder.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ FOLDERS = ("tmp", "mnt/data", "dev/shm")
 class MonitoredSandbox:
     memory: int  # bytes
     files: int  # limit, including folders
-    root: int  # ancestor of all other processes
+    root: int  # all other processes' ancestor
     supervisor: int  # child of `root`; runs no code
     calls: int = 0
     busy: bool = False
@@ -67,7 +66,7 @@ class SandboxMonitor:
 
     @contextlib.contextmanager
     def call(self, sandbox: MonitoredSandbox) -> Iterator[None]:
-        """Allow code to run within this context."""
+        """Let code run within this context."""
         with self._lock:
             sandbox.calls += 1
             sandbox.busy, sandbox.exceeded = True, ""

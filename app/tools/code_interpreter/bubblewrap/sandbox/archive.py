@@ -1,8 +1,7 @@
 """
-Packs a folder into a byte stream, and unpacks it in another sandbox: files, folders and links, with modes and times.
+Packs a folder into a byte stream, and unpacks it in another sandbox: files, folders, links, modes and times.
 
-The stream is a sequence of entries: header length (4 bytes), header (a JSON object), and file data for the header's
-extents, which exclude holes.
+Each entry: header length (4 bytes), header (a JSON object), and file data for the header's extents, without holes.
 """
 
 from __future__ import annotations
@@ -59,7 +58,6 @@ def _pack_file(path: str, header: dict[str, Any], size: int) -> Iterator[bytes]:
 
 
 def _extents(fd: int, size: int) -> list[tuple[int, int]]:
-    """Return start and end of each extent."""
     extents: list[tuple[int, int]] = []
     end = 0
     with contextlib.suppress(OSError):

@@ -1,11 +1,11 @@
 """
-PID 1 in a sandbox. Reads requests, one JSON object per line, and answers each with a line.
+PID 1 in a sandbox. Answers requests: one JSON object per line.
 
-Between calls, the supervisor stops all other processes (SIGSTOP), so that a sandbox uses CPU only during a call. A
-seccomp filter denies these processes all means to resume each other.
+Between calls, it stops all other processes (SIGSTOP), so that a sandbox uses CPU only during a call. A seccomp filter
+prevents these processes from resuming each other.
 
-Code in the sandbox runs as the same user. It cannot open the supervisor's memory and files, since the supervisor is not
-dumpable, and the kernel discards its signals to PID 1. The server does not trust the supervisor nevertheless.
+Code runs as the same user, but cannot open the supervisor's memory or files (not dumpable), and the kernel discards its
+signals to PID 1.
 """
 
 from __future__ import annotations
@@ -154,12 +154,12 @@ class _Supervisor:
             data = data[os.write(self._answers, data) :]
 
     def _stop_requested(self) -> bool:
-        """Read a request during another; True for `stop` and at the end of the stream."""
+        """Read a request during another; True for `stop` and at EOF."""
         line = self._line()
         return line is None or json.loads(line).get("op") == "stop"
 
     def do_stop(self, request: dict[str, object]) -> dict[str, object]:
-        """Answer a stop that arrives when no call is running."""
+        """For a stop that arrives when no call is running."""
         return {"idle": True}
 
     def _reap(self, *started: subprocess.Popen[bytes]) -> None:
@@ -212,7 +212,7 @@ class _Supervisor:
         return answer
 
     def _kill(self) -> int | None:
-        """Kill all other processes; return the worker's exit code if it had already exited."""
+        """Kill all other processes; return the worker's exit code if already exited."""
         code = self._worker.process.poll() if self._worker else None
         signal_all(signal.SIGKILL)
         deadline = time.monotonic() + _FREEZE_SECONDS
@@ -321,7 +321,7 @@ class _Supervisor:
         return {}
 
     def do_pack(self, request: dict[str, Any]) -> dict[str, object]:
-        """Return the next part of a stream with all files; without `data` at the end."""
+        """The next part of a stream with all files; without `data` at the end."""
         if request["first"]:
             self._packed = pack(_DATA)
         data = bytearray()
@@ -340,7 +340,7 @@ class _Supervisor:
         return {}
 
     def do_resumed(self, request: dict[str, Any]) -> dict[str, object]:
-        """Record the state lost since the previous sandbox, for the next call's answer."""
+        """Record lost state for the next call's answer."""
         self._lost = request["lost"]
         return {}
 
@@ -357,11 +357,11 @@ def signal_all(number: int) -> None:
 
 def freeze() -> bool:
     """
-    Stop all other processes; return False if some still run after `_FREEZE_SECONDS`.
+    Stop all other processes; False if some still run after `_FREEZE_SECONDS`.
 
-    A single signal is not enough. While a process's first thread is in `vfork`, its other threads do not receive it.
-    And a process that ends can resume stopped ones (SIGCONT to an orphaned process group, or when a terminal closes).
-    So each thread is signalled until two consecutive checks find no running thread.
+    One signal is not enough: while a process's first thread is in `vfork`, its other threads do not receive it, and an
+    ending process can resume stopped ones (SIGCONT to an orphaned process group, or when a terminal closes). So threads
+    are signalled until two consecutive checks find none running.
     """
     deadline, still = time.monotonic() + _FREEZE_SECONDS, 0
     while still < 2:
@@ -378,7 +378,7 @@ def freeze() -> bool:
 
 
 def _running_threads() -> list[tuple[int, int]]:
-    """Return (process id, thread id) for all other running threads."""
+    """(Process id, thread id) of the other processes' running threads."""
     threads: list[tuple[int, int]] = []
     for pid in os.listdir("/proc"):
         if not pid.isdigit() or int(pid) == os.getpid():
@@ -387,8 +387,7 @@ def _running_threads() -> list[tuple[int, int]]:
             for thread in os.listdir(f"/proc/{pid}/task"):
                 with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/stat") as file:
                     fields = file.read().rpartition(")")[2].split()
-                    # Uninterruptible (D) is a process in `vfork`, which stops on its return, or a process that is
-                    # exiting.
+                    # D (uninterruptible): in `vfork`, so it stops on return, or exiting.
                     if fields[0] not in "TtZX" and (fields[0] != "D" or int(fields[6]) & _EXITING):
                         threads.append((int(pid), int(thread)))
     return threads
@@ -401,7 +400,7 @@ class _Instructions(ctypes.Structure):
 
 
 def confine() -> None:
-    """Deny this process, before it runs code, all means to resume stopped processes."""
+    """Prevent this process from resuming stopped processes."""
     with open(_CODE_FILTER, "rb") as file:
         program = file.read()
     instructions = _Instructions(len(program) // 8, program)

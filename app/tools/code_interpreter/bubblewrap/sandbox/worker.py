@@ -1,7 +1,7 @@
 """
-Runs the model's code like notebook cells: variables persist, and the value of a final expression is printed.
+Runs the model's code like notebook cells: variables persist, and a final expression's value is printed.
 
-Matplotlib figures that a cell shows or leaves open are returned as PNG.
+Matplotlib figures shown or left open are returned as PNG.
 """
 
 from __future__ import annotations
