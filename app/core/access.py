@@ -46,15 +46,15 @@ class KeyAccess:
     budget: tuple[BudgetLimit, ...] = ()
     max_stored_bytes: int | None = None  # per owner; None and 0 as in `KeyLimits`
     expires: float = math.inf  # Unix time
-    admin: bool = False  # whether the key can see all keys' usage and activity
-    configured: bool = False  # whether the settings have a table for it
+    admin: bool = False  # can see all keys' usage and activity
+    configured: bool = False  # has a settings table
     table: str = ""  # the table with permissions, for callers without their own key
 
     def allows_model(self, model: str) -> bool:
         return self.models == ("*",) or any(fnmatchcase(model, pattern) for pattern in self.models)
 
     def check_model(self, model: str, param: str = "model") -> None:
-        """Raise `InvalidRequest` for an impossible model name, `PermissionDenied` if the key cannot use the model."""
+        """Raises `InvalidRequest` for an impossible name, `PermissionDenied` for a model that the key cannot use."""
         check_model_name(model)
         if not self.allows_model(model):
             models = _listed(self.models, "models")
@@ -63,7 +63,7 @@ class KeyAccess:
 
     def check_fields(self, fields: Mapping[str, object], path: str = "") -> None:
         """
-        Raise `PermissionDenied` if backend fields name a model that the key cannot use.
+        Raises `PermissionDenied` if backend fields name a model that the key cannot use.
 
         Servers accept further models in `models`, `fallbacks` or `draft_model`, and any field again in `extra_body`.
         """
@@ -81,7 +81,7 @@ class KeyAccess:
                         raise self._unchecked(param)
 
     def check_unread_field(self, name: str) -> None:
-        """Raise `PermissionDenied` for an unread field if its value can name a model."""
+        """Raises `PermissionDenied` if the field's value can name a model."""
         if self.models != ("*",) and _NAMES_MODELS.search(name):
             raise self._unchecked(name)
 
@@ -90,15 +90,11 @@ class KeyAccess:
         return PermissionDenied(message, param=field, code="model_not_allowed")
 
     def allows_tool(self, *names: str) -> bool:
-        """Return whether a name is allowed: a hosted tool's type, its table, or `mcp:LABEL`."""
+        """`names`: a hosted tool's type, its table, or `mcp:LABEL`."""
         return self.tools == ("*",) or any(fnmatchcase(name, pattern) for name in names for pattern in self.tools)
 
     def check_tool(self, *names: str, param: str | None = None) -> None:
-        """
-        Raise `PermissionDenied` if none of the hosted tool's names is allowed.
-
-        Empty `names` mean that no tool is used, which is always allowed.
-        """
+        """Raises `PermissionDenied` unless a name is allowed. Empty `names` mean that no tool is used."""
         if names and not self.allows_tool(*names):
             tools = _listed(self.tools, "tools of this server")
             message = f"The key '{self.name}' may not use the tool '{names[0]}'. It may use {tools}."
@@ -111,7 +107,7 @@ class KeyAccess:
 
 
 def check_model_name(model: str) -> None:
-    """Raise `InvalidRequest` for a name that is unsafe in backend requests, logs or the usage ledger."""
+    """Raises `InvalidRequest` for names that are unsafe in backend requests, logs or the usage ledger."""
     if _CONTROL.search(model) or model.strip() != model:
         message = "Invalid 'model': must not contain control characters, or start or end with a space."
         raise InvalidRequest(message, param="model", code="invalid_value")
@@ -128,12 +124,12 @@ def digest_of(key: str) -> str:
 
 
 def hash_of(key: str) -> str:
-    """Return a key's hash in the settings' format, for example `sha256:9f86d0...`."""
+    """Return a key's hash as in the settings: `sha256:9f86d0...`."""
     return f"sha256:{digest_of(key)}"
 
 
 def owner_id(owner: str) -> str:
-    """Return an owner's id; 32 hexadecimal digits already are the id of a key without a table."""
+    """Owners of 32 hexadecimal digits already are ids, of keys without a table."""
     return owner if _OWNER_ID.fullmatch(owner) else hashlib.sha256(f"owner:{owner}".encode()).hexdigest()[:32]
 
 

@@ -1,5 +1,5 @@
 """
-Identify requests of the same conversation, to route them to the server with its prompt in the cache.
+Identify a conversation's requests, to route them to the server with its prompt cache.
 
 Agents resend the whole conversation without an id, but the instructions, the tools and the first user message stay.
 """
@@ -21,9 +21,9 @@ _BILLING_LINE = re.compile(rf"{_BILLING}[^\n]*\n?")
 
 def conversation_key(instructions: object, tools: Iterable[object], messages: Sequence[JSONMapping]) -> str:
     """
-    Return the same key for all requests in a conversation; "" if its start has no text.
+    A key shared by all requests in a conversation; "" if its start has no text.
 
-    `messages`, oldest first, can come from any API.
+        `messages`, oldest first, can come from any API.
     """
     texts = [*_texts(instructions), *_beginning(messages)]
     if not texts:
@@ -35,7 +35,7 @@ def conversation_key(instructions: object, tools: Iterable[object], messages: Se
 
 
 def session_id(conversation: str) -> str:
-    """Hash a conversation's key for other servers, because it can be a caller's own text."""
+    """Hash a conversation key for other servers: it can be a caller's own text."""
     return blake2b(conversation.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
@@ -66,7 +66,7 @@ def _texts(content: object) -> list[str]:
 
 
 def _names(tools: Iterable[object]) -> Iterator[str]:
-    """Yield the names or types of tools that are not deferred."""
+    """Yield names or types, without deferred tools."""
     for _, tool in zip(range(_TOOLS), tools, strict=False):
         if isinstance(tool, dict) and not tool.get("defer_loading"):
             function = tool.get("function")

@@ -24,21 +24,17 @@ class TooManyValues(orjson.JSONDecodeError):
 
 
 def loads(data: bytes | str, limit: int = MAX_VALUES) -> object:
-    """Parse a JSON document; raises `orjson.JSONDecodeError`, or its subclass `TooManyValues`."""
+    """Raises `orjson.JSONDecodeError`, or its subclass `TooManyValues`."""
     if len(data) > limit:
         check_values(data, limit=limit)
     return orjson.loads(data)
 
 
 def check_values(*documents: bytes | str, limit: int = MAX_VALUES) -> None:
-    """
-    Raise `TooManyValues` if JSON documents have more than `limit` values in total.
-
-    Runs in linear time, without copying a document.
-    """
+    """Raises `TooManyValues` for more than `limit` values in total. Linear time, without copies."""
     if sum(map(len, documents)) <= limit:
         return
-    # Commas and opening brackets are an upper bound; excluding strings is slower.
+    # An upper bound; excluding strings is slower.
     if sum(map(_structure, documents)) <= limit:
         return
     count = 0
@@ -49,7 +45,7 @@ def check_values(*documents: bytes | str, limit: int = MAX_VALUES) -> None:
 
 
 def _values(document: bytes | str, limit: int) -> int:
-    """Return the number of values, or more than `limit`; an empty object or array can count twice."""
+    """May count an empty object or array twice; returns early above `limit`."""
     count = 1
     quotes = 0  # two per string, which is a value or a field name
     cut = b""  # the first half of an escape that ends in the next piece
@@ -96,9 +92,9 @@ class TextsTooLarge(orjson.JSONDecodeError):
 
 def loads_repaired(data: bytes, repair: Callable[[bytes], bytes]) -> object:
     """
-    Parse JSON; raises `orjson.JSONDecodeError`, or its subclass `TextsTooLarge`.
+    Raises `orjson.JSONDecodeError`, or its subclass `TextsTooLarge`.
 
-    `repair` receives JSON with unpaired surrogates, and returns it without them.
+    `repair` replaces unpaired surrogates in the JSON.
     """
     try:
         value = orjson.loads(data)
@@ -113,7 +109,7 @@ def loads_repaired(data: bytes, repair: Callable[[bytes], bytes]) -> object:
 
 def dumps(value: object) -> bytes:
     """
-    Encode a value like `orjson.dumps`, including values that orjson rejects.
+    Like `orjson.dumps`, but also for values that it rejects.
 
     Integers above 64 bits become floats, and unpaired surrogates U+FFFD. Values without a JSON form become null, so
     that the response can still be completed and stored.
@@ -139,12 +135,12 @@ def _encodable(value: object, levels: int = _LEVELS) -> object:
 
 
 def to_json(value: object) -> str:
-    """Encode a value as models write JSON, with spaces after commas and colons, and without unpaired surrogates."""
+    """Encode like models: with spaces after commas and colons, without unpaired surrogates."""
     return json.dumps(value, ensure_ascii=False).encode(errors="replace").decode()
 
 
 def size_of(value: object) -> int:
-    """Return the bytes in memory, without field names, which objects share."""
+    """Bytes in memory, without field names, which objects share."""
     size = 0
     values = [value]
     for inner in values:  # grows during the loop

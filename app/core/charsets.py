@@ -1,8 +1,8 @@
 """
-Decode texts by their declared charset, limited to charsets in web pages and old documents.
+Decode texts by their declared charset, if web pages or old documents use it.
 
-Some other codecs in Python are unsafe for untrusted text: `punycode` needs quadratic time, and `idna` and `undefined`
-raise errors.
+Other Python codecs are unsafe for untrusted text: `punycode` needs quadratic time, and `idna` and `undefined` raise
+errors.
 """
 
 from __future__ import annotations
@@ -48,14 +48,13 @@ _LABELS |= {"macintosh": "mac_roman", "windows874": "cp874", "iso88598i": "iso88
 
 
 def codec_of(charset: str) -> str | None:
-    """Return Python's codec name; None if unknown or unsafe."""
+    """Python's codec name; None if unknown or unsafe."""
     label = _label(charset[:40])
     codec = _LABELS.get(label) or _LABELS.get(label.removeprefix("x"))
     return _IN_BROWSERS.get(codec, codec) if codec else None
 
 
 def declared_charset(media_type: str) -> str | None:
-    """Return the charset in a media type, for example `text/html; charset=utf-8`."""
     match = _DECLARED.search(media_type)
     return match[1] if match else None
 

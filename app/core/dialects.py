@@ -1,5 +1,5 @@
 """
-Event names and heartbeats that differ between the spec and OpenAI, and the clients that expect them.
+Event names and heartbeats in which the spec and OpenAI differ, by client.
 
 OpenAI's SDKs throw at unknown events, and Codex's idle timer ignores SSE comments.
 """
@@ -19,7 +19,7 @@ class Dialect(NamedTuple):
     content: tuple[PartType, ...]  # raw reasoning as content, or in the form that the client shows
     both: tuple[PartType, ...]  # `content`, plus a summary
     heartbeat: str  # `comment`, or `keepalive`: an event with that name
-    tool_usage: bool = True  # whether the response has OpenAI's field `tool_usage`
+    tool_usage: bool = True  # responses have OpenAI's `tool_usage`
     compacting: bool = False  # whether the client knows `response.compaction.compacting`
 
     def reasoning(self, shown: str) -> tuple[PartType, ...]:
@@ -35,12 +35,12 @@ DIALECTS = {
     "openai-compacting": Dialect(
         event_types.OPENAI_CONTENT_REASONING, event_types.OPENAI_BOTH_REASONING, "keepalive", compacting=True
     ),
-    # For clients that drop raw reasoning; `both` if some with the same user agent drop summaries.
+    # For clients that drop raw reasoning; `both` if clients with the same user agent drop summaries.
     "openai-summary": Dialect(event_types.SUMMARY_REASONING, event_types.OPENAI_BOTH_REASONING, "keepalive"),
     "openai-both": Dialect(event_types.OPENAI_BOTH_REASONING, event_types.OPENAI_BOTH_REASONING, "keepalive"),
 }
 
-# For other client APIs, with writers that use the spec's names; raw reasoning is never shown twice.
+# For other client APIs, which show raw reasoning once.
 TRANSLATED = Dialect(event_types.CONTENT_REASONING, event_types.CONTENT_REASONING, "comment", tool_usage=False)
 
 # By user agent; the first match applies.
@@ -98,7 +98,7 @@ def _client(agent: str) -> str | None:
 
 
 def needs_strings(headers: Mapping[str, str]) -> bool:
-    """Return whether a client shows an error's message only if all other fields are strings."""
+    """Whether the client shows an error's message only if all other fields are strings."""
     return bool(_NEEDS_STRINGS.search(_agent(headers)))
 
 

@@ -43,7 +43,7 @@ def chain_key(object_id: str) -> str | None:
 
 def bucket_of(owner: str, object_id: str, part: str = "") -> str | None:
     """
-    Return the bucket of an id's chain, or of a `part` stored separately; None for other id formats.
+    The bucket of an id's chain, or of its separately stored `part`; None for other id formats.
 
     A chain's buckets are equal up to the second colon: `owner:chain`, `owner:chain:part`.
     """

@@ -43,7 +43,7 @@ class Price(NamedTuple):
         return cls(*prices)._replace(batch=int(batch * 1000))
 
     def cost(self, input_tokens: int, cached: int, output: int, written: int = 0) -> int:
-        """Return the cost in nanos; `input_tokens` includes cached tokens."""
+        """Cost in nanos; `input_tokens` includes cached tokens."""
         written = min(written, input_tokens - cached)
         fresh = self.input * (input_tokens - cached - written)
         return (fresh + self.cached_input * cached + self.cache_write * written + self.output * output + 500) // 1000
@@ -77,7 +77,7 @@ class PriceList:
         return match
 
     def cost(self, model: str, usage: Usage, *, backend: str = "", batch: bool = False) -> int | None:
-        """Return the cost in nanos; None for a model without a price."""
+        """Cost in nanos; None without a price."""
         if (price := self.price(model, backend)) is None:
             return None
         details = usage.get("input_tokens_details") or {}
@@ -87,6 +87,6 @@ class PriceList:
 
 
 def format_money(nanos: int) -> str:
-    """Format nanos, for example as `0.00125`."""
+    """For example `0.00125`."""
     text = f"{nanos // NANO}.{nanos % NANO:09d}".rstrip("0")
     return text.rstrip(".")

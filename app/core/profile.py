@@ -1,8 +1,8 @@
 """
 Profiles: a model server's differences from OpenAI, as options.
 
-The defaults suit an unknown server. Dotted option names (`request.roles.developer`) are attribute paths here, and keys
-in `app/backends/profiles/profiles.toml` and in user overrides.
+The defaults suit unknown servers. Dotted names (`request.roles.developer`) are attribute paths here, and keys in
+`app/backends/profiles/profiles.toml` and in user overrides.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ class TransportOptions(_Options):
     """How to reach the server. Times are in seconds."""
 
     base_url: str | None = None
-    # A row of `APIS` (`app/backends/apis`). auto: the Responses API, or chat for an hour if the server does not support
-    # it.
+    # A row of `APIS` (`app/backends/apis`). auto: the Responses API, or chat for an hour if unsupported.
     api: str = "chat"
-    messages: bool = False  # whether the server has Anthropic's `/messages`, which is then passed through
-    # For requests from client APIs other than Responses. auto: passed through if the server supports the client's API
-    # and the request does not name a hosted tool, otherwise translated. Set by `[backends.NAME] passthrough`.
+    messages: bool = False  # the server has Anthropic's `/messages`, which is then passed through
+    # For client APIs other than Responses. auto: passed through if the server supports the client's API and the request
+    # has no hosted tool, otherwise translated. Set by `[backends.NAME] passthrough`.
     passthrough: Literal["auto", "always", "never"] = "auto"
     path: str | None = None  # None: the API's default; `{model}` is replaced by the backend's model name
     model_in_body: bool = True  # false: only in the path
@@ -44,9 +43,8 @@ class TransportOptions(_Options):
 
 class RoleOptions(_Options):
     developer: Literal["system", "developer", "user"] = "system"
-    # any: everywhere; first_only: at the start; single_first: only one, at the start; user: none, so system messages at
-    # the start are merged into the first user message. Later messages that the server rejects become notes in the
-    # user's turn.
+    # any: everywhere; first_only: at the start; single_first: one, at the start; user: none, so they are merged into
+    # the first user message. Rejected later messages become notes in the user's turn.
     system: Literal["any", "first_only", "single_first", "user"] = "any"
     alternate: bool = False  # merge consecutive messages with the same role, begin with the user
     user_after_tool: Literal["ok", "bridge"] = "ok"  # bridge: insert an assistant message
@@ -57,8 +55,8 @@ class ContentOptions(_Options):
     assistant_null: Literal["omit", "null", "empty"] = "omit"  # `content` of a message with only tool calls
     tool_content: Literal["string", "array"] = "string"
     tool_images: Literal["hoist", "inline", "drop", "error"] = "hoist"
-    # For files other than text and PDFs, which every backend can receive as text. error: 400; drop: a placeholder for
-    # the model, and a warning for the caller.
+    # For files other than text and PDFs, which all backends receive as text. error: 400; drop: a placeholder for the
+    # model, and a warning for the caller.
     files: Literal["pass", "error", "drop"] = "pass"
     audio: Literal["pass", "error", "drop"] = "pass"
     images: Literal["pass", "error", "drop"] = "pass"
@@ -109,9 +107,9 @@ class RequestOptions(_Options):
     schema_form: Literal["any", "mfjs"] = "any"
     # Tell the model about keywords that Claude's servers do not enforce (messages).
     schema_reduce: bool = False
-    # How to send a custom tool's grammar, besides in its description. pattern: as a regular expression in the schema,
-    # for servers that enforce patterns (llguidance). json_pattern: the same for servers that match the JSON string with
-    # its escapes (llama.cpp, outlines). xgrammar: json_pattern without patterns that this library narrows.
+    # How to send a custom tool's grammar, besides in its description. pattern: as a schema pattern, for servers that
+    # enforce it (llguidance). json_pattern: for servers that match the JSON string with its escapes (llama.cpp,
+    # outlines). xgrammar: json_pattern, unless the library would narrow it.
     grammar: Literal["none", "pattern", "json_pattern", "xgrammar"] = "none"
     response_format: ResponseFormatOptions = ResponseFormatOptions()
     effort: EffortField = "reasoning_effort"
@@ -121,23 +119,22 @@ class RequestOptions(_Options):
     # Prompt cache breakpoints. None: off for chat, auto for messages.
     cache: Literal["auto", "off"] | None = None
     cache_models: list[str] = ["*claude*"]  # globs of models with breakpoints in chat requests
-    # Which turns' earlier reasoning is sent back as text. None: tool_turns, but never for `transport.api =
-    # "responses"`. Encrypted and signed reasoning is always sent back to its own server.
+    # Which turns' reasoning is sent back as text. None: tool_turns, but never for `transport.api = "responses"`.
+    # Encrypted and signed reasoning always returns to its own server.
     reasoning_replay: Literal["tool_turns", "never", "current_turn", "always"] | None = None
     reasoning_field: ReasoningField = "auto"  # auto: the original field
     reasoning_placeholder: str | None = None  # for turns without reasoning
     drop_params: list[str] = []
     clamp: dict[str, tuple[float, float]] = {}
     extra_body: dict[str, object] = {}
-    # Native tool types, for `transport.api = "responses"`: declared unchanged, with their items and events forwarded.
-    # Set by `[backends.NAME] passes`.
+    # Native tool types, for `transport.api = "responses"`: declared unchanged, with their items and events. Set by
+    # `[backends.NAME] passes`.
     passes: list[str] = []
     # Tool types sent unchanged for `transport.api = "responses"`; others become functions, with their namespace in the
     # name.
     native_tools: list[Literal["custom", "namespace"]] = ["custom", "namespace"]
-    adapt: bool = True  # retry without an unknown field, if the answer does not depend on it
-    # The server's own parameters that callers can set, but not for routing, scheduling or billing. Others are dropped
-    # with a warning.
+    adapt: bool = True  # retry without an unknown field that the answer does not depend on
+    # The server's parameters for callers, except for routing, scheduling or billing. Others are dropped with a warning.
     extra_params: list[str] = ["top_k", "min_p", "repetition_penalty", "chat_template_kwargs"]
     # Identifies a conversation to routers in front of the model servers.
     session_header: str | None = None
@@ -157,8 +154,8 @@ class ResponseOptions(_Options):
     think_tags: Literal["off", "auto", "implicit_open"] | ThinkTagOptions = "off"
     # Tool calls in text. auto: between any known model's delimiters.
     call_marks: Literal["off", "auto"] = "off"
-    # Template tokens to remove from a call's name, if no function has that name: gpt-oss sends
-    # `get_weather<|channel|>json`, GLM `get_weather</arg_value>`; Kimi and Gemini add a namespace.
+    # Template tokens to remove from unknown function names: gpt-oss sends `get_weather<|channel|>json`, GLM
+    # `get_weather</arg_value>`; Kimi and Gemini add a namespace.
     call_name_noise: tuple[re.Pattern[str], ...] = CALL_NAME_NOISE
     reasoning_fields: list[str] = ["reasoning_content", "reasoning", "reasoning_text"]
     cumulative: list[Literal["content", "reasoning", "tool_arguments"]] = []
@@ -167,7 +164,7 @@ class ResponseOptions(_Options):
     choice_index: Literal["strict", "ignore", "merge"] = "strict"
     finish_map: dict[str, str] = {}
     finish_required: bool = False
-    # ask_whole: repeat the request without streaming, which returns the error, or the answer.
+    # ask_whole: repeat without streaming, which returns the error or the answer.
     empty_stream: Literal["failure", "ask_whole"] = "failure"
     finish_grace_s: float = Field(5, ge=0)
 
@@ -180,12 +177,12 @@ class Profile(_Options):
 
     @property
     def server(self) -> str:
-        """The base URL without credentials, stored with data for this server only."""
+        """Base URL without credentials, stored with data for this server only."""
         parts = urlsplit(self.transport.base_url or "")
         return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
 
     def override(self, options: Mapping[str, object]) -> Profile:
-        """Change options, by dotted name or nested; raises `ValidationError` with option names as locations."""
+        """`options` are dotted or nested; raises `ValidationError` with option names as locations."""
         return Profile.model_validate(_merge(self.model_dump(), nested(options)))
 
 

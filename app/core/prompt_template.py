@@ -20,7 +20,7 @@ VARIABLE = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_-]{0,63})\s*\}\}")
 
 @dataclass(frozen=True, slots=True)
 class PromptTemplate:
-    """A template version. `defaults` are values for optional variables."""
+    """`defaults` are for optional variables."""
 
     id: str
     version: str | None  # None: not versioned
@@ -60,7 +60,7 @@ def _text(name: str, value: object) -> str:
 
 
 class PromptLibrary:
-    """Templates by id, each with its versions from old to new."""
+    """Templates by id, versions from old to new."""
 
     def __init__(self, templates: Mapping[str, list[PromptTemplate]] = MappingProxyType({})) -> None:
         self._templates = templates
@@ -72,7 +72,7 @@ class PromptLibrary:
         return iter(self._templates.values())
 
     def find(self, prompt_id: str, version: str | None) -> PromptTemplate:
-        """Return a template, by default its newest version; raises `NotFound`."""
+        """By default the newest version; raises `NotFound`."""
         versions = self._templates.get(prompt_id)
         if not versions:
             hint = (

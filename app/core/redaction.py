@@ -1,8 +1,8 @@
 """
 Remove secrets from everything that is shown, stored or logged.
 
-A tool's credentials are removed when a request is read; only the code that runs the tool can restore them, for the same
-request (`ToolSecrets.restore`).
+Reading a request removes tools' credentials; only code that runs a tool can restore them, for the same request
+(`ToolSecrets.restore`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _Key: TypeAlias = tuple[str, str, str, str]  # type, label, connector and origin
 
 REDACTED = "***"
 
-# Matches end before a quote or backslash, so that a line of JSON stays valid, and every pattern runs in linear time.
+# Matches end before a quote or backslash, so that JSON lines stay valid. Every pattern runs in linear time.
 _PATTERNS = (
     (re.compile(r"\b(Bearer|Basic)\s+[^\s\"',;\\]+", re.IGNORECASE), rf"\1 {REDACTED}"),
     (re.compile(r"\b(api[-_]key\b[\\\"']*\s*[:=]\s*[\\\"']*)[^\s\"',;\\]+", re.IGNORECASE), rf"\1{REDACTED}"),
@@ -94,7 +94,7 @@ class ToolSecrets:
 
     def restore(self, tool: _ToolFields) -> _ToolFields:
         """
-        Return a tool with the secrets from this request, if any.
+        Add the tool's secrets from this request, if any.
 
         Tools are identified by type, `server_label` (or `name`), `connector_id` and the origin of `server_url`, so
         secrets for one server are never sent to another. The first such tool's secrets apply.
@@ -125,7 +125,7 @@ class ToolSecrets:
 
 def without_credentials(value: object) -> Any:
     """
-    Return a tool, or part of a tool, without credentials.
+    A tool, or part of a tool, without credentials.
 
     `server_url` keeps only its origin, because a path can also be a secret. `domain_secrets` lose their values, and
     skills their archives, which can be large.
@@ -151,7 +151,7 @@ def without_credentials(value: object) -> Any:
 
 
 def origin_of(url: object) -> str | None:
-    """Return a URL's scheme, host and port; None for anything else."""
+    """Scheme, host and port; None if not a URL."""
     try:
         parts = urlsplit(url) if isinstance(url, str) else None
         if not parts or not parts.scheme or not parts.hostname:

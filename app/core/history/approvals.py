@@ -43,7 +43,7 @@ def find_decisions(
     stored: Sequence[Item], new: Sequence[Item], upstream: Mapping[str, Upstream], turns: Sequence[Turn]
 ) -> Decisions:
     """
-    Return the approved calls not yet in the conversation, and the denied calls.
+    Return approved calls that are not in the conversation, and denied calls.
 
     A call that could not be started runs again if approved again. `turns` are all stored turns in the chains, including
     siblings. Raises `InvalidRequest` for an invalid answer, or for an approval after a denial.
@@ -99,7 +99,7 @@ def answered_before(path: str, *, denied: bool) -> InvalidRequest:
 
 
 def _requests(stored: Sequence[Item], new: Sequence[Item], turns: Sequence[Turn]) -> dict[str, Item]:
-    """Return approval requests by id: as created here, otherwise as first received."""
+    """Approval requests by id: as created here, otherwise as first received."""
     requests: dict[str, Item] = {}
     for item in itertools.chain(*(turn.response["output"] for turn in turns), stored, new):
         if item["type"] == APPROVAL_REQUEST and isinstance(request_id := item.get("id"), str):
@@ -122,7 +122,7 @@ def _approved_by(item: Item, upstream: Mapping[str, Upstream]) -> str | None:
 
 
 def _was_begun(item: Item, upstream: Mapping[str, Upstream]) -> bool:
-    """Return False for a client's copy of a failed call: claiming the approval then decides whether the call runs."""
+    """False for a client's copy of a failed call: then claiming the approval decides whether it runs."""
     if notes := _notes(item, upstream):
         return notes.get("begun") is not False
     return item.get("status") != "failed" and not item.get("error")

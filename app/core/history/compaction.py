@@ -1,4 +1,4 @@
-"""A compacted conversation: messages to the model, and the compaction that replaces the rest."""
+"""Compacted conversations: retained messages, and the compaction that replaces the rest."""
 
 from __future__ import annotations
 

@@ -20,11 +20,11 @@ from app.errors import InvalidRequest, Warnings
 
 @frozen
 class RequestContext:
-    key: str  # of the response's chain
+    key: str  # the response's chain
     model: str | None  # the last response's model
     items: list[Item]  # as sent to the model, oldest first
     new: list[Item]  # from the request
-    added: int  # the number of items at the end of `items` that come from `new`
+    added: int  # number of trailing `items` from `new`
     upstream: dict[str, Upstream]  # backend fields, by item id
     decrypted: dict[str, Upstream]  # the part of `upstream` sent in encrypted form
     compacts: bool  # whether the request is for a summary
@@ -46,11 +46,7 @@ class NewInput:
 
 
 def continue_past(past: Past, new_input: NewInput, request: CreateResponse, key: str) -> RequestContext:
-    """
-    Return a request's context; `key` belongs to the response's chain.
-
-    Raises `InvalidRequest` for input that does not fit the conversation.
-    """
+    """Raises `InvalidRequest` for input that does not fit the conversation."""
     new, warnings = new_input.items, new_input.warnings
     decisions = NO_DECISIONS
     if has_approval_responses(new):

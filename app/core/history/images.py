@@ -1,8 +1,8 @@
 """
 Store a turn's images separately from its record.
 
-Each turn loads the whole conversation, but not its images, which have megabytes of base64. A turn's images are a single
-record, with the same lifetime as the turn.
+Turns load the whole conversation, but not its images (megabytes of base64). A turn's images are one record with the
+turn's lifetime.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _without_image(item: Item, images: dict[str, str]) -> Item:
 
 
 def attach_images(turn: Turn, record: bytes | None) -> Turn:
-    """Return a stored turn with its images; deleted images become None."""
+    """Deleted images become None."""
     images = read_images(record)
     output = [with_image(item, images) for item in turn.response["output"]]
     response: Response = {**turn.response, "output": output}

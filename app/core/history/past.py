@@ -15,7 +15,7 @@ from app.errors import Warnings
 
 @frozen
 class Past:
-    """A stored conversation, oldest first; immutable, because many requests can share it."""
+    """A stored conversation, oldest first; immutable, because requests share it."""
 
     response_ids: Sequence[str] = ()
     items: Sequence[Item] = ()  # in stored form
@@ -62,5 +62,5 @@ class Past:
         )
 
     def items_by_id(self) -> dict[str, Item]:
-        """Return items by id, in the first version if a client repeats them."""
+        """The first version, if a client repeats an item."""
         return {item["id"]: item for item in reversed(self.items) if isinstance(item.get("id"), str)}

@@ -45,7 +45,7 @@ def _call_id(item: Item) -> str | None:
 
 
 def _identity(item: Item) -> tuple[object, ...] | None:
-    """Return the parts that stay equal when an item is repeated without its id; None if not comparable."""
+    """Parts that stay equal when an item is repeated without its id; None if not comparable."""
     type_ = item["type"]
     if type_ == COMPACTION:
         return (type_, item["id"]) if item.get("id") else None

@@ -11,9 +11,9 @@ def new_response(
     request: CreateResponse, *, response_id: str, created_at: int, model: str, store: bool = True
 ) -> Response:
     """
-    Return the resource for a new response; unset parameters have their effective default.
+    Unset parameters get their effective default.
 
-    The JSON schema in `text.format` is echoed, although the spec has null, because clients parse the output by it.
+    The JSON schema in `text.format` is echoed, although the spec has null: clients parse the output by it.
     """
     reasoning = request.reasoning
     return {
@@ -112,7 +112,7 @@ def _tool(tool: Mapping[str, object]) -> dict[str, object]:
 
 
 def declared_tool(tool: Mapping[str, object]) -> dict[str, object]:
-    """Return an echoed tool's declaration, without default values."""
+    """An echoed tool without default values."""
     defaults = _TOOL_DEFAULTS.get(str(tool["type"]), {})
     return {name: value for name, value in tool.items() if value is not None and value != defaults.get(name)}
 

@@ -1,5 +1,5 @@
 """
-Remove the oldest part of a conversation that is too long for the model.
+Shorten conversations that are too long for the model.
 
 Whole turns are removed, then the current turn's model steps with their call results, oldest first. A call is never
 separated from its output, or an answer from its question. The spec recommends "preserving system messages and recent
@@ -21,7 +21,7 @@ _HOSTED = frozenset(row.type for row in ITEM_TYPES.values() if row.hosted)
 _PINNED_ROLES = frozenset({"system", "developer"})
 
 
-# Prompt shares to try, after the share implied by the backend's error message.
+# Prompt shares to try, after the share in the backend's error message.
 _SHARES = (0.75, 0.5, 0.25, 0.0)
 
 
@@ -29,7 +29,7 @@ class Truncation:
     """Keeps system and developer messages, the last user message and the last model step."""
 
     def __init__(self, items: Sequence[Item], prompt_tokens: int | None = None) -> None:
-        """`prompt_tokens` is the estimated size of the whole prompt, by default of the items alone."""
+        """`prompt_tokens`: the whole prompt's estimated size, by default the items'."""
         self._items = items
         self._sizes = [estimate_json(item) for item in items]
         self._total = sum(self._sizes)
@@ -135,7 +135,7 @@ _NUMBER = re.compile(_COUNT)
 
 
 def fitting_share(message: str) -> float | None:
-    """Return the prompt share that fits, from a backend's error message with the limit and the token count."""
+    """The prompt share that fits, from a backend error with limit and token count."""
     match = _LIMIT.search(message)
     limit = _count(match[1] or match[2]) if match else 0
     counted = max(map(_count, _NUMBER.findall(message)), default=0)

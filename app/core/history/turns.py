@@ -33,7 +33,7 @@ class Turn(NamedTuple):
     measures: Mapping[str, object] | None = None  # times and cost of a finished response
 
     def record(self) -> bytes:
-        """Encode the turn. A reasoning text that is also a backend field is stored once, in the item."""
+        """A reasoning text that is also a backend field is stored once, in the item."""
         turn = self._asdict()
         texts = _reasoning(self.response) if self.upstream else ()
         if same := {item_id: name for item_id, text in texts if (name := _name_of(text, self.upstream.get(item_id)))}:
@@ -81,7 +81,7 @@ def _reasoning(response: Response) -> Iterator[tuple[str, str]]:
 
 
 def _name_of(text: str, upstream: Upstream | None) -> str | None:
-    """Return the field with this text object (compared by identity)."""
+    """The field with this text object (compared by identity)."""
     return next((name for name, value in (upstream or {}).items() if value is text), None)
 
 
@@ -104,7 +104,7 @@ def _listed_steps(measures: Mapping[str, object]) -> list[JSONObject]:
 
 
 def tools_used(output: Sequence[Item]) -> list[str]:
-    """Return the first tools called, as function names, MCP server labels or hosted tool types."""
+    """The first tools called: function names, MCP server labels or hosted tool types."""
     tools: dict[str, None] = {}
     for item in output:
         kind = str(item.get("type"))
@@ -120,7 +120,7 @@ def answer_preview(output: Sequence[Item]) -> str:
 
 
 def preview(items: Sequence[Item]) -> str:
-    """Return the start of the last user message, or call output, or approval decision."""
+    """Start of the last user message, or call output, or approval decision."""
     texts = (text for item in reversed(items) if item.get("role") == "user" for text in _texts(item.get("content")))
     outputs = (text for item in reversed(items) for text in _texts(item.get("output")))
     answers = (
@@ -167,7 +167,7 @@ _RECORDED = {
 
 
 def recorded_request(request: CreateResponse, extra_names: Collection[str]) -> dict[str, object]:
-    """Return the request parameters to store; `extra_names` are the backend's own parameters."""
+    """`extra_names` are the backend's own parameters."""
     fields = request.model_dump(exclude_unset=True, include=_RECORDED, by_alias=True, serialize_as_any=True)
     return fields | {name: value for name, value in (request.model_extra or {}).items() if name in extra_names}
 
@@ -187,10 +187,9 @@ def request_of(turn: Turn) -> CreateResponse:
 
 def path(records: Mapping[str, bytes], response_id: str, known: Container[str] = ()) -> list[Turn] | None:
     """
-    Return the turns from the first to `response_id`, or None if any is missing.
+    Return the turns up to `response_id`, oldest first; None if any is missing.
 
-    The path stops before a `known` response. With partial history, the model would answer as if the missing turn had
-    never happened.
+    The path stops before a `known` response. A partial history would mislead the model.
     """
     turns: list[Turn] = []
     next_id: str | None = response_id
@@ -204,7 +203,7 @@ def path(records: Mapping[str, bytes], response_id: str, known: Container[str] =
 
 
 def find_item(records: Iterable[bytes], item_id: str) -> tuple[Item, Turn] | None:
-    """Return an item and its turn; an output item takes precedence over copies in later input."""
+    """An output item takes precedence over copies in later input."""
     mark = item_id.encode()
     sent: tuple[Item, Turn] | None = None
     for record in records:
@@ -220,10 +219,9 @@ def find_item(records: Iterable[bytes], item_id: str) -> tuple[Item, Turn] | Non
 
 def check_outputs(history: Sequence[Item], new: Sequence[Item]) -> None:
     """
-    Raise `InvalidRequest` for a new output without a call in the conversation.
+    Raises `InvalidRequest` for a new output without a call in the conversation.
 
-    Call this only for stored conversations: a client with its own history may have truncated the call. An output with a
-    tool name needs no call.
+    Only for stored conversations: a client's own history may lack the call. An output with a tool name needs no call.
     """
     outputs = [
         (index, item)
@@ -246,7 +244,7 @@ _TEXT_OF = {"assistant": "output_text"}
 
 
 def input_item(item: Item, key: str) -> Item:
-    """Return an input item as listed by the API: with an id, a status, and a list of parts."""
+    """An input item as listed by the API: with an id, a status, and a list of parts."""
     type_ = item["type"]
     listed = item.copy()  # uses less memory than a new dict
     listed["id"] = item.get("id") or new_id(id_prefix(type_), key)

@@ -1,8 +1,4 @@
-"""
-The table of item types.
-
-To add an item type, add a row to `ITEM_TYPES`. All other tables of item types are derived from it.
-"""
+"""The table of item types, `ITEM_TYPES`. All other tables of item types are derived from it."""
 
 from __future__ import annotations
 
@@ -55,7 +51,7 @@ class ItemType:
     done: str | None = None  # event with all arguments
     done_fields: tuple[str, ...] = ()  # other item fields in the `done` event
     details: Details = _no_details  # further events about a complete call, with their fields
-    # Item fields implied by such an event, for recovery from stored events.
+    # Fields implied by such an event, for recovery from stored events.
     restored: Mapping[str, Callable[[Item, Mapping[str, object]], dict[str, object]]] = dataclasses.field(
         default_factory=dict
     )
@@ -65,7 +61,7 @@ class ItemType:
 
     # Hosted runs.
     running: tuple[str, ...] = ()  # events when the run starts
-    # Events for tools to emit, by short names.
+    # For tools to emit, by short names.
     progress: Mapping[str, str] = dataclasses.field(default_factory=dict)
     ended: Mapping[str, str] = dataclasses.field(default_factory=dict)  # final event, by status
     interrupted: str = "incomplete"  # status if the response ends during the run
@@ -93,7 +89,7 @@ def as_object(written: str) -> dict[str, object]:
 
 
 def _as_action(**defaults: object) -> Callable[[str], dict[str, object]]:
-    """Return a parser that sets missing or mistyped fields to these defaults."""
+    """A parser that replaces missing or mistyped fields by these defaults."""
 
     def read(written: str) -> dict[str, object]:
         action = as_object(written)
@@ -119,7 +115,7 @@ def as_json_object(written: str) -> str:
     """
     Wrap arguments other than a JSON object in a field `_raw`.
 
-    Backends that parse arguments for their chat template would answer 400 or 500 in every later turn.
+    Backends that parse arguments for their chat template would answer 400 or 500 in later turns.
     """
     if not written or written.isspace():
         return "{}"

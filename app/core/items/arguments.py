@@ -42,7 +42,7 @@ class ArgumentsReader(Protocol):
         ...
 
 
-_NEVER = 1 << 62  # a depth never closed by braces
+_NEVER = 1 << 62  # never closed by braces
 
 
 class ObjectReader:
@@ -147,13 +147,13 @@ class ObjectReader:
         return ""
 
 
-_LONG = 512  # characters; longer pieces are read in fewer, larger steps
+_LONG = 512  # characters; longer pieces are read in larger steps
 _NO_BRACKETS = bytes({*range(256)} - {*b"{}[]"})
 _STEPS = [(code in b"{[") - (code in b"}]") for code in range(256)]
 
 
 def _depths(depth: int, text: str) -> tuple[list[int], bool]:
-    """Return the depth after each bracket, and whether the text ends inside a string."""
+    """Depth after each bracket, and whether the text ends in a string."""
     data = text.encode(errors="replace")
     if b"\\" in data:
         data = data.replace(b"\\\\", b"\0\0").replace(b'\\"', b"\0\0")  # in place, which is twice as fast
@@ -361,7 +361,7 @@ class _String:
         self._partial = ""
 
     def read(self, piece: str, at: int) -> tuple[str, int | None]:
-        """Return the text from `at`, and the position after the closing quotation mark, if reached."""
+        """The text from `at`, and the position after the closing quotation mark, if reached."""
         if at and len(piece) - at > _LONG and (ended := _ended_string(piece, at)):
             return ended
         before = len(self._partial)

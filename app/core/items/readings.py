@@ -1,8 +1,8 @@
 """
 Convert items of every type to function calls and outputs, the only types in Chat Completions.
 
-Calls from other servers are converted too, to show the model its past calls. A hosted item becomes a call and its
-result. Items without a call id stay unchanged.
+Includes other servers' calls, to show the model its past. A hosted item becomes a call and its result. Items without a
+call id stay unchanged.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from app.core.json_values import json_objects, json_text
 from app.core.types import Item, JSONMapping, Part, with_fields
 from app.core.types.hosted import DEFAULT_NAMESPACE
 
-# The key for notes in an item's stored upstream fields. Fields, all optional: `call_id`, `namespace`, `name` and
-# `arguments` of the call as written by the model, `output` as shown to the model, `round`.
+# Key for notes in an item's stored upstream fields. Notes, all optional: `call_id`, `namespace`, `name` and `arguments`
+# as written by the model, `output` as shown to the model, `round`.
 NOTES = "hosted"
 
 # Marks outputs from hosted items.
@@ -101,9 +101,9 @@ def multi_agent_call_output(item: Item, names: Names, notes: Mapping[str, object
 
 def call_of(name: str, *fields: str, **defaults: object) -> Read:
     """
-    Return a `Read` for calls to the function `name`, with the first nonempty field in `fields` as arguments.
+    A `Read` for calls to `name`, with the first nonempty field as arguments.
 
-    Arguments equal to their default are omitted, because the model did not write them.
+    Default arguments are omitted: the model did not write them.
     """
 
     def read(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
@@ -247,7 +247,7 @@ def mcp_approval_request(item: Item, names: Names, notes: JSONMapping) -> list[I
 
 
 def mcp_approval_response(item: Item, names: Names, notes: JSONMapping) -> list[Item]:
-    """Omit the response, unless its notes contain the `request`: then the model learns the decision here."""
+    """Omitted unless its notes contain the `request`: then the model learns the decision here."""
     if not (request := notes.get("request")):
         return []
     text = _decision(item, f"the requested call of {json_text(request.get('name')) or 'a tool'}")

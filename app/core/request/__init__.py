@@ -4,7 +4,7 @@ Translate a validated request and its history into a backend's Chat Completions 
     chat = to_chat(ModelRequest(request, request.items(), "some-model"), profile)
     chat.body   # {"model": "some-model", "messages": [...], "stream": True, ...}
 
-Unset fields are omitted: backends most often reject nulls, empty lists and unknown fields.
+Unset fields are omitted: many backends reject nulls, empty lists and unknown fields.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from app.errors import InvalidRequest, did_you_mean, quote
 
 def to_chat(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
     """
-    Translate a model request; raises `InvalidRequest` for content that cannot be sent.
+    Raises `InvalidRequest` for content that cannot be sent.
 
     The spec makes tool constraints binding, so `EncodedRequest.allowed` enforces them.
     """
@@ -56,7 +56,6 @@ def to_chat(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
 
 
 def encoded_request(state: TranslationState, body: dict[str, object], choice: Choice) -> EncodedRequest:
-    """Apply the profile's limits and additions."""
     limit(state, body)
     return EncodedRequest(
         body=_patched(body, state.options.extra_body),
@@ -68,7 +67,7 @@ def encoded_request(state: TranslationState, body: dict[str, object], choice: Ch
 
 
 class ReadRequest(NamedTuple):
-    """The common first step of all encoders."""
+    """All encoders' first step."""
 
     state: TranslationState
     tools: ToolSet
@@ -85,7 +84,7 @@ def read_request(
     model_request: ModelRequest, profile: Profile, options: RequestOptions, form: type[ConversationReader]
 ) -> ReadRequest:
     """
-    Read a model request's items and tools; raises `InvalidRequest` for content that cannot be sent.
+    Raises `InvalidRequest` for content that cannot be sent.
 
     `options` are the profile's, adjusted by the API.
     """
@@ -151,7 +150,7 @@ _SAME = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 # Chat Completions parameters, which clients send as extra fields.
 EXTRA = ("seed", "stop", "logit_bias")
 
-# Applied here (`app.core.stream.stop_sequences`), so backends need not support them.
+# Applied by this server (`app.core.stream.stop_sequences`).
 APPLIED = frozenset({"stop"})
 
 _MAX_TOKENS = {
@@ -169,7 +168,7 @@ def _if_set(name: str) -> Callable[[CreateResponse], object]:
 _FORWARDED: dict[str, Callable[[CreateResponse], object]] = {
     "user": lambda request: request.safety_identifier or request.user,
     "safety_identifier": lambda request: request.safety_identifier or request.user,
-    "store": lambda request: False,  # responses are stored only here
+    "store": lambda request: False,  # responses are only stored here
     "metadata": lambda request: request.metadata or None,
     "verbosity": lambda request: request.text.verbosity,
     "service_tier": _if_set("service_tier"),
@@ -238,7 +237,7 @@ def known_extra_parameters(options: RequestOptions) -> frozenset[str]:
 
 
 def reject_unknown_fields(request: CreateResponse, options: RequestOptions) -> None:
-    """Raise `InvalidRequest` for the first unknown field."""
+    """Raises `InvalidRequest` for the first unknown field."""
     for field in undeclared_fields(request, known_extra_parameters(options)):
         if why := _WITHOUT_EFFECT.get(field.path):
             message = f"Unsupported parameter: {quote(field.path)}: {why}."
@@ -254,7 +253,7 @@ def reject_unknown_fields(request: CreateResponse, options: RequestOptions) -> N
 
 def warn_dropped_fields(state: TranslationState, also_sent: frozenset[str] = frozenset()) -> None:
     """
-    Warn once about each request field that cannot be sent.
+    Warn once per field that cannot be sent.
 
     `also_sent` names fields without a counterpart in Chat Completions that are sent.
     """
@@ -334,7 +333,7 @@ def _effort(state: TranslationState) -> JSONObject:
             return {"reasoning": {"effort": mapped}}
         case "thinking.type":
             thinking = {"thinking": {"type": "disabled" if mapped == "none" else "enabled"}}
-            # A level known to the server, in addition to the switch.
+            # The server's own level, in addition to the switch.
             graded = effort in options.effort_map and mapped != "none"
             return {**thinking, "reasoning_effort": mapped} if graded else thinking
         case "enable_thinking":

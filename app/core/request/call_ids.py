@@ -1,9 +1,9 @@
 """
 Tool call ids in a form accepted by the backend.
 
-Ids are sent unchanged, as some models require, unless the profile has an id pattern. Ids longer than 64 characters are
-replaced, except for the server that created them, because gateways hide signatures in their ids. A replacement is a
-hash, which keeps the prompt prefix stable.
+Ids are sent unchanged, as some models require, unless the profile has an id pattern. Ids above 64 characters are
+replaced, except for their own server: gateways hide signatures in ids. A replacement is a hash, which keeps the prompt
+prefix stable.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _FORM = _Form("call_", _ALPHABETS[0], 32)
 
 class CallIds:
     """
-    Assigns a unique id to each call in a request.
+    Unique ids for a request's calls.
 
     `pattern` is `verbatim`, or a regular expression for the whole id.
     """
@@ -63,7 +63,7 @@ class CallIds:
         self._tried: dict[str, int] = {}  # replacements so far, by original id
 
     def next_id(self, call_id: str, original: object = None) -> str:
-        """Return the id to send; `original` is the backend's id, if it was too long for the client."""
+        """`original` is the backend's id, if it was too long for the client."""
         fits = len(call_id) <= MAX_CALL_ID and self._is_free(call_id)
         result = call_id if fits else self._replacement(call_id)
         if isinstance(original, str) and self._is_free(original):
@@ -85,7 +85,7 @@ class CallIds:
 
 @lru_cache(maxsize=64)
 def _form(pattern: str) -> _Form:
-    """Return an id format for the pattern, preferably long, for fewer collisions."""
+    """An id format for the pattern, preferably long, for fewer collisions."""
     fits = re.compile(pattern).fullmatch
     best, best_matches = _FORM, 0
     for length, prefix, alphabet in product(_LENGTHS, _PREFIXES, _ALPHABETS):

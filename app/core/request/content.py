@@ -1,8 +1,7 @@
 """
-Translate an item's content into chat message content.
+Translate an item's content into chat message content, with a row in `_PARTS` per part type.
 
-Text is sent as a plain string: given a list, some servers turn each part into a message, and others drop parts. To add
-a part type, add a row to `_PARTS`.
+Text is sent as a plain string: some servers turn each part of a list into a message, others drop parts.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class PartError(Exception):
 
     @property
     def where(self) -> str:
-        """The path within the content, for example `[1].file_id`."""
+        """For example `[1].file_id`."""
         return f"[{self.index}].{self.field}" if self.field else f"[{self.index}]"
 
 
@@ -121,11 +120,7 @@ NOTE_WARNING = "This backend does not support {}; it was replaced by a note."
 def read_content(
     content: str | Sequence[Part] | None, options: ContentOptions, warnings: Warnings, form: PartForm = CHAT_PARTS
 ) -> list[ChatPart]:
-    """
-    Translate content into chat parts, or into another form.
-
-    Raises `PartError` for a known part that cannot be sent.
-    """
+    """Raises `PartError` for a known part that cannot be sent."""
     if not content:
         return []
     if isinstance(content, str):
@@ -168,7 +163,7 @@ def check_known(content: object, input_index: int) -> None:
 
 
 def param_in_item(input_index: int, field: str) -> str:
-    """Return an error's `param`; for a negative index, an item of an earlier turn."""
+    """An error's `param`; a negative index belongs to an earlier turn."""
     return f"input[{input_index}]{field}" if input_index >= 0 else "previous_response_id"
 
 
@@ -183,7 +178,7 @@ def media(parts: Sequence[ChatPart]) -> list[ChatPart]:
 def joined_text(
     content: str | Sequence[Part] | None, options: ContentOptions, warnings: Warnings, *, role: str, separator: str
 ) -> str:
-    """Return the text, for roles with only text; other parts are omitted with a warning."""
+    """For roles with only text; warns about other parts."""
     if isinstance(content, str):
         return content
     parts = read_content(content, options, warnings)
@@ -197,7 +192,7 @@ _TEXTS = frozenset(type_ for type_, make in _PARTS.items() if make is _text)
 
 def plain_text(content: str | Sequence[Part] | None) -> str | None:
     """
-    Return content with a single text as a string, otherwise None.
+    Content that is a single text, otherwise None.
 
     Nearly all content is a single text, for which `read_content` is several times slower.
     """
@@ -214,7 +209,7 @@ def text_content(text: str, form: str) -> str | list[ChatPart]:
 
 
 def string_or_parts(parts: list[ChatPart], form: str) -> str | list[ChatPart]:
-    """Return content without media as a string; otherwise, or with the form `array`, as parts."""
+    """Content without media becomes a string unless the form is `array`."""
     if len(parts) == 1 and form != "array" and parts[0]["type"] == "text" and len(parts[0]) == 2:
         text: str = parts[0]["text"]  # nearly all content
         return text

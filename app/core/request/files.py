@@ -1,8 +1,7 @@
 """
 Extract text from uploaded files.
 
-Text files are sent as text to every backend: OpenAI's Chat Completions only accepts PDFs, and most local servers do not
-accept files.
+Every backend receives text files as text: OpenAI's Chat Completions accepts only PDFs, most local servers no files.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from urllib.parse import unquote_to_bytes
 
 from app.core.charsets import codec_of, declared_charset, decoded
 
-# Set before translation, because text extraction is slow: a PDF's text, or why it has none.
+# Set before translation (extraction is slow): a PDF's text, or why it has none.
 PDF_TEXT: Final = "antiphon:text"
 PDF_ERROR: Final = "antiphon:text_error"
 
@@ -48,7 +47,7 @@ def file_bytes(part: Mapping[str, object]) -> bytes | None:
 
 
 def file_text(part: Mapping[str, object]) -> str | None:
-    """Return a text file's text, regardless of its name."""
+    """Detects text by content, not name."""
     data = part.get("file_data")
     if not isinstance(data, str) or not data or is_pdf(part):
         return None
@@ -105,7 +104,7 @@ def _unquoted(text: str) -> Iterator[bytes]:
 
 
 def _from_base64(text: str) -> Iterator[bytes]:
-    """Decode in pieces, to limit how long the GIL is held; raises `ValueError`."""
+    """In pieces, to limit how long the GIL is held; raises `ValueError`."""
     text = text.rstrip(_PADDING)
     rest = ""  # an incomplete group of four characters
     for at in range(0, len(text), _PIECE):

@@ -42,7 +42,7 @@ from app.errors import InvalidRequest, Warnings, quote
 
 UNREADABLE_PAST = "(An earlier part of this conversation was compacted by another server and cannot be read.)"
 _ACCEPT_ALL = ContentOptions(files="pass", audio="pass", images="pass")  # for content that is dropped anyway
-_Split: TypeAlias = tuple[list[ChatPart], list[ChatPart]]  # parts for the tool message, and for a message after it
+_Split: TypeAlias = tuple[list[ChatPart], list[ChatPart]]  # for the tool message, and for a message after it
 
 _NO_FIELDS: Mapping[str, object] = {}
 _HOISTED = "(See the next message.)"
@@ -72,7 +72,7 @@ class AssistantTurn:
         self.number = number  # preceding user messages
         self.content: list[Any] = []  # texts; for APIs that keep the order, blocks of text and reasoning
         self.reasoning: list[Mapping[str, object]] = []
-        self.before_text = 0  # the number of `reasoning` entries before the first text
+        self.before_text = 0  # entries in `reasoning` before the first text
         self.calls: list[int] = []
         self.waiting = 0  # calls with an output later in the items
 
@@ -283,7 +283,7 @@ class ConversationReader:
     # Tool results.
 
     def tools(self, calls: Sequence[int], ids: Sequence[str]) -> list[Message]:
-        """Return a tool message per call, then a user message with all their images and files."""
+        """A tool message per call, then a user message with all their images and files."""
         messages: list[Message] = []
         hoisted: list[ChatPart] = []
         paired = self.paired
@@ -372,7 +372,7 @@ _MEDIA: dict[str, Callable[[ConversationReader, int, list[ChatPart]], _Split]] =
 
 
 def lenient_content(content: ContentOptions) -> ContentOptions:
-    """Drop instead of rejecting, because callers cannot change hosted tool results."""
+    """Callers cannot change hosted tool results, so drop instead of rejecting."""
     refused = [name for name in ("tool_images", "images", "files", "audio") if getattr(content, name) == "error"]
     return content.model_copy(update=dict.fromkeys(refused, "drop")) if refused else content
 

@@ -18,7 +18,7 @@ from app.errors import Warnings
 class EncodedRequest:
     body: JSONObject  # must not be modified
     bindings: Mapping[str, ToolBinding]  # by function name in the request
-    allowed: frozenset[str] | None  # functions the model may call; None: any, even undeclared ones
+    allowed: frozenset[str] | None  # None: any, even undeclared functions
     warnings: tuple[str, ...]  # a sentence for each omission or change
     profile: Profile | None = field(default=None, compare=False, repr=False)
 
@@ -29,13 +29,13 @@ class Attempts:
     retries: int = 0  # to the same or another server
     queued: float = 0.0  # seconds of waiting for a free slot
     costs: list[int] = field(default_factory=list)  # reported by backends, in nano-dollars
-    broken_off: bool = False  # whether the last answer broke off, or ended with an error
+    broken_off: bool = False  # the last answer broke off, or ended with an error
 
 
 @dataclass(slots=True)
 class ModelRequest:
     """
-    A query to a model, before a server is chosen.
+    A query to a model, for any server.
 
     `items` is the whole conversation, oldest first. `upstream` maps item ids to backend fields (`{"reasoning_content":
     "..."}`, `{"extra_content": {...}}`), or for a compaction item to the decrypted `{"summary": "..."}`. The last
@@ -46,15 +46,15 @@ class ModelRequest:
 
     request: CreateResponse
     items: Sequence[Item]
-    model: str  # the caller's name for the model
+    model: str  # as named by the caller
     upstream: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     hosted: HostedTools = NO_HOSTED_TOOLS
     later: int = 0
     strict: bool = False  # reject unknown fields and impossible tools, instead of omitting them
     caller_key: str | None = None  # for backends to which it is forwarded
-    # Returns the conversation's key (`app.core.affinity`), for the few servers that need it.
+    # The conversation's key (`app.core.affinity`), for the few servers that need it.
     conversation: Callable[[], str] = str
-    may_trace_content: bool = False  # whether traces may contain its content: never with `store: false`
+    may_trace_content: bool = False  # traces may contain its content: never with `store: false`
     retry_allowed: bool = True  # at the same server; false if another server remains to be tried
     headers: Mapping[str, str] = field(default_factory=dict)
     attempts: Attempts = field(default_factory=Attempts, compare=False)

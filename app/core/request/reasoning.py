@@ -51,7 +51,7 @@ _TEXTS = ("reasoning_content", "reasoning", "reasoning_text", "think_tags")
 
 
 def upstream_reasoning(item: Item, upstream: Mapping[str, object] | None) -> Mapping[str, object]:
-    """Return an item's reasoning, by the backend's field names; otherwise its own content or summary."""
+    """An item's reasoning by backend field names; otherwise its own content or summary."""
     if upstream:
         if BOUND not in upstream and all(upstream.values()):
             return upstream
@@ -68,7 +68,7 @@ def reasoning_text(item: Item, upstream: Mapping[str, object] | None) -> str:
 
 def is_sent_back(policy: str | None, turn: int, *, last: int, with_tools: Collection[int]) -> bool:
     """
-    Apply the profile's `reasoning_replay` policy to a turn: all model output between two user messages.
+    Apply the `reasoning_replay` policy to a turn: all model output between two user messages.
 
     `last` is the current turn, and `with_tools` are the turns with tool calls. In such a turn, servers require the
     reasoning of all messages.
@@ -91,7 +91,7 @@ class ReasoningFields:
         self._tags = tags if isinstance(tags, ThinkTagOptions) else _DEFAULT_TAGS
 
     def reasoning(self, sources: Sequence[Mapping[str, object]]) -> tuple[str, dict[str, object]]:
-        """Return the prefix for a message's text (reasoning in think tags), and the message's fields."""
+        """Prefix for the message's text (reasoning in think tags), and the message's fields."""
         fields = self._make(sources) if self._make else {}
         if not fields and self.placeholder and self._field != "extra_content":
             name = _DEFAULT if self._field == "auto" else self._field
@@ -102,9 +102,7 @@ class ReasoningFields:
         return (f"{self._tags.open}\n{tagged}\n{self._tags.close}\n\n" if tagged else ""), fields
 
     def calls(self, sources: Sequence[Mapping[str, object] | None]) -> list[dict[str, object]]:
-        """
-        Return each tool call's extra fields; in `extra_content`, the placeholder is a JSON object in the first call.
-        """
+        """Extra fields per tool call; an `extra_content` placeholder is a JSON object in the first call."""
         if self._field not in ("auto", "extra_content"):
             return [{} for _ in sources]
         fields = [
@@ -163,7 +161,7 @@ _FIELDS: dict[str, Callable[[Sequence[Mapping[str, object]]], dict[str, object]]
 
 
 def _text(source: Mapping[str, object]) -> str:
-    """Return the first field with text: gateways repeat reasoning under several names."""
+    """The first field with text: gateways repeat reasoning under several names."""
     for name in _TEXTS:
         if isinstance(text := source.get(name), str) and text:
             return text

@@ -1,4 +1,4 @@
-"""Translate `text.format` into `response_format`, or into a prompt if the backend cannot enforce a schema."""
+"""Translate `text.format` into `response_format`, or a prompt if the backend cannot enforce a schema."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """
-Arrange messages in a role order accepted by the backend's chat template.
+Arrange messages in a role order that the backend's chat template accepts.
 
-Templates raise errors for a second system message, for consecutive user messages, or for a user message after a tool
-message. Only system messages at the start are moved, because moving others would change the cached prompt.
+Templates raise errors for second system messages, consecutive user messages, or a user message after a tool message.
+Only system messages at the start are moved, because moving others would change the cached prompt.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BRIDGE: Message = {"role": "assistant", "content": "Understood."}  # inserted be
 
 
 def arrange(messages: list[Message], roles: RoleOptions) -> list[Message]:
-    """Arrange messages by `roles`; tool messages stay directly after their calls."""
+    """Tool messages stay directly after their calls."""
     placement = roles.system
     if roles.alternate and placement == "any":
         placement = "first_only"  # no system message between user and assistant
@@ -75,9 +75,9 @@ _PLACEMENTS: dict[str, Callable[[list[Message], list[Message]], list[Message]]] 
 
 def _alternate(messages: list[Message]) -> list[Message]:
     """
-    Make user and assistant messages alternate, starting with a user message, after the system messages.
+    Alternate user and assistant messages, starting with the user, after system messages.
 
-    Templates ignore assistant messages with tool calls, so another is inserted between tool result and user message.
+    Templates ignore assistant messages with tool calls, so another separates tool result and user message.
     """
     system = [message for message in messages if message["role"] in SYSTEM]
     runs: list[list[Message]] = []
@@ -111,7 +111,7 @@ def as_note(content: str | list[JSONObject]) -> str | list[JSONObject]:
 
 
 def _bridge(messages: list[Message]) -> list[Message]:
-    """Insert an assistant message for servers that accept no other message after tool results."""
+    """For servers that accept no user message after tool results."""
     bridged: list[Message] = []
     for message in messages:
         if bridged and bridged[-1]["role"] == "tool" and message["role"] not in ("tool", "assistant"):
@@ -121,7 +121,7 @@ def _bridge(messages: list[Message]) -> list[Message]:
 
 
 def merge(messages: Iterable[Message]) -> Message:
-    """Merge messages into one with the first message's role."""
+    """The merged message has the first message's role."""
     first, *others = messages
     if not others:
         return first

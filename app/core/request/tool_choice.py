@@ -18,14 +18,14 @@ class Choice:
     functions: Mapping[str, Function]
     value: object = None  # for `tool_choice`; None: not sent
     allowed: frozenset[str] | None = None
-    request: str | None = None  # a message requesting a call, if the backend cannot force it
+    request: str | None = None  # message requesting a call, if the backend cannot force it
 
 
 def choose(choice: Any, offered: ToolSet, state: TranslationState) -> Choice:
     """
-    Translate a `tool_choice`; None if the caller did not set it.
+    `choice` is None if the caller did not set it.
 
-    Raises `InvalidRequest` if it names a function outside the tools, or forces a call without any tool.
+    Raises `InvalidRequest` for a function outside the tools, or a forced call without any tool.
     """
     if choice is None or isinstance(choice, str):
         return _by_mode(choice, offered, state)
@@ -64,7 +64,7 @@ def _by_mode(mode: str | None, offered: ToolSet, state: TranslationState) -> Cho
     if not offered.functions:
         if mode == "required":
             raise _invalid_choice(_NO_TOOL)
-        # Without tools in the request, the caller receives any calls that the model makes.
+        # Without tools, the caller receives any calls that the model makes.
         return Choice({}, allowed=frozenset() if mode == "none" else None)
     if mode == "none":
         return _none(offered, state.options)

@@ -29,9 +29,9 @@ def tool_items_as_functions(
     is_native: Callable[[Item], bool] = lambda item: False,
 ) -> tuple[list[Item], list[int]]:
     """
-    Return the converted items, and for each its position among the input `items`.
+    Return converted items, each with its position in `items`.
 
-    `upstream` holds the items' notes, by item id. Items for which `is_native` returns True stay unchanged.
+    `upstream` holds notes by item id. Native items stay unchanged.
     """
     if _CONVERTED.isdisjoint(map(_TYPE, items)):  # most conversations
         return [*items], [*range(len(items))]
@@ -64,10 +64,10 @@ def _notes(item: Item, upstream: Mapping[str, Mapping[str, object]]) -> Mapping[
 
 def _add_decisions(items: Sequence[Item], notes: list[Mapping[str, object]]) -> None:
     """
-    Note for each approval request whether it was decided, and whether its call was made.
+    Note each approval request's decision, and whether its call was made.
 
-    If the model was queried before the decision, the response's notes contain the decision instead. Otherwise the
-    prompt of an earlier turn would change.
+    If the model was queried before the decision, the approval response's notes contain it: earlier turns' prompts must
+    not change.
     """
     if not any(item["type"] == "mcp_approval_request" for item in items):
         return
@@ -94,7 +94,7 @@ def _add_decisions(items: Sequence[Item], notes: list[Mapping[str, object]]) -> 
 
 
 def _rounds(items: Sequence[Item], notes: Sequence[Mapping[str, object]]) -> dict[int, int]:
-    """Map each position in a round to the position of the round's last call."""
+    """Map positions in a round to the position of its last call."""
     last: dict[int, int] = {}
     if not any(notes):
         return last
@@ -118,13 +118,13 @@ def _is_by_model(item: Item) -> bool:
     return row is not None and (row.role in _MODEL_ROLES or row is MCP_APPROVAL_REQUEST)
 
 
-_CALLS = frozenset({"function_call", "custom_tool_call"})  # custom tool calls only if the server supports them
+_CALLS = frozenset({"function_call", "custom_tool_call"})  # custom calls only if the server supports them
 _CALLS_AND_OUTPUTS = _CALLS | {"function_call_output"}
 
 
 class PairedCalls:
     """
-    The pairs of calls and outputs in a conversation, by position.
+    A conversation's pairs of calls and outputs, by position.
 
     An output answers the last unanswered call with its id before it, otherwise the first after it: some clients send
     results first.
@@ -176,9 +176,9 @@ class PairedCalls:
 
     def introduction(self, position: int, warnings: Warnings) -> str:
         """
-        Return the first sentence for a user message with a late or unpaired output; "" if unnecessary.
+        The first sentence of a user message with a late or unpaired output; "" if unnecessary.
 
-        A second, different output for a call can be a correction, so both are sent.
+        A call's second, different output can be a correction, so both are sent.
         """
         output = self._items[position]
         if position in self.callers:
@@ -198,7 +198,7 @@ _OUTPUT_LATER = "(Still running. The result follows later.)"
 
 
 def missing_output(call: Item, warnings: Warnings, *, strict: bool) -> str:
-    """Return the text for a missing output; raises `InvalidRequest` if `strict`, as OpenAI does."""
+    """Text for a missing output; raises `InvalidRequest` if `strict`, as OpenAI does."""
     if call.get("async") is True:
         return _OUTPUT_LATER
     name = quote(call["call_id"])

@@ -1,8 +1,4 @@
-"""
-Declare every type of client-run tool as a function.
-
-To add a tool type, add a row to `TOOL_TYPES`.
-"""
+"""Declare client-run tools as functions, with a row in `TOOL_TYPES` per tool type."""
 
 from __future__ import annotations
 
@@ -105,7 +101,7 @@ def _pattern(syntax: str, definition: str, form: str) -> str | None:
         return None
     if form != "pattern" or syntax != "regex":
         return lark.pattern(syntax, definition, form)
-    # Unchanged, because the server can support more syntax; anchored, because it would match anywhere.
+    # Unchanged: the server can support more syntax. Anchored: it would match anywhere.
     return definition if definition.startswith("^") and definition.endswith("$") else f"^({definition})$"
 
 
@@ -289,10 +285,10 @@ _ANNOTATIONS = frozenset({"title", "description", "default", "examples"})
 
 def mfjs(schema: object) -> object:
     """
-    Return an equivalent JSON Schema for Moonshot's validator (Moonshot Flavored JSON Schema).
+    An equivalent schema in Moonshot Flavored JSON Schema.
 
-    It rejects a `type` next to `anyOf`, lists of `items`, and annotations next to a `$ref` that are also in its target:
-    https://github.com/MoonshotAI/walle and https://github.com/vercel/ai/pull/18921.
+    Its validator rejects a `type` next to `anyOf`, lists of `items`, and annotations next to a `$ref` that are also in
+    its target: https://github.com/MoonshotAI/walle and https://github.com/vercel/ai/pull/18921.
     """
     if isinstance(schema, list):
         return [mfjs(one) for one in schema]
@@ -322,7 +318,7 @@ _MAX_NESTING = 8  # alternatives within alternatives, and references to referenc
 
 def object_schema(schema: JSONMapping) -> JSONMapping:
     """
-    Return a schema with `type: "object"` and `properties` at the top: most servers reject other forms.
+    Put `type: "object"` and `properties` at the top: most servers reject other forms.
 
     Alternatives are merged; a property is required if every alternative requires it.
     """
@@ -339,7 +335,7 @@ def _merged_fields(
     schema: JSONMapping, root: JSONMapping, followed: set[str], nesting: int
 ) -> tuple[JSONObject, list[str]]:
     """
-    Return an object's properties and required names, including its alternatives'.
+    An object's properties and required names, including its alternatives'.
 
     Reads each definition once, in linear time.
     """
@@ -380,7 +376,7 @@ def _is_object(schema: JSONMapping) -> bool:
 
 
 def _either(alternatives: Sequence[JSONObject]) -> JSONObject:
-    """Merge alternatives' properties; a property with different schemas can match any of them."""
+    """Merge properties; a property with different schemas can match any of them."""
     schemas: dict[str, dict[str, object]] = {}
     for properties in alternatives:
         for name, schema in properties.items():

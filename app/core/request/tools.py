@@ -1,9 +1,9 @@
 """
-Translate the tools of a request and its conversation into chat functions.
+Translate a request's and its conversation's tools into chat functions.
 
-A tool `add` in Codex's namespace `mcp__lab` becomes the function `mcp__lab__add`. Unsupported tool types only cause a
-warning, because Codex always sends some. Request tools override tools in `additional_tools` and `tool_search_output`
-items, and later items override earlier items.
+A tool `add` in Codex's namespace `mcp__lab` becomes `mcp__lab__add`. Unsupported types only cause a warning, because
+Codex always sends some. Request tools override tools in `additional_tools` and `tool_search_output` items; later items
+override earlier.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class ToolSet:
         self._chosen: list[tuple[HostedFunction, Collection[str]]] = []
 
     def add(self, source: ToolSource, options: RequestOptions, *, is_first: bool = False) -> None:
-        """`is_first`: whether to include the namespace's description."""
+        """`is_first`: include the namespace's description."""
         namespace, name, tool, about = source
         chat_name = self._names[namespace, name] = self.name(namespace, name)
         kind = TOOL_TYPES[tool["type"]]
@@ -98,7 +98,7 @@ class ToolSet:
         self.functions[chat_name] = Function(declared, ToolBinding(kind.call, fields), source)
 
     def add_hosted(self, function: HostedFunction, types: Collection[str], state: TranslationState) -> bool:
-        """Return False if the function's name is taken or the limit is reached."""
+        """False if the function's name is taken or the limit reached."""
         key = function.key
         if key in self._names or len(self.functions) >= MAX_FUNCTIONS:
             return False
@@ -112,7 +112,7 @@ class ToolSet:
         return True
 
     def describe_search(self, tools: Sequence[DeferredTool]) -> None:
-        """List deferred tools in the description of the server's tool search."""
+        """List deferred tools in the tool search's description."""
         chat_name = self._names.get(SEARCH, "")
         search = self.functions.get(chat_name)
         if search is None or search.source:
@@ -129,13 +129,13 @@ class ToolSet:
         self.functions[chat_name] = search._replace(tool=declared)
 
     def move_to_end(self, added: Mapping[tuple[str | None, str], int]) -> None:
-        """Move functions that items added to the end, to keep the cached prompt before them."""
+        """Move functions added by items to the end, to keep the cached prompt."""
         if added:
             order = {self._names[key]: number for key, number in added.items() if key in self._names}
             self.functions = dict(sorted(self.functions.items(), key=lambda named: order.get(named[0], 0)))
 
     def name(self, namespace: str | None, name: str) -> str:
-        """Return a function's chat name, even if it is no longer offered."""
+        """A function's chat name, even if it is no longer offered."""
         if namespace is None:
             return name
         if chat_name := self._names.get((namespace, name)):
@@ -148,9 +148,9 @@ class ToolSet:
 
     def called(self, item: Item) -> str:
         """
-        Return the chat name for a `function_call` item.
+        A `function_call` item's chat name.
 
-        For a function found by a search, VS Code also sends its name as its namespace.
+        For functions found by a search, VS Code repeats the name as the namespace.
         """
         name: str = item["name"]
         if not item.get("namespace"):
@@ -161,7 +161,7 @@ class ToolSet:
         return self.name(namespace, name)
 
     def find(self, namespace: str | None, name: str) -> str:
-        """Return a function's chat name; raises `InvalidRequest` if it is undeclared."""
+        """Raises `InvalidRequest` for an undeclared function."""
         if (chat_name := self._names.get((namespace, name))) is None:
             hint = did_you_mean(name, (other for _, other in self._names))
             raise InvalidRequest(
@@ -170,7 +170,7 @@ class ToolSet:
         return chat_name
 
     def find_hosted(self, choice: Mapping[str, object]) -> list[str]:
-        """Return the chat names for a choice, for example `{"type": "mcp", "server_label"}`."""
+        """Chat names for a choice, for example `{"type": "mcp", "server_label"}`."""
         label_, name = choice.get("server_label"), choice.get("name")
         names = [
             self.name(*function.key)
@@ -230,10 +230,10 @@ _ADDING = {row.type: row.adds_tools for row in ITEM_TYPES.values() if row.adds_t
 
 def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
     """
-    Return the functions of a request and its conversation's `items`.
+    With a `tool_search`, tools with `defer_loading` are offered once found.
 
-    With a `tool_search`, tools with `defer_loading` are offered once found. Raises `InvalidRequest` if two request
-    tools have the same name, and in a strict context if a tool cannot be offered; `param` is the tool's path.
+    Raises `InvalidRequest` if two request tools have the same name, or, if strict, a tool cannot be offered; `param` is
+    the tool's path.
     """
     options, hosted = state.options, state.hosted
 
@@ -253,10 +253,10 @@ def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
         return ToolSet()
     own_keys = {function.key for function, _ in hosted.functions}
     searchable = SEARCH in own_keys or any(entry.key == SEARCH for entry in entries)
-    # Also in a response's last round, which does not offer hosted functions.
+    # Also in the last round, which does not offer hosted functions.
     searchable |= any(state.request.tools[position]["type"] == "tool_search" for position in hosted.served)
     entries = [entry for entry in entries if not (entry.found and entry.hosted_key in own_keys)]
-    # Function names take precedence over names derived from namespaces.
+    # Functions' own names take precedence over names with namespaces.
     entries.sort(key=lambda entry: entry.namespace is not None)
     offered = ToolSet()
     own: set[tuple[str | None, str]] = set()
@@ -307,7 +307,7 @@ def _deferred_hosted(hosted: HostedTools) -> Iterator[DeferredTool]:
 
 
 def _warn_dropped_keywords(functions: Iterable[Function], state: TranslationState) -> None:
-    """Warn about keywords in `request.schema_drop`, except `$schema`, which restricts nothing."""
+    """For keywords in `request.schema_drop`, except `$schema`, which restricts nothing."""
     drops = {*state.options.schema_drop} - {"$schema"}
     for function in functions if drops else ():
         if function.tool["function"].get("strict") is not True:
@@ -344,7 +344,7 @@ def _offered_hosted(
     functions: Sequence[tuple[HostedFunction, Collection[str]]], items: Iterable[Item], searchable: bool, needed: bool
 ) -> list[tuple[HostedFunction, Collection[str]]]:
     """
-    Remove deferred functions that no search has found, and an unnecessary search.
+    Remove deferred functions not yet found, and an unnecessary search.
 
     Once offered, the search stays, even after finding everything.
     """
@@ -381,7 +381,7 @@ def _duplicate(entry: _Entry) -> InvalidRequest:
 
 _FULL = f"their names are already used, or the request has more than {MAX_FUNCTIONS} functions."
 
-# Receives a message without a full stop, the tool's type, and its path.
+# (message without a full stop, tool type, path)
 _Unoffered: TypeAlias = Callable[[str, object, str], None]
 
 
@@ -426,7 +426,7 @@ _NOT_RUN = {"programmatic_tool_calling": "are not supported: the model calls fun
 
 
 def why_not_run(type_: object) -> str:
-    """Return the reason, as the end of a sentence."""
+    """As the end of a sentence."""
     if not isinstance(type_, str):
         return "are not supported"
     table = HOSTED_TABLES.get(type_)
@@ -451,7 +451,7 @@ def _inner(namespace: ToolFields, unoffered: _Unoffered, path: str, found: bool)
 
 
 def _described(tool: ToolFields, about: str) -> ToolFields:
-    """Add the namespace's description, because Chat Completions has no namespaces."""
+    """Functions get the namespace's description: Chat Completions has no namespaces."""
     return {**tool, "description": "\n\n".join(filter(None, (about, tool.get("description"))))} if about else tool
 
 
@@ -462,9 +462,7 @@ def _is_named(tool: object) -> bool:
 
 
 def functions_in_history(items: Iterable[Item], offered: ToolSet) -> dict[str, Function]:
-    """
-    Declare called functions, for backends that reject calls to undeclared functions; the model must not call these.
-    """
+    """For backends that reject calls to undeclared functions; the model must not call them."""
     functions = {}
     for item in items:
         if item["type"] == "function_call" and (chat_name := offered.called(item)) not in functions:

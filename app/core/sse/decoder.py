@@ -1,7 +1,7 @@
 """
 Decode events from a model server's stream, including invalid events.
 
-Backends send nulls, lists, bare words and unpaired surrogates instead of chunks, and events without separators.
+Backends also send nulls, lists, bare words, unpaired surrogates, and events without separators.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class EventDecoder:
 
     def __init__(self, repeats: PatternMatcher | None = None, *, named: bool = False) -> None:
         """
-        With `repeats`, an event that differs from an earlier one only in its text becomes a `RepeatedEvent`.
+        With `repeats`, an event that differs from an earlier event only in its text becomes a `RepeatedEvent`.
 
-        `named`: the API names its events; the name becomes `type`.
+        `named`: event names become `type`.
         """
         self._named = named
         self._read = _event if named else _chunk
@@ -68,7 +68,7 @@ class EventDecoder:
         return chunks
 
     def end(self) -> list[ServerEvent]:
-        """Return the remaining events, possibly without a final blank line."""
+        """Remaining events, possibly without a final blank line."""
         chunks = [] if self._done else self._events(self._framer.end())
         return chunks if self._done else [*chunks, *self._joiner.release()]
 
@@ -76,10 +76,10 @@ class EventDecoder:
         if not block:
             return []
         events = block.split(b"\n\n") if b"\n\n" in block else [block]
-        if is_large := len(block) > MAX_VALUES:  # shorter blocks cannot have too many values
+        if is_large := len(block) > MAX_VALUES:  # shorter blocks have fewer values
             for event in events:
                 check_piece(event)
-        # If no event has a second line, each plain event is a whole frame.
+        # Without second lines, each plain event is a whole frame.
         plain = b"\n" not in b"".join(events) and not self._joiner.pending
         del block  # free a large block before parsing its events
         chunks: list[ServerEvent] = []
@@ -99,7 +99,7 @@ class EventDecoder:
                 try:
                     chunk = orjson.loads(text)
                 except orjson.JSONDecodeError:
-                    plain = False  # from here on a surrogate can be pending
+                    plain = False  # from here on, a surrogate can be pending
                     del text
                     chunks += self._frame(b"", [event[6:]])
                     continue
@@ -168,7 +168,7 @@ def _two_lines(event: bytes) -> RawEvent | None:
 
 
 def check_piece(data: bytes) -> None:
-    """Raise `BackendError` if an event or document has too many JSON values to parse."""
+    """Raises `BackendError` for too many JSON values to parse."""
     try:
         check_values(data)
     except TooManyValues as error:
@@ -183,14 +183,14 @@ def _parts(text: bytes, lines: list[bytes]) -> list[bytes]:
     """
     Split an invalid frame.
 
-    Some servers omit blank lines between events, or line ends; some write `data: data: `; some stop in the middle of a
-    chunk and continue with the next.
+    Servers omit blank lines between events, or line ends; write `data: data: `; or stop in the middle of a chunk and
+    continue with the next.
     """
     return lines if len(lines) > 1 else _BORDER.split(text)
 
 
 def _chunk(name: bytes, value: object) -> RawEvent | None:
-    """Return the frame as a chunk; None for a ping, a list of ids, a bare word, or broken JSON."""
+    """None for a ping, a list of ids, a bare word, or broken JSON."""
     if isinstance(value, list) and value and isinstance(value[0], dict) and "error" in value[0]:
         value = value[0]
     if name == b"error":
@@ -201,7 +201,7 @@ def _chunk(name: bytes, value: object) -> RawEvent | None:
 
 
 def _event(name: bytes, value: object) -> RawEvent | None:
-    """Add the event's name as `type` if the server omits it."""
+    """The event's name becomes `type` if the server omits it."""
     if not isinstance(value, dict):
         return {"type": "error", "error": value or "unknown error"} if name == b"error" else None
     if name and not isinstance(value.get("type"), str):
@@ -210,7 +210,7 @@ def _event(name: bytes, value: object) -> RawEvent | None:
 
 
 def _loads(text: bytes) -> Any:
-    """Parse JSON that orjson rejects (broken UTF-8, unpaired surrogates, NaN); return anything else as text."""
+    """For JSON that orjson rejects (broken UTF-8, unpaired surrogates, NaN); anything else is text."""
     string = text.decode(errors="replace")
     try:
         return json.loads(string, parse_constant=_CONSTANTS.get, parse_float=_float)
@@ -239,7 +239,7 @@ class _SurrogateJoiner:
         self.pending: dict[_Path, str] = {}
 
     def join(self, chunk: RawEvent) -> list[RawEvent]:
-        """Return the joined chunk, after replacements for pending surrogates that it does not complete."""
+        """The joined chunk, after replacements for pending surrogates that it does not complete."""
         if not chunk.get("choices"):
             return [self.walk((), chunk, {})]
         previous, self.pending = self.pending, {}
@@ -251,7 +251,7 @@ class _SurrogateJoiner:
         return [*map(_replacement, previous)]
 
     def walk(self, path: _Path, value: object, previous: dict[_Path, str]) -> Any:
-        """Return an encodable value; strings are prefixed with the `previous` surrogate for their path."""
+        """An encodable value; a string is prefixed with the `previous` surrogate for its path."""
         if isinstance(value, str):
             if first := previous.pop(path, ""):
                 value = _SURROGATE_PAIR.sub(_character, first + value[:1]) + value[1:]

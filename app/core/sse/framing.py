@@ -1,8 +1,4 @@
-"""
-Split a byte stream into server-sent events.
-
-Follows the WHATWG specification ("9.2.6 Interpreting an event stream").
-"""
+"""Split a byte stream into server-sent events (WHATWG, "9.2.6 Interpreting an event stream")."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ _BLOCK = 1024 * 1024  # bytes
 
 class EventFramer:
     """
-    Buffers a stream, fed in pieces of any size, until events are complete, in linear time.
+    Buffers a stream until events are complete, in linear time.
 
     `feed` raises `BackendError` if an event exceeds `MAX_EVENT_BYTES`.
     """
@@ -35,7 +31,7 @@ class EventFramer:
         return not (self._pieces or self._after_cr)
 
     def feed(self, data: bytes) -> bytes | None:
-        """Return the events that end in `data`, separated by blank lines, with LF line ends."""
+        """The events that end in `data`, separated by blank lines, with LF line ends."""
         if self._after_cr or b"\r" in data:
             data = self._newlines(data)
         cut = data.rfind(b"\n\n")
@@ -75,7 +71,7 @@ class EventFramer:
             raise BackendError(TOO_LONG)
 
     def _merge(self) -> None:
-        """Join small pieces to a large block, which the allocator returns to the system when freed."""
+        """Small pieces become a large block, which the allocator returns to the system when freed."""
         self._unmerged = 0
         small: list[bytes] = []
         while self._pieces and len(self._pieces[-1]) < _BLOCK:

@@ -20,7 +20,7 @@ def decode_events(data: bytes) -> list[Event]:
 
 
 def events_after(data: bytes, first: int, after: int) -> bytes:
-    """Return the events after sequence number `after`; `first` is the first in `data`."""
+    """Events after sequence number `after`; `first` is the first in `data`."""
     skipped = after - first + 1
     return data if skipped <= 0 else data.split(_END, skipped)[-1]
 

@@ -1,8 +1,8 @@
 """
-Decode events that differ from an earlier event only in their text.
+Decode events that differ from an earlier event only in a text.
 
-Nearly all events in a stream differ only in a JSON string with a piece of text. An `EventPattern` holds the bytes
-around that string, learned from a parsed event. In later events with the same bytes, only the string is parsed.
+An `EventPattern` holds the bytes around a parsed event's text. In later events with the same bytes (nearly all of a
+stream), only that JSON string is parsed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RawEvent: TypeAlias = JSONObject
 # Returns the delta for repeated events; None if their texts are ignored.
 ReadTexts: TypeAlias = Callable[[list[str]], Delta | None]
 
-# Returns an event's text field and the reader for later texts; None without a text, or with another relevant field.
+# An event's text field and the reader for later texts; None without a text, or with another relevant field.
 FindText: TypeAlias = Callable[[RawEvent], tuple[str, ReadTexts] | None]
 
 
@@ -56,7 +56,7 @@ class PatternMatcher:
             self._attempts -= 1
 
     def match(self, events: Sequence[bytes], start: int = 0) -> RepeatedEvent | None:
-        """Decode single-line events from index `start` up to the first mismatch; None if the first does not match."""
+        """Match single-line events from index `start` up to the first mismatch; None if the first does not match."""
         pattern = self._pattern
         if pattern is None:
             return None
@@ -75,7 +75,7 @@ class PatternMatcher:
         return RepeatedEvent(pattern.read, texts)
 
     def match_frame(self, frame: bytes) -> Delta | None:
-        """Return the delta for a read with exactly one event and its blank line; None without a match."""
+        """The delta for a read with exactly one event and its blank line; None without a match."""
         pattern = self._pattern
         if pattern is None or not self.enabled:
             return None
@@ -95,7 +95,7 @@ class PatternMatcher:
 
 
 def _parsed(strings: list[bytes]) -> list[str]:
-    """Parse JSON strings without quotes, up to the first invalid or empty string."""
+    """Without quotes, up to the first invalid or empty string."""
     joined = b'","'.join(strings)
     # An escaped quote results in fewer texts.
     if joined.count(b'"') == 2 * (len(strings) - 1) and b"" not in strings:
@@ -129,7 +129,7 @@ class EventPattern:
 
 
 def pattern_of(event: bytes, parsed: RawEvent, find_text: FindText) -> EventPattern | None:
-    """Return a parsed event's pattern; None without a text, or with another relevant field."""
+    """None without a text, or with another relevant field."""
     found = find_text(parsed)
     if found is None or b"\\" in event:
         return None

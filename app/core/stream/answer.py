@@ -1,7 +1,6 @@
 """
-Translate a model's answer from body bytes to events.
-
-An API-specific `AnswerDecoder` turns bytes into deltas, and an `Answer` turns deltas into events.
+Translate a model's answer: an API-specific `AnswerDecoder` turns bytes into deltas, and an `Answer` turns deltas into
+events.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from app.core.types import JSONObject
 from app.core.types.deltas import Delta
 from app.errors import BackendError
 
-# Returns the error in part of an answer, in all servers' forms: `{"error": ...}`.
+# The error in part of an answer, in all servers' forms: `{"error": ...}`.
 ErrorIn: TypeAlias = Callable[[JSONObject], BackendError | None]
 
 
 class AnswerDecoder(Protocol):
     """Decodes an answer's body, fed in pieces; synchronous, without a clock."""
 
-    ending: bool  # whether a finish reason, the end mark or an error was received
-    done: bool  # whether the server marked the end of the answer
-    finished: bool  # whether a finish reason was received; afterwards a broken connection is harmless
-    resumed: bool  # whether output followed a finish reason, which some gateways send with every delta
-    empty: bool  # whether the body ended without a delta
+    ending: bool  # a finish reason, the end mark or an error was received
+    done: bool  # the server marked the answer's end
+    finished: bool  # received a finish reason; afterwards a broken connection is harmless
+    resumed: bool  # output followed a finish reason, which some gateways send with every delta
+    empty: bool  # the body ended without a delta
     failure: BackendError | None  # the reported error, or why the body is not an answer
     warnings: list[str]  # a sentence for each omitted part of the answer
 
@@ -42,7 +41,7 @@ class AnswerDecoder(Protocol):
     def end(self) -> list[Delta]: ...
 
     def cut(self) -> list[Delta]:
-        """Return the held deltas when the connection breaks; an incomplete event is lost."""
+        """Held deltas when the connection breaks; an incomplete event is lost."""
         ...
 
 
@@ -50,14 +49,14 @@ Tap: TypeAlias = Callable[[Sequence[Delta]], None]
 
 
 class Answer:
-    """Turns the deltas of one model query into events; `taps` observe the deltas first."""
+    """Turns a model query's deltas into events; `taps` observe the deltas first."""
 
-    over = False  # whether further deltas are unwanted
+    over = False  # further deltas are unwanted
 
     def __init__(self, reader: DeltaReader) -> None:
         self.reader = reader
         self._reads = reader.reads  # Python 3.11 is slow to find class attributes
-        self.begun = False  # whether a delta was received; before that, another server can answer instead
+        self.begun = False  # received a delta; before that, another server can answer instead
         self.taps: list[Tap] = []
 
     def receive(self, deltas: Sequence[Delta]) -> bool:
@@ -75,8 +74,8 @@ class Answer:
         return self.reader.builder.pop_events()
 
     def begin(self) -> None:
-        """Prepare for the first deltas; for subclasses."""
+        """For subclasses; called before the first deltas."""
 
     def deliver(self) -> bool:
-        """Return whether more deltas can follow at once. By default, the events wait for `events`."""
+        """Whether more deltas can follow at once. By default, events wait for `events`."""
         return True

@@ -37,10 +37,9 @@ _ENDINGS = {
 
 class DeltaReader:
     """
-    Passes an answer's deltas to the builder.
+    Passes deltas to the builder.
 
-    `logprobs`: whether the caller requested them. `finish_required`: whether every complete answer from this server
-    ends with a finish reason.
+    `logprobs`: requested by the caller. `finish_required`: this server's complete answers have a finish reason.
     """
 
     def __init__(
@@ -159,11 +158,10 @@ class DeltaReader:
     @property
     def ended(self) -> str | None:
         """
-        How the answer ended: `completed`, `max_output_tokens`, `content_filter` or `error`; None if the stream broke
-        off.
+        `completed`, `max_output_tokens`, `content_filter` or `error`; None if the stream broke off.
 
-        Content overrides the finish reason: a call with incomplete arguments was truncated, even if the reason is
-        `stop`. An empty stream is not an answer.
+        A call with incomplete arguments was truncated, even if the finish reason is `stop`. An empty stream is not an
+        answer.
         """
         complete = self.done and self.has_output and not self._finish_required
         if self.finish_reason is None and not complete:

@@ -1,8 +1,8 @@
 """
 Batches of events from `EventBuilder`.
 
-Nearly all events are deltas. A batch stores only sequence number and text per delta; the other fields are encoded once
-per part. Iterating over a batch yields dicts.
+For deltas (nearly all events), a batch stores only sequence number and text; other fields are encoded once per part.
+Iteration yields dicts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from app.core.types.request import Event
 
 
 class DeltaFields:
-    """A part's or call's delta event fields, except sequence number and text."""
+    """A part's or call's delta event fields, without sequence number and text."""
 
     __slots__ = ("_after", "_template", "before", "type")
 
@@ -79,7 +79,7 @@ class EventBatch:
         self.characters += later.characters
 
     def parts(self) -> list[EventBatch]:
-        """Split a large batch by entry: the final events repeat a text up to four times."""
+        """Split by entry: the final events repeat a text up to four times."""
         if self.characters <= LARGE or len(self.entries) == 1:
             return [self]
         return [EventBatch([entry]) for entry in self.entries]

@@ -40,13 +40,13 @@ Upstream: TypeAlias = JSONObject
 # Neither the spec nor OpenAI defines `response.cancelled`, and clients reject or ignore unknown events.
 TERMINAL_EVENTS = {"cancelled": "response.incomplete"}
 
-# Notes that later turns need, so clients that store items themselves get them encrypted.
+# Notes that later turns need, encrypted for clients that store items themselves.
 _NEEDED = frozenset({"output", "arguments", "session"})
 
 
 class EventBuilder:
     """
-    The state machine of a response; events never change after `pop_events`.
+    A response's state machine; events never change after `pop_events`.
 
     At most one message or reasoning item is open; any other output closes it. Several tool calls can also be open,
     because backends interleave arguments.
@@ -63,8 +63,8 @@ class EventBuilder:
         state: OpenOutput | None = None,
     ) -> None:
         """
-        `reasoning` lists the forms in which raw reasoning is shown. `new_id` creates an id from a prefix. `encryption`
-        creates the reasoning items' `encrypted_content`.
+        `reasoning`: forms in which raw reasoning is shown. `new_id` creates an id from a prefix. `encryption` creates
+        `encrypted_content`.
         """
         state = state or OpenOutput()
         self.response = response
@@ -101,7 +101,7 @@ class EventBuilder:
 
     @property
     def started(self) -> bool:
-        """Whether `response.in_progress` has been emitted."""
+        """Whether `response.in_progress` was emitted."""
         return bool(self._sequence_number) and self.response["status"] != "queued"
 
     def start(self) -> None:
@@ -145,13 +145,13 @@ class EventBuilder:
         self._emit(TERMINAL_EVENTS.get(status, f"response.{status}"), response=self._snapshot())
 
     def keepalive(self) -> None:
-        """Emit an event for idle timers that ignore SSE comments."""
+        """For idle timers that ignore SSE comments."""
         self._emit("keepalive")
 
     # Model output.
 
     def cite(self, sources: Mapping[str, JSONMapping]) -> None:
-        """Annotate later text that cites these sources, keyed by number or URL."""
+        """Annotate later text that cites sources, keyed by number or URL."""
         if self._citations is None:
             self._citations = Citations()
         self._citations.add(sources)
@@ -180,7 +180,7 @@ class EventBuilder:
             self._write_cited(self._citations.end())
 
     def begin_item(self, item_type: str, phase: str | None = None) -> None:
-        """Begin a message or reasoning item; a message is added with its first part."""
+        """A message is added with its first part."""
         self.close_item()
         self._phase = phase
         if item_type == "reasoning":
@@ -189,7 +189,7 @@ class EventBuilder:
             self._open = OpenItem(self._add(item), item, ())
 
     def begin_part(self) -> None:
-        """Begin a part, which is added with its first text."""
+        """The part is added with its first text."""
         self._flush_held()
         if self._open:
             self._close_parts(self._open)
@@ -199,7 +199,7 @@ class EventBuilder:
         self._write(REFUSAL, deltas)
 
     def annotation(self, annotation: JSONObject) -> None:
-        """Annotate the open text part, or a new, empty part."""
+        """For the open text part, or a new, empty part."""
         part = self._open_for(TEXT).parts[0]
         annotations = part.extra["annotations"]
         annotations.append(annotation)
@@ -207,7 +207,7 @@ class EventBuilder:
         self._emit("response.output_text.annotation.added", **part.where, annotation_index=index, annotation=annotation)
 
     def reasoning(self, *deltas: str, source: str = REASONING_CONTENT) -> None:
-        """Write reasoning; `source` is the backend field with the text."""
+        """`source` is the backend field with the text."""
         self._write(self._reasoning, deltas).source = source
 
     def reasoning_summary(self, *deltas: str) -> None:
@@ -215,11 +215,10 @@ class EventBuilder:
 
     def reasoning_upstream(self) -> Upstream:
         """
-        Return the current reasoning item's backend fields; fields can be added until the response ends.
+        The current reasoning item's backend fields, open for additions until the response ends.
 
-        The current item is the open item, otherwise the last (signatures can arrive late), otherwise a new item,
-        because some backends send a signature without text. Encrypted items are immutable, so encryption skips the last
-        item.
+        The item is the open item, otherwise the last (signatures can arrive late), otherwise a new item (some backends
+        send a signature without text). Encryption skips the last item, since encrypted items are immutable.
         """
         if self._encryption:
             item_id = (self._open_reasoning or self._open_for(self._reasoning)).item["id"]
@@ -228,7 +227,7 @@ class EventBuilder:
         return self.upstream.setdefault(item_id, {})
 
     def message_upstream(self) -> Upstream:
-        """Return the open message's backend fields; fields can be added until it closes."""
+        """The open message's backend fields, open for additions until it closes."""
         return self.upstream.setdefault(self._open_for(TEXT).item["id"], {})
 
     @property
@@ -236,8 +235,8 @@ class EventBuilder:
         return self._open if self._open and self._open.item["type"] == "reasoning" else None
 
     def call(self, call_id: str, binding: ToolBinding, **upstream: object) -> OpenCall:
-        """Open a function call; `upstream` are its other backend fields."""
-        if upstream and self._encryption and binding.kind.call_id:  # a hosted call's fields are sent with its result
+        """`upstream`: the call's other backend fields."""
+        if upstream and self._encryption and binding.kind.call_id:  # a hosted call's fields follow with its result
             self._encryption.hold(call_id, upstream)
             if not self._open_reasoning:
                 self._add_encrypted(self._encryption)
@@ -272,7 +271,7 @@ class EventBuilder:
 
     def close_call(self, call: OpenCall, status: str = "completed") -> None:
         """
-        Close a call; with status `incomplete` if its arguments were truncated.
+        `status` is `incomplete` if the arguments were truncated.
 
         A completed hosted call stays in `running` until `end_call`.
         """
@@ -304,7 +303,7 @@ class EventBuilder:
         self._emit_each(call, call.kind.running)
 
     def add_item(self, kind: ItemType, fields: JSONMapping) -> OpenCall:
-        """Add a tool's item that is not a call; it is open until `end_call`."""
+        """For a tool's item that is not a call; open until `end_call`."""
         self.close_item()
         status = {"status": "in_progress"} if kind.has_status else {}
         item = with_fields({"type": kind.type, "id": self.new_id(kind.prefix)}, {**kind.empty, **fields, **status})
@@ -314,13 +313,13 @@ class EventBuilder:
         return call
 
     def progress(self, call: OpenCall, name: str, fields: JSONMapping) -> None:
-        """Emit a progress event; ignored after `end_call`."""
+        """Ignored after `end_call`."""
         if call in self.running:
             event_type = call.kind.progress[name]
             self._emit(event_type, item_id=call.item["id"], output_index=call.index, **fields)
 
     def end_call(self, call: OpenCall, status: str, fields: JSONMapping) -> None:
-        """End a running call or an added item; ignored if already ended."""
+        """For a running call or an added item; ignored if already ended."""
         if call not in self.running:
             return
         self.running.remove(call)
@@ -333,7 +332,7 @@ class EventBuilder:
     # Native items.
 
     def add_native_item(self, item: JSONMapping) -> OpenNativeItem:
-        """Add a native item unchanged, except for its id."""
+        """Unchanged, except for its id."""
         self.close_item()
         added = with_fields({"type": item["type"], "id": self.new_id(id_prefix(item["type"]))}, _without_id(item))
         native = OpenNativeItem(self._add(added), added)
@@ -341,7 +340,7 @@ class EventBuilder:
         return native
 
     def native_event(self, native: OpenNativeItem, event: JSONMapping) -> None:
-        """Emit a native item's event; ignored after its end."""
+        """Ignored after the item's end."""
         if native in self._native:
             ours = {"item_id": native.item["id"], "output_index": native.index}
             self._note_closed(_length(event))
@@ -350,7 +349,7 @@ class EventBuilder:
             )
 
     def end_native_item(self, native: OpenNativeItem, item: JSONMapping, upstream: Upstream) -> None:
-        """End a native item; `upstream` are fields to send back."""
+        """`upstream`: fields to send back."""
         if native in self._native:
             self._native.remove(native)
             if upstream:
@@ -361,7 +360,7 @@ class EventBuilder:
     # Items finished elsewhere.
 
     def add_finished(self, item: Item, events: Iterable[tuple[str, JSONObject]]) -> None:
-        """Add a finished item; for `events` see `replay.item_events`."""
+        """For `events` see `replay.item_events`."""
         self.close_item()
         self.response["output"].append(item)
         for event_type, fields in events:
@@ -369,7 +368,7 @@ class EventBuilder:
             self._emit(event_type, **fields)
 
     def encrypt_calls(self, item_ids: Iterable[str]) -> None:
-        """Add an encrypted reasoning item with the hosted calls' fields, for clients that store items themselves."""
+        """Add an encrypted reasoning item with the calls' fields, for clients that store items themselves."""
         if self._encryption is None:
             return
         for item_id in item_ids:
@@ -386,7 +385,7 @@ class EventBuilder:
         self._done(index, {**item, "status": "completed", "encrypted_content": encryption.content({})})
 
     def begin_step(self, kind: str) -> str | None:
-        """Return the step id for `end_step`; None without `framework_events`."""
+        """The step id for `end_step`; None without `framework_events`."""
         if not self.framework_events:
             return None
         step_id = self.new_id("step")
@@ -526,7 +525,7 @@ class EventBuilder:
         item: Item = {**open_.item, "status": status}
         if self._encryption and item["type"] == "reasoning":
             item["encrypted_content"] = self._encryption.content(resolve_upstream(fields))
-        # Hold a message's fields for the next reasoning item, because clients expect the message to be the last item.
+        # Hold a message's fields for the next reasoning item: clients expect the message to be the last item.
         elif self._encryption and fields:
             self._encryption.hold(item["id"], fields)
         self._done(open_.index, item)
@@ -548,5 +547,5 @@ def _interruption(kind: ItemType) -> JSONObject:
 
 
 def resolve_upstream(upstream: Upstream) -> Upstream:
-    """Replace callables, values still being assembled, by their results."""
+    """Callables are values still being assembled."""
     return {name: value() if callable(value) else value for name, value in upstream.items()}

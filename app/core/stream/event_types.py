@@ -1,8 +1,4 @@
-"""
-The table of content kinds; tool calls are rows in `app.core.items`.
-
-To add a kind, add a row.
-"""
+"""The table of content kinds. Tool calls are rows in `app.core.items`."""
 
 from __future__ import annotations
 

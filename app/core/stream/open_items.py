@@ -25,7 +25,7 @@ class OpenPart:
 
     @property
     def text(self) -> str:
-        """The current text; replaces its pieces, to hold a large text in memory only once."""
+        """Replaces its pieces, to hold a large text in memory only once."""
         text = "".join(self.pieces)
         self.pieces = [text]
         return text

@@ -10,10 +10,10 @@ PROVIDER_FIELDS, PROVIDER_FIELDS_V1 = "upstream", "said"
 
 class ReasoningEncryption:
     """
-    Encrypts a response's provider fields, for clients that store the items.
+    Encrypts provider fields, such as signatures, for clients that store items themselves.
 
-    The backend needs fields such as signatures back. A call's fields are encrypted with the preceding reasoning, or in
-    a separate reasoning item; a message's fields only with reasoning that follows.
+    A call's fields are encrypted with the preceding reasoning, or in a separate reasoning item; a message's only with
+    later reasoning.
     """
 
     def __init__(self, encrypt: Callable[[JSONObject], str]) -> None:
@@ -21,7 +21,7 @@ class ReasoningEncryption:
         self._calls: dict[str, JSONMapping] = {}  # not yet encrypted, by call id or item id
 
     def hold(self, call_id: str, fields: JSONMapping) -> None:
-        """Store fields for the next encrypted content, by call id, or by a message's item id."""
+        """Fields for the next encrypted content, by call id, or by a message's item id."""
         self._calls[call_id] = fields
 
     @property
@@ -29,6 +29,6 @@ class ReasoningEncryption:
         return bool(self._calls)
 
     def content(self, fields: JSONMapping) -> str:
-        """Return `encrypted_content` for an item's fields and all held fields."""
+        """`encrypted_content` for an item's fields and all held fields."""
         calls, self._calls = self._calls, {}
         return self._encrypt({PROVIDER_FIELDS: fields, "calls": calls} if calls else {PROVIDER_FIELDS: fields})

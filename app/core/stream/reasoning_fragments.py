@@ -45,14 +45,14 @@ class ReasoningDetails:
 
     @staticmethod
     def texts(fragments: list[object]) -> Iterator[str]:
-        """Return the readable texts, without encrypted data."""
+        """Readable texts, without encrypted data."""
         texts = (json_text(each.get(name)) for each in json_objects(fragments) for name in ("text", "summary"))
         return filter(None, texts)
 
 
 class ThinkingBlocks:
     """
-    Merges fragments of thinking blocks; calling it returns the blocks.
+    Merges thinking block fragments; calling it returns the blocks.
 
     A signature ends a block. A redacted fragment is a separate block.
     """
@@ -73,7 +73,7 @@ class ThinkingBlocks:
             self._open = is_thinking and not fragment.get("signature")
 
     def __call__(self) -> list[JSONObject]:
-        """Return the blocks, except unsigned ones, which the server would reject."""
+        """Without unsigned blocks, which the server would reject."""
         return [
             {**block, "thinking": "".join(block["thinking"])} if block.get("type") == "thinking" else block
             for block in self._blocks

@@ -39,9 +39,9 @@ _ARGUMENTS_DONE = {row.done for row in _CALLS.values() if row.done and row.hoste
 
 def recovered_builder(response: Response, events: Iterable[Event]) -> EventBuilder:
     """
-    Return a builder in the state after these events; without events, it queues the response.
+    A builder in the state after these events; without events, it queues the response.
 
-    `response` is the resource as first stored.
+    `response` is the first stored resource.
     """
     state = _Recovered()
     for event in events:
@@ -88,7 +88,7 @@ class _Recovered(OpenOutput):
                 self._part_at(event).extra["annotations"].append(event["annotation"])
 
     def _restore(self, call: OpenCall, fields: JSONObject) -> None:
-        """Set fields implied by an event. The arguments are then complete, so the call can be running."""
+        """Set fields implied by an event; the arguments are then complete, so the call can be running."""
         call.item = with_fields(call.item, fields)
         if call in self.calls:
             self.calls.remove(call)
@@ -113,7 +113,7 @@ class _Recovered(OpenOutput):
             self.open = None
 
     def _texts_at(self, index: int) -> JSONObject:
-        """Return an item's texts: the logged `done` event can omit texts that were sent as deltas."""
+        """The logged `done` event can omit texts that were sent as deltas."""
         if self.open and self.open.index == index:
             return {name: parts for name in ("summary", "content") if (parts := list_field(self.open.item, name))}
         calls = [call for call in (*self.calls, *self.running) if call.index == index]

@@ -1,4 +1,4 @@
-"""Rebuild a finished response's events, for a caller that requests its stream later."""
+"""Rebuild a finished response's events, for callers that request its stream later."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _Events: TypeAlias = Iterator[tuple[str, JSONObject]]  # types and fields
 
 
 def replayed_events(response: Response, reasoning: tuple[PartType, ...]) -> EventBatch:
-    """Return the events, with one delta per part and per call."""
+    """With one delta per part and call."""
     batch = EventBatch()
     characters = len(response.get("instructions") or ()) * 3  # repeated in the first two events and the last
     for number, (event_type, fields) in enumerate(_events(response, reasoning)):
         batch.entries.append(cast(Event, {"type": event_type, "sequence_number": number, **fields}))
-        characters += 2 * len(fields.get("delta", ()))  # repeated when the item and the response end
+        characters += 2 * len(fields.get("delta", ()))  # repeated when the item and response end
     batch.characters = characters
     return batch
 
@@ -43,7 +43,6 @@ def _events(response: Response, reasoning: tuple[PartType, ...]) -> _Events:
 
 
 def item_events(index: int, item: Item, reasoning: tuple[PartType, ...]) -> _Events:
-    """Yield a finished item's events."""
     if item["type"] in ("message", "reasoning"):
         rows = {row.type: row for row in (*TEXT, *REFUSAL, *SUMMARY_REASONING, *reasoning)}
         yield from _text_item(index, item, rows)

@@ -18,13 +18,13 @@ from app.core.types.deltas import (
 
 
 def stop_sequences(parameters: JSONMapping | None) -> list[str]:
-    """Return the valid stop sequences in unvalidated extra fields."""
+    """Valid stop sequences in unvalidated extra fields."""
     stop = parameters.get("stop") if parameters else None
     return [entry for entry in (stop if isinstance(stop, list) else [stop]) if isinstance(entry, str) and entry]
 
 
 class StopSequences:
-    """Finds the first complete stop sequence in text fed in pieces; a possible start is held back."""
+    """Finds the first complete stop sequence in text pieces; holds back a possible start."""
 
     def __init__(self, sequences: Sequence[str]) -> None:
         self._sequences = sequences
@@ -50,7 +50,7 @@ class StopSequences:
 
 
 def _overlap(text: str, sequence: str) -> int:
-    """Return the length of the longest text suffix that is a proper prefix of a sequence."""
+    """Length of the longest text suffix that is a proper prefix of a sequence."""
     longest = min(len(sequence) - 1, len(text))
     return next((length for length in range(longest, 0, -1) if text.endswith(sequence[:length])), 0)
 

@@ -1,5 +1,5 @@
 """
-Assemble tool calls from their deltas.
+Assemble tool calls from deltas.
 
 Nothing identifies a tool call reliably: `index` can be missing, constant, or shifted; `id` can be missing, late, empty,
 repeated, or new on every fragment; names arrive late or in pieces; arguments arrive whole, in pieces, or twice.
@@ -34,7 +34,7 @@ class _Assembly:
     begun: bool = False
     pieces: list[str] = field(default_factory=list)  # argument pieces, until the call is opened
     reader: ArgumentsReader = field(default_factory=ObjectReader)
-    empty: bool = False  # whether the arguments are an unemitted empty object
+    empty: bool = False  # the arguments are an unemitted empty object
     open: OpenCall | None = None
     ended: bool = False
     suppressed: bool = False  # not permitted
@@ -61,7 +61,7 @@ class CallRules:
     bindings: Mapping[str, ToolBinding] = field(default_factory=dict)  # by the backend's function names
     allowed: frozenset[str] | None = None  # function names; None: any
     parallel: bool = True
-    name_noise: Sequence[re.Pattern[str]] = ()  # matches characters that models add around names
+    name_noise: Sequence[re.Pattern[str]] = ()  # characters that models add around names
 
 
 ANY_CALLS = CallRules()
@@ -77,7 +77,7 @@ class CallLimits:
 
 
 class ToolCalls:
-    """Assembles calls from their deltas, and writes permitted calls to the builder."""
+    """Assembles calls, and writes permitted calls to the builder."""
 
     def __init__(self, builder: EventBuilder, rules: CallRules, limits: CallLimits) -> None:
         self.bindings = rules.bindings
@@ -87,7 +87,7 @@ class ToolCalls:
         self._calls: list[_Assembly] = []
         self._by_index: dict[int, _Assembly] = {}
         self._hosted_left = limits.hosted
-        self.has_pending_empty = False  # whether real arguments can still replace a call's empty object
+        self.has_pending_empty = False  # real arguments can still replace a call's empty object
 
     def __bool__(self) -> bool:
         return bool(self._calls)
@@ -115,12 +115,7 @@ class ToolCalls:
         self._continue(call, call.open, pieces)
 
     def end(self, *, cut: bool = False) -> None:
-        """
-        Close the calls.
-
-        With `cut`, the answer was truncated: a call with incomplete arguments stays open, and the builder ends it as
-        incomplete. Otherwise the arguments are completed.
-        """
+        """`cut`: the answer was truncated, so calls with incomplete arguments stay open, for the builder to end."""
         for call in self._calls:
             if not call.ended:
                 self._announce(call)
@@ -149,7 +144,7 @@ class ToolCalls:
         if call_id and (call := self._by_id(call_id)):
             if index is None:
                 again = not name or not call.closed or not arguments or call.equals(arguments)
-            else:  # some servers repeat a call, or send only its arguments, under another index
+            else:  # some servers repeat a call, or send its arguments, under another index
                 again = not name or (
                     name == call.name and bool(arguments) and (not call.begun or call.equals(arguments))
                 )
@@ -261,7 +256,7 @@ class ToolCalls:
         return bare if bare in self.bindings else name
 
     def _call_id(self, call_id: str | None) -> str:
-        """Return the backend's id if nonempty, unique and within the limit, otherwise another."""
+        """The backend's id if nonempty, unique and within the limit, otherwise another."""
         if call_id and len(call_id) > MAX_CALL_ID:
             call_id = f"call_{hashlib.sha256(call_id.encode()).hexdigest()[:40]}"
         if not call_id or call_id in self._limits.ids:
@@ -271,7 +266,7 @@ class ToolCalls:
 
 
 def _starts_another(call: _Assembly, call_id: str | None, name: str | None, arguments: str) -> bool:
-    """Return whether a fragment starts another call: some gateways send index 0 for every call."""
+    """Some gateways send index 0 for every call."""
     if not (name and call.name):
         return False
     if call_id and call.id and call_id != call.id:

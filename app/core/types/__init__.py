@@ -1,8 +1,7 @@
 """
-Items and their parts, responses, usage and events, as plain dicts.
+Items, parts, responses, usage and events, as plain dicts with the fields that the code reads.
 
-These types list the fields that the code reads, all optional except `type`, because clients can omit them. Values not
-validated by pydantic are `object`, to be checked where they are read.
+Clients can omit all but `type`. Values not validated by pydantic are `object`, to be checked where they are read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
 Content parts in messages, reasoning and tool results, as validated in requests.
 
-Unknown part types and unknown fields are accepted; every optional field can be null.
+Accepts unknown part types and fields; optional fields can be null.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _MaxLength:
     """
     Maximum string length, in characters.
 
-    Pydantic's own constraint encodes a non-ASCII string, and Python caches that encoding in the string.
+    Pydantic's constraint encodes non-ASCII strings, and Python caches the encoding in the string.
     """
 
     def __init__(self, length: int) -> None:
@@ -102,7 +102,7 @@ class Unknown(Tolerant):
 
 
 def _from_chat(part: dict[str, object]) -> dict[str, object]:
-    """Convert a Chat Completions part: `{"type": "image_url", "image_url": {"url": ...}}`."""
+    """From Chat Completions: `{"type": "image_url", "image_url": {"url": ...}}`."""
     if part["type"] == "file":
         file = part.get("file")
         return {**(file if isinstance(file, dict) else {}), "type": "input_file"}
@@ -120,7 +120,7 @@ _AUDIO_URL = re.compile(r"data:audio/([\w.+-]+)(?:;[^,]*)?;base64", re.IGNORECAS
 
 
 def _from_url(part: dict[str, object]) -> dict[str, object]:
-    """Convert an audio part: Codex sends a data URL instead of `input_audio`."""
+    """Codex sends a data URL instead of `input_audio`."""
     url = part.get("audio_url")
     head, _, data = url.partition(",") if isinstance(url, str) else ("", "", "")
     if (kind := _AUDIO_URL.fullmatch(head)) is None:

@@ -1,5 +1,5 @@
 """
-The deltas of a streamed answer, shared by all model server APIs.
+A streamed answer's deltas, shared by all model server APIs.
 
 Decoders (`app.backends.apis`) turn bytes into deltas, filters transform them, and `DeltaReader` writes them to an
 `EventBuilder`.
@@ -48,7 +48,7 @@ class TextDelta:
 @dataclass(slots=True)
 class ReasoningDelta:
     """
-    Raw reasoning; `field` is the server's name for it.
+    Raw reasoning in the server's `field`.
 
     Some servers expect the joined `fragments` back. Each reasoning item gets its own `joiner`.
     """
@@ -88,15 +88,15 @@ class ToolCallDelta:
 
 @dataclass(slots=True)
 class ItemStarted:
-    """A message or reasoning item starts, in APIs with items."""
+    """A message or reasoning item starts (in APIs with items)."""
 
     type: str
-    phase: str | None = None  # for messages
+    phase: str | None = None
 
 
 @dataclass(slots=True)
 class PartStarted:
-    """Another part of the open item starts. The first part needs no delta."""
+    """Another part of the open item starts; the first needs no delta."""
 
 
 @dataclass(slots=True)
@@ -115,7 +115,7 @@ class SourcesCited:
 
 @dataclass(slots=True)
 class ProviderFields:
-    """Fields to send back with the current reasoning item, or with the open message."""
+    """Sent back with the current reasoning item, or with the open message."""
 
     fields: JSONObject
     item: Literal["reasoning", "message"] = "reasoning"

@@ -29,7 +29,7 @@ NO_PARAMETERS: dict[str, object] = {"type": "object", "properties": {}}
 
 @dataclass(frozen=True, slots=True)
 class HostedFunction:
-    """A function that the server runs when the model calls it; see `app.tools`."""
+    """See `app.tools`."""
 
     name: str  # in its tool
     item: str  # its calls' item type, for example `mcp_call`
@@ -38,8 +38,8 @@ class HostedFunction:
     namespace: str | None = None  # `lab` in `lab__add`
     fields: Mapping[str, object] = field(default_factory=dict)  # initial item fields, for example `container_id`
     strict: bool | None = None
-    needs_approval: bool = False  # whether the caller must approve each call
-    deferred: bool = False  # whether a tool search must find it first
+    needs_approval: bool = False  # the caller must approve each call
+    deferred: bool = False  # a tool search must find it first
 
     @property
     def key(self) -> tuple[str, str]:
@@ -48,7 +48,7 @@ class HostedFunction:
 
     @property
     def item_fields(self) -> Mapping[str, object]:
-        """An item's initial fields; in an `mcp_call` they include the required server and function names."""
+        """In an `mcp_call`, includes the required server and function names."""
         if self.item != "mcp_call":
             return self.fields
         return {"server_label": self.server_label, "name": self.name, **self.fields}
@@ -89,7 +89,7 @@ class DeferredTool:
 
 
 def needs_table(table: str) -> str:
-    """Return the end of a sentence about tools or endpoints that require a settings table."""
+    """The end of a sentence about tools or endpoints without their settings table."""
     return f"require a table [{table}] in this server's settings"
 
 

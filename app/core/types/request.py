@@ -1,8 +1,8 @@
 """
 The body of `POST /v1/responses`, with its items and tools.
 
-Clients send items back as received, often with nulls and additional fields, so every optional field can be null and
-unknown fields are accepted, as are unknown item, part and tool types.
+Clients send items back with nulls and additional fields, so optional fields can be null, and unknown fields, items,
+parts and tools are accepted.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class FunctionCallOutputItem(Tolerant):
 
 
 class UncalledOutputItem(Tolerant):
-    """A tool output without a `call_id`: the model did not call the tool, or the client does not know the call."""
+    """The model did not call the tool, or the client does not know the call."""
 
     type: Literal["function_call_output", "custom_tool_call_output"]
     id: NotRequired[str | None]
@@ -224,8 +224,8 @@ ToolChoice = Annotated[
 ]
 
 
-# Strict, because JSON distinguishes strings, numbers and booleans; but some clients send integers as `20.0`. Every JSON
-# parser reads integers up to the limit exactly.
+# Strict: JSON distinguishes strings, numbers and booleans; but some clients send integers as `20.0`. JSON parsers read
+# integers up to the limit exactly.
 Integer = Annotated[
     StrictInt,
     Field(le=2**53 - 1),
@@ -258,7 +258,7 @@ def undeclared_fields(
     body: BaseModel, extra_names: frozenset[str] = frozenset(), path: str = ""
 ) -> Iterator[UndeclaredField]:
     """
-    Yield the unknown fields of a body, including nested models, but not items and tools.
+    Yield a body's unknown fields, including nested models, but not items and tools.
 
     `extra_names` lists further known names for the body itself.
     """
@@ -358,7 +358,7 @@ Conversation = Annotated[
 
 
 class PromptReference(RequestBody):
-    """A server-side prompt template, and values for its variables; from OpenAI's API, not the spec."""
+    """From OpenAI's API, not the spec."""
 
     id: Annotated[str, StringConstraints(max_length=128), WITHOUT_NUL]
     version: Annotated[str, StringConstraints(max_length=64), WITHOUT_NUL] | None = None
@@ -366,7 +366,7 @@ class PromptReference(RequestBody):
 
 
 class CreateResponse(RequestBody):
-    """The spec's `CreateResponseBody`, with additional fields from OpenAI's API and its clients."""
+    """The spec's `CreateResponseBody`, with fields from OpenAI's API and its clients."""
 
     model: str | None = None  # checked by `KeyAccess.check_model`
     input: Input | None = None
@@ -404,7 +404,7 @@ class CreateResponse(RequestBody):
 
     @model_validator(mode="after")
     def _redact_tools(self) -> CreateResponse:
-        """Remove credentials, so that the request can be shown and stored."""
+        """Remove credentials before the request is shown or stored."""
         if self.tools:
             self.tools = self.tool_secrets.redact(self.tools)
         if isinstance(self.input, list):
@@ -416,17 +416,17 @@ class CreateResponse(RequestBody):
 
     @cached_property
     def tool_secrets(self) -> ToolSecrets:
-        """The tools' credentials; `request.tool_secrets.restore(tool)` adds them to a tool."""
+        """`restore(tool)` adds a tool's credentials."""
         return ToolSecrets()
 
     @cached_property
     def body_bytes(self) -> int:
-        """The body's size, set after parsing; counts towards the quota."""
+        """Set after parsing; counts towards the quota."""
         return 0
 
     @cached_property
     def preferences(self) -> frozenset[str]:
-        """Fields to drop if the model server does not know them; set by other client APIs."""
+        """Fields to drop if unknown to the model server; set by other client APIs."""
         return frozenset()
 
     def items(self) -> list[Item]:
@@ -439,7 +439,7 @@ class CreateResponse(RequestBody):
 
     @model_validator(mode="after")
     def _arguments_are_bounded(self) -> CreateResponse:
-        """Call arguments are strings, so their JSON values are not counted with the body."""
+        """Arguments are strings, so the body's limit does not count their JSON values."""
         items = self.input if isinstance(self.input, list) else ()
         arguments = [text for item in items if isinstance(text := item.get("arguments"), str)]
         try:
@@ -450,7 +450,7 @@ class CreateResponse(RequestBody):
 
 
 def typed(item: Any) -> Item:
-    """Return an item with a type: clients can omit it in messages and references."""
+    """Clients can omit the type in messages and references."""
     if item.get("type") is not None:
         return item  # type: ignore[no-any-return]
     return with_fields(item, {"type": "message" if "role" in item else "item_reference"})

@@ -24,10 +24,9 @@ def usage_of(
     prompt_estimate: int | None = None,
 ) -> Usage:
     """
-    Return a response's usage, from the usage in its chunks; estimated if not reported.
+    Usage reported in chunks, otherwise estimated, because clients loop or crash without usage.
 
-    Clients loop or crash on a finished response without usage. Unreported reasoning tokens are estimated from their
-    share of the output text.
+    Unreported reasoning tokens are estimated by their share of the output text.
     """
     counted = counted or {}
     if not is_counted(counted):
@@ -50,7 +49,7 @@ def usage_of(
 
 
 def request_usage(reported: object) -> Usage | None:
-    """Return the usage reported by another endpoint, for example images or embeddings."""
+    """Usage reported by another endpoint, for example images or embeddings."""
     counts = json_object(reported)
     output_tokens = token_count(counts.get("output_tokens"), counts.get("completion_tokens"))
     input_tokens = token_count(counts.get("input_tokens"), counts.get("prompt_tokens"))
@@ -68,7 +67,7 @@ def added_usage(usage: Usage | None, more: Usage) -> Usage:
 
 
 def usage_since(before: Usage | None, usage: Usage) -> Usage:
-    """Return the difference from an earlier usage; too high estimates count as no difference."""
+    """Too high earlier estimates count as no difference."""
     if not before:
         return usage
     return _usage(*(max(0, count - earlier) for count, earlier in zip(_counts(usage), _counts(before), strict=True)))
@@ -100,7 +99,7 @@ _MAX_COST = 10**6  # US dollars per request
 
 
 def cost_in_nanos(dollars: object) -> int | None:
-    """Convert dollars, as a number or text, to nano-dollars."""
+    """`dollars` can be text."""
     try:
         amount = float(dollars) if isinstance(dollars, int | float | str) and not isinstance(dollars, bool) else -1.0
     except (ValueError, OverflowError):
@@ -152,7 +151,7 @@ def _usage(input_tokens: int, output_tokens: int, cached: int = 0, written: int 
     }
 
 
-# Larger values are errors. 64-bit sums and costs in the ledger have room for many of these.
+# Larger values are errors, and could overflow the ledger's 64-bit sums and costs.
 _MAX_COUNT = 10**9
 
 

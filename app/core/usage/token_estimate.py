@@ -1,8 +1,8 @@
 """
-Estimate token counts, for backends that do not report them.
+Estimate token counts, for truncating conversations and backends that do not report them, not for billing.
 
-With large vocabularies most words, numbers and runs of punctuation are one or two tokens, and scripts without spaces
-have about one token per character. Suitable for truncating conversations, not for billing.
+With large vocabularies, most words, numbers and runs of punctuation are one or two tokens; scripts without spaces have
+about one token per character.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def _tokens(text: str) -> int:
 
 def estimate_json(value: object) -> int:
     """
-    Estimate the tokens of all strings in a JSON value, without field names.
+    All strings in a JSON value, without field names.
 
-    For many strings, only the start of each is counted, which costs no more than a single long string.
+    With many strings, counts only the start of each, which costs no more than one long string.
     """
     texts: list[str] = []
     others = _collect(value, texts)
@@ -82,7 +82,7 @@ DATA = frozenset({"data", "file_data", "file_url", "image_url", "input_audio", "
 
 
 def conversation_of(body: JSONMapping) -> Sequence[Any]:
-    """Return a request's messages or items; other bodies are a single message."""
+    """A request's messages or items; other bodies are one message."""
     for name in ("messages", "input"):
         if name in body:
             conversation: Sequence[Any] = body[name] or ()

@@ -1,4 +1,4 @@
-"""A response's `tool_usage`: resources used by hosted tools, in addition to model tokens."""
+"""A response's `tool_usage`: resources used by hosted tools besides model tokens."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def complete_tool_usage(counts: Counts) -> dict[str, int | Counts]:
 
 
 def image_usage(usage: Mapping[str, object]) -> Counts:
-    """Return an images API answer's counts; without details, all input tokens are text."""
+    """Counts of an images API's answer; without details, all input tokens are text."""
     input_tokens, output_tokens = token_count(usage.get("input_tokens")), token_count(usage.get("output_tokens"))
     counts: dict[str, int | Counts] = {
         "input_tokens": input_tokens,

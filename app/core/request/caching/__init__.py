@@ -1,8 +1,8 @@
 """
 Set prompt cache breakpoints (`cache_control`), up to which the server caches its state of the prompt.
 
-The prompt consists of tools, system and messages. A continued conversation hits the entry from the previous request's
-last message, unless too many blocks follow it.
+The prompt is tools, system and messages. A continued conversation hits the entry from the previous request's last
+message, unless too many blocks follow it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CACHE_FIELDS = frozenset({"prompt_cache_breakpoint", "prompt_cache_retention", "
 THINKING_BLOCKS = frozenset({"thinking", "redacted_thinking"})  # without breakpoints
 
 _MAX_BREAKPOINTS = 4  # in a request
-_LOOKBACK = 20  # blocks before a breakpoint in which the server looks for an earlier one
+_LOOKBACK = 20  # blocks that the server searches back for an earlier breakpoint
 
 
 def is_cached_chat(model_request: ModelRequest, options: RequestOptions) -> bool:
@@ -31,9 +31,9 @@ def is_cached_chat(model_request: ModelRequest, options: RequestOptions) -> bool
 
 def set_breakpoints(state: TranslationState, body: JSONObject) -> None:
     """
-    Set the caller's breakpoints, or otherwise breakpoints after tools, system and history.
+    Set the caller's breakpoints, otherwise breakpoints after tools, system and history.
 
-    `body` belongs to Messages, with a separate system field, or to Chat Completions. Nested values are not modified.
+    `body` is for Messages or Chat Completions. Nested values are not modified.
     """
     options = state.request.prompt_cache_options
     extra = (options.model_extra if options else None) or {}
@@ -44,7 +44,7 @@ def set_breakpoints(state: TranslationState, body: JSONObject) -> None:
         _keep_marks(state, body, marked, mark)
         return
     for name in ("tools", "system"):
-        if (blocks := body.get(name)) and "function" not in blocks[-1]:  # gateways do not accept it in functions
+        if (blocks := body.get(name)) and "function" not in blocks[-1]:  # gateways reject it in functions
             body[name] = [*blocks[:-1], {**blocks[-1], "cache_control": mark}]
     for position in _history_ends(messages):
         message = messages[position]
@@ -66,7 +66,7 @@ def _marked(messages: Sequence[Message]) -> list[JSONObject]:
 
 
 def _keep_marks(state: TranslationState, body: JSONObject, marked: Sequence[JSONObject], mark: JSONObject) -> None:
-    """Keep the last of the caller's breakpoints, each with the longest requested lifetime."""
+    """Keep the caller's last breakpoints, each with the longest requested lifetime."""
     if len(marked) > _MAX_BREAKPOINTS:
         state.warnings.add(f"Only the last {_MAX_BREAKPOINTS} breakpoints of the prompt cache were kept.")
     kept = {id(block) for block in marked[-_MAX_BREAKPOINTS:]}
@@ -92,7 +92,7 @@ def _remarked(blocks: Sequence[JSONObject], kept: set[int], mark: JSONObject) ->
 
 def _history_ends(messages: Sequence[Message]) -> list[int]:
     """
-    Return the positions of the last system message and of messages that end the history.
+    Positions of the last system message and of messages that end the history.
 
     If the last message adds many blocks, the previous request's last message is included.
     """

@@ -1,5 +1,5 @@
 r"""
-Translate a custom tool's grammar into a regular expression, for servers that enforce one on call arguments.
+Translate a custom tool's grammar into a regular expression, for servers that enforce patterns.
 
     pattern("lark", 'start: "a" line+\nline: /.+/ LF\n%import common.LF')    # ^(a([^\n]+\n)+)$
 
@@ -31,7 +31,7 @@ from app.core.request.grammar.regex import (
 
 def pattern(syntax: str, definition: str, form: str = "pattern") -> str | None:
     """
-    Return an anchored regular expression for a `lark` or `regex` grammar; None if impossible.
+    An anchored regular expression for a `lark` or `regex` grammar; None if impossible.
 
     `form` is a value of the option `request.grammar`: `pattern` matches the text itself, `json_pattern` its JSON string
     encoding without the quotation marks. `xgrammar` equals `json_pattern`, but returns None if only some texts contain

@@ -51,7 +51,7 @@ TIMES: Mapping[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "
 
 
 def many(part: Node, least: int, most: int | None) -> Many:
-    """Return a repetition; raises `UnsupportedPattern` for invalid or too large bounds."""
+    """Raises `UnsupportedPattern` for invalid or too large bounds."""
     if max(least, most or 0) > _MAX_REPETITIONS or (most is not None and most < least):
         raise UnsupportedPattern
     return Many(part, least, most)
@@ -89,7 +89,7 @@ _CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v"}
 
 
 class Regex:
-    """Parses a regular expression; raises `UnsupportedPattern` for lookaround, back-references and flags."""
+    """Raises `UnsupportedPattern` for lookaround, back-references and flags."""
 
     _GROUP = re.compile(r"\(\?(?::|P?<[A-Za-z_]\w*>)")
     _TIMES = re.compile(r"([*+?]|\{(\d+)(,?)(\d*)\})\??")
@@ -198,14 +198,14 @@ class Regex:
 
 
 def render(node: Node, *, escaped: bool = False) -> str:
-    """Render a regular expression; raises `UnsupportedPattern` if it is impossible or too long."""
+    """Raises `UnsupportedPattern` if it is impossible or too long."""
     if _size(node, {}) > MAX_PATTERN_LENGTH:
         raise UnsupportedPattern
     return _rendered(node, escaped)
 
 
 def _size(node: Node, sizes: dict[int, int]) -> int:
-    """Estimate the length without rendering, which can require exponential space."""
+    """Estimate the length without rendering, which can need exponential space."""
     if id(node) not in sizes:
         match node:
             case Chars(ranges):
@@ -292,7 +292,7 @@ def _holds(chars: Chars, code: int) -> bool:
 
 
 def is_escaped(node: Node) -> bool:
-    """Return whether every matching text contains an escape in JSON."""
+    """Whether every match contains an escape in JSON."""
     match node:
         case Chars():
             return not _raw(node).ranges
@@ -305,7 +305,7 @@ def is_escaped(node: Node) -> bool:
 
 
 def is_plain(node: Node) -> bool:
-    """Return whether no matching text contains an escape in JSON."""
+    """Whether no match contains an escape in JSON."""
     match node:
         case Chars():
             return _raw(node) == node

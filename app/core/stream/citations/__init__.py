@@ -1,7 +1,7 @@
 """
 Citations in model output: marks, for example `【3】`, and Markdown links.
 
-Hosted tools show sources to the model. Every citation becomes an annotation with its text position.
+Each citation of a hosted tool's source becomes an annotation with its text position.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MAY_CITE = re.compile(r"[\[【]| \0")
 
 
 def noted_sources(upstream: Mapping[str, Mapping[str, object]]) -> dict[str, Annotation]:
-    """Return the sources shown by the conversation's calls, by number or URL."""
+    """Sources shown by the conversation's calls, by number or URL."""
     sources: dict[str, Annotation] = {}
     for notes in [fields[NOTES] for fields in upstream.values() if NOTES in fields]:
         if isinstance(notes, Mapping) and isinstance(shown := notes.get("sources"), Mapping):
@@ -28,7 +28,7 @@ def noted_sources(upstream: Mapping[str, Mapping[str, object]]) -> dict[str, Ann
 
 
 def cited_by(sources: Iterable[tuple[str | None, Annotation]]) -> dict[str, Annotation]:
-    """Return annotations by mark number, or by URL if a source has no mark."""
+    """Annotations by mark number, or by URL without a mark."""
     cited: dict[str, Annotation] = {}
     for mark, annotation in sources:
         if key := mark.strip("【】") if mark else annotation.get("url"):
@@ -56,7 +56,7 @@ class Citations:
 
     def skip(self, pieces: Sequence[str]) -> bool:
         """
-        Skip pieces that `feed` would return unchanged; return whether they were skipped.
+        Whether pieces were skipped, because `feed` would return them unchanged.
 
         Most text cites nothing, but after a search all later turns have sources.
         """
@@ -69,7 +69,7 @@ class Citations:
         return True
 
     def feed(self, text: str) -> list[str | JSONObject]:
-        """Return the text and annotations completed by this piece, in order."""
+        """Text and annotations completed by this piece, in order."""
         pieces: list[str | JSONObject] = []
         for piece in self._marks.feed(text) if self._marks else (text,):
             if isinstance(piece, str):
@@ -79,7 +79,7 @@ class Citations:
         return pieces
 
     def end(self) -> list[str | JSONObject]:
-        """Return the remaining text and annotations, and reset for the next text."""
+        """Return the rest, and reset for the next text."""
         held = self._marks.end() if self._marks else ""
         pieces = self._linked(held) if held else []
         if self._links:
@@ -93,7 +93,7 @@ class Citations:
 
 
 def _position(annotation: Mapping[str, object], offset: int) -> dict[str, int]:
-    """Return a mark's position: an empty span for container files, an index for other sources."""
+    """An empty span for container files, an index for other sources."""
     if annotation["type"] == "container_file_citation":
         return {"start_index": offset, "end_index": offset}
     return {"index": offset}

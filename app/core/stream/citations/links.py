@@ -30,14 +30,14 @@ def link_key(url: str) -> str:
 
 
 class CitationLinks:
-    """Finds links in a text; `sources` maps URLs to annotations without a position."""
+    """`sources` maps URLs to annotations without a position."""
 
     def __init__(self, sources: Mapping[str, Annotation] | None = None) -> None:
         self._sources: dict[str, Annotation] = {}
         self.add(sources or {})
         self._length = 0  # characters so far
         self._tail = ""  # the end of the text, possibly with the start of a link
-        self._pending: tuple[Annotation, int, int] | None = None  # a link; the next text can close an outer bracket
+        self._pending: tuple[Annotation, int, int] | None = None  # the next text can close an outer bracket
 
     def add(self, sources: Mapping[str, Annotation]) -> None:
         self._sources |= {link_key(url): annotation for url, annotation in sources.items()}

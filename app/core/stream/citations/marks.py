@@ -13,13 +13,13 @@ Annotation: TypeAlias = JSONMapping
 # Models also combine several numbers in a mark, or add the source's name after the number.
 _MARK = re.compile(r"【([0-9]{1,6}(?: ?[,;] ?[0-9]{1,6}){0,19})(?:†[^【】\n]{0,100})?】")
 _BEGINNING = re.compile(r"【(?:[0-9]{1,6}(?: ?[,;] ?[0-9]{1,6}){0,19}(?: ?[,;] ?)?(?:†[^【】\n]{0,100})?)?\Z")
-_LONGEST = 300  # characters in a mark, and in the spaces before it
+_LONGEST = 300  # characters in a mark, and in spaces before it
 _NUMBER = re.compile(r"[0-9]+")
 
 
 class CitationMarks:
     """
-    Splits a text into text and annotations; `sources` maps numbers to annotations without a position.
+    `sources` maps numbers to annotations without a position.
 
     Spaces before a mark are removed with it, unless a word follows. An annotation is returned only once per position.
     """
@@ -84,7 +84,7 @@ class CitationMarks:
 
 
 def _certain(text: str) -> int:
-    """Return the length of the text before a possible mark, and before spaces in front of it."""
+    """Length before a possible mark, and before spaces in front of it."""
     end = len(text)
     opening = text.rfind("【", max(0, end - _LONGEST))
     if opening >= 0 and _BEGINNING.match(text, opening):
