@@ -8,13 +8,12 @@ indefinitely.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from typing import Protocol
 
 import httpx
 
 from app.backends import AnswerReceiver
 from app.backends.server.errors.classification import failure
+from app.backends.transport.httpx_transport import HTTPReply
 from app.core.profile import Profile
 from app.core.size import LARGE
 from app.core.stream.answer import AnswerDecoder
@@ -25,7 +24,6 @@ from app.errors import BackendError
 # Seconds for other requests between decoding a large event and reading its deltas, about 100 ms each. `sleep(0)` would
 # resume here before checking sockets.
 _YIELD_SECONDS = 0.001
-_PIECE = 256  # bytes decompressed at once, to a few megabytes at worst
 
 IDLE_TOO_LONG = "The backend has been silent for too long."
 CONNECTION_BROKE = "The backend's answer ended early: the connection broke."
@@ -38,12 +36,11 @@ class AnswerBody:
     The task in `receive` decodes only bytes that arrive while the receiver is slow, or that end a large event.
     """
 
-    def __init__(self, response: httpx.Response, profile: Profile, decoder: AnswerDecoder) -> None:
-        self._response = response
+    def __init__(self, reply: HTTPReply, profile: Profile, decoder: AnswerDecoder) -> None:
+        """`reply` has the timeout for the first read."""
+        self._reply = reply
         self._profile = profile
         self._loop = asyncio.get_running_loop()
-        self._reads = _reads(response)
-        self._reads.wait_at_most(profile.transport.first_byte_timeout)
         self._decoder = decoder
         self._idle, self._grace = profile.transport.idle_timeout, profile.response.finish_grace_s
         self._receiver: AnswerReceiver | None = None
@@ -70,9 +67,9 @@ class AnswerBody:
         """Request to continue a paused answer."""
         return self._decoder.continuation
 
-    def resumed(self, response: httpx.Response) -> AnswerBody:
+    def resumed(self, reply: HTTPReply) -> AnswerBody:
         self._decoder.resume()
-        return AnswerBody(response, self._profile, self._decoder)
+        return AnswerBody(reply, self._profile, self._decoder)
 
     @property
     def warnings(self) -> list[str]:
@@ -81,7 +78,7 @@ class AnswerBody:
 
     @property
     def is_event_stream(self) -> bool:
-        return header_of(self._response, b"content-type").startswith(b"text/event-stream")
+        return self._reply.fields.get(b"content-type", b"").startswith(b"text/event-stream")
 
     async def begin(self) -> None:
         """Wait for the first deltas and hold them; raises `BackendError` for an earlier error."""
@@ -131,11 +128,11 @@ class AnswerBody:
         if decoder.finished:
             # After the finish reason, heartbeats no longer extend the timeout.
             grace = max(self._grace, self._idle) if decoder.resumed else self._grace
-            self._reads.wait_at_most(max(0, self._last_delta + grace - self._loop.time()))
+            self._reply.wait_at_most(max(0, self._last_delta + grace - self._loop.time()))
         receiver = self._receiver if self._started else None
         self._direct = None if receiver is None or receiver.paused else receiver
         try:
-            await self._reads.deliver(self._take)
+            await self._reply.deliver(self._take)
         except StopAsyncIteration:
             await self._pass_on(decoder.end())
             self._end = decoder.failure or StopAsyncIteration
@@ -148,7 +145,7 @@ class AnswerBody:
         else:
             if not self._started:
                 self._started = True
-                self._reads.wait_at_most(self._idle)
+                self._reply.wait_at_most(self._idle)
             await self._decode_unread()
             if decoder.done or decoder.failure:
                 self._end = decoder.failure or StopAsyncIteration
@@ -186,95 +183,7 @@ class AnswerBody:
 
     def linger(self, seconds: float) -> None:
         """Let the body end within `seconds` after `aclose`, to reuse the connection."""
-        if linger := self._response.extensions.get("linger"):
-            linger(seconds)
+        self._reply.linger(seconds)
 
     async def aclose(self) -> None:
-        await self._reads.aclose()
-        stream = self._response.stream
-        assert isinstance(stream, httpx.AsyncByteStream)
-        await stream.aclose()
-
-
-class Reads(Protocol):
-    """
-    Network reads of a body, iterated or passed on as they arrive.
-
-    A timeout raises `TimeoutError` or `httpx.ReadTimeout`, and ends the reads.
-    """
-
-    async def __anext__(self) -> bytes: ...
-
-    async def deliver(self, take: Callable[[bytes], bool]) -> None:
-        """Pass each read to `take` until it returns False; raises the iterator's final exception."""
-        ...
-
-    def wait_at_most(self, seconds: float) -> None: ...
-
-    async def aclose(self) -> None: ...
-
-
-def _reads(response: httpx.Response) -> Reads:
-    compressed = isinstance(response.stream, _CompressedBody)
-    return _TimedReads(aiter(response.aiter_bytes())) if compressed else body_reads(response)
-
-
-def body_reads(response: httpx.Response) -> Reads:
-    """Return a body's reads without decompression."""
-    ours: Reads | None = response.extensions.get("stream")
-    return ours or _TimedReads(aiter(response.aiter_raw()))
-
-
-def bound_decompression(response: httpx.Response) -> None:
-    """Decompress a body in small steps, although requests allow only `identity`."""
-    if header_of(response, b"content-encoding") not in (b"", b"identity"):
-        assert isinstance(response.stream, httpx.AsyncByteStream)
-        response.stream = _CompressedBody(response.stream)
-
-
-def header_of(response: httpx.Response, name: bytes) -> bytes:
-    """Return a header, or b"". (`response.headers` first decodes all headers.)"""
-    return b", ".join([value for field, value in response.headers.raw if field.lower() == name])
-
-
-class _CompressedBody(httpx.AsyncByteStream):
-    """httpx decompresses each chunk as a whole."""
-
-    def __init__(self, stream: httpx.AsyncByteStream) -> None:
-        self._stream = stream
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for data in self._stream:
-            for at in range(0, len(data), _PIECE):
-                yield data[at : at + _PIECE]
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-
-class _TimedReads:
-    """Timed reads from another transport than `HTTPToolsTransport`."""
-
-    def __init__(self, reads: AsyncIterator[bytes]) -> None:
-        self._reads = reads
-        self._seconds: float | None = None
-
-    async def __anext__(self) -> bytes:
-        async with asyncio.timeout(self._seconds):
-            return await anext(self._reads)
-
-    async def deliver(self, take: Callable[[bytes], bool]) -> None:
-        async with asyncio.timeout(self._seconds) as timeout:
-            while take(await anext(self._reads)):
-                if self._seconds is not None:
-                    timeout.reschedule(asyncio.get_running_loop().time() + self._seconds)
-
-    def __aiter__(self) -> _TimedReads:
-        return self
-
-    def wait_at_most(self, seconds: float) -> None:
-        self._seconds = seconds
-
-    async def aclose(self) -> None:
-        if isinstance(self._reads, AsyncGenerator):
-            await self._reads.aclose()
+        await self._reply.aclose()

@@ -33,7 +33,7 @@ from app.backends import (
 )
 from app.backends.apis import encode
 from app.backends.server.adaptation import AdaptedRequest
-from app.backends.server.answer import AnswerBody, bound_decompression
+from app.backends.server.answer import AnswerBody
 from app.backends.server.endpoints import Endpoint, Endpoints, under
 from app.backends.server.errors import backend_error, error_in_chunk
 from app.backends.server.errors.causes import explain, explained, unreachable
@@ -42,7 +42,9 @@ from app.backends.server.key_source import KeySource, key_source
 from app.backends.server.passthrough import Forwarding, forwards_to, session_header
 from app.backends.server.passthrough.answer import ForwardedAnswer
 from app.backends.server.retries import BackendRefusal, Retries
-from app.backends.transport import HTTPToolsTransport, PreparedRequest, encoded_headers
+from app.backends.transport import HTTPToolsTransport
+from app.backends.transport.httpx_transport import HTTPReply, HTTPXTransport, bound_decompression, decompressed
+from app.backends.transport.requests import RequestTarget, encoded_headers
 from app.core.json_values import json_list, json_objects
 from app.core.profile import Profile
 from app.core.redaction import without_password
@@ -88,9 +90,9 @@ class ModelServer(Backend):
         base = httpx.URL(base_url or options.base_url or "")
         self._name, self._host = without_password(str(base)), base.host
         self._endpoints = Endpoints(base, profile)
-        self._models_url = under(base, self._endpoints.current.codec.models_path, profile)
+        self._models_target = RequestTarget("GET", under(base, self._endpoints.current.codec.models_path, profile))
         self._forwarding = Forwarding(base, profile)
-        self._http = http or transport_to(base)
+        self._http = HTTPXTransport(http) if http else transport_to(base)
         self._passes = self._key == PASSTHROUGH
         self.asks_whole = profile.response.empty_stream == "ask_whole"  # after an empty stream
         headers = {
@@ -103,8 +105,9 @@ class ModelServer(Backend):
             **options.headers,
         }
         self._headers = httpx.Headers(headers, encoding="utf-8")
-        self._lines: dict[tuple[tuple[str, str], ...], bytes] = {}  # encoded headers, by credentials
-        self._timeouts = {"timeout": {"connect": options.connect_timeout, "pool": options.connect_timeout}}
+        self._lines: dict[str | None, bytes] = {}  # encoded headers, by API key
+        connect, first = options.connect_timeout, options.first_byte_timeout
+        self._timeouts = {"connect": connect, "pool": connect, "write": first, "read": first}
 
     @classmethod
     def from_settings(cls, settings: Any) -> ModelServer:
@@ -184,7 +187,8 @@ class ModelServer(Backend):
 
         async def post(url: httpx.URL, body: JSONObject) -> Any:
             content = _json(body)
-            return await self._read_json(endpoint, "POST", url, content, model_request.caller_key, seconds=15)
+            target = RequestTarget("POST", url)
+            return await self._read_json(endpoint, target, content, model_request.caller_key, seconds=15)
 
         return await endpoint.tokenizer.count(encode(model_request, endpoint.profile).body, post)
 
@@ -192,7 +196,7 @@ class ModelServer(Backend):
         """Return the request, without fields known to be rejected."""
         endpoint = self._endpoints.current
         adapted = endpoint.adaptation.adapt(encode(model_request, endpoint.profile).body)
-        url = endpoint.url(adapted.body.get("model"))
+        url = endpoint.target(adapted.body.get("model")).url
         shown = str(url.copy_with(userinfo=b"", query=None, fragment=None))
         return Translation("default", self._profile.name, shown, endpoint.sent(adapted.body), adapted.warnings)
 
@@ -225,8 +229,8 @@ class ModelServer(Backend):
         for endpoint in self._endpoints.candidates():
             try:
                 async with asyncio.timeout(5):
-                    response = await self._send(endpoint, "POST", endpoint.url("none"), b"{}", None)
-                await response.aclose()
+                    reply = await self._send(endpoint, endpoint.target("none"), b"{}", None)
+                await reply.aclose()
             except BackendRefusal as refusal:
                 if self._endpoints.lacks(endpoint, refusal.status, refusal.error):
                     continue
@@ -251,11 +255,11 @@ class ModelServer(Backend):
             encoded = await run_in_thread_if_large(encode, model_request, endpoint.profile)
             body = _unstreamed(encoded.body) if whole else encoded.body
             try:
-                response, adapted = await self._request(endpoint, model_request, body, retries)
+                reply, adapted = await self._request(endpoint, model_request, body, retries)
             except BackendRefusal:
                 continue
             self._endpoints.answered(endpoint)
-            answer = await self._body(endpoint, model_request, encoded, response)
+            answer = await self._body(endpoint, model_request, encoded, reply)
             return endpoint, answer, [*encoded.warnings, *adapted.warnings]
         raise AssertionError("the last endpoint answers, or raises a BackendError")
 
@@ -263,11 +267,11 @@ class ModelServer(Backend):
         self, endpoint: Endpoint, model_request: ModelRequest, retries: Retries, paused: AnswerBody, body: JSONObject
     ) -> AnswerBody:
         """Continue a paused answer at its endpoint."""
-        response, _ = await self._request(endpoint, model_request, body, retries)
-        return paused.resumed(response)
+        reply, _ = await self._request(endpoint, model_request, body, retries)
+        return paused.resumed(reply)
 
     async def _body(
-        self, endpoint: Endpoint, model_request: ModelRequest, encoded: EncodedRequest, response: httpx.Response
+        self, endpoint: Endpoint, model_request: ModelRequest, encoded: EncodedRequest, reply: HTTPReply
     ) -> AnswerBody:
         def error_in(chunk: RawEvent) -> BackendError | None:
             event, secret = endpoint.codec.known_error(chunk), self._secret(model_request.caller_key)
@@ -275,14 +279,14 @@ class ModelServer(Backend):
             return error and endpoint.adaptation.adapt(encoded.body).explain(error)
 
         try:
-            return AnswerBody(response, endpoint.profile, endpoint.codec.decoder(encoded, endpoint.profile, error_in))
+            return AnswerBody(reply, endpoint.profile, endpoint.codec.decoder(encoded, endpoint.profile, error_in))
         except BaseException:
-            await response.aclose()
+            await reply.aclose()
             raise
 
     async def _request(
         self, endpoint: Endpoint, model_request: ModelRequest, body: JSONObject, retries: Retries
-    ) -> tuple[httpx.Response, AdaptedRequest]:
+    ) -> tuple[HTTPReply, AdaptedRequest]:
         """
         Return a 2xx response with an unread body.
 
@@ -290,11 +294,11 @@ class ModelServer(Backend):
         """
         adapted = endpoint.adaptation.adapt(body, model_request.descriptions, model_request.request.preferences)
         content = _json(endpoint.sent(adapted.body))
-        url = endpoint.url(adapted.body.get("model"))
+        target = endpoint.target(adapted.body.get("model"))
         headers = {**session_header(self._profile, model_request.conversation), **model_request.headers}
         while True:
             try:
-                response = await self._send(endpoint, "POST", url, content, model_request.caller_key, headers)
+                reply = await self._send(endpoint, target, content, model_request.caller_key, headers)
             except BackendRefusal as refusal:
                 if self._endpoints.lacks(endpoint, refusal.status, refusal.error):
                     raise
@@ -305,56 +309,53 @@ class ModelServer(Backend):
                     raise adapted.explain(refusal.error) from refusal.__cause__
             else:
                 adapted.accepted()
-                return response, adapted
+                return reply, adapted
 
     async def _send(
         self,
         endpoint: Endpoint,
-        method: str,
-        url: httpx.URL,
+        target: RequestTarget,
         content: bytes,
         caller_key: str | None,
         headers: Mapping[str, str] = MappingProxyType({}),
         *,
         renews: bool = True,
-    ) -> httpx.Response:
+    ) -> HTTPReply:
         """
-        Return a 2xx response; otherwise raises `BackendRefusal`.
+        Return a 2xx reply; otherwise raises `BackendRefusal`.
 
         `renews`: send the request again if the server rejects an expired key.
         """
         expiring = await self._keys.current() if self._keys else None
-        options = self._profile.transport
-        credentials = self._credentials(caller_key)
         try:
-            lines = self._header_lines({**headers, **credentials}) if headers else self._usual_lines(credentials)
-            request = PreparedRequest(method, url, lines, content, self._timeouts)
-            async with asyncio.timeout(options.first_byte_timeout):
-                response = await self._http.handle_async_request(request)
-        except TimeoutError as error:
+            lines = self._header_lines(caller_key, headers)
+            if content:
+                lines = b"%bContent-Length: %d\r\n" % (lines, len(content))
+            reply = decompressed(await self._http.send(target, lines, content, self._timeouts))
+        except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
             raise BackendRefusal(failure("timeout")) from error
         except httpx.TransportError as error:
             raise BackendRefusal(unreachable(error)) from error
-        bound_decompression(response)
-        if not response.is_success:
+        if not 200 <= reply.status < 300:
+            response = reply.response()
             body = await _read_error(response)
             if renews and await self._renewed(response, expiring):
-                return await self._send(endpoint, method, url, content, caller_key, headers, renews=False)
+                return await self._send(endpoint, target, content, caller_key, headers, renews=False)
             raise self._refusal(endpoint, response, body, caller_key)
-        return response
+        return reply
 
-    def _header_lines(self, added: Mapping[str, str]) -> bytes:
+    def _header_lines(self, caller_key: str | None, added: Mapping[str, str]) -> bytes:
+        """Encode headers, or return them from the cache; raises `httpx.LocalProtocolError`."""
+        secret = self._secret(caller_key)
+        if not added and (lines := self._lines.get(secret)):
+            return lines
         headers = httpx.Headers(self._headers, encoding="utf-8")
-        headers.update(added)
-        return encoded_headers(headers)
-
-    def _usual_lines(self, credentials: Mapping[str, str]) -> bytes:
-        """Cache encoded headers by credentials, which are few; raises `httpx.LocalProtocolError`."""
-        key = (*credentials.items(),)
-        if (lines := self._lines.get(key)) is None:
+        headers.update({**added, **self._credentials(caller_key)})
+        lines = encoded_headers(headers)
+        if not added:
             if len(self._lines) >= _HEADS:
                 self._lines.clear()
-            lines = self._lines[key] = self._header_lines(credentials)
+            self._lines[secret] = lines
         return lines
 
     async def _renewed(self, response: httpx.Response, key: str | None) -> bool:
@@ -374,7 +375,7 @@ class ModelServer(Backend):
         return BackendRefusal(error, status=status)
 
     async def _list_models(self, caller_key: str | None, seconds: float) -> list[JSONObject]:
-        listed = await self._read_json(self._endpoints.current, "GET", self._models_url, b"", caller_key, seconds)
+        listed = await self._read_json(self._endpoints.current, self._models_target, b"", caller_key, seconds)
         if isinstance(listed, dict):
             listed = listed.get("data") or listed.get("models")
         read = self._endpoints.current.codec.listed_model
@@ -382,18 +383,18 @@ class ModelServer(Backend):
         return [_model(entry) for each in json_objects(entries) if (entry := read(each))]
 
     async def _read_json(
-        self, endpoint: Endpoint, method: str, url: httpx.URL, content: bytes, caller_key: str | None, seconds: float
+        self, endpoint: Endpoint, target: RequestTarget, content: bytes, caller_key: str | None, seconds: float
     ) -> Any:
         with explained():
-            return await self._json(endpoint, method, url, content, caller_key, seconds)
+            return await self._json(endpoint, target, content, caller_key, seconds)
 
     async def _json(
-        self, endpoint: Endpoint, method: str, url: httpx.URL, content: bytes, caller_key: str | None, seconds: float
+        self, endpoint: Endpoint, target: RequestTarget, content: bytes, caller_key: str | None, seconds: float
     ) -> Any:
         try:
             async with asyncio.timeout(seconds):
-                response = await self._send(endpoint, method, url, content, caller_key)
-                body = await _read_whole(response)
+                reply = await self._send(endpoint, target, content, caller_key)
+                body = await _read_whole(reply.response())
                 check_piece(body)
                 return json.loads(body)
         except BackendRefusal as refusal:
@@ -494,7 +495,7 @@ class ServerExchange:
             await answer.aclose()
 
 
-def transport_to(url: httpx.URL) -> httpx.AsyncBaseTransport:
+def transport_to(url: httpx.URL) -> HTTPToolsTransport:
     """Return a transport with the environment's proxies, except for local servers."""
     local = url.host == "localhost" or url.host.startswith("127.") or url.host == "::1"
     return HTTPToolsTransport(trust_env=not local)

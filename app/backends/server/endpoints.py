@@ -10,6 +10,7 @@ import httpx
 from app.backends.apis import APIS, profiles_by_api
 from app.backends.server.adaptation import REMEMBERED, FieldAdaptation
 from app.backends.server.errors.classification import ERROR_CLASSES, failure
+from app.backends.transport.requests import RequestTarget
 from app.core.profile import Profile
 from app.core.types import JSONObject
 from app.errors import BackendError
@@ -31,11 +32,11 @@ class Endpoint:
         self._base = base
         self._path = options.path or self.api.path
         self._model_in_body = options.model_in_body and MODEL not in self.api.path
-        self._url = None if MODEL in self._path else under(base, self._path, profile)
+        self._target = None if MODEL in self._path else RequestTarget("POST", under(base, self._path, profile))
 
-    def url(self, model: object) -> httpx.URL:
+    def target(self, model: object) -> RequestTarget:
         """Raises `BackendError` for an invalid name."""
-        return self._url or model_url(self._base, self._path, model, self.profile)
+        return self._target or RequestTarget("POST", model_url(self._base, self._path, model, self.profile))
 
     def sent(self, body: JSONObject) -> JSONObject:
         if self._model_in_body:

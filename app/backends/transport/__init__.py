@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterable, AsyncIterator, Mapping
-from functools import cached_property
+from collections.abc import AsyncIterable, Mapping
 from itertools import zip_longest
 from socket import SOCK_STREAM
 from typing import Any
@@ -13,13 +12,19 @@ from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
-from app.backends.transport.connection import HTTPConnection, Origin, Reply, Stale
+from app.backends.transport.connection import HTTPConnection, Origin, Stale
+from app.backends.transport.httpx_transport import HTTPReply, HTTPXTransport
+from app.backends.transport.requests import (
+    DEFAULT_PORTS,
+    RequestTarget,
+    encoded_content,
+    encoded_headers,
+    first_write,
+)
 
 # Unlimited connections: streams last minutes, and concurrency is limited elsewhere.
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=30)
 
-_SLICE = 1024 * 1024  # bytes per body write
-_PORTS = {"http": 80, "https": 443}
 _NEXT_ADDRESS = 0.25  # seconds until the next address is also tried (RFC 8305, section 5)
 
 
@@ -29,8 +34,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
 
     `verify` and `trust_env` are as in `httpx`. Responses have these extensions:
 
-    - `stream`: the body, cheaper to iterate than `response.aiter_raw()`; `stream.wait_at_most` changes the read
-      timeout;
+    - `stream`: the reply (`HTTPReply`), cheaper to iterate than `response.aiter_raw()`;
     - `linger`: call it, with a number of seconds, before closing a response with an unfinished HTTP body, to reuse the
       connection if the body ends in time.
 
@@ -45,7 +49,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
         self._limits = limits
         self._ssl: ssl.SSLContext | None = None
         self._proxies = getproxies() if trust_env else {}
-        self._proxied: dict[str, httpx.AsyncHTTPTransport] = {}
+        self._proxied: dict[str, HTTPXTransport] = {}
         self._idle: list[HTTPConnection] = []  # most recently used last
         self._open: set[HTTPConnection] = set()  # idle or in use
         self._slots = asyncio.Semaphore(limits.max_connections) if limits.max_connections else None
@@ -53,28 +57,37 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
         self._closed = False
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """
-        Send a request, and return after the response headers; raises `httpx.TransportError`.
-
-        If a reused connection has just been closed, the request is sent again on a new connection.
-        """
-        url = request.url
-        if self._proxies and (proxy := self._proxy_for(url)):
+        """Raises `httpx.TransportError`."""
+        if self._proxies and (proxy := self._proxy_for(request.url)):
             return await proxy.handle_async_request(request)
-        if url.scheme not in _PORTS:
-            raise httpx.UnsupportedProtocol(f"Invalid URL scheme: must be 'http' or 'https', not {url.scheme!r}.")
-        origin = Origin(url.scheme, url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme])
-        message, more = _encode(request)
-        timeouts = request.extensions.get("timeout", {})
+        target, headers = RequestTarget(request.method, request.url), encoded_headers(request.headers)
+        reply = await self.send(target, headers, encoded_content(request), request.extensions.get("timeout", {}))
+        return reply.response()
+
+    async def send(
+        self,
+        target: RequestTarget,
+        headers: bytes,
+        content: bytes | AsyncIterable[bytes],
+        timeouts: Mapping[str, float | None],
+    ) -> HTTPReply:
+        """
+        Send a request, and return after the reply's headers; raises `httpx.TransportError`.
+
+        `headers` is from `encoded_headers`; `timeouts` are `httpx`'s. If a reused connection has just been closed, the
+        request is sent again on a new connection.
+        """
+        if self._proxies and isinstance(content, bytes) and (proxy := self._proxy_for(target.url)):
+            return await proxy.send(target, headers, content, timeouts)
+        message, more = first_write(b"%b%b\r\n" % (target.encoded, headers), content)
+        bodiless = target.method == "HEAD"
         try:
             # A generated body can be sent only once, so it needs a new connection.
-            generated = more is not None and not isinstance(more, _Slices)
-            connection = await self._connection_to(origin, timeouts, fresh=generated)
-            reply = await connection.send(request.method, message, more, timeouts)
+            connection = await self._connection_to(target.origin, timeouts, fresh=not isinstance(content, bytes))
+            return await connection.send(message, more, timeouts, bodiless=bodiless)
         except Stale:
-            connection = await self._connection_to(origin, timeouts, fresh=True)
-            reply = await connection.send(request.method, message, more, timeouts)
-        return httpx.Response(reply.status, headers=reply.headers, stream=reply, extensions=_extensions(reply))
+            connection = await self._connection_to(target.origin, timeouts, fresh=True)
+            return await connection.send(message, more, timeouts, bodiless=bodiless)
 
     async def aclose(self) -> None:
         self._closed = True
@@ -88,7 +101,9 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
         for proxied in self._proxied.values():
             await proxied.aclose()
 
-    async def _connection_to(self, origin: Origin, timeouts: dict[str, float | None], *, fresh: bool) -> HTTPConnection:
+    async def _connection_to(
+        self, origin: Origin, timeouts: Mapping[str, float | None], *, fresh: bool
+    ) -> HTTPConnection:
         """Return a connection; `released` frees its slot."""
         if self._slots:
             try:
@@ -112,6 +127,8 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
         return None
 
     async def _connect(self, origin: Origin, seconds: float | None) -> HTTPConnection:
+        if origin.scheme not in DEFAULT_PORTS:
+            raise httpx.UnsupportedProtocol(f"Invalid URL scheme: must be 'http' or 'https', not {origin.scheme!r}.")
         limit = self._limits.max_connections
         if limit and len(self._open) >= limit and self._idle:
             self._idle.pop(0).abort()
@@ -177,13 +194,14 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
             self._ssl.set_alpn_protocols(["http/1.1"])
         return self._ssl
 
-    def _proxy_for(self, url: httpx.URL) -> httpx.AsyncHTTPTransport | None:
+    def _proxy_for(self, url: httpx.URL) -> HTTPXTransport | None:
         address = self._proxies.get(url.scheme) or self._proxies.get("all")
         if not address or proxy_bypass(url.netloc.decode("ascii")):
             return None
         if address not in self._proxied:
             proxy = httpx.Proxy(address if "://" in address else f"http://{address}")
-            self._proxied[address] = httpx.AsyncHTTPTransport(verify=self._context(), proxy=proxy, limits=self._limits)
+            transport = httpx.AsyncHTTPTransport(verify=self._context(), proxy=proxy, limits=self._limits)
+            self._proxied[address] = HTTPXTransport(transport)
         return self._proxied[address]
 
     # Called by connections.
@@ -217,75 +235,6 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
             self._idle.pop(0).abort()
         if self._idle:
             self._expiry = loop.call_at(self._idle[0].idle_since + seconds, self._close_expired)
-
-
-class PreparedRequest(httpx.Request):
-    """A request with shared, encoded headers and a body in memory."""
-
-    def __init__(
-        self, method: str, url: httpx.URL, lines: bytes, content: bytes, extensions: Mapping[str, object]
-    ) -> None:
-        """`lines`: from `encoded_headers`. httpx's own initialization would copy, merge and encode headers."""
-        self.method = method
-        self.url = url
-        self.stream = httpx.ByteStream(content)
-        self.extensions = {**extensions}
-        self.lines = lines if not content else b"%bContent-Length: %d\r\n" % (lines, len(content))
-
-    @cached_property
-    def headers(self) -> httpx.Headers:  # type: ignore[override]
-        """Headers, for other transports."""
-        fields = [line.split(b": ", 1) for line in self.lines.split(b"\r\n") if line]
-        return httpx.Headers([(name, value) for name, value in fields], encoding="utf-8")
-
-
-def encoded_headers(headers: httpx.Headers) -> bytes:
-    """Encode header lines; raises `httpx.LocalProtocolError` for a line break."""
-    lines = b"".join([b"%b: %b\r\n" % header for header in headers.raw])
-    if lines.count(b"\r") != len(headers.raw) or lines.count(b"\n") != len(headers.raw) or b"\0" in lines:
-        raise httpx.LocalProtocolError("A header of the request contains a line break.")
-    return lines
-
-
-def _encode(request: httpx.Request) -> tuple[bytes, AsyncIterable[bytes] | None]:
-    """Return the head, with a short body, and the rest of the body."""
-    line = b"%b %b HTTP/1.1\r\n" % (request.method.encode("ascii"), request.url.raw_path)
-    if len(line.split()) != 3:
-        raise httpx.LocalProtocolError("The request line contains white space.")
-    head = line + (request.lines if isinstance(request, PreparedRequest) else encoded_headers(request.headers))
-    stream = request.stream
-    if isinstance(stream, httpx.ByteStream):
-        body = b"".join(stream)
-        return (head + b"\r\n" + body, None) if len(body) <= _SLICE else (head + b"\r\n", _Slices(body))
-    assert isinstance(stream, httpx.AsyncByteStream)
-    return head + b"\r\n", _chunked(stream) if "transfer-encoding" in request.headers else stream
-
-
-class _Slices:
-    """A long body in slices: a transport may copy unsent data."""
-
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for start in range(0, len(self._body), _SLICE):
-            yield self._body[start : start + _SLICE]
-
-
-async def _chunked(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    async for piece in pieces:
-        if piece:
-            yield b"%x\r\n%b\r\n" % (len(piece), piece)
-    yield b"0\r\n\r\n"
-
-
-def _extensions(reply: Reply) -> dict[str, object]:
-    return {
-        "http_version": f"HTTP/{reply.version}".encode("ascii"),
-        "reason_phrase": reply.reason,
-        "stream": reply,
-        "linger": reply.linger,
-    }
 
 
 def _abort_result(attempt: asyncio.Task[HTTPConnection]) -> None:

@@ -57,21 +57,29 @@ class HTTPConnection(asyncio.Protocol):
         return not self._transport.is_closing()
 
     async def send(
-        self, method: str, message: bytes, more: AsyncIterable[bytes] | None, timeouts: Mapping[str, float | None]
+        self,
+        message: bytes,
+        more: AsyncIterable[bytes] | None,
+        timeouts: Mapping[str, float | None],
+        *,
+        bodiless: bool = False,
     ) -> Reply:
         """
         Send `message`, then `more` of the body; return the reply after its headers.
 
         Timeouts are `httpx`'s, in seconds: `write` per write, `read` per read. Raises `Stale` or the matching `httpx`
-        error. A cancellation closes the socket.
+        error. A cancellation closes the socket. `bodiless`: the reply has no body, because the method is HEAD.
         """
-        reply = self._reply = Reply(self, bodiless=method == "HEAD")
+        reply = self._reply = Reply(self, bodiless=bodiless)
         self._sent = False
         if self.gone.done():
             self._cut_off(None)
         try:
-            reply.wait_at_most(timeouts.get("write"), httpx.WriteTimeout)
-            self._sent = await self._write(message, reply) and await self._write_all(more, reply)
+            written = self._write(message)
+            if not written or more is not None:
+                reply.wait_at_most(timeouts.get("write"), httpx.WriteTimeout)
+                written = await self._writable(reply) and await self._write_all(more, reply)
+            self._sent = written
             reply.wait_at_most(timeouts.get("read"))
             while not reply.status:
                 if reply.end:
@@ -91,10 +99,15 @@ class HTTPConnection(asyncio.Protocol):
         if self.usable:
             (self._transport.pause_reading if paused else self._transport.resume_reading)()
 
-    async def _write(self, data: bytes, reply: Reply) -> bool:
-        """Send data; return whether to send more."""
-        if self.usable:
-            self._transport.write(data)
+    def _write(self, data: bytes) -> bool:
+        """Send data; return whether more can follow at once."""
+        if self._transport.is_closing():
+            return False
+        self._transport.write(data)
+        return not self._blocked
+
+    async def _writable(self, reply: Reply) -> bool:
+        """Wait until more data can follow; return False if none should."""
         # A closing socket accepts all data; the end follows soon.
         while (self._blocked or not self.usable) and not reply.end and not reply.refuses:
             await reply.changed()
@@ -103,7 +116,8 @@ class HTTPConnection(asyncio.Protocol):
     async def _write_all(self, pieces: AsyncIterable[bytes] | None, reply: Reply) -> bool:
         if pieces is not None:
             async for piece in pieces:
-                if not await self._write(piece, reply):
+                self._write(piece)
+                if not await self._writable(reply):
                     return False
                 await asyncio.sleep(0)  # for other requests: a socket may accept chunk after chunk
         return True
@@ -183,6 +197,7 @@ class Reply(httpx.AsyncByteStream):
         self.reason = b""
         self.version = ""
         self.headers: list[tuple[bytes, bytes]] = []
+        self.fields: dict[bytes, bytes] = {}  # headers, with names in lower case
         self.keep_alive = False  # whether the connection is reusable after a complete body
         self.end: Exception | type[Exception] | None = None  # raised after the last bytes
         self.pieces: list[bytes] = []
@@ -198,6 +213,7 @@ class Reply(httpx.AsyncByteStream):
         self._timeout_error: type[httpx.TimeoutException] = httpx.ReadTimeout
         self._deadline = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0  # loop time
         self.on_body = self.pieces.append  # called by the parser: no Python code runs per body fragment
         self.parser = httptools.HttpResponseParser(self)
 
@@ -287,14 +303,24 @@ class Reply(httpx.AsyncByteStream):
         """
         self._lingers = True
         self.pieces.clear()
-        self.wait_at_most(None)
         if not self.end:
+            self._timeout = None
+            self._cancel_timer()
             self._timer = self._loop.call_later(seconds, self.close)
+
+    def response(self) -> httpx.Response:
+        """Return the reply for `httpx`, with the extensions in `HTTPToolsTransport`."""
+        extensions = {
+            "http_version": f"HTTP/{self.version}".encode("ascii"),
+            "reason_phrase": self.reason,
+            "stream": self,
+            "linger": self.linger,
+        }
+        return httpx.Response(self.status, headers=self.headers, stream=self, extensions=extensions)
 
     def wait_at_most(self, seconds: float | None, error: type[httpx.TimeoutException] = httpx.ReadTimeout) -> None:
         """Set the timeout in seconds for each further wait."""
         self._timeout, self._timeout_error = seconds, error
-        self._cancel_timer()
 
     def changed(self) -> asyncio.Future[bool]:
         """
@@ -305,10 +331,10 @@ class Reply(httpx.AsyncByteStream):
         if self._waiter and not self._waiter.done():
             raise RuntimeError("Another reader is waiting for this reply.")
         if self._timeout is not None:
-            # A single timer serves many waits; it is rescheduled only when it fires.
-            self._deadline = self._loop.time() + self._timeout
-            if self._timer is None:
-                self._timer = self._loop.call_later(self._timeout, self._expire)
+            # A single timer serves many waits; it is rescheduled when it fires, or for a shorter timeout.
+            self._deadline = deadline = self._loop.time() + self._timeout
+            if self._timer is None or deadline < self._timer_at:
+                self._start_timer()
         self._waiter = self._loop.create_future()
         return self._waiter
 
@@ -353,20 +379,23 @@ class Reply(httpx.AsyncByteStream):
             return httpx.ReadError(str(error))
         if not self.status:
             return httpx.RemoteProtocolError("The server closed the connection before its reply began.")
-        framing = {name.lower(): value.lower() for name, value in self.headers}
-        if b"content-length" in framing or b"chunked" in framing.get(b"transfer-encoding", b""):
+        if b"content-length" in self.fields or b"chunked" in self.fields.get(b"transfer-encoding", b"").lower():
             return httpx.RemoteProtocolError("The server closed the connection before its reply was complete.")
         return StopAsyncIteration  # the connection's end is the body's end
 
     def _expire(self) -> None:
         self._timer = None
-        if not self._waiter or self._waiter.done():
+        if self._timeout is None or not self._waiter or self._waiter.done():
             return
-        left = self._deadline - self._loop.time()
-        if left > 0.001:  # timer tolerance
-            self._timer = self._loop.call_later(left, self._expire)
+        if self._deadline - self._loop.time() > 0.001:  # timer tolerance
+            self._start_timer()
         else:
             self._connection.abort(self._timeout_error(f"No data was transferred for {self._timeout:g} seconds."))
+
+    def _start_timer(self) -> None:
+        self._cancel_timer()
+        self._timer_at = self._deadline
+        self._timer = self._loop.call_at(self._deadline, self._expire)
 
     def _cancel_timer(self) -> None:
         if self._timer:
@@ -384,12 +413,15 @@ class Reply(httpx.AsyncByteStream):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self.status:  # otherwise a trailer
-            self.headers.append((name, value.rstrip(b" \t")))
+            value = value.rstrip(b" \t")
+            self.headers.append((name, value))
+            self.fields[name.lower()] = value
 
     def on_headers_complete(self) -> None:
         status = self.parser.get_status_code()
         if status < 200:  # 100 Continue, 103 Early Hints
             self.headers.clear()
+            self.fields.clear()
             self.reason = b""
             return
         self.status = status

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from app.backends.transport import HTTPToolsTransport
+from app.backends.transport.requests import RequestTarget
 from tests.support.ports import free_port
 from tests.support.raw_server import (
     CERTIFICATE,
@@ -141,9 +142,16 @@ async def test_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch)
         async with HTTPToolsTransport() as transport:
             assert await read(transport, httpx.Request("GET", "http://far.example/a?b")) == b"hello"
             assert await read(transport, request(server)) == b"hello"
+            target = RequestTarget("POST", httpx.URL("http://far.example/c"))
+            reply = await transport.send(target, b"Content-Length: 2\r\nX-Y: z\r\n", b"{}", {})
+            assert (reply.status, await reply.response().aread()) == (200, b"hello")
         async with HTTPToolsTransport(trust_env=False) as transport:
             assert await read(transport, request(server)) == b"hello"
-        assert [asked.split(b"\r\n")[0] for asked in proxy.requests] == [b"GET http://far.example/a?b HTTP/1.1"]
+        assert [asked.split(b"\r\n")[0] for asked in proxy.requests] == [
+            b"GET http://far.example/a?b HTTP/1.1",
+            b"POST http://far.example/c HTTP/1.1",
+        ]
+        assert b"\r\nX-Y: z\r\n" in proxy.requests[1] and proxy.requests[1].endswith(b"\r\n\r\n{}")
         assert len(server.requests) == 2
 
 

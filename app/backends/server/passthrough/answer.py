@@ -7,10 +7,11 @@ from contextlib import contextmanager
 
 import httpx
 
-from app.backends.server.answer import CONNECTION_BROKE, IDLE_TOO_LONG, body_reads
+from app.backends.server.answer import CONNECTION_BROKE, IDLE_TOO_LONG
 from app.backends.server.errors.classification import failure
 from app.backends.server.passthrough.headers import answer_headers
 from app.backends.server.passthrough.usage import UsageReader
+from app.backends.transport.httpx_transport import HTTPReply, HTTPXReply
 from app.core.profile import Profile
 from app.core.types import JSONObject
 from app.core.usage import cost_in_nanos
@@ -29,7 +30,7 @@ class ForwardedAnswer:
         self.headers = headers = answer_headers(response.headers.raw)
         self.first = b""
         self._response = response
-        self._reads = body_reads(response)
+        self._reads: HTTPReply = response.extensions.get("stream") or HTTPXReply(response)
         self._reads.wait_at_most(profile.transport.first_byte_timeout)
         self._idle = profile.transport.idle_timeout
         self._streamed = dict(headers).get(b"content-type", b"").startswith(b"text/event-stream")

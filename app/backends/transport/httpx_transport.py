@@ -1,0 +1,135 @@
+"""Replies of `httpx`'s own transports, for proxies, and of compressed bodies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from typing import Protocol, Self
+
+import httpx
+
+from app.backends.transport.requests import RequestTarget, decoded_headers
+
+_PIECE = 256  # bytes decompressed at once, to a few megabytes at worst
+
+
+class HTTPReply(Protocol):
+    """
+    A reply's head, and network reads of its body, iterated or passed on as they arrive.
+
+    A timeout raises `TimeoutError` or `httpx.ReadTimeout`, and ends the reads.
+    """
+
+    status: int
+    fields: dict[bytes, bytes]  # headers, with names in lower case
+
+    def __aiter__(self) -> Self: ...
+
+    async def __anext__(self) -> bytes: ...
+
+    async def deliver(self, take: Callable[[bytes], bool]) -> None:
+        """Pass each read to `take` until it returns False; raises the iterator's final exception."""
+        ...
+
+    def wait_at_most(self, seconds: float | None) -> None:
+        """Set the timeout in seconds for each further wait."""
+        ...
+
+    def linger(self, seconds: float) -> None:
+        """Let the body end within `seconds` after `aclose`, to reuse the connection."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+    def response(self) -> httpx.Response:
+        """Return the same reply for `httpx`; only one of both may be read."""
+        ...
+
+
+class HTTPXTransport:
+    """Sends requests through another transport."""
+
+    def __init__(self, transport: httpx.AsyncBaseTransport) -> None:
+        self.handle_async_request = transport.handle_async_request
+        self.aclose = transport.aclose
+
+    async def send(
+        self, target: RequestTarget, headers: bytes, content: bytes, timeouts: Mapping[str, float | None]
+    ) -> HTTPReply:
+        """See `HTTPToolsTransport.send`."""
+        fields, extensions = decoded_headers(headers), {"timeout": timeouts}
+        request = httpx.Request(target.method, target.url, headers=fields, content=content, extensions=extensions)
+        try:
+            async with asyncio.timeout(timeouts.get("read")):
+                return HTTPXReply(await self.handle_async_request(request))
+        except TimeoutError as error:
+            raise httpx.ReadTimeout("The server did not answer in time.") from error
+
+
+class HTTPXReply:
+    def __init__(self, response: httpx.Response, *, decoded: bool = False) -> None:
+        """`decoded`: without the content encoding."""
+        self.status = response.status_code
+        self.fields = {name.lower(): value for name, value in response.headers.raw}
+        self._response = response
+        self._reads = aiter(response.aiter_bytes() if decoded else response.aiter_raw())
+        self._seconds: float | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        async with asyncio.timeout(self._seconds):
+            return await anext(self._reads)
+
+    async def deliver(self, take: Callable[[bytes], bool]) -> None:
+        async with asyncio.timeout(self._seconds) as timeout:
+            while take(await anext(self._reads)):
+                if self._seconds is not None:
+                    timeout.reschedule(asyncio.get_running_loop().time() + self._seconds)
+
+    def wait_at_most(self, seconds: float | None) -> None:
+        self._seconds = seconds
+
+    def linger(self, seconds: float) -> None:
+        if linger := self._response.extensions.get("linger"):
+            linger(seconds)
+
+    async def aclose(self) -> None:
+        if isinstance(self._reads, AsyncGenerator):
+            await self._reads.aclose()
+        stream = self._response.stream
+        assert isinstance(stream, httpx.AsyncByteStream)
+        await stream.aclose()
+
+    def response(self) -> httpx.Response:
+        return self._response
+
+
+def decompressed(reply: HTTPReply) -> HTTPReply:
+    """Decompress a body in small steps, although requests allow only `identity`."""
+    if reply.fields.get(b"content-encoding", b"") in (b"", b"identity"):
+        return reply
+    response = reply.response()
+    bound_decompression(response)
+    return HTTPXReply(response, decoded=True)
+
+
+def bound_decompression(response: httpx.Response) -> None:
+    """Decompress a body in small steps: `httpx` decompresses each read as a whole."""
+    if response.headers.get("content-encoding", "") not in ("", "identity"):
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        response.stream = _CompressedBody(response.stream)
+
+
+class _CompressedBody(httpx.AsyncByteStream):
+    def __init__(self, stream: httpx.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for data in self._stream:
+            for at in range(0, len(data), _PIECE):
+                yield data[at : at + _PIECE]
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
