@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
+from operator import itemgetter
 
 from app.core.history.approvals import NO_DECISIONS, Decisions, find_decisions, has_approval_responses
 from app.core.history.compaction import has_compaction, is_compaction, without_compacted
@@ -43,6 +44,20 @@ class NewInput:
     decrypted: dict[str, Upstream] = field(default_factory=dict)
     related: Sequence[Turn] = ()  # turns in the chains of the answered approval requests
     warnings: Warnings = field(default_factory=Warnings)
+
+
+_MESSAGE = frozenset({"message"})
+_TYPE = itemgetter("type")
+
+
+def are_messages(items: Iterable[Item]) -> bool:
+    """Return whether no item refers to another item, is encrypted, or has to be rewritten."""
+    return _MESSAGE.issuperset(map(_TYPE, items))
+
+
+def first_context(messages: list[Item], key: str) -> RequestContext:
+    """Return the context of messages that start a conversation."""
+    return RequestContext(key, None, messages, messages, len(messages), {}, {}, False, Warnings())
 
 
 def continue_past(past: Past, new_input: NewInput, request: CreateResponse, key: str) -> RequestContext:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from app.core.history.approvals import has_approval_responses
-from app.core.history.context import NewInput, RequestContext, continue_past, join
-from app.core.history.past import Past
+from app.core.history.context import NewInput, RequestContext, are_messages, continue_past, first_context, join
+from app.core.history.past import NO_PAST, Past
 from app.core.history.turns import Turn
 from app.core.ids import bucket_of, chain_key, new_key
 from app.core.size import LARGE
-from app.core.types.request import TERMINAL, CreateResponse
+from app.core.types.request import TERMINAL, CreateResponse, Item
 from app.errors import InvalidRequest, NotFound, PreviousResponseNotFound, Warnings
 from app.responses.context.cache import CachedPast, HistoryCache, past_after
 from app.responses.context.lookup import TurnLookup
@@ -42,10 +42,14 @@ class ContextLoader:
         """
         lookup = TurnLookup(layers, owner)
         past = await self._past(request, lookup)
-        key = chain_key(request.conversation or request.previous_response_id or "") or new_key()
-        new_input = await self._input(request, past, lookup, key)
-        context = await run_in_thread_if_large(continue_past, past, new_input, request, key)
-        return await self._with_files(context, owner)
+        items = request.items()
+        if past is NO_PAST and are_messages(items):
+            context = first_context(items, new_key())
+        else:
+            key = chain_key(request.conversation or request.previous_response_id or "") or new_key()
+            new_input = await self._input(items, past, lookup, key)
+            context = await run_in_thread_if_large(continue_past, past, new_input, request, key)
+        return await _with_files(self.files, context, owner) if self.files else context
 
     async def cache_turn(self, owner: str, turn: Turn, record: bytes) -> None:
         """Cache a stored turn if its earlier turns are cached."""
@@ -72,7 +76,7 @@ class ContextLoader:
         past = await run_in_thread_if_large(Past.of, earlier)
         new_input = NewInput(turn.input, past.upstream | turn.upstream)
         context = join(past, turn.input, new_input, chain_key(response_id) or "")
-        return turns, await self._with_files(context, owner)
+        return turns, await _with_files(self.files, context, owner) if self.files else context
 
     async def _past(self, request: CreateResponse, lookup: TurnLookup) -> Past:
         previous, conversation, owner = request.previous_response_id, request.conversation, lookup.owner
@@ -91,7 +95,7 @@ class ContextLoader:
         if request.store and (previous is None or lookup.layers.memory is not None):
             await lookup.layers.store.check()
         if previous is None:
-            return Past()
+            return NO_PAST
         if cached := await self._cached_past(previous, lookup):
             if cached.size > LARGE:
                 LARGE_REQUEST.set(True)
@@ -131,10 +135,10 @@ class ContextLoader:
         except NotFound:
             raise PreviousResponseNotFound(previous) from None  # histories are never partial
 
-    async def _input(self, request: CreateResponse, past: Past, lookup: TurnLookup, key: str) -> NewInput:
+    async def _input(self, items: list[Item], past: Past, lookup: TurnLookup, key: str) -> NewInput:
         warnings = Warnings()
         upstream = {**past.upstream}
-        new = await lookup.resolved(request.items(), past, upstream)
+        new = await lookup.resolved(items, past, upstream)
         cipher, owner = self.cipher, lookup.owner
         decrypt = partial(decrypt_items, key=key, known=upstream, warnings=warnings)
         new, decrypted = await run_in_thread_if_large(decrypt, new, cipher, owner)
@@ -143,11 +147,10 @@ class ContextLoader:
         new = await lookup.with_stored_requests(new, past, upstream)
         return NewInput(new, upstream, decrypted, await lookup.related(new), warnings)
 
-    async def _with_files(self, context: RequestContext, owner: str) -> RequestContext:
-        if self.files is None:
-            return context
-        items = await self.files.resolve(context.items, context.new, owner, context.warnings)
-        return replace(context, items=items)
+
+async def _with_files(files: InputFiles, context: RequestContext, owner: str) -> RequestContext:
+    items = await files.resolve(context.items, context.new, owner, context.warnings)
+    return replace(context, items=items)
 
 
 def _is_unstored(turn: Turn) -> bool:
