@@ -7,7 +7,7 @@ parts and tools are accepted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple, NotRequired
 
@@ -242,7 +242,9 @@ class RequestBody(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _nulls_are_absent(cls, data: object) -> object:
-        return {name: value for name, value in data.items() if value is not None} if isinstance(data, dict) else data
+        if isinstance(data, dict) and None in data.values():
+            return {name: value for name, value in data.items() if value is not None}
+        return data
 
 
 class UndeclaredField(NamedTuple):
@@ -302,7 +304,7 @@ class TextOptions(RequestBody):
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
-_PLAIN_TEXT = TextOptions()  # for all requests without `text`
+PLAIN_TEXT = TextOptions()  # for all requests without `text`
 
 
 class ReasoningOptions(RequestBody):
@@ -376,7 +378,7 @@ class CreateResponse(RequestBody):
     tools: list[Tool] = Field(default_factory=list)
     tool_choice: ToolChoice = "auto"
     metadata: Metadata = Field(default_factory=dict)
-    text: TextOptions = Field(default_factory=lambda: _PLAIN_TEXT)
+    text: TextOptions = Field(default_factory=lambda: PLAIN_TEXT)
     temperature: Annotated[StrictFloat, Field(ge=0, le=2)] | None = None
     top_p: Annotated[StrictFloat, Field(ge=0, le=1)] | None = None
     presence_penalty: Annotated[StrictFloat, Field(ge=-2, le=2)] | None = None
@@ -403,15 +405,18 @@ class CreateResponse(RequestBody):
     user: Annotated[str, WITHOUT_NUL] | None = None
 
     @model_validator(mode="after")
-    def _redact_tools(self) -> CreateResponse:
-        """Remove credentials before the request is shown or stored."""
-        if self.tools:
+    def _is_bounded_and_redacted(self) -> CreateResponse:
+        """Check call arguments, and remove credentials, so that the request can be shown and stored."""
+        fields = self.__dict__
+        if isinstance(fields["input"], list):
+            _check_arguments(fields["input"])
+        if fields["tools"]:
             self.tools = self.tool_secrets.redact(self.tools)
-        if isinstance(self.input, list):
-            items: list[Any] = [*map(typed, self.tool_secrets.redact_items(self.input))]
+        if isinstance(fields["input"], list):
+            items: list[Any] = [*map(typed, self.tool_secrets.redact_items(fields["input"]))]
             self.input = items  # typed here, because `items` would otherwise create typed copies
-        if isinstance(self.tool_choice, dict):
-            self.tool_choice = without_credentials(self.tool_choice)
+        if isinstance(fields["tool_choice"], dict):
+            self.tool_choice = without_credentials(fields["tool_choice"])
         return self
 
     @cached_property
@@ -437,16 +442,14 @@ class CreateResponse(RequestBody):
             return [{"type": "message", "role": "user", "content": content}]
         return [typed(item) for item in self.input]
 
-    @model_validator(mode="after")
-    def _arguments_are_bounded(self) -> CreateResponse:
-        """Arguments are strings, so the body's limit does not count their JSON values."""
-        items = self.input if isinstance(self.input, list) else ()
-        arguments = [text for item in items if isinstance(text := item.get("arguments"), str)]
-        try:
-            check_values(*arguments)
-        except TooManyValues as error:
-            raise ValueError(f"the call arguments in 'input' contain {error.msg}") from error
-        return self
+
+def _check_arguments(items: Iterable[Mapping[str, Any]]) -> None:
+    """Arguments are strings, so the body's limit does not count their JSON values."""
+    arguments = [text for item in items if isinstance(text := item.get("arguments"), str)]
+    try:
+        check_values(*arguments)
+    except TooManyValues as error:
+        raise ValueError(f"the call arguments in 'input' contain {error.msg}") from error
 
 
 def typed(item: Any) -> Item:
