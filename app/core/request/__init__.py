@@ -16,7 +16,7 @@ from app.core.items import ITEM_TYPES
 from app.core.profile import Profile, RequestOptions
 from app.core.request.caching import CACHE_FIELDS, is_cached_chat, set_breakpoints
 from app.core.request.content import text_content
-from app.core.request.messages import CachedConversationReader, ConversationReader, to_messages
+from app.core.request.messages import CachedConversationReader, ConversationReader
 from app.core.request.model_request import EncodedRequest, ModelRequest, TranslationState
 from app.core.request.response_format import response_format
 from app.core.request.roles import Message, arrange
@@ -40,14 +40,14 @@ def to_chat(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
     state, choice = read.state, read.choice
     text_format, instruction = response_format(state)
     messages = _with_instructions(state, read.messages(), instruction, choice)
-    body: dict[str, object] = {
-        **_parameters(state, CACHE_FIELDS if cached else frozenset()),  # first: `extra_params` can have any name
-        "model": options.model_map.get(model_request.model, model_request.model),
-        "messages": arrange(messages, options.roles),
-        **_streaming(options, with_tools=bool(choice.functions)),
-        **_tools(state, choice),
-        **_effort(state),
-    }
+    body = _parameters(state, CACHE_FIELDS if cached else frozenset())  # first: `extra_params` can have any name
+    body["model"] = options.model_map.get(model_request.model, model_request.model)
+    body["messages"] = arrange(messages, options.roles)
+    body |= _streaming(options, with_tools=bool(choice.functions))
+    if choice.functions:
+        body |= _tools(state, choice)
+    if state.request.reasoning:
+        body |= _effort(state, state.request.reasoning.effort)
     if text_format:
         body["response_format"] = text_format
     if cached:
@@ -57,8 +57,9 @@ def to_chat(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
 
 def encoded_request(state: TranslationState, body: dict[str, object], choice: Choice) -> EncodedRequest:
     limit(state, body)
+    extra = state.options.extra_body
     return EncodedRequest(
-        body=_patched(body, state.options.extra_body),
+        body=_patched(body, extra) if extra else body,
         bindings={name: function.binding for name, function in choice.functions.items()},
         allowed=choice.allowed,
         warnings=tuple(state.warnings),
@@ -77,7 +78,7 @@ class ReadRequest(NamedTuple):
     form: type[ConversationReader]
 
     def messages(self) -> list[Message]:
-        return to_messages(self.items, self.state, self.tools, self.input_indexes, self.form)
+        return self.form(self.items, self.state, self.tools, self.input_indexes).messages()
 
 
 def read_request(
@@ -98,18 +99,21 @@ def read_request(
     tools = collect_tools(state, items)
     read, positions = tool_items_as_functions(items, tools, state.upstream)
     choice = _choice(state, read, tools)
-    return ReadRequest(state, tools, read, [position - first for position in positions], choice, form)
+    indexes = [position - first for position in positions] if first else positions
+    return ReadRequest(state, tools, read, indexes, choice, form)
 
 
 def _with_instructions(
-    state: TranslationState, messages: Sequence[Message], text_format: str, choice: Choice
+    state: TranslationState, messages: list[Message], text_format: str, choice: Choice
 ) -> list[Message]:
     lead, parts = "\n\n".join(filter(None, (state.request.instructions, text_format))), state.options.content.parts
-    before: list[Message] = [{"role": "system", "content": text_content(lead, parts)}] if lead else []
-    if not before and not messages:
+    if lead:
+        messages.insert(0, {"role": "system", "content": text_content(lead, parts)})
+    if not messages:
         raise InvalidRequest("Nothing to answer. Send `input` or `instructions`.", param="input")
-    after: list[Message] = [{"role": "user", "content": text_content(choice.request, parts)}] if choice.request else []
-    return [*before, *messages, *after]
+    if choice.request:
+        messages.append({"role": "user", "content": text_content(choice.request, parts)})
+    return messages
 
 
 def _choice(state: TranslationState, items: Sequence[Item], tools: ToolSet) -> Choice:
@@ -131,8 +135,6 @@ def _streaming(options: RequestOptions, *, with_tools: bool) -> dict[str, object
 
 def _tools(state: TranslationState, choice: Choice) -> dict[str, object]:
     request, options = state.request, state.options
-    if not choice.functions:
-        return {}
     fields: dict[str, object] = {"tools": [function.tool for function in choice.functions.values()]}
     if choice.value is not None:
         fields["tool_choice"] = choice.value
@@ -305,24 +307,24 @@ def _dropped_item_fields(items: Iterable[Mapping[str, object]]) -> Iterator[str]
 def _parameters(state: TranslationState, also_sent: frozenset[str]) -> dict[str, object]:
     request, options = state.request, state.options
     warn_dropped_fields(state, also_sent)
-    extra = {name: value for name, value in (request.model_extra or {}).items() if value not in EMPTY_VALUES}
-    fields = {name: getattr(request, name) for name in _SAME}
-    fields |= dict.fromkeys(_MAX_TOKENS[options.max_tokens], request.max_output_tokens)
+    extra = request.model_extra or {}
+    values = request.__dict__  # attributes of pydantic models are ten times slower
+    fields = {name: values[name] for name in _SAME}
+    fields |= dict.fromkeys(_MAX_TOKENS[options.max_tokens], values["max_output_tokens"])
     if extra:
         extra_names = (*EXTRA, *options.extra_params)
         fields |= {name: extra.get(name) for name in extra_names if fields.get(name) is None}
-    if request.top_logprobs or "message.output_text.logprobs" in request.include:
-        fields |= {"logprobs": True, "top_logprobs": request.top_logprobs or None}
+    if values["top_logprobs"] or "message.output_text.logprobs" in values["include"]:
+        fields |= {"logprobs": True, "top_logprobs": values["top_logprobs"] or None}
     for name in options.forward:
         fields[name] = _FORWARDED[name](request) if name in _FORWARDED else extra.get(name)
     return {name: value for name, value in fields.items() if value not in EMPTY_VALUES}
 
 
-def _effort(state: TranslationState) -> JSONObject:
-    request, options = state.request, state.options
-    effort = request.reasoning.effort if request.reasoning else None
+def _effort(state: TranslationState, effort: str | None) -> JSONObject:
     if effort is None:
         return {}
+    options = state.options
     mapped = options.effort_map.get(effort, effort)
     if not mapped:
         return {}
@@ -339,7 +341,7 @@ def _effort(state: TranslationState) -> JSONObject:
         case "enable_thinking":
             return {"enable_thinking": mapped != "none"}
         case "chat_template_kwargs.enable_thinking":
-            sent = (request.model_extra or {}).get("chat_template_kwargs")
+            sent = (state.request.model_extra or {}).get("chat_template_kwargs")
             return {
                 "chat_template_kwargs": {
                     "enable_thinking": mapped != "none",

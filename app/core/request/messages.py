@@ -49,22 +49,6 @@ _HOISTED = "(See the next message.)"
 _DROPPED = "(The result of the tool cannot be shown.)"
 
 
-def to_messages(
-    items: Sequence[Item],
-    state: TranslationState,
-    offered: ToolSet,
-    input_indexes: Sequence[int],
-    form: type[ConversationReader],
-) -> list[Message]:
-    """
-    Return a conversation's messages, oldest first.
-
-    `input_indexes` holds each item's index in the request's own input, negative for earlier turns. Raises
-    `InvalidRequest`, with the index in its `param`, for content that cannot be sent.
-    """
-    return form(items, state, offered, input_indexes).messages()
-
-
 class AssistantTurn:
     __slots__ = ("before_text", "calls", "content", "number", "reasoning", "waiting")
 
@@ -93,37 +77,54 @@ class ConversationReader:
         offered: ToolSet,
         input_indexes: Sequence[int],
     ) -> None:
+        """`input_indexes`: each item's index in the request's own input, negative for earlier turns."""
         self.items = items
         self.profile = state.profile
         self.options = state.options
         self.content = state.options.content
-        self.tool_content = _ACCEPT_ALL if self.content.tool_images == "drop" else self.content
         self.offered = offered
         self.upstream = state.upstream
         self.warnings = state.warnings
         self.strict = state.strict
         self.input_indexes = input_indexes
-        self.replay = ReasoningFields(state.profile)
-        self.policy = state.options.reasoning_replay
         self.in_parts = self.content.parts == "array"
-        self.tools_in_parts = self.content.tool_content == "array"
-        self.ids = CallIds(self.options.tool_ids)
-        self.paired = PairedCalls(items)
         self.turn = 0
         self.with_tools: set[int] = set()
         self.open: AssistantTurn | None = None
         self.read: list[Message | AssistantTurn] = []
+
+    # Only for conversations with calls or reasoning.
+
+    @cached_property
+    def paired(self) -> PairedCalls:
+        return PairedCalls(self.items)
+
+    @cached_property
+    def ids(self) -> CallIds:
+        return CallIds(self.options.tool_ids)
+
+    @cached_property
+    def replay(self) -> ReasoningFields:
+        return ReasoningFields(self.profile)
+
+    @cached_property
+    def tool_content(self) -> ContentOptions:
+        return _ACCEPT_ALL if self.content.tool_images == "drop" else self.content
 
     @cached_property
     def hosted_content(self) -> ContentOptions:
         return lenient_content(self.tool_content)
 
     def messages(self) -> list[Message]:
-        readers = {type_: getattr(self, type_) for type_ in _ITEMS}
+        """
+        Return the messages, oldest first.
+
+        Raises `InvalidRequest`, with the item's index in its `param`, for content that cannot be sent.
+        """
         warn_bound_elsewhere(self.items, self.upstream, self.profile, self.warnings)
         for position, item in enumerate(self.items):
-            if read := readers.get(type_ := item["type"]):
-                read(position, item)
+            if (type_ := item["type"]) in _ITEMS:
+                getattr(self, type_)(position, item)
             elif ":" not in type_ and type_ not in _SILENT:  # extension items are ignored without a warning
                 self.warnings.add(f"Items of unknown type {quote(type_)} were ignored.")
         self.close()
@@ -244,7 +245,7 @@ class ConversationReader:
         back, thought = False, ""
         fields: dict[str, object] = {}
         if calls or turn.reasoning or self.replay.placeholder:
-            back = is_sent_back(self.policy, turn.number, last=self.turn, with_tools=self.with_tools)
+            back = is_sent_back(self.options.reasoning_replay, turn.number, last=self.turn, with_tools=self.with_tools)
             thought, fields = self.replay.reasoning(turn.reasoning) if back else ("", {})
         text = thought + "\n\n".join(turn.content)
         if not (text or calls or (turn.reasoning and fields)):
@@ -286,10 +287,10 @@ class ConversationReader:
         """A tool message per call, then a user message with all their images and files."""
         messages: list[Message] = []
         hoisted: list[ChatPart] = []
-        paired = self.paired
+        paired, in_parts = self.paired, self.content.tool_content == "array"
         for call, call_id in zip(calls, ids, strict=True):
             output = None if call in paired.late else paired.outputs.get(call)
-            if not (output is None or self.tools_in_parts):
+            if not (output is None or in_parts):
                 text = plain_text(self.items[output].get("output"))
                 if text is not None:
                     messages.append({"role": "tool", "tool_call_id": call_id, "content": text})

@@ -16,13 +16,14 @@ Form: TypeAlias = tuple[JSONObject | None, str]
 
 
 def response_format(state: TranslationState) -> Form:
-    json_format, options = state.request.text.format, state.options.response_format
+    json_format = state.request.text.format
+    if json_format.type == "text":
+        return None, ""
+    options = state.options.response_format
     if isinstance(json_format, JsonSchemaFormat):
         if options.json_schema == "drop":
             state.warnings.add("This backend does not support JSON schemas; text.format was ignored.")
         return _SCHEMA[options.json_schema](json_format, options)
-    if json_format.type != "json_object":
-        return None, ""
     if (form := _object(options)) is None:
         state.warnings.add("This backend does not support JSON output; text.format was ignored.")
     return form, ""

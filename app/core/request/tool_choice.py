@@ -21,6 +21,10 @@ class Choice:
     request: str | None = None  # message requesting a call, if the backend cannot force it
 
 
+_NO_FUNCTIONS = Choice({})
+_NO_CALLS = Choice({}, allowed=frozenset())
+
+
 def choose(choice: Any, offered: ToolSet, state: TranslationState) -> Choice:
     """
     `choice` is None if the caller did not set it.
@@ -65,7 +69,7 @@ def _by_mode(mode: str | None, offered: ToolSet, state: TranslationState) -> Cho
         if mode == "required":
             raise _invalid_choice(_NO_TOOL)
         # Without tools, the caller receives any calls that the model makes.
-        return Choice({}, allowed=frozenset() if mode == "none" else None)
+        return _NO_CALLS if mode == "none" else _NO_FUNCTIONS
     if mode == "none":
         return _none(offered, state.options)
     if mode == "required":
@@ -76,7 +80,7 @@ def _by_mode(mode: str | None, offered: ToolSet, state: TranslationState) -> Cho
 def _none(offered: ToolSet, options: RequestOptions) -> Choice:
     # Some servers ignore `none`, so they are sent no tools.
     if options.tool_choice.none == "drop_tools" and not options.tools_for_history:
-        return Choice({}, allowed=frozenset())
+        return _NO_CALLS
     value = "none" if options.tool_choice.none == "none" else None
     return Choice(offered.functions, value, frozenset())
 

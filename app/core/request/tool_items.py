@@ -27,14 +27,14 @@ def tool_items_as_functions(
     names: Names,
     upstream: Mapping[str, Mapping[str, object]],
     is_native: Callable[[Item], bool] = lambda item: False,
-) -> tuple[list[Item], list[int]]:
+) -> tuple[Sequence[Item], Sequence[int]]:
     """
     Return converted items, each with its position in `items`.
 
     `upstream` holds notes by item id. Native items stay unchanged.
     """
     if _CONVERTED.isdisjoint(map(_TYPE, items)):  # most conversations
-        return [*items], [*range(len(items))]
+        return items, range(len(items))
     notes = [_notes(item, upstream) for item in items]
     _add_decisions(items, notes)
     rounds = _rounds(items, notes)

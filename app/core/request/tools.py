@@ -12,6 +12,7 @@ import dataclasses
 import hashlib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from app.core.items import FUNCTION_CALL, ITEM_TYPES, MCP_APPROVAL_REQUEST
@@ -194,6 +195,9 @@ class ToolSet:
         ]
 
 
+NO_TOOLS = ToolSet()  # must not be modified
+
+
 def named(namespace: str | None, name: str) -> dict[str, object]:
     return {"name": name} if namespace is None else {"name": name, "namespace": namespace}
 
@@ -225,6 +229,7 @@ class _Entry(NamedTuple):
         return self.tool.get("defer_loading") is True and not self.found
 
 
+_TYPE = itemgetter("type")
 _ADDING = {row.type: row.adds_tools for row in ITEM_TYPES.values() if row.adds_tools}
 
 
@@ -236,6 +241,8 @@ def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
     the tool's path.
     """
     options, hosted = state.options, state.hosted
+    if _ADDING.keys().isdisjoint(map(_TYPE, items)) and not (state.request.tools or hosted.types or hosted.functions):
+        return NO_TOOLS
 
     def warn(message: str, type_: object, path: str) -> None:
         state.warnings.add(f"{message}; left out.")
@@ -249,8 +256,6 @@ def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
             for entry in of_item:
                 added.setdefault(entry.key, len(added) + 1)
             entries += of_item
-    if not (entries or hosted.types or hosted.functions):
-        return ToolSet()
     own_keys = {function.key for function, _ in hosted.functions}
     searchable = SEARCH in own_keys or any(entry.key == SEARCH for entry in entries)
     # Also in the last round, which does not offer hosted functions.

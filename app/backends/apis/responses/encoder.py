@@ -75,9 +75,9 @@ def to_responses(model_request: ModelRequest, profile: Profile) -> EncodedReques
     tools = collect_tools(state, items)
     choice, native_choice = tool_choice(state, tools, native)
     stays = stays_native(state, items)
-    read, positions = tool_items_as_functions(items, tools, state.upstream, stays)
+    read, places = tool_items_as_functions(items, tools, state.upstream, stays)
     first = len(items) - model_request.later - (len(request.input) if isinstance(request.input, list) else 1)
-    sent = input_items(state, tools, read, [place - max(0, first) for place in positions])
+    sent = input_items(state, tools, read, [place - max(0, first) for place in places])
     text_format, instruction = response_format(state)
     if choice.request:
         sent.append({"type": "message", "role": "user", "content": [{"type": "input_text", "text": choice.request}]})
