@@ -199,7 +199,7 @@ def activity_routes(api: APIDependencies) -> APIRouter:
 
 
 async def _limited(api: APIDependencies) -> list[KeyAccess]:
-    """All keys, and identities with usage in this month."""
+    """All keys, and identities used this month."""
     accesses = api.auth.accesses()
     if api.auth.has_identities:
         names = await api.accounting.names_of_month()
@@ -290,19 +290,19 @@ async def _now(api: APIDependencies, caller: Caller) -> JSONObject:
 
 
 def _own(entry: Mapping[str, object], caller: Caller) -> JSONObject:
-    """Replace an entry's owner by `own`: whether it is the caller's."""
+    """Replace the entry's owner with `own`: whether the caller is the owner."""
     fields = dict(entry)
     return {**fields, "own": fields.pop("owner") == caller.owner}
 
 
 def _backends(states: Iterable[list[JSONObject]], access: KeyAccess) -> list[JSONObject]:
-    """Sum all processes' requests by backend. Only admin keys see request counts and server URLs."""
+    """Sums processes' requests. Only admin keys see request counts and server URLs."""
     backends: dict[str, JSONObject] = {}
     for state in states:
         for backend in state:
             known = backends.setdefault(backend["name"], backend)
             if known is backend or len(known["replicas"]) != len(backend["replicas"]):
-                continue  # another process temporarily has other settings
+                continue  # the other process temporarily has other settings
             known["queued"] += backend["queued"]
             for replica, other in zip(known["replicas"], backend["replicas"], strict=True):
                 replica["in_flight"] += other["in_flight"]

@@ -29,7 +29,7 @@ from app.responses import Caller, Responses
 
 @dataclass(frozen=True, slots=True)
 class APIDependencies:
-    """Dependencies of all routes; times are in seconds."""
+    """Times are in seconds."""
 
     responses: Responses
     auth: Auth
@@ -43,17 +43,13 @@ class APIDependencies:
     activity: Activity
 
     def caller(self, headers: Mapping[str, str], *tools: str) -> Caller:
-        """
-        Return the caller with these headers.
-
-        Raises `Unauthorized`, and `PermissionDenied` if the key allows none of these hosted tools.
-        """
+        """Raises `Unauthorized`, and `PermissionDenied` if the key allows none of these hosted tools."""
         caller = self.auth.caller(headers)
         caller.access.check_tool(*tools)
         return caller
 
     def owner(self, headers: Mapping[str, str], *tools: str) -> str:
-        """Return the caller's owner id; raises like `caller`."""
+        """The owner id; raises like `caller`."""
         return self.caller(headers, *tools).owner
 
     def owner_dependency(self, *tools: str) -> Any:
@@ -73,7 +69,7 @@ class APIDependencies:
         return Depends(caller)
 
     def admitted_dependency(self) -> Any:
-        """Caller of a rate-limited request, as a FastAPI dependency."""
+        """Admit the caller to a rate-limited request, as a FastAPI dependency."""
 
         async def admitted(request: Request) -> Caller:
             check_site(request.headers)
@@ -84,13 +80,13 @@ class APIDependencies:
         return Depends(admitted)
 
     async def admitted_owner(self, headers: Mapping[str, str], *tools: str) -> str:
-        """Return the owner id for a rate-limited request; also raises `LimitReached`."""
+        """Admit the caller to a rate-limited request; also raises `LimitReached`."""
         caller = self.caller(headers, *tools)
         await self.admit(caller)
         return caller.owner
 
     def refused(self, caller: Caller, endpoint: str, error: APIError) -> None:
-        """Record a refused request (4xx) for `GET /antiphon/refusals`."""
+        """Record a refusal (4xx) for `GET /antiphon/refusals`."""
         if 400 <= error.status < 500:
             at, owner, key = time.time(), caller.owner, caller.access.name
             request_id = log_context.fields().get("request_id", "")
@@ -99,18 +95,18 @@ class APIDependencies:
             )
 
     def request_refused(self, scope: Scope, path: str, error: APIError) -> None:
-        """Record a refused HTTP request if its caller is known."""
+        """Record a refused request if the caller is known."""
         with suppress(APIError):
             caller = self.auth.caller(Headers(scope=scope))
             self.refused(caller, f"{scope['method']} {path}", error)
 
     def account_of(self, key: str) -> KeyAccount:
-        """Return a usage name's account, for later charges."""
+        """The account that is charged for a usage name."""
         return KeyAccount(self.limits, self.auth.access_of(key), self.accounting)
 
     async def admit(self, caller: Caller, request: Request | None = None) -> Admission:
         """
-        Count a request against rate limits; raises `LimitReached` and `BudgetExceeded`.
+        Raises `LimitReached` and `BudgetExceeded`.
 
         Without API keys, all callers share the limits. `request`'s response headers report the remaining amounts.
         """
@@ -123,6 +119,6 @@ class APIDependencies:
 
 
 def _parameter(error: APIError) -> str | None:
-    """Return the top-level parameter; callers may choose nested names."""
+    """The rejected parameter, only at the top level: callers may choose nested names."""
     name = re.split(r"[.\[]", error.param or "", maxsplit=1)[0]
     return name if name in CreateResponse.model_fields else None

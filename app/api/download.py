@@ -8,9 +8,9 @@ from starlette.responses import StreamingResponse
 
 async def file_download(content: AsyncIterator[bytes], filename: str, length: int | None = None) -> StreamingResponse:
     """
-    Return a file download that browsers never render as a page of this server's origin.
+    A download that browsers never render as a page of this server's origin.
 
-    The first chunk is read before the status is sent, so that unreadable files become errors.
+    Reads the first chunk before sending the status, so that unreadable files become errors.
     """
     first = await anext(content, b"")
 

@@ -1,4 +1,4 @@
-"""Errors over HTTP: every failure becomes an API error object, without a traceback or a secret."""
+"""Errors over HTTP: API error objects, without tracebacks or secrets."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _MESSAGES_TYPES = {
     504: "timeout_error",
 }
 
-# Codes that make Anthropic's SDKs resend the request in another form, read from `error.details.error_code`.
+# Make Anthropic's SDKs resend the request in another form; read from `error.details.error_code`.
 _DETAILED = frozenset({"thread_unsupported_request"})
 
 
@@ -72,7 +72,7 @@ def error_body(error: APIError, scope: Scope | None = None) -> dict[str, object]
 
 
 def uses_messages_api(scope: Scope) -> bool:
-    """Detect Anthropic's API by path or by its clients' header."""
+    """By path, or by the header that all its clients send."""
     path: str = scope["path"].removeprefix("/v1")
     return path == "/messages" or path.startswith("/messages/") or "anthropic-version" in Headers(scope=scope)
 
@@ -106,11 +106,7 @@ def report(error: APIError) -> None:
 
 
 def install(app: FastAPI, absent: Mapping[str, str] = {}) -> None:
-    """
-    Install handlers for all errors raised by routes.
-
-    `absent`: reasons for missing endpoints, by path prefix, for example `/v1/files`.
-    """
+    """`absent`: reasons for missing endpoints, by path prefix, for example `/v1/files`."""
     app.add_exception_handler(APIError, _api_error)
     app.add_exception_handler(HTTPException, partial(_http_exception, absent))
     not_found = app.router.default
@@ -153,10 +149,10 @@ async def _http_exception(absent: Mapping[str, str], request: Request, error: Ex
 
 def _allowed_methods(request: Request) -> list[str]:
     """
-    List a path's methods; Starlette's 405 contains only the first matching route's.
+    All of a path's methods; Starlette's 405 only lists the first matching route's.
 
-    A fixed path such as `/responses/compact` also matches `/responses/{response_id}`, therefore only its documented
-    methods count.
+    A fixed path such as `/responses/compact` also matches `/responses/{response_id}`, so only its documented methods
+    count.
     """
     app, path = request.app, request.url.path
     allowed = []

@@ -53,7 +53,7 @@ class FormReader:
         )
 
     def on_part(self, part: FormPart, start: int) -> None:
-        """Begin a part; its content begins at `start`, in bytes from the form's start."""
+        """The content begins at `start`, in bytes from the form's start."""
         raise NotImplementedError
 
     def on_data(self, data: bytes) -> None:
@@ -87,7 +87,7 @@ class FormReader:
         self._header = self._value = b""
 
     def _headers_end(self) -> None:
-        # Other parsers may read a different name if it is repeated or encoded.
+        # Other parsers may read a different name if repeated or encoded.
         dispositions = [value for name, value in self._headers if name == b"content-disposition"]
         names = [name for value in dispositions for name in _NAMES.findall(_QUOTED.sub(b"", value))]
         _, options = parse_options_header(dispositions[0] if dispositions else b"")
@@ -127,9 +127,8 @@ def _text(value: bytes) -> str:
 
 async def form_parts(request: Request) -> AsyncIterator[tuple[FormPart, bytes]]:
     """
-    Yield chunks with their parts; every part begins with an empty chunk.
-
-    Raises `InvalidRequest` if the body is not a form or is truncated.
+    Yield chunks with their parts; every part begins with an empty chunk. Raises `InvalidRequest` if the body is not a
+    form or is truncated.
     """
     media_type, options = parse_options_header(request.headers.get("content-type"))
     boundary = options.get(b"boundary")

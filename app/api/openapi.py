@@ -70,12 +70,12 @@ ERRORS, ANTHROPIC_ERRORS = _errors(_ERROR), _errors(_ANTHROPIC_ERROR)
 
 
 _SCHEMA = "#/components/schemas/{model}"
-# Request body models by name. Their schemas are slow to build, so they are built only for the document.
+# By name. Schemas are slow to build, so only the document builds them.
 _BODIES: dict[str, type[BaseModel]] = {}
 
 
 def request_body(model: type[BaseModel], **examples: object) -> dict[str, object]:
-    """`openapi_extra` for a route with `model` as its JSON body; `Documented` adds the schema."""
+    """`openapi_extra` for routes with `model` as JSON body; `Documented` adds the schema."""
     _BODIES[model.__name__] = model
     content: dict[str, object] = {"schema": {"$ref": _SCHEMA.format(model=model.__name__)}}
     if examples:
@@ -84,7 +84,7 @@ def request_body(model: type[BaseModel], **examples: object) -> dict[str, object
 
 
 def response_example(example: object) -> dict[str, object]:
-    """`openapi_extra` for a route that returns an object like `example`."""
+    """`openapi_extra` for routes that return an object like `example`."""
     content = {"application/json": {"schema": {"type": "object"}, "example": example}}
     return {"responses": {"200": {"description": "Successful Response", "content": content}}}
 
@@ -113,7 +113,6 @@ class Documented(FastAPI):
 
 
 def _schemas(document: Mapping[str, Any]) -> dict[str, object]:
-    """Request body schemas, including nested ones."""
     operations = (operation for path in document["paths"].values() for operation in path.values())
     contents = [operation["requestBody"]["content"] for operation in operations if "requestBody" in operation]
     references = {content["schema"].get("$ref") for types in contents for content in types.values()}

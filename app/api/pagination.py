@@ -38,7 +38,7 @@ Before = Annotated[str | None, Query(description="the id of the entry to list up
 
 
 class ForwardQuery:
-    """Parameters for a one-directional list. `page` checks them after the caller's key."""
+    """Parameters of a one-directional list. `page` checks them after the caller's key."""
 
     def __init__(self, limit: Limit = "20", order: Order = "desc", after: After = None) -> None:
         self.limit, self.order, self.after = limit, order, after
@@ -48,7 +48,7 @@ class ForwardQuery:
 
 
 class PageQuery(ForwardQuery):
-    """Parameters for a list with cursors in both directions."""
+    """Parameters of a list with cursors in both directions."""
 
     def __init__(self, limit: Limit = "20", order: Order = "desc", after: After = None, before: Before = None) -> None:
         super().__init__(limit, order, after)
@@ -60,10 +60,8 @@ class PageQuery(ForwardQuery):
 
 class ItemsQuery(PageQuery):
     """
-    Parameters for a conversation's items.
-
-    Limits above 100 count as 100, because the Agents SDK requests any number and continues after the last received
-    item.
+    Parameters for a conversation's items. Limits above 100 count as 100: the Agents SDK requests any number and
+    continues after the last item.
     """
 
     def __init__(
@@ -82,7 +80,7 @@ def parse_page(limit: str, order: str, after: str | None, before: str | None = N
 
 
 def page_of_items(items: list[Item], page: Page, unknown_cursor: type[APIError] = InvalidRequest) -> dict[str, object]:
-    """Paginate `items`, given oldest first; raises `unknown_cursor` if a cursor is not an item's id."""
+    """`items` are oldest first; raises `unknown_cursor` if a cursor is not an item's id."""
     ordered = items[::-1] if page.descending else items
     ids = [item["id"] for item in ordered]
     start = _index(ids, page.after, "after", unknown_cursor) + 1 if page.after else 0

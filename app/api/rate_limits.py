@@ -5,10 +5,9 @@ Callers' rate limits: requests per minute, tokens per minute, concurrent respons
     async with admission.slot():
         run = await responses.create(request, caller, observers=[admission])
 
-Requests and tokens are token buckets with a steady refill. Tokens are consumed at the end of each model answer, when
-their number is known, so that a response may exceed the limit. Until a negative bucket has refilled, requests are
-rejected, and responses with hosted tools fail before their next round. While the counters are unavailable, limits are
-not enforced.
+Requests and tokens are token buckets. Tokens are consumed after each model answer, when their number is known, so a
+response may exceed the limit. Until a negative bucket has refilled, requests are rejected, and responses with hosted
+tools fail before their next round. Limits are not enforced while the counters are unavailable.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Allowance(NamedTuple):
     missing: float  # until the bucket is full
 
     def wait(self, needs: int) -> float:
-        """Return the seconds until the bucket contains `needs`."""
+        """Seconds until the bucket contains `needs`."""
         return max(0.0, self.missing + needs - self.limit) * MINUTE / self.limit
 
     def headers(self) -> dict[str, str]:
@@ -57,7 +56,7 @@ class Allowance(NamedTuple):
 
 
 class LimitReached(TooManyRequests):
-    """A limit of this server (not the backend) is exhausted; `wait` is in seconds."""
+    """A limit of this server, not the backend; `wait` is in seconds."""
 
     def __init__(self, limit: str, message: str, wait: float, headers: Mapping[str, str]) -> None:
         super().__init__(try_again_in(message, wait), retry_after=wait)
@@ -65,7 +64,6 @@ class LimitReached(TooManyRequests):
         self._headers = headers
 
     def headers(self) -> dict[str, str]:
-        """Response headers with the limits' state."""
         return {**super().headers(), **self._headers}
 
 
@@ -79,14 +77,14 @@ class _KeyLimits(NamedTuple):
         requests, tokens, streams = (
             (default if limit is None else limit) or 0 for limit, default in zip(own, defaults, strict=True)
         )
-        # A response needs at least one token; all its tokens are charged at its end.
+        # A response needs at least one token; the rest is charged at its end.
         takes = [TokenCharge("requests", requests, 1, 1), TokenCharge("tokens", tokens, 0, 1)]
         return cls([take for take in takes if take.capacity], tokens, streams)
 
 
 class Limits:
     """
-    The rate limits; 0 means unlimited.
+    0 means unlimited.
 
     `requests` and `tokens` are per key and minute; `streams_per_key` and `streams` limit concurrent responses. A key's
     own limits override these.
@@ -108,13 +106,13 @@ class Limits:
         self._slots: dict[tuple[str, str], None] = {}  # held by this process (pool, holder); an ordered set
         self._tasks: set[asyncio.Task[object]] = set()
         self._renewal: asyncio.Task[None] | None = None
-        # Unused slots that may still be held, with their leases' expiry in loop time.
+        # Unused slots that may still be held, with lease expiry in loop time.
         self._unreleased: dict[tuple[str, str], float] = {}
         self._late_releases: asyncio.Task[None] | None = None
         self._retry_at = 0.0  # loop time of the next query after a failure
 
     def replace(self, *, requests: int, tokens: int, streams: int, streams_per_key: int) -> None:
-        """Replace the limits; admitted requests are not affected."""
+        """Replace the limits. Admitted requests are not affected."""
         self._streams = streams
         self._defaults = KeyLimits(requests, tokens, streams_per_key)
         self._of_keys: dict[KeyLimits, _KeyLimits] = {}
@@ -125,7 +123,7 @@ class Limits:
         return limits
 
     async def admit(self, access: KeyAccess) -> Admission:
-        """Count a request against a key's buckets, without acquiring a slot; raises `LimitReached`."""
+        """Count a request, without acquiring a slot; raises `LimitReached`."""
         admission = Admission(self, access)
         if not (takes := self._limits_of(access).takes):
             return admission
@@ -142,7 +140,6 @@ class Limits:
         raise self._bucket_empty(longest, wait, admission.headers())
 
     async def acquire_slots(self, admission: Admission) -> None:
-        """Acquire an admission's slots; raises `LimitReached`."""
         access = admission.access
         pools = (
             (f"key:{access.counted_as}", "streams_per_key", self._limits_of(access).streams, "Your key has"),
@@ -152,7 +149,7 @@ class Limits:
             if not limit or self._is_backing_off:
                 continue
             slot = (pool, secrets.token_hex(8))
-            admission.slots.append(slot)  # before the query, which may be cancelled after acquiring
+            admission.slots.append(slot)  # first, because a cancelled query may have acquired it
             acquired = await self._query(self._counters.acquire(*slot, limit), admits=True)
             if acquired is False and self._unreleased:
                 await self._release_again()
@@ -178,7 +175,7 @@ class Limits:
         return LimitReached(limit, message, wait, headers)
 
     async def aclose(self) -> None:
-        """Wait for pending charges and releases; close the counters."""
+        """Waits for pending charges and releases."""
         await end(self._renewal, self._late_releases)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=BACKOFF)
@@ -190,11 +187,11 @@ class Limits:
             await self.renew()
 
     async def renew(self) -> None:
-        """Renew the leases of this process's slots; acquire expired slots again."""
+        """Renew this process's slots; acquire expired slots again."""
         for slot in await self._query(self._counters.renew([*self._slots])) or ():
             if slot in self._slots:
                 await self._query(self._counters.acquire(*slot, sys.maxsize))
-                if slot not in self._slots:  # released meanwhile, perhaps before it was acquired
+                if slot not in self._slots:  # released meanwhile, perhaps before acquisition
                     self.release([slot])
 
     @property
@@ -203,9 +200,8 @@ class Limits:
 
     async def _query(self, query: Coroutine[object, object, T], *, admits: bool = False) -> T | None:
         """
-        Return a counter query's result, or None if the counters are unavailable.
-
-        A query that `admits` a request raises `StoreBusy`: a busy store must not lift the limits.
+        Query the counters; None if they are unavailable. A query that `admits` a request raises `StoreBusy`: a busy
+        store must not lift the limits.
         """
         if self._is_backing_off:
             query.close()
@@ -227,7 +223,7 @@ class Limits:
         return result
 
     def charge(self, access: KeyAccess, tokens: int) -> asyncio.Task[object] | None:
-        """Start consuming used tokens; None without a limit or tokens."""
+        """The token charge; None without a limit or tokens."""
         limit = self._limits_of(access).tokens
         if not (limit and tokens):
             return None
@@ -236,7 +232,7 @@ class Limits:
         )
 
     async def check_tokens(self, access: KeyAccess) -> None:
-        """Raise `LimitReached` while the key's bucket has no tokens."""
+        """Raises `LimitReached` while the bucket has no tokens."""
         limit = self._limits_of(access).tokens
         if not limit:
             return
@@ -248,7 +244,7 @@ class Limits:
         raise self._bucket_empty(allowance, allowance.wait(1), allowance.headers())
 
     def release(self, slots: Sequence[tuple[str, str]]) -> None:
-        """Release slots; retried while the counters are unavailable."""
+        """Release a slot. Retries while the counters are unavailable."""
         for slot in slots:
             self._slots.pop(slot, None)
             self._unreleased[slot] = asyncio.get_running_loop().time() + LEASE
@@ -282,7 +278,7 @@ class Limits:
 
 
 class KeyAccount:
-    """A key's account, also for hosted tools' backend requests (`app.tools.Account`)."""
+    """Also for hosted tools' backend requests (`app.tools.Account`)."""
 
     batch = False  # batch price, exempt from tokens per minute
 
@@ -312,7 +308,7 @@ class KeyAccount:
             task.add_done_callback(self._charging.discard)
 
     async def check_limits(self) -> None:
-        """Raise `LimitReached` or `BudgetExceeded` if a limit is used up."""
+        """Raises `LimitReached` or `BudgetExceeded`."""
         if self._charging:
             await asyncio.wait([*self._charging])
         await self._limits.check_tokens(self.access)
@@ -321,7 +317,7 @@ class KeyAccount:
 
 
 class Admission(KeyAccount, Observer):
-    """An admitted request, which charges tokens and releases slots as the response's observer."""
+    """An admitted request. As the response's observer, it charges tokens and releases slots."""
 
     def __init__(self, limits: Limits, access: KeyAccess) -> None:
         super().__init__(limits, access)
@@ -333,15 +329,15 @@ class Admission(KeyAccount, Observer):
         self._headers: dict[str, str] | None = None
 
     def bind_account(self, accounting: Accounting, budget: list[BudgetState]) -> None:
-        """Record the usage in `accounting`; `budget`: the key's state before the request."""
+        """`budget`: the key's state before the request."""
         self._accounting = accounting
         self._budget = budget
 
     def headers(self) -> dict[str, str]:
         """
-        Return response headers for limits, budget and cost.
+        Response headers for limits, budget and cost.
 
-        The cost is added to this dict at the end, so that only non-streamed responses contain it.
+        The cost is added at the end, so only non-streamed responses contain it.
         """
         if self._headers is None:
             limits = [header for allowance in self.allowances for header in allowance.headers().items()]
@@ -349,11 +345,10 @@ class Admission(KeyAccount, Observer):
         return self._headers
 
     def slot(self) -> Slot:
-        """Return the context for creating a response, with a slot."""
         return Slot(self._limits, self)
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
-        """Charge the remaining usage, report the cost, release the slots."""
+        """Charges the remaining usage, reports the cost, releases the slots."""
         if lifecycle.usage:
             self.charge(lifecycle, lifecycle.usage)
         lifecycle.cost = self._cost
@@ -365,7 +360,7 @@ class Admission(KeyAccount, Observer):
             self._headers["x-antiphon-cost"] = format_money(self._cost)
 
     def charge(self, lifecycle: ResponseLifecycle, usage: Usage) -> None:
-        """Charge a response's usage since the last charge."""
+        """Charges usage since the last charge."""
         if usage is not self._charged and (used := usage_since(self._charged, usage))["total_tokens"]:
             requests, self._charged = 0 if self._charged else 1, usage
             costs = lifecycle.attempts.costs[self._costs :]
@@ -379,7 +374,7 @@ class Admission(KeyAccount, Observer):
         self._show_cost()
 
     def close(self) -> None:
-        """Release the slots; idempotent."""
+        """Idempotent."""
         slots, self.slots = self.slots, []
         self._limits.release(slots)
 
@@ -390,12 +385,12 @@ class BatchAccount(Admission):
     batch = True
 
     async def check_limits(self) -> None:
-        """Raise `BudgetExceeded` if the key's budget is used up."""
+        """Raises `BudgetExceeded`."""
         if self._accounting:
             await self._accounting.check(self.access)
 
     def slot(self) -> Slot:
-        """Return a context without a slot: batches have their own limit."""
+        """Return no slot: batches have their own limit."""
         return Slot(None, self)
 
 
@@ -427,7 +422,7 @@ class Slot:
 
 
 def format_duration(seconds: float) -> str:
-    """Format a duration in Go's format, like OpenAI: `12ms`, `1.5s`, `6m0s`, `1h0m0s`."""
+    """In Go's format, like OpenAI: `12ms`, `1.5s`, `6m0s`, `1h0m0s`."""
     if seconds < 1:
         return f"{math.ceil(seconds * 1000)}ms"
     minutes, rest = divmod(math.ceil(seconds * 1000) / 1000, 60)

@@ -1,4 +1,4 @@
-"""Reads request bodies: size check, decompression, JSON parsing, pydantic validation."""
+"""Reads request bodies: size limit, decompression, JSON, pydantic validation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from app.runtime.threads import LARGE_REQUEST, run_in_thread_if_large
 Body = TypeVar("Body", bound=BaseModel)
 T = TypeVar("T")
 
-MAX_DEPTH = 100  # levels; orjson writes at most 254, and a response repeats parts of the request
+MAX_DEPTH = 100  # levels; orjson writes at most 254, and responses repeat parts of the request
 MAX_RATIO = 100  # for large bodies; texts have 3 to 20
 _MAX_MEMBERS = 1000  # per gzip file; bgzip writes one per 64 KiB
 _PIECE = 64 * 1024  # bytes
@@ -44,14 +44,14 @@ async def read_body(request: Request, model: type[Body], limits: BodyLimits) -> 
     """
     Parse the body as a `model`; raises `InvalidRequest` with the first invalid field.
 
-    Unknown fields in responses depend on the backend. In other bodies they are reported in the warnings header, and
-    rejected if they resemble a known field.
+    Unknown fields are rejected if they resemble a known field, otherwise reported in the warnings header; in
+    `CreateResponse`, they depend on the backend.
     """
 
     def parsed(data: bytes) -> Body:
         return parse(data, model, limits.values)
 
-    model.model_rebuild()  # not during validation, where two threads could rebuild a deferred model concurrently
+    model.model_rebuild()  # not during validation, where two threads could rebuild a deferred model
     body = await read_as(request, parsed, limits)
     if not isinstance(body, CreateResponse):
         unknown = {field.path: field.known for field in undeclared_fields(body) if field.value not in (None, [], {})}
@@ -61,7 +61,7 @@ async def read_body(request: Request, model: type[Body], limits: BodyLimits) -> 
 
 def report_unknown(request: Request, unknown: Mapping[str, Collection[str]], limits: BodyLimits) -> None:
     """
-    Report unknown fields in the warnings header; values are the known fields at the same position.
+    `unknown` maps each field to the known fields at its position.
 
     Raises `InvalidRequest` for a field that resembles a known field, and in strict mode for any.
     """
@@ -81,7 +81,7 @@ def warning_headers(warnings: Iterable[str]) -> dict[str, str]:
 
 
 async def read_as(request: Request, parsed: Callable[[bytes], T], limits: BodyLimits) -> T:
-    """Apply `parsed` to the decompressed body; raises `InvalidRequest`."""
+    """`parsed` reads the decompressed body; raises `InvalidRequest`."""
     data = await _read(request, limits.bytes)
     encodings = [value for name, value in request.scope["headers"] if name == b"content-encoding"]
     encoding = b", ".join(encodings).decode("latin-1").strip().lower() or "identity"
@@ -119,7 +119,7 @@ def parse(data: bytes, model: type[Body], max_values: int = MAX_VALUES) -> Body:
 
 
 def validate(fields: dict[str, object], model: type[Body], length: int) -> Body:
-    """Validate a body of `length` bytes; raises like `parse`."""
+    """`length` is the body's size in bytes; raises like `parse`."""
     try:
         body = model.model_validate(fields)
     except ValidationError as error:
@@ -155,17 +155,17 @@ def _decode(data: bytes | str, source: str, max_values: int) -> object:
         raise InvalidRequest(f"The {source} is not valid JSON: {error.msg}.", code="invalid_json") from error
 
 
-# JavaScript clients can split a surrogate pair by truncating a string. They repeat the half in every later turn, so
+# JavaScript clients that truncate a string can split a surrogate pair, and repeat the half in every later turn, so
 # rejecting it would end the conversation. Python's string decoder accepts lone surrogates, three times faster than a
-# regular expression. It reads the document as a single string that contains only surrogate escapes; quotation marks,
-# question marks and backslashes become control characters, which are invalid in JSON.
+# regular expression. It reads the document as one string with only surrogate escapes; quotation marks, question marks
+# and backslashes become control characters, which JSON forbids.
 _HIDDEN = bytes.maketrans(b'"?\\', b"\1\2\3")
 _SHOWN = bytes.maketrans(b"\0\1\2\3", b'\\"?\\')
 _STRINGS = json.JSONDecoder(strict=False)
 
 
 def _without_lone_surrogates(data: bytes) -> bytes:
-    """Replace lone surrogates with U+FFFD, piecewise, because each step holds the GIL."""
+    """Replace lone surrogates with U+FFFD, in pieces, because each step holds the GIL."""
     if any(control in data for control in b"\0\1\2\3"):
         return data  # not valid JSON
     hidden = data.replace(rb"\\", b"\0\0").translate(_HIDDEN)
@@ -227,9 +227,9 @@ def _code(error_type: str, context: Mapping[str, object]) -> str:
 
 
 def field_path(location: tuple[int | str, ...]) -> str:
-    """Convert a pydantic error location to a path such as `input[2].content[0].text`."""
+    """Convert pydantic's error location to a path, for example `input[2].content[0].text`."""
     path = ""
-    for step in location[:-2] if location[-1:] == ("[key]",) else location:  # an invalid name does not identify a field
+    for step in location[:-2] if location[-1:] == ("[key]",) else location:  # an invalid name identifies no field
         if isinstance(step, int):
             path += f"[{step}]"
         elif not step.startswith("<"):
@@ -260,7 +260,7 @@ def _unzstd(data: bytes, limit: int) -> bytes:
 
 
 def _inflate(data: bytes, limit: int) -> bytes:
-    """Decompress zlib data, or gzip with a single member."""
+    """Decompress zlib, or gzip with a single member."""
     inflate = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
     out = inflate.decompress(data, limit + 1)
     if len(out) <= limit and (not inflate.eof or inflate.unused_data):

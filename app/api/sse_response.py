@@ -1,8 +1,8 @@
 """
 Server-sent events over ASGI.
 
-Events are written in the call that creates them, without a lock, cancel scope or task switch; only writes that wait for
-the client use a task.
+The call that creates events writes them, without a lock, cancel scope or task switch; only writes that wait for the
+client use a task.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class EventStream(Response, Generic[T]):
     """
     Sends items from `produce`, each in a single write.
 
-    `produce` starts in `begin` or with the response. A heartbeat is sent after `heartbeat` seconds without a write (0:
-    never). A disconnect cancels `produce` at once; a shutdown cancels it after a grace period, then sends the bytes
-    from `on_shutdown`. If an item cannot be encoded, the bytes from `on_encode_error` are sent last.
+    `produce` starts in `begin` or with the response. Heartbeats follow `heartbeat` seconds without a write (0: never).
+    A disconnect cancels `produce` at once; a shutdown cancels it after a grace period, then sends `on_shutdown`'s
+    bytes. If an item cannot be encoded, `on_encode_error`'s bytes are sent last.
     """
 
     media_type = "text/event-stream"
@@ -76,7 +76,7 @@ class EventStream(Response, Generic[T]):
     # Called by `produce`.
 
     def send(self, item: T) -> EventStream[T]:
-        """Send an item, now or when the client is ready; return the stream."""
+        """Send an item, now or when the client is ready."""
         if self.paused:
             self._waiting.append(item)
             self._changed.set()
@@ -104,7 +104,7 @@ class EventStream(Response, Generic[T]):
             await self._changed.wait()
 
     async def begin(self) -> None:
-        """Start `produce` and wait for the first item; raises `produce`'s error if it ends without an item."""
+        """Wait for the first item; raises `produce`'s error if it ends without an item."""
         producer = self._start()
         try:
             while not (self._waiting or producer.done()):
@@ -114,7 +114,7 @@ class EventStream(Response, Generic[T]):
             producer.cancel()
             await asyncio.wait({producer})
             if not producer.cancelled():
-                producer.exception()  # retrieved, so that asyncio does not log it
+                producer.exception()  # so that asyncio does not log it
             raise
         if not self._waiting:
             producer.result()
@@ -160,7 +160,7 @@ class EventStream(Response, Generic[T]):
             producer.result()
 
     async def _finish(self, producer: asyncio.Future[None], watch: DisconnectWatch) -> None:
-        """Send waiting items and the stream's end, unless `produce` failed."""
+        """Send waiting items and the end, unless `produce` failed."""
         if self._encode_error:
             await self._end_after_encode_error(self._encode_error)
             return
@@ -209,7 +209,7 @@ class EventStream(Response, Generic[T]):
             self._changed.set()
 
     def _write_slowly(self, write: Coroutine[object, object, None]) -> None:
-        """Delay further items until a coroutine returns."""
+        """Wait for the client to read; further items wait meanwhile."""
         self.paused = True
         self._writing = asyncio.ensure_future(write)
         self._writing.add_done_callback(self._on_written)
@@ -228,7 +228,7 @@ class EventStream(Response, Generic[T]):
         self._cut_off()
 
     def _cut_off(self) -> None:
-        """Stop writing; the server closes the connection."""
+        """The server then closes the connection."""
         self.paused = True
         if self._producer:
             self._producer.cancel()
@@ -242,7 +242,7 @@ class EventStream(Response, Generic[T]):
             self._heartbeat_timer = asyncio.get_running_loop().call_at(due, self._send_heartbeat)
 
     def _send_heartbeat(self) -> None:
-        """Send a heartbeat after a silence, unless a write is blocked; schedule the next."""
+        """Send a heartbeat, unless a write is blocked, and schedule the next."""
         now = self._clock()
         if now - self._last_write >= self._heartbeat:
             self._last_write = now

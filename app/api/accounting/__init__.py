@@ -5,9 +5,9 @@ Usage and cost by API key: recorded in the store, limited by budgets.
     ...
     cost = accounting.record(access, "gpt-5", "openai", usage)  # at the end of each round and of the response
 
-Usage is summed in memory and written in batches. For a key with a budget it is written at once, and the key's next
-request waits for the write: only responses in progress can exceed a budget. A batch with an unknown outcome is written
-again; the store deduplicates it.
+Usage is summed in memory and written in batches, for keys with a budget at once: their next request waits for the
+write, so only responses in progress can exceed a budget. A batch with an unknown outcome is written again; the store
+deduplicates it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RETRY_INTERVAL = 2.0  # seconds
 BUDGET_TIMEOUT = 1.0  # seconds to wait for the store
 LAST_WRITE_TIMEOUT = 5.0  # seconds at shutdown
 DELETION_INTERVAL = 3600.0  # seconds
-_MODELS = 200  # per key and process; further models are recorded as `other`, because callers can invent names
+_MODELS = 200  # per key and process, then `other`, because callers can invent names
 
 
 class BudgetState(NamedTuple):
@@ -92,7 +92,8 @@ class Accounting:
         reported_costs: bool = True,
     ) -> None:
         """
-        Rows are deleted after `days`; `clock` returns Unix time; `reported_costs` lets a backend's cost replace prices.
+        `days` is the rows' retention; `clock` returns Unix time. With `reported_costs`, a backend's cost replaces
+        prices.
         """
         self._reported_costs = reported_costs
         self.ledger = ledger
@@ -104,7 +105,7 @@ class Accounting:
         self._today = ("", 0.0)  # date, and Unix time of its end
         self._models: dict[str, BoundedLabels] = {}
         self._unpriced = BoundedLabels(_MODELS)
-        # Unwritten counts of `UsageRow`, by day, key, model and backend.
+        # Unwritten `UsageRow` counts, by day, key, model and backend.
         self._pending: dict[tuple[str, str, str, str], tuple[int, ...]] = {}
         self._accesses: dict[str, KeyAccess] = {}  # by name
         self._spent: dict[str, tuple[str, Spending]] = {}  # spending and its day, for keys with budgets
@@ -141,7 +142,7 @@ class Accounting:
         reported: int | None = None,
     ) -> int | None:
         """
-        Record a response's usage; return the cost in nano-dollars, None for a model without a price.
+        Return the cost in nano-dollars; None for a model without a price.
 
         A response can be recorded in parts: `requests` is 1 for the first, 0 for the others. `reported` is the
         backend's cost in nano-dollars.
@@ -178,7 +179,7 @@ class Accounting:
         return cost
 
     def today(self) -> str:
-        """The UTC date, for example `2026-11-22`."""
+        """UTC date, for example `2026-11-22`."""
         now = self._clock()
         day, end = self._today
         if not end - 86_400 <= now < end:
@@ -223,7 +224,7 @@ class Accounting:
             self._writing = None
 
     async def _write_batch(self, batch: str, rows: list[UsageRow]) -> None:
-        """Write a batch; if the store rejects it, write its rows individually."""
+        """If the store rejects the batch, write its rows individually."""
         try:
             written = await self._add(batch, rows)
         except Exception as error:
@@ -239,14 +240,14 @@ class Accounting:
             await asyncio.to_thread(self._journal.delete, batch)
 
     async def _new_batch(self) -> str:
-        """Return a new batch id. Its journal file exists, unless the server is stopping."""
+        """The new batch has a journal file, unless the server is stopping."""
         batch = secrets.token_hex(16)
         if self._journal and not self._closing:
             await asyncio.to_thread(self._journal.prepare, batch)
         return batch
 
     async def _add(self, batch: str, rows: Sequence[UsageRow]) -> bool:
-        """Add rows; False if the store is unavailable at shutdown."""
+        """Return False if the store is unavailable at shutdown."""
         failed = False
         while True:
             try:
@@ -277,7 +278,7 @@ class Accounting:
             await self.ledger.delete_before(before.isoformat())
 
     def start(self) -> None:
-        """Prepare the journal, and start writing usage from dead processes' journals."""
+        """Also recovers usage from dead processes' journals."""
         if self._journal:
             self._recovery = asyncio.get_running_loop().create_task(self._recover(self._journal))
 
@@ -296,7 +297,7 @@ class Accounting:
                 await asyncio.to_thread(journal.delete, batch)
 
     async def wait_until_stored(self) -> None:
-        """Wait up to `BUDGET_TIMEOUT` until this process's usage is stored."""
+        """Wait up to `BUDGET_TIMEOUT` for this process's usage."""
         self._flush.set()
         with suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(BUDGET_TIMEOUT):
@@ -344,7 +345,7 @@ class Accounting:
         return [(access, self._states(access, spending)) for access, spending in zip(limited, spent, strict=True)]
 
     async def _spending(self, key: str, day: str) -> Spending:
-        """Read all processes' spending, or this process's last value if the store is unavailable."""
+        """All processes' spending, or this process's last value if the store is unavailable."""
         with suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(BUDGET_TIMEOUT):
                 await self._until_written(self._batches.get(key, 0))
@@ -355,11 +356,11 @@ class Accounting:
         return _on_day(last, last_day, day)
 
     async def _until_written(self, batch: int) -> None:
-        """Wait until a batch is stored; raises `StoreUnavailable` if it cannot be written."""
+        """Raises `StoreUnavailable` if the batch cannot be written."""
         while self._written < batch and self._writing:
             progress = self._progress
             await progress.wait()
-            if progress is self._progress:  # not replaced: the write failed
+            if progress is self._progress:  # the write failed
                 raise StoreUnavailable
 
 
@@ -383,7 +384,7 @@ def _utc(time: datetime) -> str:
 
 
 def budget_headers(states: list[BudgetState]) -> dict[str, str]:
-    """Headers with remaining budgets, for example `x-antiphon-budget-remaining-money-per-month`."""
+    """For example `x-antiphon-budget-remaining-money-per-month`."""
     return {
         f"x-antiphon-budget-remaining-{state.limit.name.replace('_', '-')}": state.format(max(0, state.remaining))
         for state in states

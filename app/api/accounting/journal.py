@@ -1,8 +1,8 @@
 """
-A journal of usage not yet stored, for recovery after a process was killed.
+A journal of unstored usage, for recovery after a process was killed.
 
-Each batch is a file with a line per response, deleted once the batch is stored. Unlocked files belong to dead
-processes. The file name is the batch id, by which the store deduplicates.
+Each batch is a file with a line per response, deleted once stored. Unlocked files belong to dead processes. The file
+name is the batch id, by which the store deduplicates.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _SUFFIX = ".usage"
 
 
 def default_directory(store_url: str) -> Path | None:
-    """Return a store's journal directory; None for memory stores, or without file locks."""
+    """Return None for memory stores, and without file locks."""
     url = urlsplit(store_url)
     if fcntl is None or url.scheme == "memory":
         return None
     if url.scheme == "sqlite":
         return Path(f"{unquote(url.path)[1:]}-usage")
-    # A password change must not orphan files.
+    # Password changes must not orphan files.
     store = hashlib.sha256(f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}".encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"antiphon-{os.getuid()}" / f"usage-{store}"
 
@@ -52,14 +52,14 @@ class UsageJournal:
         self._failed = False
 
     def prepare(self, batch: str) -> None:
-        """Create a file in a thread, because a slow disk would block the event loop."""
+        """Called in a thread: a slow disk would block the event loop."""
         try:
             self._files[batch] = self._open(batch)
         except OSError as error:
             self._log(error)
 
     def append(self, batch: str, names: Sequence[str], counts: Sequence[int]) -> None:
-        """Append a record. Errors are not raised; the first is logged."""
+        """Errors are not raised; the first is logged."""
         try:
             if (file := self._files.get(batch)) is None:
                 file = self._files[batch] = self._open(batch)
@@ -87,7 +87,7 @@ class UsageJournal:
                     yield path.stem, _rows(path.read_bytes())
 
     def close(self) -> None:
-        """Leave files with records to another process, and delete empty files."""
+        """Files with records are left to another process."""
         for batch, file in [*self._files.items()]:
             if os.fstat(file).st_size:
                 os.close(file)
@@ -110,7 +110,7 @@ class UsageJournal:
             os.close(file)  # deleted by another process before it was locked
 
     def _lock(self, path: Path) -> int | None:
-        """Lock a file; None if another process locked or deleted it."""
+        """Return None if another process locked or deleted the file."""
         try:
             file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
         except OSError:

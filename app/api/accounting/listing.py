@@ -18,7 +18,7 @@ _MAX_DAYS = 3660
 
 
 class UsageQuery(NamedTuple):
-    """First and last day, globs for keys and models, grouping fields."""
+    """`first` and `last` are days, `key` and `model` globs."""
 
     first: str
     last: str
@@ -44,7 +44,7 @@ class UsageQuery(NamedTuple):
 
 
 def check_key_filter(access: KeyAccess, key: str | None) -> None:
-    """Raise `PermissionDenied` for another key's usage."""
+    """Raises `PermissionDenied` for another key's usage."""
     if not access.admin and key not in (None, access.name):
         message = f"The key '{access.name}' can read only its own usage. Use an admin key (`admin = true`)."
         raise PermissionDenied(message, param="key")
@@ -52,7 +52,7 @@ def check_key_filter(access: KeyAccess, key: str | None) -> None:
 
 async def list_usage(ledger: UsageLedger, query: UsageQuery, access: KeyAccess) -> dict[str, object]:
     """
-    Return a key's own usage or, for an admin key, all usage.
+    A key's own usage or, for an admin key, all usage.
 
     Raises `PermissionDenied` for another key's usage, and `StoreUnavailable`.
     """

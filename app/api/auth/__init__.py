@@ -26,11 +26,7 @@ SUBPROTOCOL_KEY = "openai-insecure-api-key."  # followed by the key
 
 
 class Auth:
-    """
-    Authenticates requests by their headers.
-
-    Without configured keys every request is accepted, and all callers share an owner.
-    """
+    """Without configured keys, every request is accepted, and all callers share an owner."""
 
     def __init__(
         self,
@@ -41,7 +37,7 @@ class Auth:
         tokens: TokenVerifier | None = None,
         proxy: ProxyIdentity | None = None,
     ) -> None:
-        """`keys` have all permissions; `named` are the tables `[keys.NAME]`; `clock` returns Unix time."""
+        """`keys` have all permissions; `named` are tables `[keys.NAME]`; `clock` returns Unix time."""
         self.tokens = tokens
         self._proxy = proxy
         self._dialect = dialect
@@ -77,8 +73,8 @@ class Auth:
                     expires = math.inf if secret.expires_at is None else secret.expires_at
                     until = replace(access, expires=expires) if expires < access.expires else access
                     accesses.setdefault(secret.digest, until)
-        # Includes the digest for constant-time comparison. The lookup's timing reveals nothing, since callers cannot
-        # choose a digest.
+        # The digest is for constant-time comparison. The lookup's timing reveals nothing: callers cannot choose a
+        # digest.
         self._accesses = {digest: (digest, access) for digest, access in accesses.items()}
         # Removing the last key must not open the server.
         self._required = self._required or bool(self._accesses)
@@ -88,7 +84,7 @@ class Auth:
         return not self.required or self._by_name(name, owner) is not None
 
     def settings_keys(self) -> tuple[list[str], dict[str, KeySettings]]:
-        """Names of keys without a table, and tables, all from the settings."""
+        """Names of keys without a table, and tables."""
         return [*map(_alias, self._plain)], self._named
 
     @property
@@ -101,9 +97,8 @@ class Auth:
 
     async def identified(self, scope: Scope) -> Identity | APIError | None:
         """
-        Identify a request without a known key; None without any identity.
-
-        A credential in the request must be valid: a proxy's header does not replace it.
+        Identify a caller without a known key; None without any identity. A credential in the request must be valid: a
+        proxy's header does not replace it.
         """
         key = _key(handshake_headers(scope))
         try:
@@ -116,7 +111,7 @@ class Auth:
         return None
 
     def caller(self, headers: Mapping[str, str]) -> Caller:
-        """Return the caller; raises `Unauthorized`, and `PermissionDenied` for an identity."""
+        """Raises `Unauthorized`, and `PermissionDenied` for an identity."""
         key = _key(headers)
         if not self.required:
             if self.reading:
@@ -138,7 +133,7 @@ class Auth:
         return Caller(access.owner, key or None, dialect_of(headers, self._dialect), access)
 
     def verify(self, caller: Caller) -> Caller:
-        """Return a caller with current permissions; raises `Unauthorized` if its key was revoked or expired."""
+        """The caller with current permissions; raises `Unauthorized` if its key was revoked or expired."""
         if not self.required:
             return caller
         if caller.access.table:
@@ -155,9 +150,7 @@ class Auth:
         return replace(caller, access=self._access_of(identity_of(access.name, access.owner, access.expires)))
 
     def _access_of(self, identity: Identity) -> KeyAccess:
-        """
-        Combine an identity's name and owner with its table's permissions; raises `PermissionDenied` without the table.
-        """
+        """An identity's name and owner, with its table's permissions; raises `PermissionDenied` without the table."""
         table = _WITHOUT_TABLE if identity.table is None else self._tables.get(identity.table)
         if table is None:
             raise PermissionDenied("Your identity is valid, but its assigned key was not found.")
@@ -172,14 +165,14 @@ class Auth:
         )
 
     def access_of(self, name: str) -> KeyAccess:
-        """Return the access for a usage name. Removed keys have no limits but can be charged."""
+        """A usage name's access. Removed keys have no limits but can be charged."""
         if not self.required:
             return UNRESTRICTED
         return self._by_name(name, "") or KeyAccess(name, counted_as=name)
 
     def accepted_access(self, name: str, owner: str) -> KeyAccess | None:
         """
-        Return the current access for a usage name; None if the key was removed or expired.
+        A usage name's current access; None if the key was removed or expired.
 
         `owner` is the owner at acceptance. Raises `StoreUnavailable` for an unknown key until the stored keys have been
         read.
@@ -204,7 +197,7 @@ class Auth:
         return [*{access.name: access for _, access in self._accesses.values()}.values()]
 
     def _access(self, digest: str) -> KeyAccess | None:
-        """Return the access for a key's digest; raises `Unauthorized` if the key has expired."""
+        """Raises `Unauthorized` if the key has expired."""
         known, access = self._accesses.get(digest, ("", UNRESTRICTED))
         if not hmac.compare_digest(known, digest):
             if self.reading:
@@ -249,7 +242,7 @@ def handshake_headers(scope: Scope) -> dict[str, str]:
     """
     Move a key from WebSocket subprotocols to `Authorization`.
 
-    OpenAI accepts the key as a subprotocol, because browsers cannot set headers on a WebSocket.
+    OpenAI accepts such keys, because browsers cannot set headers on a WebSocket.
     """
     headers = header_values(scope)
     keys = [
@@ -259,7 +252,7 @@ def handshake_headers(scope: Scope) -> dict[str, str]:
 
 
 def _key(headers: Mapping[str, str]) -> str:
-    """Read `Authorization: Bearer`, Anthropic's `x-api-key` or Azure's `api-key`."""
+    """The key in `Authorization: Bearer`, Anthropic's `x-api-key` or Azure's `api-key`."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
     bearer = key.strip() if scheme.lower() == "bearer" else ""
     return bearer or headers.get("x-api-key", "").strip() or headers.get("api-key", "").strip()

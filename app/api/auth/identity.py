@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from app.core.types.frozen import frozen
 from app.errors import APIError, InvalidToken, PermissionDenied
 
-NO_TABLE = "_user"  # marks names of identities without a table; not a valid table name
+NO_TABLE = "_user"  # for identities without a table; not a valid table name
 MAX_NAME = 200  # characters in an owner or a name
 
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -20,10 +20,9 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 @frozen
 class Identity:
     """
-    An authenticated caller.
+    An authenticated caller, with the key `table` of its permissions, if any.
 
-    `table` names the key table with its permissions, if any. `owner` is the owner id for stored objects. `expires` is
-    the Unix time when the identity must be proved again.
+    `owner` is the owner id of stored objects. After `expires` (Unix time) the identity must be proved again.
     """
 
     table: str | None
@@ -37,19 +36,19 @@ class Identity:
         return f"{self.table or NO_TABLE}:{self.name}"
 
 
-# The current request's identity, or the error to raise; set by the middleware `IdentityCheck`.
+# The current request's identity or error; set by the middleware `IdentityCheck`.
 IDENTIFIED: ContextVar[Identity | APIError | None] = ContextVar("identified", default=None)
 
 
 def checked_name(value: object, field: str) -> str:
-    """Return an owner or a name; raises `InvalidToken` unless it is printable text up to `MAX_NAME` characters."""
+    """Raises `InvalidToken` unless the value is printable text up to `MAX_NAME` characters."""
     if not isinstance(value, str) or not value.strip() or len(value) > MAX_NAME or _UNPRINTABLE.search(value):
         raise InvalidToken(f"Invalid '{field}' in the identity: must be printable text of 1 to {MAX_NAME} characters.")
     return value
 
 
 def namespaced_owner(namespace: str, name: str) -> str:
-    """Return an owner id; without a `namespace` it equals the owner id of a key with `owner = name`."""
+    """Without a `namespace`, equals the owner id of a key with `owner = name`."""
     owner = f"{namespace}:{name}" if namespace else name
     return hashlib.sha256(f"owner:{owner}".encode()).hexdigest()[:32]
 
@@ -58,9 +57,9 @@ def table_of(
     groups: Mapping[str, str], found: Collection[object], default: str | None, *, restricts: bool
 ) -> str | None:
     """
-    Return the key table for the caller's groups `found`: the first match in `groups`.
+    The first table in `groups` for the caller's groups `found`.
 
-    With `restricts`, a caller without a table raises `PermissionDenied`.
+    With `restricts`, raises `PermissionDenied` without a table.
     """
     for group, table in groups.items():
         if group in found:

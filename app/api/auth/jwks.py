@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-KEYS_MAX_AGE = 3600.0  # seconds until keys are fetched again, which ends the validity of removed keys
-MIN_INTERVAL = 30.0  # seconds between fetches for unknown key ids, because tokens can contain any id
+KEYS_MAX_AGE = 3600.0  # seconds until keys are fetched again, which invalidates removed keys
+MIN_INTERVAL = 30.0  # seconds between fetches for unknown key ids: tokens can contain any id
 FETCH_RETRY = 5.0  # seconds
 FETCH_TIMEOUT = 5.0  # seconds
 MAX_KEY_SET_BYTES = 1024 * 1024
@@ -32,7 +32,7 @@ class KeySetError(ValueError): ...
 
 
 class SigningKey(NamedTuple):
-    """A public key; without an `algorithm`, for any algorithm of its type."""
+    """Without `algorithm`, for any algorithm of the key's type."""
 
     key_id: str | None
     algorithm: str | None
@@ -60,7 +60,7 @@ class SigningKeys:
 
     async def find(self, key_id: str | None) -> SigningKey | None:
         """
-        Return the key with an id or, without an id, the only key; None if not found.
+        Without `key_id`, the only key; None if not found.
 
         An unknown id causes a fetch, at most every `MIN_INTERVAL` seconds. Raises `APIError` (503) until keys were
         fetched.
@@ -83,7 +83,7 @@ class SigningKeys:
         return next((key for key in self._keys if key.key_id == key_id), None)
 
     async def check(self) -> int:
-        """Return the number of fetched keys; raises `KeySetError`."""
+        """Number of fetched keys; raises `KeySetError`."""
         self._use(await self._load())
         return len(self._keys)
 
@@ -130,7 +130,7 @@ def parsed_keys(source: bytes) -> list[SigningKey]:
     listed = document.get("keys") if isinstance(document, dict) else None
     keys: list[SigningKey] = []
     for entry in listed[:MAX_KEYS] if isinstance(listed, list) else ():
-        # A symmetric key is a secret: if it is published, anyone can sign.
+        # A symmetric key is a secret: if published, anyone can sign.
         if not isinstance(entry, dict) or entry.get("kty") == "oct" or entry.get("use", "sig") != "sig":
             continue
         try:
@@ -159,7 +159,7 @@ def key_file(path: Path) -> Callable[[], Awaitable[bytes]]:
 
 
 def key_url(url: str, http: httpx.AsyncBaseTransport) -> Callable[[], Awaitable[bytes]]:
-    """Fetch a key set. `http` must limit response size and must not follow redirects."""
+    """`http` must limit response size and must not follow redirects."""
 
     async def load() -> bytes:
         import httpx

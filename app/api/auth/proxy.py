@@ -21,7 +21,7 @@ class ProxyIdentity:
 
     def identify(self, scope: Scope) -> Identity | None:
         """
-        Read the identity header; None without the header, or if the request is not from the proxy.
+        None without the header, or if the request is not from the proxy.
 
         Raises `InvalidToken` for a repeated or invalid header, and `PermissionDenied` if no key is assigned.
         """
@@ -41,7 +41,8 @@ class ProxyIdentity:
 
     def _is_trusted(self, scope: Scope) -> bool:
         """
-        Compare the peer, because uvicorn sets `scope["client"]` from `X-Forwarded-For` (`ANTIPHON_TRUSTED_PROXIES`).
+        Compare the connection's peer: uvicorn sets `scope["client"]` from `X-Forwarded-For`
+        (`ANTIPHON_TRUSTED_PROXIES`).
         """
         peer = scope.get("state", {}).get(PEER_KEY)
         if not peer:

@@ -30,17 +30,15 @@ def is_token(credential: str) -> bool:
 
 
 class TokenVerifier:
-    """
-    Verifies tokens. Only `kid` in a token's header selects the issuer's key; `jwk`, `jku`, `x5c` and `x5u` are ignored.
-    """
+    """Only `kid` in a token's header selects the issuer's key; `jwk`, `jku`, `x5c` and `x5u` are ignored."""
 
     def __init__(self, settings: JWTSettings, keys: SigningKeys, clock: Callable[[], float] = time.time) -> None:
         """`clock` returns Unix time."""
         self.keys = keys
         self._settings = settings
         self._clock = clock
-        self._verified: OrderedDict[str, Identity] = OrderedDict()  # by the token's SHA-256, oldest first
-        self._generation = 0  # key generation used for verification
+        self._verified: OrderedDict[str, Identity] = OrderedDict()  # by SHA-256, oldest first
+        self._generation = 0  # of the keys that verified `_verified`
 
     async def identify(self, token: str) -> Identity:
         """
@@ -114,7 +112,7 @@ class TokenVerifier:
 
 
 def claim_at(claims: Mapping[str, Any], path: str) -> Any:
-    """Find a claim by its name, or by a path such as `realm_access.roles`; None if absent."""
+    """Find a claim by name or by a path such as `realm_access.roles`; None if absent."""
     if path in claims:  # names can contain dots: https://example.com/groups
         return claims[path]
     value: Any = claims

@@ -1,9 +1,9 @@
 """
 Runs `/v1/batches` in the background.
 
-All processes share the work through leases in the database. Batch requests have the lowest priority for backend slots,
-and at most `max_concurrency` run at once in all processes. They count against the budget of the batch's key, at the
-batch price, but not against its per-minute limits.
+Processes share the work through leases in the database. Batch requests have the lowest priority for backend slots, and
+at most `max_concurrency` run at once in all processes. They count against the key's budget, at the batch price, but not
+against its per-minute limits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 BATCH_POLL_INTERVAL = 5.0  # seconds
 LINE_ATTEMPTS = 3  # per request, after backend or process failures
-LINE_RETRY = 15.0  # seconds before the second attempt, twice as long before the third
+LINE_RETRY = 15.0  # seconds before the second attempt; doubled before the third
 RESULTS = 10  # answers read at once
 _NEVER_RUN = {
     "expired": ("batch_expired", "This request could not be executed before the completion window expired."),
@@ -119,7 +119,7 @@ class BatchWorker:
             await self._finish(claimed, answer)
 
     async def _finish(self, claimed: ClaimedRequest, result: RequestResult) -> None:
-        """Retry during a database outage, because the answer has been paid for."""
+        """Store the answer. Retries during database outages, because the answer has been paid for."""
         while True:
             try:
                 await self._records.finish(claimed, self._name, result)
@@ -128,7 +128,7 @@ class BatchWorker:
                 await asyncio.sleep(1)
 
     async def _renew(self) -> None:
-        """Renew the leases, and stop requests in cancelled or expired batches."""
+        """Also stops requests in cancelled or expired batches."""
         while True:
             await asyncio.sleep(self._lease / 4)
             running = [*self._running]
@@ -146,7 +146,7 @@ class BatchWorker:
     # Batches.
 
     async def _work(self) -> None:
-        """Read new batches' input files, and write finished batches' output files."""
+        """Reads new batches' input files, and writes finished batches' output files."""
         while True:
             try:
                 while batch := await self._records.claim_batch(self._name, self._lease):
@@ -157,7 +157,7 @@ class BatchWorker:
                 pass
             except Exception:
                 logger.exception("reading or ending a batch failed")
-            self._working = None  # the lease of an abandoned batch expires
+            self._working = None  # an abandoned batch's lease expires
             wakeup = asyncio.ensure_future(self._wakeup.wait())
             await asyncio.wait({wakeup}, timeout=BATCH_POLL_INTERVAL / 10)
             wakeup.cancel()
@@ -195,7 +195,7 @@ class BatchWorker:
                 await self._announce_end(batch, status)
 
     async def _output(self, batch: BatchJob, status: str) -> AsyncIterator[tuple[bool, bytes]]:
-        """Yield lines, each with whether it belongs in the output file."""
+        """Lines, each with whether it belongs in the output file."""
         after = 0
         while results := await self._records.results(batch.id, after, RESULTS):
             for number, custom_id, succeeded, output in results:

@@ -1,4 +1,4 @@
-"""Reads a batch's input file: a request per line, in OpenAI's format."""
+"""Reads a batch's input file: a request per line, as in OpenAI's API."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class _Reader:
         return len(self.errors) >= MAX_ERRORS or self.total > MAX_REQUESTS or len(self._rest) > self._max_bytes
 
     def read(self, data: bytes) -> list[BatchRequest]:
-        """Parse the lines completed by these bytes."""
+        """Lines completed by these bytes."""
         self._rest += data
         *lines, rest = bytes(self._rest).split(b"\n")
         self._rest = bytearray(rest)
         return [read for line in lines if (read := self._line(line))]
 
     def end(self) -> list[BatchRequest]:
-        """Parse the last line, and check the whole file."""
+        """The last line; also checks the file's total."""
         lines = [read for line in [bytes(self._rest)] if (read := self._line(line))]
         if self.total > MAX_REQUESTS:
             self._fail("too_many_requests", f"The file contains more than {MAX_REQUESTS} requests.", None)
@@ -105,7 +105,7 @@ async def read_lines(
     add: Callable[[Sequence[BatchRequest]], Awaitable[bool]],
 ) -> ReadInput | None:
     """
-    Pass a batch's requests to `add`; return None as soon as `add` returns False.
+    Pass requests to `add`; return None as soon as `add` returns False.
 
     `max_bytes` limits each request. Nothing is added after the first error.
     """

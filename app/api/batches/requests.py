@@ -47,9 +47,9 @@ class LineRequests:
         self.max_bytes = api.body_limits.bytes  # per request
 
     async def answer(self, claimed: ClaimedRequest, request_id: str, *, last: bool) -> RequestResult:
-        """Raise `RetryLater` for transient errors; in the `last` attempt, a 5xx error becomes the answer."""
+        """Raises `RetryLater` for transient errors; in the `last` attempt, a 5xx error becomes the answer."""
         status, body, error = await self._answer(claimed)
-        if status == 429 and b"insufficient_quota" not in body:  # no free backend slot, or a backend's rate limit
+        if status == 429 and b"insufficient_quota" not in body:  # no backend slot, or a backend's rate limit
             raise RetryLater(getattr(error, "retry_after", None) or BUSY, counts=False)
         if status in _STATUSES and not last:
             raise RetryLater(0, counts=True)
@@ -60,7 +60,7 @@ class LineRequests:
         return RequestResult(status == 200, output, usage)
 
     async def _answer(self, claimed: ClaimedRequest) -> tuple[int, bytes, APIError | None]:
-        """Return status, JSON body and, for error answers, the error."""
+        """Status, JSON body and, for error answers, the error."""
         try:
             caller = self._caller(claimed.batch)
             budget = await self._api.accounting.check(caller.access)
@@ -90,7 +90,6 @@ class LineRequests:
 
 
 async def _forwarded(app: ASGIApp, claimed: ClaimedRequest) -> tuple[int, bytes, APIError | None]:
-    """Call an ASGI application; return its status and body."""
     path = claimed.batch.endpoint
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(claimed.request.body))]
     scope: Scope = {
@@ -104,7 +103,7 @@ async def _forwarded(app: ASGIApp, claimed: ClaimedRequest) -> tuple[int, bytes,
     async def receive() -> Message:
         nonlocal received
         if received:
-            await asyncio.Event().wait()  # stay connected until the answer is complete
+            await asyncio.Event().wait()  # stay connected until the answer ends
         received = True
         return {"type": "http.request", "body": claimed.request.body, "more_body": False}
 

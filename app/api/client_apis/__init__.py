@@ -1,7 +1,7 @@
 """
 Client APIs: request formats other than the Responses API, translated to responses and back.
 
-Each is a row in `CLIENT_APIS`: a pure reader (client's request to `CreateResponse` fields) and a pure writer (Responses
+Each row in `CLIENT_APIS` has a pure reader (client's request to `CreateResponse` fields) and a pure writer (Responses
 events to the client's stream or JSON).
 """
 
@@ -18,13 +18,13 @@ from app.loading.importing import import_object
 
 
 class ClientRequest(NamedTuple):
-    # Unvalidated `CreateResponse` fields, with extra fields for `stop`, `seed` and others that the Responses API lacks.
+    # Unvalidated `CreateResponse` fields, and `stop`, `seed` and others that the Responses API lacks.
     fields: JSONObject
     warnings: Sequence[str] = ()  # a sentence per dropped or changed field
     # Responses field to client field, for errors and warnings: `{"input[3]": "messages[2].tool_calls[0].function"}`.
     client_paths: Mapping[str, str] = MappingProxyType({})
     options: Any = None
-    # Responses fields that are dropped with a warning if the backend rejects them, for example `reasoning.effort`.
+    # Dropped with a warning if the backend rejects them, for example `reasoning.effort`.
     preferences: frozenset[str] = frozenset()
 
 
@@ -36,7 +36,7 @@ class Ending(NamedTuple):
 class ClientWriter(Protocol):
     def event(self, event: Event) -> bytes:
         """
-        Return an event's bytes in the client's stream; b"" for hidden events.
+        An event's bytes in the client's stream; b"" for hidden events.
 
         The first event is `response.created`. The caller writes errors, heartbeats and the terminal event.
         """
@@ -51,7 +51,7 @@ class ClientAPI(NamedTuple):
     # Reads a JSON body and HTTP headers (names in lower case); raises `InvalidRequest` with the client's field.
     read: Callable[[JSONObject, Mapping[str, str]], ClientRequest]
     writer: Callable[[ClientRequest, Response], ClientWriter]
-    # Returns the hosted tool types in a JSON body, by their Responses API names.
+    # Hosted tool types in a JSON body, by Responses API names.
     hosted_types: Callable[[JSONObject], set[str]]
     heartbeat: bytes
     headers: Callable[[], Mapping[str, str]] = dict

@@ -11,7 +11,7 @@ _QUOTED = re.compile(r"'([\w.\[\]]+)'")
 
 
 def client_path(field: str, client_paths: Mapping[str, str]) -> str:
-    """Rename a field by the longest matching prefix in `client_paths`."""
+    """Translate a field's path by the longest matching prefix in `client_paths`."""
     end = len(field)
     while end > 0:
         if (path := client_paths.get(field[:end])) is not None:
@@ -21,7 +21,7 @@ def client_path(field: str, client_paths: Mapping[str, str]) -> str:
 
 
 def renamed_error(error: APIError, client_paths: Mapping[str, str]) -> APIError:
-    """Rename the field in an error's `param` and message."""
+    """Translate the paths in `param` and message."""
     param = error.param
     if param and (path := client_path(param, client_paths)) != param:
         error.message = error.message.replace(f"'{param}'", f"'{path}'")
@@ -31,6 +31,6 @@ def renamed_error(error: APIError, client_paths: Mapping[str, str]) -> APIError:
 
 
 def renamed_warnings(warnings: Iterable[str], client_paths: Mapping[str, str]) -> Iterator[str]:
-    """Rename quoted fields in warnings."""
+    """Translate the paths in quotation marks."""
     for warning in warnings:
         yield _QUOTED.sub(lambda quoted: f"'{client_path(quoted[1], client_paths)}'", warning)

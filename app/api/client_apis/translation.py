@@ -33,11 +33,11 @@ from app.runtime.threads import run_in_thread_if_large
 
 def is_translated(api: APIDependencies, client: ClientAPI, path: str, model: str, fields: JSONObject) -> bool:
     """
-    Return whether a request is translated rather than forwarded.
+    Whether a request is translated, not forwarded.
 
-    By default it is forwarded if the model's first backend speaks the client's API and the request names no hosted tool
-    of this server. The backend's `passthrough` setting can override this. A blocking policy service reviews responses
-    and therefore requires translation.
+    By default it is forwarded if the model's first backend has the client's API and the request names no hosted tool of
+    this server. The backend's `passthrough` setting can override this. A blocking policy service reviews responses and
+    therefore requires translation.
     """
     backend, policy = api.responses.backend, api.responses.policy
     if (policy and policy.blocks) or not backend.forwards(path, model):
@@ -51,7 +51,6 @@ def is_translated(api: APIDependencies, client: ClientAPI, path: str, model: str
 async def translated(
     api: APIDependencies, client: ClientAPI, request: Request, fields: JSONObject, caller: Caller, admission: Admission
 ) -> HTTPResponse:
-    """Answer a client's request; raises `APIError`."""
     read = await run_in_thread_if_large(client.read, fields, header_values(request.scope))
     caller = replace(caller, dialect=TRANSLATED)
     try:
@@ -68,7 +67,7 @@ async def translated(
                 claim.end(None)
             raise
         if claim and not isinstance(response, EventStream):
-            claim.end(None)  # unless the response ended the claim: the client disconnected before it began
+            claim.end(None)  # unless a disconnect ended the claim
         return response
     except APIError as error:
         raise renamed_error(error, read.client_paths) from error.__cause__
@@ -77,7 +76,6 @@ async def translated(
 async def counted(
     api: APIDependencies, client: ClientAPI, request: Request, fields: JSONObject, caller: Caller
 ) -> HTTPResponse:
-    """Count a request's tokens; raises `APIError`."""
     assert client.counted
     read = await run_in_thread_if_large(client.read, fields, header_values(request.scope))
     try:
@@ -91,9 +89,8 @@ async def counted(
 
 def create_request(read: ClientRequest) -> CreateResponse:
     """
-    Convert a client's request to an unstored `CreateResponse`; raises `InvalidRequest`.
-
-    The minimum for `max_output_tokens` does not apply: other client APIs accept fewer tokens.
+    Create an unstored response; raises `InvalidRequest`. The minimum for `max_output_tokens` does not apply: other
+    client APIs accept fewer tokens.
     """
     fields = {**read.fields, "store": False, "background": False}
     limit = fields.pop("max_output_tokens", None)
@@ -107,7 +104,7 @@ def create_request(read: ClientRequest) -> CreateResponse:
 
 async def _claim(api: APIDependencies, request: Request, fields: JSONObject, caller: Caller) -> KeyClaim | None:
     """
-    Claim the request's `Idempotency-Key`, if any.
+    Claim the `Idempotency-Key`, if any.
 
     Raises `InvalidRequest` if its response has ended: unstored responses cannot be sent again.
     """

@@ -71,7 +71,7 @@ class Idempotency:
 
     async def claim(self, owner: str, key: str, digest: str) -> KeyClaim | str:
         """
-        Claim a key, or return its existing response's id; waits while that response is in progress.
+        Claim a key, or return its response's id; waits while the response is in progress.
 
         Raises `InvalidRequest`: 400 for an invalid key, 409 for a key used with another body.
         """
@@ -100,11 +100,11 @@ class Idempotency:
             pause = min(2 * pause, MAX_POLL)
 
     async def _store_claim(self, bucket: str, record: _Record, expired: _Record | None) -> bool:
-        """Store a claim, replacing an expired claim; return False if another process was faster."""
+        """Replaces an expired claim; False if another process was faster."""
         if expired:
             put = {_CLAIM: record.encoded(), record.lease: b"1"}
             return await self._store.apply(Change(bucket, put, delete=[expired.lease], requires=expired.lease))
-        # The lease is stored first, so that every visible claim has one; taking over a claim deletes its lease.
+        # The lease is stored first, so that every visible claim has a lease; taking over a claim deletes its lease.
         await self._store.put(bucket, record.lease, b"1")
         if await self._store.add(bucket, _CLAIM, record.encoded()):
             return True
@@ -118,7 +118,7 @@ class Idempotency:
         return task
 
     async def replace(self, bucket: str, old: _Record, new: _Record | None) -> bool:
-        """Replace or remove this process's claim; return False if another process has taken it over."""
+        """False if another process has taken over the claim."""
         put = {_CLAIM: new.encoded()} if new else {}
         ended = new is None or new.response_id is not None
         delete = [*([] if new else [_CLAIM]), *([old.lease] if ended else [])]
@@ -128,7 +128,7 @@ class Idempotency:
         return record._replace(until=self._clock() + LEASE_SECONDS)
 
     async def aclose(self) -> None:
-        """Wait up to 5 seconds until ended claims are stored."""
+        """Waits up to 5 seconds for ended claims."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=5)
 

@@ -72,7 +72,7 @@ def key_routes(api: APIDependencies, keys: ManagedKeys) -> APIRouter:
         return access
 
     async def change(request: Request, model: type[Body]) -> tuple[KeyAccess, Body]:
-        """Read a request's body; check its admin key again afterwards, because a body can arrive slowly."""
+        """Reads the body; checks the admin key again afterwards, because a body can arrive slowly."""
         admin(request)
         body = await read_body(request, model, limits)
         return admin(request), body

@@ -1,12 +1,11 @@
 """
-Managed keys: loads them from the store for authentication, and makes changes requested through the API.
+Managed keys: loaded from the store for authentication, changed through the API.
 
     keys = ManagedKeys(StoredKeys(store.lasting()), auth)
     await keys.start()
     key, secret = await keys.create(access, CreateKey(name="alice"))
 
-Authentication uses keys in memory, which each process polls for changes. During a store outage, the last known keys
-remain valid.
+Each process polls the store for changes. During an outage, the last known keys remain valid.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 KEY_POLL_INTERVAL = 1.0  # seconds
 USES_INTERVAL = 60.0  # seconds between writes of last uses
-FIRST_READ_TIMEOUT = 2.0  # seconds to wait for the store at start; until then, unknown keys get a 503
+FIRST_READ_TIMEOUT = 2.0  # seconds to wait for the store at start; then unknown keys get a 503
 MAX_MANAGED_KEYS = 5000  # excluding revoked keys
 _SETTINGS = "settings:"  # id prefix
 _ATTEMPTS = 20
@@ -56,7 +55,7 @@ class ManagedKeys:
         has_prices: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`has_prices`: whether models have prices, required for money budgets; `clock` returns Unix time."""
+        """`has_prices`: models have prices, which money budgets require; `clock` returns Unix time."""
         self._stored = stored
         self._auth = auth
         self._has_prices = has_prices
@@ -65,7 +64,7 @@ class ManagedKeys:
         self._stale = True  # a change may have been missed
         self._failing = False  # the last attempt failed unexpectedly; logged once
         self._stored_uses: dict[str, float] = {}  # by name
-        self._reading = asyncio.Lock()  # an earlier result must not replace a later one
+        self._reading = asyncio.Lock()  # earlier results must not replace later ones
         self._polling: asyncio.Task[None] | None = None
 
     # Reading.
@@ -102,7 +101,7 @@ class ManagedKeys:
             await self._read()
 
     async def _attempt(self, work: Coroutine[object, object, None]) -> bool:
-        """Run periodic work and log failures; return whether it succeeded."""
+        """Log failures of periodic work; return whether it succeeded."""
         try:
             await work
         except StoreUnavailable:  # logged by the store
@@ -195,7 +194,7 @@ class ManagedKeys:
     async def rotate(
         self, actor: KeyAccess, key_id: str, body: RotateKey, version: str | None
     ) -> tuple[ListedKey, str]:
-        """Add a new secret. The current secret works until the grace period ends; earlier secrets stop working."""
+        """The current secret works until the grace period ends; earlier secrets stop working."""
         secret = generate_key()
 
         def change(snapshot: KeySnapshot) -> tuple[StoredKey, StoredKey]:
@@ -207,7 +206,7 @@ class ManagedKeys:
         return await self._change(actor, "rotate", change), secret
 
     async def revoke(self, actor: KeyAccess, key_id: str, version: str | None) -> ListedKey:
-        """Revoke a key permanently; its secrets are deleted."""
+        """Permanent; the secrets are deleted."""
 
         def change(snapshot: KeySnapshot) -> tuple[StoredKey, StoredKey]:
             key = self._changeable(snapshot, key_id, actor, version)
@@ -218,7 +217,7 @@ class ManagedKeys:
     def _changeable(
         self, snapshot: KeySnapshot, key_id: str, actor: KeyAccess | None, version: str | None
     ) -> StoredKey:
-        """Check a key's version; raises like `update`, also if `actor` is the key itself."""
+        """Checks the version; raises like `update`, also if `actor` is the key itself."""
         for key in self._of_settings():
             if key.id == key_id:
                 message = f"The key '{key.name}' is in the settings file and can be changed only there."
@@ -250,7 +249,7 @@ class ManagedKeys:
     async def _change(
         self, actor: KeyAccess, action: str, change: Callable[[KeySnapshot], tuple[StoredKey | None, StoredKey]]
     ) -> ListedKey:
-        """Apply `change` to the current keys; retry after a concurrent change."""
+        """Apply `change` to the current keys; retried after a concurrent change."""
         change_id = secrets.token_hex(8)
         for _ in range(_ATTEMPTS):
             snapshot = await self._read()

@@ -18,7 +18,7 @@ _Limit = Annotated[int, Field(ge=0, le=10**15, strict=True)]
 
 
 class UpdateKey(BaseModel):
-    """The changeable fields. `null` resets a field to its default; absent fields stay unchanged."""
+    """`null` resets a field to its default; absent fields stay unchanged."""
 
     # A misspelled field would leave a key without its restriction.
     model_config = ConfigDict(extra="forbid")
@@ -57,7 +57,7 @@ class CreateKey(UpdateKey):
 
 
 class RotateKey(BaseModel):
-    """A rotation: the current secret works until the grace period ends."""
+    """The current secret works until the grace period ends."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -1,8 +1,8 @@
 """
 Checks the `Host` header: its syntax (RFC 9112, section 3.2) and, without API keys, its name.
 
-DNS rebinding gives a web page this server's origin. Its GET requests have no `Origin`; only the name in `Host` reveals
-them.
+DNS rebinding gives a web page this server's origin. Only the name in `Host` reveals its GET requests, which have no
+`Origin`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class AllowedHosts:
     """IP addresses, `localhost`, and `names`."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
-        """`names` are lower-case host names, `*.example.com` for all subdomains, or `*` for any host."""
+        """`allowed` are lower-case host names, `*.example.com` for subdomains, or `*` for any host."""
         names = frozenset(names)
         self._any = "*" in names
         self._names = names | {"", "localhost"}  # browsers never send an empty host
@@ -34,7 +34,7 @@ class AllowedHosts:
         self.accept = lru_cache(64)(self._accept)
 
     def is_own(self, host: str) -> bool:
-        """Return whether `host` is an IP address or a known name; `*` does not count."""
+        """Whether `host` is an IP address or a known name; `*` does not count."""
         name = _PORT.sub("", host.lower(), count=1).removesuffix(".")
         is_subdomain = _NAME.fullmatch(name) is not None and name.endswith(self._suffixes)
         return name in self._names or is_subdomain or _is_address(name)
@@ -44,7 +44,7 @@ class AllowedHosts:
 
 
 def host_error(scope: Scope, allowed: AllowedHosts | None = None) -> InvalidRequest | None:
-    """Require a single valid `Host` header, optional in HTTP/1.0; without `allowed`, accept any name."""
+    """Require a single valid `Host` header, optional in HTTP/1.0; without `allowed`, with any name."""
     hosts = [value for name, value in scope["headers"] if name == b"host"]
     if len(hosts) == 1 and _HOST.fullmatch(hosts[0]):
         return None if allowed is None or allowed.accept(hosts[0]) else _not_allowed(hosts[0])

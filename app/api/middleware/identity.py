@@ -12,7 +12,7 @@ class IdentityCheck:
     """
     Identifies the caller for `Auth.caller`.
 
-    It rejects nothing: a route without authentication, for example `/healthz`, works with any credentials.
+    Rejects nothing: routes without authentication, for example `/healthz`, work with any credentials.
     """
 
     def __init__(self, app: ASGIApp, auth: Auth) -> None:

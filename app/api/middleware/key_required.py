@@ -13,7 +13,7 @@ from app.errors import PermissionDenied, Unauthorized
 
 
 class KeyRequired:
-    """Requires a valid API key at `paths` and below, and an admin key at `admin_paths` if the key has a table."""
+    """Guards `paths` and below; keys with a table must be admin keys at `admin_paths`."""
 
     def __init__(
         self, app: ASGIApp, auth: Auth, paths: Collection[str], admin_paths: Collection[str] = ("/metrics",)

@@ -1,8 +1,8 @@
 """
 Restricts web pages' access to a server without API keys.
 
-Browsers let any page send a simple POST without a preflight, and DNS rebinding gives a page this server's origin. Other
-clients send no `Origin`, or an origin with a custom scheme.
+Any page can send a simple POST without a preflight, and DNS rebinding gives a page this server's origin. Other clients
+send no `Origin`, or a custom scheme.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from app.errors import InvalidRequest
 
 def check_site(headers: Mapping[str, str]) -> None:
     """
-    Reject cross-site requests without an `Origin`, for routes where a GET has effects; raises `InvalidRequest`.
+    Raises `InvalidRequest` for cross-site requests without an `Origin`, for routes where a GET has effects.
 
     Browsers send such a GET for any page's images and links. `Origins` checks requests with an `Origin`. Only https and
     local servers receive `Sec-Fetch-Site`.
@@ -36,7 +36,7 @@ class Origins:
     Rejects requests from web pages, with three exceptions.
 
     Allowed are origins in `allowed` (`*`: all), local pages, and the server's own pages if its host is an IP address or
-    a name in `hosts`. Other local pages cannot open a WebSocket, because CORS does not protect its messages.
+    in `hosts`. Other local pages cannot open a WebSocket, because CORS does not protect its messages.
     """
 
     def __init__(self, app: ASGIApp, hosts: AllowedHosts, allowed: Collection[str] = ()) -> None:
@@ -62,8 +62,7 @@ class Origins:
         same_host = page.netloc == host
         if is_local_page(origin):
             return same_host or any_local or page.scheme not in _WEB
-        # Other names can be rebound to this server. Pages from an IP address or a configured name are this server's
-        # own.
+        # Other names can be rebound to this server. Pages of an IP address or a configured name are its own.
         return same_host and page.scheme in _WEB and self._hosts.is_own(host)
 
 
@@ -71,7 +70,7 @@ _WEB = ("http", "https")
 
 
 def is_local_page(origin: str) -> bool:
-    """Return whether the origin is a local server or an application (`app://`, `file://`)."""
+    """Whether the origin is a local server or an application (`app://`, `file://`)."""
     page = _split(origin)
     if page.scheme not in _WEB:
         return bool(page.scheme)  # any page can have the opaque origin `null`

@@ -1,7 +1,7 @@
 """
 Normalizes API paths built from a base URL: optional `/v1`, trailing slash, or Azure's `/openai`.
 
-Redirects would not work: some clients drop the body, and some drop the key when a proxy is involved.
+Redirects would fail: some clients drop the body, and some the key if a proxy is involved.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BASE = re.compile(r"(?:/openai)?(/v1)*(?=/)")
 
 
 def path_normalizer(routes: Iterable[str]) -> Callable[[str], str]:
-    """Map variants of API paths to the routes' paths. `routes` are path patterns; paths outside `/v1` are ignored."""
+    """Maps path variants to route paths. `routes` are path patterns; paths outside `/v1` are ignored."""
     names = {path.split("/")[2] for path in routes if path.startswith("/v1/")}
     is_api = re.compile(rf"(?:/v1)?/(?:{'|'.join(map(re.escape, sorted(names)))})(?:/|$)").match
 

@@ -43,9 +43,9 @@ class RequestId:
         normalize: Callable[[str], str] = lambda path: path,
     ) -> None:
         """
-        `on_refusal` is called after a failed POST, with the path pattern and the error raised by the route.
+        `on_refusal` is called after a failed POST, with path pattern and error.
 
-        `hosts` are the accepted names in `Host`; None: any. `normalize` maps a path variant to the route's path.
+        `hosts`: names accepted in `Host`; None: any. `normalize` maps a path variant to the route's path.
         """
         self._app = app
         self._hosts = hosts
@@ -113,7 +113,7 @@ class RequestId:
 
         try:
             await app(scope, receive, send_with_id)
-        except asyncio.CancelledError:  # by uvicorn, when the shutdown grace period is over
+        except asyncio.CancelledError:  # by uvicorn, after the shutdown grace period
             if status:
                 raise
             await error_response(shutdown_error(), scope)(scope, receive, send_with_id)
@@ -151,5 +151,5 @@ def _log_access(scope: Scope, method: str, status: int, start: float, line: log_
 
 
 def _pattern(scope: Scope) -> str:
-    """The matched route's path pattern, which bounds the number of metric labels."""
+    """Path patterns bound the number of metric labels."""
     return str(getattr(scope.get("route"), "path", "other")).removeprefix("/v1")

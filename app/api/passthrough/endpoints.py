@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 class ForwardedEndpoint(NamedTuple):
     path: str  # as Starlette writes paths
-    # The body is JSON with a prompt: the default model applies, and unreported output tokens are estimated.
+    # JSON with a prompt: the default model applies, and unreported output tokens are estimated.
     prompts: bool = False
     free: bool = False  # only counts tokens, and is not charged
     anthropic: bool = False  # belongs to Anthropic's API

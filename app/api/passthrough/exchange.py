@@ -25,17 +25,17 @@ from app.observability.lifecycle import ResponseLifecycle, clock
 logger = logging.getLogger(__name__)
 
 _PROMPTS = ("prompt", "input", "query", "documents")  # text in other endpoints' requests
-# Terminal events, of which the second is Anthropic's; their newlines cannot occur in JSON text.
+# Terminal events, of which the second is Anthropic's; JSON text cannot contain their newlines.
 _DONE, _MESSAGE_STOP = b"data: [DONE]\n\n", b"event: message_stop\n"
 _LAST_SIZE = 200  # bytes searched at the end of a read
 
 
 class PassthroughExchange:
     """
-    Forwards a request, and writes the response on arrival.
+    `fields` is the JSON body.
 
-    `fields` is the JSON body. Errors before the first response byte are raised. Later errors end an event stream with
-    an error event, and abort any other response, which would otherwise look complete.
+    Errors before the first response byte are raised. Later errors end an event stream with an error event, and abort
+    other responses, which would otherwise look complete.
     """
 
     def __init__(
@@ -60,10 +60,7 @@ class PassthroughExchange:
         self._charged: Usage = {}
 
     async def run(self, scope: Scope, receive: Receive, send: Send, *, received: bool) -> None:
-        """
-        Send the request, and write the response. Unless the request is fully `received`, call `watch` after its last
-        byte.
-        """
+        """Unless the request is fully `received`, call `watch` after its last byte."""
         task = asyncio.current_task()
         assert task
         self._new_watch = partial(DisconnectWatch, scope, receive, task.cancel)
@@ -140,7 +137,7 @@ class PassthroughExchange:
         await send({"type": "http.response.body", "body": piece, "more_body": False})
 
     async def _write_rest(self, answer: RawAnswer, writer: BodyWriter, left: int) -> None:
-        """Write the remaining pieces; `left` is their size in bytes, negative if unknown."""
+        """`left` is the remaining size in bytes, negative if unknown."""
         last = _MESSAGE_STOP if self._endpoint.anthropic else _DONE
 
         def write(piece: bytes) -> bool:
@@ -170,10 +167,8 @@ class PassthroughExchange:
 
     def _usage(self, *, whole: bool = False) -> Usage:
         """
-        Return the reported usage, or an estimate.
-
-        Usage is estimated for endpoints with a prompt, and if the client left early: the backend may have done all the
-        work.
+        Reported usage. It is estimated for endpoints with a prompt, and if the client left early: the backend may have
+        done all the work.
         """
         answer, lifecycle = self._answer, self._lifecycle
         if self._charged or self._endpoint.free:
@@ -196,7 +191,7 @@ class PassthroughExchange:
 
 
 def chat_prompt(fields: Mapping[str, object]) -> dict[str, list[Any]]:
-    """An unvalidated body's messages, with Anthropic's `system` first, and tools."""
+    """The prompt in an unvalidated body: messages, with Anthropic's `system` first, and tools."""
     messages, system = list_of(fields, "messages"), fields.get("system")
     if system:
         messages = [{"role": "system", "content": system}, *messages]

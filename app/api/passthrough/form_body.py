@@ -1,10 +1,9 @@
 """
 Forwards forms (`multipart/form-data`) with a checked or replaced `model` field.
 
-A large form is forwarded on arrival, as soon as its model is known; earlier bytes are buffered in memory or in a
-temporary file. A small form is read completely, so that it can be retried. Parsers disagree about unusual forms, so
-that a backend could read another model than the checked one. Ambiguous forms are therefore rejected; clients do not
-send them.
+A large form is forwarded on arrival, once its model is known; earlier bytes are buffered. A small form is read
+completely, for retries. Parsers disagree about unusual forms, so a backend could read another model than the checked
+one. Ambiguous forms are therefore rejected; clients do not send them.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _MODEL_PART = b'--%b\r\nContent-Disposition: form-data; name="model"\r\n\r\n%b\r
 
 
 def form_boundary(content_types: Sequence[bytes]) -> bytes | None:
-    """Return a form's boundary; None for other bodies. Raises `InvalidRequest` if it is ambiguous."""
+    """None for other bodies. Raises `InvalidRequest` if the boundary is ambiguous."""
     if not any(value.lstrip().lower().startswith(b"multipart/form-data") for value in content_types):
         return None
     match = _CONTENT_TYPE.fullmatch(content_types[0].strip())
@@ -58,7 +57,7 @@ def form_boundary(content_types: Sequence[bytes]) -> bytes | None:
 
 
 class ModelField(FormReader):
-    """Finds a form's `model` field; raises `InvalidRequest` for ambiguous forms."""
+    """Raises `InvalidRequest` for ambiguous forms."""
 
     def __init__(self, boundary: bytes, access: KeyAccess) -> None:
         super().__init__(boundary, _MAX_PART_COUNT)
@@ -70,7 +69,7 @@ class ModelField(FormReader):
         self._access = access
         self._left: int | None = None  # bytes left in the part, by its `Content-Length`
         self._delimiter = b"--" + boundary
-        self._data_end = -2  # end of the last part, in bytes; -2 because the first delimiter follows no line end
+        self._data_end = -2  # end of the last part; -2 because the first delimiter follows no line end
         self._tail = b""  # last two bytes
         self._window = b""  # last bytes of the part
 
@@ -148,7 +147,7 @@ class ModelField(FormReader):
 
 
 class FormBody:
-    """A form while it is received: buffered bytes, and the rest, read while sending."""
+    """Forwards buffered bytes, and the rest as it arrives."""
 
     fields: Mapping[str, object] = MappingProxyType({})
 
@@ -221,7 +220,7 @@ class FormBody:
         return body
 
     def _replacement(self) -> tuple[int, bytes, int]:
-        """Return the inserted bytes, between the start and end offsets of the replaced bytes."""
+        """The replaced bytes' start offset, their replacement, and their end offset."""
         start = self.field.start
         if start is None:
             return 0, _MODEL_PART % (self._boundary, self._model) if self._model else b"", 0
@@ -263,7 +262,6 @@ class FormBody:
 
 
 async def _received(request: Request, field: ModelField, limit: int) -> AsyncGenerator[bytes, None]:
-    """Yield a form on arrival, parsed by `field`; raises `InvalidRequest`."""
     try:
         async for data in request.stream():
             if field.size + len(data) > limit:

@@ -22,7 +22,7 @@ _ESCAPED_LETTER = re.compile(rb"\\u00[46][0-9a-fA-F]")
 
 
 def reads_as_model(name: str) -> bool:
-    """Return whether some parsers read a name as `model`, for example `Model`, `model[]` or ` model`."""
+    """Whether some parsers read a name as `model`, for example `Model`, `model[]` or ` model`."""
     return name != _MODEL and _LIKE_MODEL.fullmatch(name) is not None
 
 
@@ -31,7 +31,7 @@ class JSONBody:
     media_type = b"application/json"  # without a charset: the body was read as UTF-8
 
     def __init__(self, data: bytes, fields: dict[str, object], span: _Span | None = None) -> None:
-        """`span`: position of the `model` value."""
+        """`span` of the `model` value."""
         self._data = data
         self._span = span
         self.length: int | None = len(data)
@@ -43,7 +43,7 @@ class JSONBody:
 
         def parsed(data: bytes) -> JSONBody:
             fields = load_json(data, "body", limits.values)
-            # Backends differ in which duplicate field they read, and some ignore case. Only an unambiguous model can be
+            # Backends differ in which duplicate field they read, and some ignore case. Only unambiguous models can be
             # checked and charged.
             variants = [name for name in fields if name == _MODEL or reads_as_model(name)]
             spans = [*_model_spans(data)] if variants == [_MODEL] else []
@@ -65,7 +65,7 @@ class JSONBody:
         return model
 
     def with_model(self, model: str) -> JSONBody:
-        """Replace or insert the model; no other byte changes."""
+        """No other byte changes."""
         data, encoded = memoryview(self._data), json.dumps(model).encode()
         before = after = b""
         if self._span:
@@ -73,7 +73,7 @@ class JSONBody:
         else:
             start = end = self._data.index(b"{") + 1
             before, after = b'"model":', b"," if self.fields else b""
-        # A single join copies a large body only once.
+        # One join copies a large body only once.
         replaced = b"".join((data[:start], before, encoded, after, data[end:]))
         start += len(before)
         return JSONBody(replaced, self.fields, (start, start + len(encoded)))
@@ -83,7 +83,7 @@ class JSONBody:
 
 
 def _model_spans(data: bytes) -> Iterator[_Span]:
-    """Yield the positions of `model` values in a valid JSON object that contains the field."""
+    """Positions of `model` values in a valid JSON object that contains the field."""
     if data.count(b'"model"') == 1 and not _ESCAPED_LETTER.search(data):
         field = _TOKENS.match(data, data.index(b'"model"'))
         assert field

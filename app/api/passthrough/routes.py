@@ -72,10 +72,10 @@ def passthrough_routes(api: APIDependencies, *prefixes: str, translated_only: bo
 
 class Passthrough:
     """
-    Forwards requests for an endpoint to their model's backend.
+    Forwards requests to their model's backend.
 
-    `app.api.client_apis` translates requests for backends without this API or, without `forwards`, for all. The
-    endpoint's path follows a `prefix`.
+    `app.api.client_apis` translates them for backends without this API or, without `forwards`, for all. The endpoint's
+    path follows a `prefix`.
     """
 
     def __init__(
@@ -131,9 +131,9 @@ class Passthrough:
     async def _answered(
         self, request: Request, body: JSONBody, caller: Caller, admission: Admission
     ) -> StarletteResponse | None:
-        """Answer a request that is not forwarded; return None for others. Raises `APIError`."""
+        """Answers requests that are not forwarded; None for others. Raises `APIError`."""
         api, fields = self._api, body.fields
-        client = client_api(self._endpoint.client)  # imported at the first request: schemas need a few MB
+        client = client_api(self._endpoint.client)  # imported at the first request: schemas need several MB
         if client is None:
             return None
         deployment = request.path_params.get("deployment")
@@ -152,7 +152,7 @@ class Passthrough:
         return await translated(api, client, request, fields, caller, admission)
 
     def _model(self, request: Request, body: JSONBody | FormBody) -> str:
-        """The request's model or the default; raises `InvalidRequest` if a required model is missing."""
+        """The request's model or the default; raises `InvalidRequest` if a model is required."""
         model: str = request.path_params.get("deployment") or body.model
         if not model and self._endpoint.prompts:
             model = self._api.responses.options.default_model or ""
@@ -203,7 +203,7 @@ class Passthrough:
 
 
 def query_without_model(query: str) -> str:
-    """Remove parameters that name a model: only the model in the body or path is checked."""
+    """Only the model in the body or path is checked, so parameters must not name a model."""
     if not query:
         return ""
     kept = [parameter for parameter in _PARAMETERS.findall(query) if not _names_model(parameter)]

@@ -1,4 +1,4 @@
-"""Routes for conversations, as in OpenAI's API. The Open Responses specification only mentions them."""
+"""Conversations, as in OpenAI's API. The Open Responses specification only mentions them."""
 
 from __future__ import annotations
 
@@ -106,6 +106,6 @@ def _typed(items: list[Any] | None) -> list[Item]:
 
 
 def _page(items: list[Item], page: Page) -> JSONObject:
-    """In OpenAI's schema for this list, `first_id` and `last_id` are never null."""
+    """OpenAI's schema has no null `first_id` and `last_id`."""
     listed = page_of_items(items, page, NotFound)
     return {**listed, "first_id": listed["first_id"] or "", "last_id": listed["last_id"] or ""}

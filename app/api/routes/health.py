@@ -50,7 +50,7 @@ class _Check:
         self._failing = False
 
     async def __call__(self) -> str:
-        """Return "ok", or the failure's reason without confidential details."""
+        """ "ok", or the failure's reason without confidential details."""
         try:
             await self._check()
         except APIError as error:

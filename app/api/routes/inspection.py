@@ -165,7 +165,7 @@ _ABOUT = {
 
 
 class UpdateChain(BaseModel):
-    """The body of `PATCH /antiphon/chains/{id}`; absent fields are not changed."""
+    """Absent fields are not changed."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -181,7 +181,7 @@ def _chosen(description: str) -> Any:
 
 @dataclass
 class FilterQuery:
-    """Query parameters that select responses. `filter` checks them after the caller's key."""
+    """Selects responses. `filter` checks the parameters after the caller's key."""
 
     status: Annotated[str | None, _chosen("only responses with this status")] = None
     model: Annotated[str | None, _chosen("glob for models")] = None
@@ -204,7 +204,7 @@ class FilterQuery:
 
 
 def _wanted_metadata(request: Request) -> tuple[tuple[str, str], ...]:
-    """Parse `metadata[name]=value`, as in OpenAI's list of stored completions."""
+    """`metadata[name]=value`, as in OpenAI's list of stored completions."""
     return tuple(
         (name[len("metadata[") : -1], value)
         for name, value in request.query_params.multi_items()

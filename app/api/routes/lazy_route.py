@@ -1,4 +1,4 @@
-"""Routes that are analyzed on first use."""
+"""Routes analyzed on first use."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ APIRoute("/", _example)
 
 class LazyRoute(APIRoute):
     """
-    A route that FastAPI analyzes at its first request, or for the OpenAPI document.
+    FastAPI analyzes the route at its first request, or for the OpenAPI document.
 
-    Analyzing all routes would take most of the application's start time.
+    Analyzing all routes would dominate the application's start time.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:

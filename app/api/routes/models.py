@@ -58,7 +58,7 @@ You are a coding agent. You work on the user's computer, in their project, with 
 Keep going until the task is done. Then say briefly what you did, and what you could not check.
 """
 
-# Codex rejects an entry, or the whole catalog, if any field is missing.
+# If a field is missing, Codex rejects the entry or the catalog.
 _ENTRY: dict[str, object] = {
     "supported_reasoning_levels": [],
     "shell_type": "unified_exec",
@@ -75,9 +75,8 @@ _ENTRY: dict[str, object] = {
 
 def catalog(models: Sequence[Mapping[str, object]], *, describes_images: bool = False) -> dict[str, object]:
     """
-    List models for OpenAI's SDKs and Codex.
-
-    `describes_images`: whether images are described for text-only models, so that Codex can send them.
+    Models for OpenAI's SDKs and Codex. `describes_images`: images are described for text-only models, so Codex can send
+    them.
     """
     return {
         "object": "list",
@@ -87,7 +86,7 @@ def catalog(models: Sequence[Mapping[str, object]], *, describes_images: bool = 
 
 
 def messages_catalog(models: Sequence[Mapping[str, object]]) -> dict[str, object]:
-    """List all models in Anthropic's format, on a single page."""
+    """Models in Anthropic's format, on a single page."""
     data = [messages_model(model) for model in models]
     first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
     return {"data": data, "has_more": False, "first_id": first, "last_id": last}
@@ -145,11 +144,7 @@ def _value_at(model: Mapping[str, object], path: Sequence[str]) -> object:
 
 
 async def allowed_models(backend: Backend, caller: Caller) -> list[dict[str, object]]:
-    """
-    List the models allowed for the caller's key.
-
-    `input_modalities` comes from the profile, an earlier rejection of images, or the server's own fields.
-    """
+    """`input_modalities` comes from the profile, an earlier rejection of images, or the server's own fields."""
     models = await backend.models(caller.key)
     return [_with_modalities(model, backend) for model in models if caller.access.allows_model(str(model["id"]))]
 

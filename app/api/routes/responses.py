@@ -114,7 +114,7 @@ def routes(api: APIDependencies) -> APIRouter:
 
 class FastPath:
     """
-    Serves `POST /responses` and `others` directly, and passes on every other request.
+    Serves `POST /responses` and `others` without FastAPI.
 
     Middleware and FastAPI features for web pages (CORS, with an `Origin`) and other paths would cost a tenth of a small
     response's CPU time, and half of a forwarded request's. `others` are ASGI applications that raise `APIError` before
@@ -154,7 +154,7 @@ class FastPath:
 
 
 async def create(api: APIDependencies, request: Request) -> Response:
-    """Return JSON, an event stream or, in the background, the queued response."""
+    """JSON, an event stream or, in the background, the queued response."""
     headers = header_values(request.scope)
     caller = api.auth.caller(headers)
     admission = await api.admit(caller, request)
@@ -187,7 +187,7 @@ async def started(api: APIDependencies, request: Request, body: CreateResponse, 
 async def create_once(
     api: APIDependencies, request: Request, key: str, caller: Caller, admission: Admission
 ) -> Response:
-    """Repeat the response of an earlier request with the same `Idempotency-Key`, or create it."""
+    """Create the response, or repeat an earlier response with the same `Idempotency-Key`."""
 
     def parsed(data: bytes) -> tuple[CreateResponse, str]:
         fields = load_json(data, "body", api.body_limits.values)
@@ -208,12 +208,12 @@ async def create_once(
     if body.background:
         claimed.end(run.response["id"])
     elif not isinstance(response, EventStream):
-        claimed.end(None)  # unless the response ended the claim: the client disconnected before it began
+        claimed.end(None)  # unless a disconnect ended the claim
     return response
 
 
 async def replayed(api: APIDependencies, response_id: str, body: CreateResponse, caller: Caller) -> Response:
-    """Replay an earlier response; raises `InvalidRequest` if it is no longer stored."""
+    """Raises `InvalidRequest` if the response is no longer stored."""
     headers = {idempotency.REPLAYED_HEADER: "true"}
     try:
         stored = await api.responses.stored.retrieve(response_id, caller)
@@ -244,9 +244,9 @@ async def heartbeat_response(
     run: Run, heartbeat: float, document: Callable[[], Mapping[str, object]] | None = None
 ) -> EventStream[bytes]:
     """
-    Return the finished response as JSON, preceded by white space every `heartbeat` seconds.
+    The finished response as JSON, after white space every `heartbeat` seconds.
 
-    `document` returns the JSON after the run; by default the run's response.
+    `document` returns the JSON; by default the run's response.
     """
     document = document or (lambda: run.response)
     encoding = StreamEncoding[bytes](bytes, lambda: WHITE_SPACE)
@@ -261,7 +261,7 @@ async def heartbeat_response(
 async def _drain(
     run: Run, heartbeat: float, document: Callable[[], Mapping[str, object]], stream: EventStream[bytes]
 ) -> None:
-    """Begin the HTTP response after `heartbeat` seconds with white space; send the document after the run."""
+    """The HTTP response begins after `heartbeat` seconds."""
 
     def begin() -> None:
         run.answering = True
@@ -285,7 +285,7 @@ async def compacted_response(run: Run) -> Response:
 
 
 async def event_stream(run: Run, caller: Caller, api: APIDependencies) -> Response:
-    """Wait for the run's first event; earlier failures become HTTP errors."""
+    """Waits for the first event; earlier failures become HTTP errors."""
     stream = EventStream[EventBatch](
         partial(run.generate, open_after=api.open_after),
         _encoding(_heartbeat_encoder(caller, run.keepalive)),
@@ -319,7 +319,7 @@ async def background_response(body: CreateResponse, run: Run, caller: Caller, ap
 
 
 def pollable_response(resource: Mapping[str, object], headers: Mapping[str, str] = {}) -> Response:
-    """Add the polling interval until the response has ended."""
+    """A response with the polling interval, until it has ended."""
     ended = resource["status"] in TERMINAL
     return json_response(resource, headers if ended else {**headers, "openai-poll-after-ms": POLL_AFTER_MS})
 
@@ -338,7 +338,7 @@ async def _follow(subscription: EventSubscription, stream: EventStream[bytes]) -
             stream.send(data)
             del data
             await stream.drain()
-            await asyncio.sleep(0)  # lets other requests run: a client may accept all stored events at once
+            await asyncio.sleep(0)  # other requests first: a client may accept all stored events at once
 
 
 def _heartbeat_encoder(caller: Caller, keepalive: Callable[[], Iterable[Event]]) -> Callable[[], bytes]:
@@ -350,7 +350,7 @@ def _heartbeat_encoder(caller: Caller, keepalive: Callable[[], Iterable[Event]])
 
 
 async def unless_disconnected(request: Request, response: Coroutine[object, object, Response]) -> Response:
-    """Await a response; cancel it and return a 499 if the client disconnects first."""
+    """Returns a 499 if the client disconnects first."""
     task = asyncio.current_task()
     assert task
     watch = DisconnectWatch(request.scope, request.receive, task.cancel)
@@ -365,7 +365,7 @@ async def unless_disconnected(request: Request, response: Coroutine[object, obje
 
 
 def parse_starting_after(starting_after: str | None) -> int:
-    """Parse a sequence number; -1 for all events. Raises `InvalidRequest`."""
+    """-1 for all events. Raises `InvalidRequest`."""
     if starting_after is None:
         return -1
     if (number := parse_whole_number(starting_after)) is None:

@@ -25,8 +25,8 @@ STUDIO_POLICY = (
     "connect-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types dompurify"
 )
-# Preview of model-written HTML, SVG or diagrams. Scripts run in a frame without origin and network; the studio's
-# `frame-src` prevents the frame from navigating elsewhere.
+# Model-written HTML, SVG or diagrams. Scripts run in a frame without origin and network; the studio's `frame-src`
+# prevents it from navigating elsewhere.
 PREVIEW_POLICY = (
     "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
     "font-src data:; media-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'; "
@@ -115,7 +115,7 @@ def _page(page: Asset, request: Request, policy: str) -> Response:
 
 
 def _response(asset: Asset, headers: Headers, caching: str = _REVALIDATED) -> Response:
-    """Respond with a file, compressed if the client accepts gzip, or a 304 if the client's copy is current."""
+    """A file, compressed if the client accepts gzip, or a 304 if the client's copy is current."""
     sent = {**_HEADERS, "Cache-Control": caching, "ETag": asset.etag}
     if asset.etag in headers.get("if-none-match", ""):
         return Response(status_code=304, headers=sent)
@@ -143,7 +143,7 @@ class _Files(StaticFiles):
 
 
 class _VersionedFiles(_Files):
-    """The studio's files and bundle at `/VERSION/PATH`. Other versions are served too, but not cached."""
+    """The studio's files and bundle at `/VERSION/PATH`. Other versions are served, but not cached."""
 
     def __init__(self, assets: Assets) -> None:
         super().__init__(assets, PAGES)

@@ -1,4 +1,4 @@
-"""Routes for vector stores, their files and file batches, as in OpenAI's API."""
+"""Vector stores, their files and file batches, as in OpenAI's API."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 The API over a WebSocket: consecutive turns on a connection, which stores unstored responses until it closes.
 
 Clients send `response.create` frames. The server sends response events, one per text frame, or an error, `{"type":
-"error", "status": 400, "error": {...}}`, after which the connection stays open. Turns with different `stream_id`s run
+"error", "status": 400, "error": {...}}`, and the connection stays open. Turns with different `stream_id`s run
 concurrently. Control frames, for example `response.cancel`, are answered at once.
 """
 
@@ -77,7 +77,7 @@ class Lane:
 
     def __init__(self, stream_id: str | None) -> None:
         self.stream_id = stream_id
-        # Parsed frames need more memory, so only a first turn that can begin at once is parsed.
+        # Parsed frames need more memory, so only a turn that can begin at once is parsed.
         self.waiting: deque[Create | bytes] = deque()
         self.task: asyncio.Task[None] | None = None
         self._response: Response | None = None
@@ -92,7 +92,7 @@ class Lane:
         return asyncio.create_task(self._generate(run, outbox, open_after))
 
     def cancel(self, response_id: object) -> None:
-        """Stop the current turn's response if it has this id (None: any id)."""
+        """Cancel the current response if it has this id (None: any id)."""
         response = self._response
         if response_id is not None and not (response and response["id"] == response_id):
             return
@@ -118,7 +118,7 @@ class Lane:
 
 class WebSocketConnection:
     """
-    A client's connection: one task reads the frames, and each lane runs its turns in its own task.
+    One task reads the frames; each lane runs its turns in its own task.
 
     A client that does not read blocks sending, and thereby reading from the backend.
     """
@@ -158,7 +158,7 @@ class WebSocketConnection:
         return [lane.task for lane in self._lanes.values() if lane.task]
 
     async def _read(self) -> int:
-        """Receive frames; return the close code."""
+        """Returns the close code."""
         with contextlib.suppress(WebSocketDisconnect):
             while (message := await self._websocket.receive())["type"] != "websocket.disconnect":
                 await self._receive(message.pop("text", None) or message.pop("bytes", None) or "")
@@ -194,7 +194,7 @@ class WebSocketConnection:
         return await run_in_thread_if_large(read_frame, frame, self._api.body_limits.values)
 
     def _refusal(self, create: Create) -> APIError | None:
-        """Return an error if a turn exceeds the connection's limits."""
+        """Refuse a turn above the connection's limits."""
         fits = self._turns_size + create.length <= self._api.body_limits.bytes
         if not self._turns or (fits and self._turns <= self._limits.queue):
             return None
@@ -214,7 +214,7 @@ class WebSocketConnection:
             await self._send_frame(frame.unknown())
 
     async def _work(self, lane: Lane) -> None:
-        """Run a lane's turns; an unexpected error closes the connection."""
+        """An unexpected error closes the connection."""
         try:
             while lane.waiting:
                 await self._answer(lane, await self._next(lane.waiting.popleft()))
@@ -268,7 +268,7 @@ class WebSocketConnection:
         self._turns_size -= create.length
 
     async def _send_run(self, run: Run, lane: Lane) -> None:
-        """Send a response's events; raises `APIError` if it fails before the first event."""
+        """Raises `APIError` if the response fails before the first event."""
         outbox, stream_id = Outbox(), lane.stream_id
         generating = lane.generate_in_task(run, outbox, self._api.open_after)
         generating.add_done_callback(lambda _: outbox.close())
@@ -298,7 +298,7 @@ class WebSocketConnection:
 
     @contextlib.asynccontextmanager
     async def _heartbeat(self, run: Run, outbox: Outbox) -> AsyncIterator[None]:
-        """Send keepalive events during silence: some clients reset their idle timer only on events."""
+        """Keepalive events during silence: some clients reset their idle timer only on events."""
         if self._caller.dialect.heartbeat != "keepalive" or not self._api.heartbeat:
             yield
             return
@@ -353,7 +353,7 @@ class WebSocketConnection:
         return envelope(InvalidRequest(message, code="websocket_connection_limit_reached"))
 
     async def _finish(self, *others: asyncio.Future[Any]) -> None:
-        """Drop waiting turns; wait for running turns until the grace period ends or another task is done."""
+        """Drops waiting turns; waits for running turns until the grace period ends or another task is done."""
         self._finishing = True
         for lane in self._lanes.values():
             lane.waiting.clear()

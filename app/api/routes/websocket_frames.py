@@ -1,4 +1,4 @@
-"""WebSocket frames: `response.create` and control frames from the client, error events to it."""
+"""WebSocket frames from the client, and error events to it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.core.types.request import CreateResponse
 from app.errors import APIError, InvalidRequest
 
 # "HTTP/SSE transport-specific fields such as `stream`, `stream_options`, and `background` MUST NOT be sent on WebSocket
-# requests." Codex sends them anyway, with values that have no effect.
+# requests." Codex sends them, with values without effect.
 _HARMLESS: dict[str, Callable[[object], bool]] = {
     "stream": lambda value: value is True,
     "stream_options": lambda value: isinstance(value, dict),
@@ -59,11 +59,11 @@ class Create:
 
     @property
     def generate(self) -> bool:
-        """False only stores the input, for continuation by a later request."""
+        """False only stores the input, for a later request."""
         return self.fields.get("generate") is not False
 
     def request(self, *, lenient: bool) -> CreateResponse:
-        """Raises `InvalidRequest` for HTTP-specific fields; if `lenient`, only for values that would have an effect."""
+        """Raises `InvalidRequest` for HTTP fields; if `lenient`, only for values with an effect."""
         for name, harmless in _HARMLESS.items():
             value = self.fields.get(name)
             if value is not None and not (lenient and harmless(value)):
@@ -78,7 +78,7 @@ class Create:
 
 @dataclass(slots=True)
 class ControlFrame:
-    """Answered at once, even during a response."""
+    """Frames that are answered at once, even during a response."""
 
     type: object  # a string in a valid frame
     fields: JSONObject
@@ -96,7 +96,7 @@ CREATE, CANCEL, STEER = FRAME_TYPES = "response.create", "response.cancel", "res
 
 def read_frame(frame: str | bytes, max_values: int = MAX_VALUES) -> Create | ControlFrame:
     """
-    Parse a frame; raises `InvalidRequest` if it is not a JSON object.
+    Raises `InvalidRequest` if the frame is not a JSON object.
 
     Request fields are next to `type`, or in `response` as in OpenAI's Realtime API.
     """
@@ -112,8 +112,8 @@ def steer_failure(fields: JSONObject, number: int) -> dict[str, object]:
     """
     Reject a `response.steer` frame; `number` is its sequence number.
 
-    Steering adds input to a response in progress, which Chat Completions does not support. The answer returns the input
-    to the client, which can send it with the next turn.
+    Chat Completions cannot add input to a response in progress. The answer returns the input, which the client can send
+    with the next turn.
     """
     steer = {name: fields.get(name) for name in ("input", "previous_response_id")}
     if not isinstance(steer["previous_response_id"], str) or not isinstance(steer["input"], (str, list)):
@@ -129,7 +129,7 @@ def steer_failure(fields: JSONObject, number: int) -> dict[str, object]:
 
 
 def envelope(error: APIError, stream_id: str | None = None) -> dict[str, object]:
-    """Return an error as the spec's `WebSocketErrorEvent`, with the headers of an HTTP error response."""
+    """An error as the spec's `WebSocketErrorEvent`, with an HTTP error response's headers."""
     headers: dict[str, object] = {"headers": error.headers()} if error.headers() else {}
     frame = {"type": "error", "status": error.status, "error": {**error.payload(), **headers}, **headers}
     return frame if stream_id is None else {**frame, "stream_id": stream_id}

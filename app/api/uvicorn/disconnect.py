@@ -12,10 +12,8 @@ CONNECTION_KEY = "connection"  # request state field, if the connection is an `H
 
 
 class BodyWriter(Protocol):
-    """Writes a streamed response body, after the headers were sent."""
-
     def write(self, data: bytes) -> bool:
-        """Write data without waiting; return False if `drain` must be awaited before the next write."""
+        """Write without waiting; False if `drain` must be awaited before the next write."""
         ...
 
     async def drain(self) -> None:
@@ -25,7 +23,7 @@ class BodyWriter(Protocol):
 
 class ClientConnection(BodyWriter, Protocol):
     def watch(self, on_loss: Callable[[], None]) -> bool:
-        """Call `on_loss` when the connection is lost; return False if not supported."""
+        """Return False if the connection does not report its loss."""
         ...
 
     def unwatch(self, on_loss: Callable[[], None]) -> None: ...
@@ -47,7 +45,7 @@ class MessageWriter:
         return False
 
     async def drain(self) -> None:
-        """Send the data; after a cancellation, the next call sends it."""
+        """Wait until data is sent. After a cancellation, the next call sends it."""
         if data := self._unsent:
             await self._send({"type": "http.response.body", "body": data, "more_body": True})
             self._unsent = self._unsent[len(data) :]
@@ -55,7 +53,7 @@ class MessageWriter:
 
 class DisconnectWatch:
     """
-    Calls a function when a request's client disconnects, until `stop`.
+    Calls a function when the client disconnects, until `stop`.
 
     The request must have been read. A connection that does not report its loss requires a task, at ten times the cost.
     """

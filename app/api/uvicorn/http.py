@@ -27,10 +27,10 @@ from app.api.uvicorn.response_writer import ResponseWriter
 from app.api.uvicorn.shutdown import begin_shutdown
 from app.errors import APIError, InvalidRequest
 
-MAX_HEAD_BYTES = 64 * 1024  # request line and headers; clients typically send a few hundred
+MAX_HEAD_BYTES = 64 * 1024  # request line and headers; clients send a few hundred
 HEAD_TIMEOUT = 30.0  # seconds until the first request's headers are complete
 REFUSAL_LINGER = 1.0  # seconds for discarding a rejected client's further data
-SEND_TIMEOUT = 60  # seconds without an acknowledgement of sent data until the client counts as gone
+SEND_TIMEOUT = 60  # seconds without acknowledging sent data until a client counts as gone
 SHUTDOWN_IDLE_TIMEOUT = 0.25  # seconds for a new request on an idle connection
 SHUTDOWN_HEAD_TIMEOUT = 1.0  # seconds to complete partial headers
 
@@ -66,7 +66,7 @@ class HTTPProtocol(HttpToolsProtocol):
     def watch(self, on_loss: Callable[[], None]) -> bool:
         if self.cycle.disconnected or self.cycle.more_body:
             return False
-        self.flow.resume_reading()  # paused after a large body, it would not notice the disconnect
+        self.flow.resume_reading()  # paused after a large body, it would not notice a disconnect
         self._on_loss |= {on_loss}
         return True
 
@@ -109,7 +109,7 @@ class HTTPProtocol(HttpToolsProtocol):
                     self.handle_websocket_upgrade()
                     return
                 # "A server MAY ignore a received Upgrade header field" (RFC 9110, 7.8), but httptools ends the request
-                # here, without its body. Therefore the headers are parsed again without the field.
+                # here, without its body, so the headers are parsed again without the field.
                 data = memoryview(data)[upgrade.args[0] :]
                 self._parse_without_upgrade()
 
@@ -122,7 +122,7 @@ class HTTPProtocol(HttpToolsProtocol):
         self.parser.feed_data(b"\r\n".join([line, *fields, b"", b""]))
 
     def _update_timer(self) -> None:
-        """Time incomplete headers or, between requests, uvicorn's keep-alive."""
+        """Limit the time for incomplete headers or, between requests, uvicorn's keep-alive."""
         if self.cycle and not self.cycle.response_complete:
             self._cancel_timer()
         elif self.cycle is None or self._in_message:
@@ -176,8 +176,8 @@ class HTTPProtocol(HttpToolsProtocol):
         """
         Close after the current response, or after the response to a request that may be arriving.
 
-        A proxy can send a request on an idle connection before it notices the connection's end. If that request were
-        reset, the proxy would answer 502, because it cannot know whether a POST may be repeated.
+        A proxy can send a request before it notices the connection's end. After a reset it would answer 502, because it
+        cannot know whether a POST may be repeated.
         """
         begin_shutdown(self.app_state)
         if self._refused or (self.cycle and not self.cycle.response_complete):
@@ -190,7 +190,7 @@ class HTTPProtocol(HttpToolsProtocol):
         self._close_after(SHUTDOWN_IDLE_TIMEOUT if idle else SHUTDOWN_HEAD_TIMEOUT)
 
     def _refuse(self, error: APIError) -> None:
-        """Send an error and close the connection; during a response, close after it or at once."""
+        """Send an error and close; during a response, close after it or at once."""
         if self._refused:
             return
         self._refused = True
@@ -211,7 +211,7 @@ class HTTPProtocol(HttpToolsProtocol):
             self._close_with_linger()
 
     def _close_with_linger(self) -> None:
-        """Close with a delay, because unread data would cause a reset before the client has read the response."""
+        """Close after a delay: unread data would cause a reset before the client has read the response."""
         if self.transport.can_write_eof():
             self.transport.write_eof()
             self._close_after(REFUSAL_LINGER)
@@ -237,9 +237,9 @@ def _head_too_large() -> InvalidRequest:
 
 def _set_timeouts(connection: socket.socket, unread: int) -> None:
     """
-    Let the kernel drop a connection after `unread` seconds without an acknowledgement by the client.
+    The kernel drops a connection after `unread` seconds without an acknowledgement.
 
-    A client that does not read would otherwise hold this connection and the backend's indefinitely, and an unplugged
+    Otherwise a client that does not read would hold this connection and the backend's indefinitely, and an unplugged
     client for a quarter of an hour.
     """
     with contextlib.suppress(AttributeError, OSError):  # not supported by all systems and sockets

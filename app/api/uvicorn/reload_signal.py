@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def reload_on_sighup(reload: Callable[[], ReloadReport]) -> Iterator[None]:
-    """Reload on SIGHUP, if the system has this signal and this is the main thread."""
+    """Handle SIGHUP if the system has it and this is the main thread."""
     directory = environment().get(RELOADS_DIRECTORY)
 
     def write(report: ReloadReport) -> None:
@@ -34,9 +34,9 @@ def reload_on_sighup(reload: Callable[[], ReloadReport]) -> Iterator[None]:
     except (AttributeError, NotImplementedError, RuntimeError, ValueError):
         yield
         return
-    write(ReloadReport(os.getpid(), begun=0))  # from now on, the signal does not end this process
+    write(ReloadReport(os.getpid(), begun=0))  # now the signal does not end this process
     try:
         yield
     finally:
         loop.remove_signal_handler(signal.SIGHUP)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the default would kill the server during its shutdown
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the default would kill the server during shutdown

@@ -1,4 +1,4 @@
-"""Writes headers and a body of known length in a single write."""
+"""Writes headers and a body of known length at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ResponseWriter:
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle
-        self._head = b""  # written with the body, or at the end of this iteration of the event loop
+        self._head = b""  # written with the body, or at the end of this event loop iteration
 
     async def send(self, message: ASGISendEvent) -> None:
         cycle = self._cycle

@@ -28,7 +28,7 @@ class Shutdown:
         """
         Wait up to `seconds` until no request is in progress.
 
-        uvicorn does not wait for requests cancelled after the grace period, but these still store their responses.
+        uvicorn does not wait for requests cancelled after the grace period, which still store their responses.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):

@@ -37,7 +37,7 @@ _SAME = frozenset(
         "prompt_cache_options",
         "prompt_cache_retention",
         "top_logprobs",
-        # Extensions: Chat Completions has no other meaning for these fields.
+        # Extensions: no other meaning in Chat Completions.
         "max_tool_calls",
         "truncation",
         "reasoning",
@@ -48,7 +48,7 @@ _NOT_OF_CHAT = frozenset(CreateResponse.model_fields) - _SAME
 # Parameters without a Responses counterpart.
 _EXTRA = ("stop", "seed", "logit_bias")
 
-# Chat Completions cannot represent these tools' calls.
+# Chat Completions cannot represent their calls.
 _WITHOUT_CALLS = frozenset(
     {"apply_patch", "computer", "computer_use", "computer_use_preview", "local_shell", "namespace", "shell"}
 )
@@ -230,7 +230,7 @@ class _Reading:
                 self._warnings.add(f"The parameter {quote(f'messages[].{name}')} is not sent and was ignored.")
 
 
-# Message fields by role that are read or can be ignored without a warning.
+# By role: fields that are read, or ignored without a warning.
 _READ = {
     "user": frozenset({"role", "content"}),
     "assistant": frozenset(

@@ -1,7 +1,7 @@
 """
-Validates the fields of `POST /v1/chat/completions` that differ from `/v1/responses`.
+Validates fields of `POST /v1/chat/completions` that differ from `/v1/responses`.
 
-All other fields and message content are validated after translation, as `CreateResponse`.
+Other fields and message content are validated after translation, as `CreateResponse`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ToolCall = Annotated[
 
 
 class _InputMessage(Tolerant):
-    # The last three roles have their own message types, but an error lists all roles.
+    # Other roles have their own message types, but an error lists all roles.
     role: Literal["developer", "system", "user", "assistant", "tool", "function"]
     content: Any
 
@@ -105,7 +105,7 @@ class _CustomTool(Tolerant):
 
 
 class _OtherTool(Tolerant):
-    """A tool in the format of `/v1/responses`: a hosted tool, or a function with flat fields."""
+    """In the format of `/v1/responses`: a hosted tool, or a function with flat fields."""
 
     type: Annotated[str, StringConstraints(min_length=1)]
 

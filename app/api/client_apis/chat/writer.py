@@ -1,8 +1,8 @@
 """
-Writes Responses events as chat completion chunks, and a finished response as JSON.
+Writes Responses events as chat completion chunks, and finished responses as JSON.
 
-In both, an empty line separates messages (hosted tools cause several) and reasoning parts. An approval request becomes
-text, because Chat Completions does not support approvals.
+In both, an empty line separates messages (hosted tools cause several) and reasoning parts. Chat Completions has no
+approvals, so a request for approval becomes text.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class ChatWriter:
 
 
 class _Joined:
-    """Separates texts from different parts by an empty line."""
+    """An empty line separates texts from different parts."""
 
     def __init__(self) -> None:
         self._last: object = None  # part of the last text
@@ -182,7 +182,7 @@ def _image(item: Item) -> JSONObject | None:
 
 
 def _text_of(output: Iterable[Item]) -> tuple[str | None, str | None, list[object]]:
-    """Joined text and refusals, and log probabilities."""
+    """Joined text, joined refusals, and log probabilities."""
     texts, refusals = [], []
     logprobs: list[object] = []
     for parts in _message_parts(output):

@@ -23,7 +23,7 @@ from app.responses.encryption import FROM_SIGNATURE
 
 _NO_CITATIONS = "Document citations are not supported; 'citations' was ignored."
 FOREIGN_THINKING = "A thinking block's signature that this server did not create was dropped."
-_FAILED = ("error", "<tool_use_error>")  # already mark a result as failed
+_FAILED = ("error", "<tool_use_error>")  # texts that already mark a result as failed
 
 
 class ItemReader:
@@ -66,7 +66,7 @@ class ItemReader:
             self._warnings.add(f"Content of unknown type {quote(kind)} was ignored.")
 
     def _parts_of(self, block: JSONObject, text_type: str) -> list[JSONObject]:
-        """Convert a block; the last part gets its cache breakpoint."""
+        """The last part gets the block's cache breakpoint."""
         if json_object(block.get("citations")).get("enabled"):
             self._warnings.add(_NO_CITATIONS)
         parts = _PARTS[block["type"]](block, text_type)

@@ -6,7 +6,7 @@ Translate hosted tools between Anthropic's blocks and response items.
     server_tool_use code_execution    code_interpreter_call
     mcp_tool_use                      mcp_call
 
-Each call has a second block with its result. Blocks keep their item's id, because encrypted reasoning refers to it.
+A second block has the call's result. Blocks keep their item's id, because encrypted reasoning refers to it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from app.core.items.readings import mcp_result
 from app.core.json_values import json_list, json_object, json_objects, json_text
 from app.core.types import Item, JSONMapping, JSONObject
 
-# `include` values for item fields shown in result blocks.
+# `include` values for fields shown in result blocks.
 SHOWN_FIELDS = ("web_search_call.results", "code_interpreter_call.outputs")
 
 
@@ -35,7 +35,7 @@ _TYPES = {"web_search_": "web_search", "web_fetch_": "web_search", "code_executi
 
 
 def hosted_item(use: JSONMapping, result: JSONMapping) -> JSONObject | None:
-    """Read a call and its result ({} if missing); None for an unknown tool."""
+    """`result` is {} if missing. None for an unknown tool."""
     if use["type"] == "mcp_tool_use":
         fields: JSONObject | None = _mcp_call(use, result)
     else:
@@ -189,7 +189,7 @@ _UNAPPROVED = "This call requires an approval, which clients of the Messages API
 
 
 def _approval_blocks(item: Item) -> list[JSONObject]:
-    """The API has no approvals, so that a request becomes a failed call."""
+    """Show a request for approval as a failed call: the API has no approvals."""
     error = {"content": [{"type": "text", "text": _UNAPPROVED}]}
     return _mcp_blocks({**item, "error": error})
 
@@ -213,7 +213,7 @@ def server_tool_usage(output: list[Item]) -> JSONObject | None:
 
 
 def web_tool(tools: Sequence[JSONMapping]) -> JSONObject:
-    """Declare the web search for a request's `web_search_*` and `web_fetch_*` tools."""
+    """Declare web search for a request's `web_search_*` and `web_fetch_*` tools."""
     declared: JSONObject = {"type": "web_search"}
     filters = {
         name: domains
@@ -229,7 +229,7 @@ def web_tool(tools: Sequence[JSONMapping]) -> JSONObject:
 
 
 def mcp_tool(server: JSONMapping, toolset: JSONMapping) -> JSONObject:
-    """Declare an MCP server, with the tools selected by a toolset ({} if missing)."""
+    """Declare an MCP server with the tools selected by a toolset ({} if missing)."""
     declared: JSONObject = {
         "type": "mcp",
         "server_label": server["name"],

@@ -1,4 +1,4 @@
-"""Builds a Messages message from a response: content blocks, stop reason, usage."""
+"""A response as a Messages message: content blocks, stop reason, usage."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def whole_message(ending: Ending, options: WriterOptions) -> JSONObject:
 
 
 def blocks_of(item: Item, options: WriterOptions) -> Iterator[JSONObject]:
-    """Yield a finished item's blocks, if the API has blocks for its type."""
+    """Return [] for item types without blocks."""
     make = _BLOCKS.get(item["type"])
     if make:
         yield from make(item, options)
@@ -84,7 +84,7 @@ def _call_blocks(item: Item, options: WriterOptions) -> Iterator[JSONObject]:
 
 
 def tool_input(arguments: str) -> JSONObject:
-    """Parse arguments; truncated JSON yields the complete fields, and invalid JSON yields {}."""
+    """Truncated JSON yields the complete fields, invalid JSON {}."""
     try:
         return json_object(pydantic_core.from_json(arguments, allow_partial=True))
     except ValueError:

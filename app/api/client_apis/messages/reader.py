@@ -25,7 +25,7 @@ from app.errors import InvalidRequest, Warnings, quote
 
 THREAD_UNSUPPORTED = "thread_unsupported_request"  # SDKs then resend without `thread`
 
-# Claude Code's first system prompt line; it can differ in each request and would invalidate prompt caches.
+# Claude Code's first system prompt line can differ in each request, which would invalidate prompt caches.
 _BILLING_LINE = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n?")
 
 # Ignored without a warning.
@@ -114,7 +114,7 @@ def _name_unknown(request: MessagesRequest, warnings: Warnings) -> None:
 
 
 def _unknown(extra: JSONMapping, warnings: Warnings) -> JSONObject:
-    """Pass on unknown fields, except names with another meaning in `CreateResponse`."""
+    """Unknown fields, except names with another meaning in `CreateResponse`."""
     unknown = {name: value for name, value in extra.items() if name not in _IGNORED}
     for name in unknown.keys() & CreateResponse.model_fields.keys():
         del unknown[name]
@@ -123,7 +123,7 @@ def _unknown(extra: JSONMapping, warnings: Warnings) -> JSONObject:
 
 
 def _read_system(request: MessagesRequest, reader: ItemReader) -> str:
-    """Return a plain-text system prompt; add a prompt of blocks as the first item, to keep its cache breakpoints."""
+    """A plain-text system prompt. A prompt of blocks becomes the first item, to keep its cache breakpoints."""
     system = request.system
     if not isinstance(system, list):
         return _BILLING_LINE.sub("", system or "")
@@ -162,7 +162,7 @@ def _is_strict(schema: object) -> bool:
     return all(map(_is_strict, schema.values()))
 
 
-# Efforts by minimum thinking budget, in tokens.
+# By minimum thinking budget, in tokens.
 _BUDGETS = ((16_384, "high"), (4_096, "medium"), (0, "low"))
 
 

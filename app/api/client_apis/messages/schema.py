@@ -1,8 +1,8 @@
 """
 Validates the body of `POST /v1/messages`.
 
-Unknown fields, block types and tool types are accepted; the reader names them in warnings. Optional fields can be null.
-Source: anthropic 2.14, `types/beta/message_create_params.py`.
+Accepts unknown fields, block types and tool types, for which the reader warns. Optional fields can be null. Source:
+anthropic 2.14, `types/beta/message_create_params.py`.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class _CustomTool(Tolerant):
 
 
 class _OtherTool(Tolerant):
-    """A predefined tool, run by the server or by the client."""
+    """Predefined, run by the server or the client."""
 
     type: TypeName
     name: NotRequired[str | None]
@@ -258,14 +258,14 @@ _System = Annotated[Annotated[Text, Tag("<text>")] | Annotated[list[_TextBlock],
 
 
 class MessagesRequest(BaseModel):
-    """The body without null fields; unknown fields are in `model_extra`."""
+    """Without null fields; unknown fields are in `model_extra`."""
 
-    # Errors that quote the input would put secrets into tracebacks.
+    # Errors that quote input would put secrets into tracebacks.
     model_config = ConfigDict(extra="allow", protected_namespaces=(), hide_input_in_errors=True)
 
     model: str | None = None
     messages: Annotated[list[_Message], Field(min_length=1)]
-    max_tokens: Annotated[Integer, Field(ge=1)] | None = None  # required by Anthropic, but not by backend models
+    max_tokens: Annotated[Integer, Field(ge=1)] | None = None  # required by Anthropic, not by backend models
     system: _System | None = None
     tools: list[_Tool] = Field(default_factory=list)
     tool_choice: _ToolChoice | None = None

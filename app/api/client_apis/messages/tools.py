@@ -1,8 +1,8 @@
 """
 Reads Messages tools as Responses API tools.
 
-Custom tools and predefined client tools (`bash_*`, `text_editor_*`, `memory_*`, `computer_*`) become functions; server
-tools become this server's hosted tools.
+Custom tools and predefined client tools (`bash_*`, `text_editor_*`, `memory_*`, `computer_*`) become functions, server
+tools become hosted tools.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MAX_NAME = 64  # characters, in the Responses API; Anthropic allows 128
 
 
 def short_name(name: str) -> str:
-    """Truncate a long name and append its hash."""
+    """Truncate a long name, with a hash."""
     if len(name) <= _MAX_NAME:
         return name
     return f"{name[: _MAX_NAME - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
@@ -106,7 +106,7 @@ def read_tools(
     return ReadTools(fields, names, reader.client_paths)
 
 
-# The last four have no effect on the response.
+# The last four fields do not affect the response.
 _FIELDS = frozenset({"type", "name", "description", "input_schema", "strict"}) | {
     *("cache_control", "eager_input_streaming", "defer_loading", "allowed_callers"),
 }
@@ -134,7 +134,7 @@ def _choice(choice: JSONMapping, tools: Sequence[JSONMapping]) -> JSONObject:
     return {**fields, "tool_choice": {"type": "function", "name": short_name(name)}}
 
 
-# Predefined client tools. Requests omit the schemas, which Anthropic's models know. Source: anthropic 2.14,
+# Predefined client tools. Anthropic's models know their schemas, which requests omit. Source: anthropic 2.14,
 # `lib/tools`.
 
 _TEXT = {"type": "string"}

@@ -3,8 +3,8 @@ Writes response events as a Messages stream.
 
     message_start, content_block_start, content_block_delta..., content_block_stop, ..., message_delta, message_stop
 
-A message has only one open block at a time, but response items can overlap, for example parallel calls. A later item's
-events are queued until the earlier items are done.
+Only one block is open at a time, but response items can overlap, for example parallel calls. A later item's events are
+queued until earlier items are done.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class _ItemWriter:
 
 
 class _MessageWriter(_ItemWriter):
-    """Writes each message part as a block, opened by its first text or citation."""
+    """Writes a block per message part, opened by its first text or citation."""
 
     def _rows(self) -> Mapping[str, Callable[[Event], bytes]]:
         return {
@@ -151,7 +151,7 @@ class _MessageWriter(_ItemWriter):
 
 
 class _ReasoningWriter(_ItemWriter):
-    """Writes reasoning as a single block, signed with its `encrypted_content`."""
+    """Writes a single block, signed with `encrypted_content`."""
 
     def _rows(self) -> Mapping[str, Callable[[Event], bytes]]:
         self._part: tuple[object, ...] | None = None  # part of the previous delta

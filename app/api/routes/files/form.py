@@ -16,9 +16,9 @@ _OVERHEAD = 64 * 1024  # bytes in a form besides its file
 
 def form_file(request: Request, name: str, max_bytes: int) -> AsyncIterator[tuple[FormPart, bytes]]:
     """
-    Yield a form's chunks with their parts; the part `name` is the file.
+    Chunks with their parts; the part `name` is the file.
 
-    Raises `InvalidRequest` for a body that is too large and, during iteration, for no file or more than one.
+    Raises `InvalidRequest` for a large body and, during iteration, for no file or more than one.
     """
     length = parse_whole_number(request.headers.get("content-length", ""))
     if length is not None and length > max_bytes + _OVERHEAD:

@@ -29,7 +29,7 @@ _PageParameters = Annotated[ForwardQuery, Depends(ForwardQuery)]
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(extra="allow")  # unknown fields are retained for warnings
+    model_config = ConfigDict(extra="allow")  # for warnings
 
 
 class ContainerExpiry(_Body):
@@ -44,8 +44,6 @@ class ContainerNetwork(_Body):
 
 
 class CreateContainer(_Body):
-    """Body of `POST /containers`."""
-
     name: Annotated[str, WITHOUT_NUL] = Field(min_length=1, max_length=MAX_CONTAINER_NAME)
     expires_after: ContainerExpiry | None = None
     file_ids: list[str] | None = Field(None, max_length=50)
@@ -55,8 +53,6 @@ class CreateContainer(_Body):
 
 
 class AddContainerFile(_Body):
-    """JSON body of `POST /containers/{id}/files`."""
-
     file_id: str
 
 
@@ -131,7 +127,7 @@ def _add_files(router: APIRouter, api: APIDependencies, containers: Containers) 
 
 
 async def _from_form(request: Request, containers: Containers, container: Container) -> dict[str, object]:
-    """Store a form's file on arrival, or copy the uploaded file with its `file_id`."""
+    """The form has a file, or an uploaded file's `file_id`."""
     parts = form_parts(request)
     file_id = b""
     async for part, data in parts:
