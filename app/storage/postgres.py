@@ -236,7 +236,7 @@ NOW = "extract(epoch FROM clock_timestamp())::float8"
 
 
 def in_postgres(text: str, words: Mapping[str, str]) -> str:
-    return substitute(text, {**words, "{now}": NOW})
+    return substitute(text, {**words, "{now}": NOW, "{moment}": "clock_timestamp()", "{second}": "interval '1 second'"})
 
 
 class PostgresTables:
@@ -252,6 +252,9 @@ class PostgresTables:
 
     async def fetch(self, text: str, *values: object) -> Rows:
         return await self._client.fetch(self._text(text), *map(self._storable, values), idempotent=True)
+
+    async def execute(self, text: str, *values: object, idempotent: bool = False) -> Rows:
+        return await self._client.fetch(self._text(text), *map(self._storable, values), idempotent=idempotent)
 
     async def run(self, steps: Callable[[], Steps[T]], *, idempotent: bool = False) -> T:
         async def work(connection: Connection) -> T:

@@ -8,6 +8,7 @@ open the same file in a process (closing it in one drops the other's locks), so 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import threading
@@ -24,7 +25,7 @@ import apsw
 from app.errors import APIError, StoreUnavailable, UnstorableValue
 from app.storage.migration import Migrations, UnpreparedError
 from app.storage.outage import Outage
-from app.storage.tables import Rows, Statement, Steps, substitute
+from app.storage.tables import Rows, Steps, substitute
 
 T = TypeVar("T")
 
@@ -49,6 +50,7 @@ def connect(path: Path, *, busy_timeout: float = BUSY_TIMEOUT, synchronous: str 
         db.execute("PRAGMA foreign_keys = ON")
         db.execute("PRAGMA secure_delete = ON")  # deleted content is overwritten
         db.execute("PRAGMA journal_size_limit = 67108864")
+        db.convert_binding = lambda cursor, number, value: json.dumps(value)  # lists
     except BaseException:
         db.close()
         raise
@@ -88,16 +90,15 @@ def migrate_tables(db: apsw.Connection, migrations: Migrations) -> None:
         db.pragma("user_version", migrations.newest)
 
 
-_LOCKING = re.compile(r"\s+FOR (?:UPDATE|KEY SHARE)(?: SKIP LOCKED)?\b")  # a transaction locks the whole database
+# A transaction locks the whole database.
+_LOCKING = re.compile(r"\s+FOR (?:UPDATE|KEY SHARE)(?: OF \w+)?(?: SKIP LOCKED)?\b")
+_ANY = re.compile(r"= ANY \((\$\d+)\)")
+_NUMBERS = [str(number) for number in range(1, 33)]  # the names of parameters
 
 
 def in_sqlite(text: str, words: Mapping[str, str]) -> str:
-    return _LOCKING.sub("", substitute(text, {**words, "antiphon_": "", "{now}": "$now"}))
-
-
-def numbered(values: tuple[object, ...]) -> dict[str, object]:
-    """Return the values by parameter, `$1`, `$2`, ..."""
-    return {str(number): value for number, value in enumerate(values, 1)}
+    text = substitute(text, {**words, "antiphon_": "", "{now}": "$now", "{moment}": "$now", "{second}": "1.0"})
+    return _LOCKING.sub("", _ANY.sub(r"IN (SELECT value FROM json_each(\1))", text))
 
 
 class Database:
@@ -197,28 +198,59 @@ class SQLiteTables:
         self._text = cache(partial(in_sqlite, words=words))
 
     async def fetch(self, text: str, *values: object) -> Rows:
-        return await self._db.read(lambda db: self._query(db, Statement(text, values)))
+        return await self._db.read(lambda db: self._query(db, text, values).fetchall())
+
+    async def fetch_some(self, text: str, *values: object, max_bytes: int) -> Rows:
+        """Like `fetch`, but return no more rows once the last column exceeds `max_bytes` in total."""
+
+        def read(db: apsw.Connection) -> Rows:
+            rows, size = [], 0
+            for row in self._query(db, text, values):
+                rows.append(row)
+                size += len(row[-1])
+                if size > max_bytes:
+                    break
+            return rows
+
+        return await self._db.read(read)
+
+    async def snapshot(self, steps: Callable[[], Steps[T]]) -> T:
+        """Run read-only statements, none of which sees later commits."""
+
+        def work(db: apsw.Connection) -> T:
+            db.execute("BEGIN")
+            result = self._run(db, steps)
+            db.execute("COMMIT")
+            return result
+
+        return await self._db.read(work)
+
+    async def execute(self, text: str, *values: object, idempotent: bool = False) -> Rows:
+        """Statements separated by `;` run in a transaction, and their rows are returned together."""
+        return await self._db.write(lambda db: self._query(db, text, values).fetchall())
 
     async def run(self, steps: Callable[[], Steps[T]], *, idempotent: bool = False) -> T:
-        def work(db: apsw.Connection) -> T:
-            running = steps()
-            try:
-                statement = next(running)
-                while True:
-                    statement = running.send(self._query(db, statement))
-            except StopIteration as end:
-                result: T = end.value
-                return result
+        return await self._db.write(lambda db: self._run(db, steps))
 
-        return await self._db.write(work)
+    def _run(self, db: apsw.Connection, steps: Callable[[], Steps[T]]) -> T:
+        running = steps()
+        try:
+            statement = next(running)
+            while True:
+                rows: Rows = []
+                if statement.many is None:
+                    rows = self._query(db, statement.text, statement.values).fetchall()
+                else:
+                    for values in statement.many:
+                        self._query(db, statement.text, values)
+                statement = running.send(rows)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
     def advisory_lock(self, key: str) -> Steps[None]:
         """Only one transaction runs at a time."""
         yield from ()
 
-    def _query(self, db: apsw.Connection, statement: Statement) -> Rows:
-        text, now = self._text(statement.text), {"now": self._clock()}
-        if statement.many is not None:
-            db.executemany(text, [numbered(values) | now for values in statement.many])
-            return []
-        return query(db, text, numbered(statement.values) | now)
+    def _query(self, db: apsw.Connection, text: str, values: tuple[object, ...]) -> apsw.Cursor:
+        return db.execute(self._text(text), dict(zip(_NUMBERS, values), now=self._clock()))  # noqa: B905

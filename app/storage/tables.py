@@ -1,8 +1,9 @@
 """
 Tables with the same columns and statements in SQLite and PostgreSQL.
 
-Statements are written for PostgreSQL: parameters are `$1`, `$2`, ..., and tables are named `antiphon_...`. `{now}` is
-the database's time in seconds.
+Statements are written for PostgreSQL: parameters are `$1`, `$2`, ..., tables are named `antiphon_...`, and `= ANY ($1)`
+compares with a list. Placeholders: `{now}` is the time in seconds, `{moment}` the time in time columns, and `{second}`
+the unit to add to `{moment}`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ class Tables(Protocol):
 
     async def fetch(self, text: str, *values: object) -> Rows:
         """Return the rows of a read-only statement."""
+        ...
+
+    async def execute(self, text: str, *values: object, idempotent: bool = False) -> Rows:
+        """Run a single statement that writes, and return its rows; otherwise like `run`."""
         ...
 
     async def run(self, steps: Callable[[], Steps[T]], *, idempotent: bool = False) -> T:

@@ -3,21 +3,16 @@ from __future__ import annotations
 import calendar
 from collections.abc import Sequence
 
-from app.storage.tables import Statement, Steps, Tables, single
+from app.storage.tables import Statement, Steps, Tables
 from app.stores.usage import BATCH_TTL, Spending, UsageRow
 
-# In PostgreSQL, days are dates, and batch times are timestamps.
-SQLITE_USAGE = {"{day}": "day", "{as_day}": "", "{added}": "added", "{timestamp}": "$now"}
-POSTGRES_USAGE = {
-    "{day}": "to_char(day, 'YYYY-MM-DD')",
-    "{as_day}": "::text::date",
-    "{added}": "extract(epoch FROM added)",
-    "{timestamp}": "clock_timestamp()",
-}
+# In PostgreSQL, days are dates.
+SQLITE_USAGE = {"{day}": "day", "{as_day}": ""}
+POSTGRES_USAGE = {"{day}": "to_char(day, 'YYYY-MM-DD')", "{as_day}": "::text::date"}
 
 _COUNTS = UsageRow._fields[4:]
 _ADD_BATCH = """
-INSERT INTO antiphon_usage_batches (batch, added) VALUES ($1, {timestamp}) ON CONFLICT DO NOTHING RETURNING batch
+INSERT INTO antiphon_usage_batches (batch, added) VALUES ($1, {moment}) ON CONFLICT DO NOTHING RETURNING batch
 """
 _ADD = f"""
 INSERT INTO antiphon_usage AS stored ({", ".join(UsageRow._fields)})
@@ -39,7 +34,7 @@ SELECT {{day}}, {", ".join(UsageRow._fields[1:])} FROM antiphon_usage
 WHERE day BETWEEN $1{{as_day}} AND $2{{as_day}} AND (CAST($3 AS text) IS NULL OR key = $3)
 """
 _DELETE = "DELETE FROM antiphon_usage WHERE day < $1{as_day}"
-_DELETE_BATCHES = "DELETE FROM antiphon_usage_batches WHERE {added} < {now} - $1"
+_DELETE_BATCHES = "DELETE FROM antiphon_usage_batches WHERE added < {moment} - $1 * {second}"
 
 
 class SQLUsage:
@@ -66,5 +61,5 @@ class SQLUsage:
         return [UsageRow(*row) for row in await self._tables.fetch(_ROWS, first, last, key)]
 
     async def delete_before(self, before: str) -> None:
-        await self._tables.run(lambda: single(_DELETE, before), idempotent=True)
-        await self._tables.run(lambda: single(_DELETE_BATCHES, float(BATCH_TTL)), idempotent=True)
+        await self._tables.execute(_DELETE, before, idempotent=True)
+        await self._tables.execute(_DELETE_BATCHES, float(BATCH_TTL), idempotent=True)

@@ -1,5 +1,5 @@
 """
-Event logs in PostgreSQL: each added batch sends a notification to waiting readers.
+Event logs in PostgreSQL: each added segment sends a notification to waiting readers.
 
 Each process listens on one connection. While it is broken, readers poll.
 """
@@ -8,109 +8,61 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import Any, ClassVar
 
 from app.runtime.tasks import wait_for_event
 from app.storage.postgres import PostgresClient
-from app.stores.event_log import EventSegment, LeaseState, RunKey, RunState
+from app.storage.tables import Rows, Tables
+from app.stores.event_log import EventSegment, RunKey
+from app.stores.event_log_sql import SQLLog
 from app.stores.postgres.schema import CHANNEL
-
-_FIND = """
-SELECT ended, leased > clock_timestamp() FROM antiphon_runs
-WHERE bucket = $1 AND response = $2 AND expires > clock_timestamp()
-"""
-# A few at a time, because a batch can have a megabyte.
-_READ = """
-SELECT first, batches.last, data, ends FROM antiphon_batches AS batches JOIN antiphon_runs USING (bucket, response)
-WHERE bucket = $1 AND response = $2 AND expires > clock_timestamp() AND batches.last > $3
-ORDER BY batches.last LIMIT 16
-"""
-# In order, to prevent deadlocks between concurrent renewals of the same runs.
-_RENEW = """
-SELECT bucket, response, antiphon_run_append(bucket, response, $1, $2, $3)
-FROM (SELECT * FROM unnest($4::text[], $5::text[]) AS runs (bucket, response) ORDER BY 1, 2) AS runs
-"""
-_CANCEL = "UPDATE antiphon_runs SET cancelled = true WHERE bucket = $1 AND response = $2"
-_ORPHANS = "SELECT bucket, response FROM antiphon_runs WHERE NOT ended AND leased <= clock_timestamp() LIMIT 100"
-_DELETE = f"""
-WITH deleted AS (DELETE FROM antiphon_runs WHERE bucket = $1 AND response = $2 RETURNING 1)
-SELECT pg_notify('{CHANNEL}', $1 || ' ' || $2) FROM deleted
-"""
 
 _LISTENING_PAUSE = 5.0  # seconds between polls while notifications work
 _PAUSE = 0.25  # otherwise
 
 
-class PostgresLog:
-    def __init__(self, client: PostgresClient, *, ttl: float, lease: float) -> None:
-        self._client = client
-        self._ttl = max(ttl, lease)
-        self._ttl_once_ended = ttl
-        self._lease = lease
+class PostgresLog(SQLLog):
+    WORDS: ClassVar = {
+        "{of_run}": """bucket = $1 AND response = $2 AND EXISTS (
+            SELECT FROM antiphon_runs WHERE bucket = $1 AND response = $2 AND {unexpired}
+        )""",
+        "{unexpired}": "expires > {moment}",
+    }
+    BEGIN = "SELECT antiphon_run_begin($1, $2, $3, $4, $5)"
+    CLAIM = "SELECT antiphon_run_claim($1, $2, $3, $4, $5)"
+    APPEND = "SELECT antiphon_run_append($1, $2, $3, $4, $5, $6, $7, $8, $9)"
+    # In order, to prevent deadlocks between concurrent renewals of the same runs.
+    RENEW = """
+    SELECT bucket, response, antiphon_run_append(bucket, response, $1, $2, $3)
+    FROM (SELECT * FROM unnest($4::text[], $5::text[]) AS runs (bucket, response) ORDER BY 1, 2) AS runs
+    """
+    DELETE = f"""
+    WITH deleted AS (DELETE FROM antiphon_runs WHERE bucket = $1 AND response = $2 RETURNING 1)
+    SELECT pg_notify('{CHANNEL}', $1 || ' ' || $2) FROM deleted
+    """
+
+    def __init__(self, client: PostgresClient, tables: Tables, *, ttl: float, lease: float) -> None:
+        super().__init__(tables, ttl=ttl, lease=lease)
         self._notifications = _Notifications(client)
 
-    async def begin(self, run: RunKey, worker: str) -> None:
-        await self._client.fetch(
-            "SELECT antiphon_run_begin($1, $2, $3, $4, $5)", *run, worker, self._lease, self._ttl, idempotent=True
-        )
-
-    async def append(self, run: RunKey, worker: str, batch: EventSegment) -> LeaseState:
-        first, last, data, ends = batch
-        state: LeaseState = await self._client.fetchval(
-            "SELECT antiphon_run_append($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-            *(*run, worker, self._lease, self._ttl_once_ended if ends else self._ttl, first, last, ends, data),
-            idempotent=True,  # a batch already in the log is not added
-        )
-        return state
-
-    async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, LeaseState]:
-        if not runs:
-            return {}
-        buckets, ids = [run.bucket for run in runs], [run.id for run in runs]
-        rows = await self._client.fetch(_RENEW, worker, self._lease, self._ttl, buckets, ids, idempotent=True)
-        return {RunKey(bucket, response_id): state for bucket, response_id, state in rows}
-
-    async def claim(self, run: RunKey, worker: str) -> bool:
-        claimed: bool = await self._client.fetchval(
-            "SELECT antiphon_run_claim($1, $2, $3, $4, $5)", *run, worker, self._lease, self._ttl
-        )
-        return claimed
-
-    async def cancel(self, run: RunKey) -> None:
-        await self._client.fetch(_CANCEL, *run, idempotent=True)
-
-    async def state(self, run: RunKey) -> RunState:
-        rows = await self._client.fetch(_FIND, *run, idempotent=True)
-        if not rows:
-            return "absent"
-        ended, leased = rows[0]
-        return "ended" if ended else "running" if leased else "orphaned"
-
     async def read(self, run: RunKey, after: int, wait: float = 0) -> list[EventSegment]:
-        after = min(after, 2**62)
-        batches = await self._poll(run, after)
-        if batches or wait <= 0:
-            return batches
+        segments = await self._poll(run, after)
+        if segments or wait <= 0:
+            return segments
         deadline = asyncio.get_running_loop().time() + wait
         async with self._notifications.of(f"{run.bucket} {run.id}") as notified:
-            while not batches and (left := deadline - asyncio.get_running_loop().time()) > 0:
+            while not segments and (left := deadline - asyncio.get_running_loop().time()) > 0:
                 notified.clear()
                 pause = _LISTENING_PAUSE if await self._notifications.listen() else _PAUSE
-                if batches := await self._poll(run, after):
+                if segments := await self._poll(run, after):
                     break
                 await wait_for_event(notified, min(left, pause))
-                batches = await self._poll(run, after)
-        return batches
+                segments = await self._poll(run, after)
+        return segments
 
-    async def _poll(self, run: RunKey, after: int) -> list[EventSegment]:
-        return [EventSegment(*row) for row in await self._client.fetch(_READ, *run, after, idempotent=True)]
-
-    async def orphans(self) -> list[RunKey]:
-        return [RunKey(*row) for row in await self._client.fetch(_ORPHANS, idempotent=True)]
-
-    async def delete(self, run: RunKey) -> None:
-        await self._client.fetch(_DELETE, *run, idempotent=True)
+    async def _fetch_segments(self, statement: str, *values: object) -> Rows:
+        return await self._tables.fetch(statement, *values, 16)  # a segment can have a megabyte
 
     async def aclose(self) -> None:
         await self._notifications.aclose()

@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import apsw
 
 from app.storage.migration import UnpreparedError
-from app.storage.sqlite import Database, in_sqlite, numbered, query
+from app.storage.sqlite import Database, in_sqlite, query
 from app.storage.tables import Rows, Statement, Steps
 from app.tools.files import FilesUnavailable
 from app.tools.files.sqlite.index import Index, delete_index
@@ -108,17 +108,17 @@ class SQLiteVectorStores(SQLVectorStores):
 
     async def claim(self, lease: float, excluded: Collection[str] = ()) -> Job | None:
         now, claim = self._clock(), secrets.token_hex(8)
-        waiting = (json.dumps([*excluded]), now)
+        waiting = ([*excluded], now)
         if not await self._tables.fetch(_NEXT, *waiting):
             return None  # without the write lock
 
-        def work(db: apsw.Connection) -> list[tuple[Any, ...]]:
-            rows = query(db, _CLAIM, numbered((*waiting, claim, now + lease)))
+        def steps() -> Steps[Rows]:
+            rows = yield Statement(_CLAIM, (*waiting, claim, now + lease))
             for row in rows:
-                db.execute("INSERT OR REPLACE INTO turns VALUES (?, ?)", (row[2], now))
+                yield Statement("INSERT OR REPLACE INTO antiphon_turns VALUES ($1, $2)", (row[2], now))
             return rows
 
-        rows = await self._db.write(work)
+        rows = await self._tables.run(steps)
         return job_of(rows[0], claim) if rows else None
 
     async def complete(self, job: Job, chunks: Iterable[TextChunk], model: str = "") -> bool:
