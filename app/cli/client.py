@@ -105,9 +105,9 @@ def _check(response: httpx.Response) -> None:
 _MODELS_TIMEOUT = 15  # seconds
 
 
-def first_model(url: str, key: str | None, *, proxied: bool, timeout: float = _MODELS_TIMEOUT) -> str:
+def first_model(url: str, key: str | None, *, proxied: bool) -> str:
     """Raises `ServerError`."""
-    with ServerClient(url, key, proxied=proxied, timeout=timeout) as client:
+    with ServerClient(url, key, proxied=proxied, timeout=_MODELS_TIMEOUT) as client:
         listed = client.get("models")
     models = listed.get("data") if isinstance(listed, dict) else None
     if isinstance(models, list) and models and isinstance(models[0], dict) and models[0].get("id"):

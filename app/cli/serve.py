@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,9 +26,10 @@ from uvicorn.supervisors.multiprocess import Multiprocess
 from app import __version__
 from app.cli.listening import default_pid_file, pid_file
 from app.core.redaction import without_password
+from app.errors import APIError
 from app.observability import logging as logs
 from app.runtime import process
-from app.settings import BackendSettings, Settings, load_settings
+from app.settings import Settings, load_settings
 from app.settings.loading import WORKERS_DIRECTORY, environment
 from app.settings.reloading import ReloadReport
 
@@ -197,16 +198,20 @@ def print_banner(settings: Settings) -> None:
     if settings.default_model or server.backend == "demo" or not server.url:
         _suggest(settings, settings.default_model or ("demo" if server.backend == "demo" else "YOUR_MODEL"))
     else:
-        threading.Thread(target=_suggest_listed, args=(settings, server, server.url), daemon=True).start()
+        threading.Thread(target=_suggest_listed, args=(settings,), daemon=True).start()
 
 
-def _suggest_listed(settings: Settings, server: BackendSettings, url: str) -> None:
-    from app.cli.client import ServerError, first_model
+def _suggest_listed(settings: Settings) -> None:
+    """Suggest the first listed model, with the backend's own client: another HTTP client would need 3 MB."""
+    from app.assembly.parts import build_backend
 
-    key = server.key.get_secret_value() if server.key and not server.forwards_caller_key else None
+    async def first_model() -> str:
+        async with aclosing(build_backend(settings)) as backend, asyncio.timeout(_LISTING_TIMEOUT):
+            return str((await backend.models())[0]["id"])
+
     try:
-        model = first_model(url, key, proxied=True, timeout=_LISTING_TIMEOUT)
-    except ServerError:
+        model = asyncio.run(first_model())
+    except (APIError, TimeoutError, IndexError):
         model = "YOUR_MODEL"
     _suggest(settings, model)
 

@@ -364,8 +364,10 @@ def test_serve_suggests_a_model_that_the_backend_lists(tmp_path: Path, key: str,
     threading.Thread(target=server.serve_forever).start()
     try:
         url = f"http://127.0.0.1:{server.server_port}/v1"
-        with served(tmp_path, ANTIPHON_BACKEND_URL=url, ANTIPHON_BACKEND_API_KEY=key) as (process, _):
+        variables = {"ANTIPHON_BACKEND_URL": url, "ANTIPHON_BACKEND_API_KEY": key, "PYTHONPROFILEIMPORTTIME": "1"}
+        with served(tmp_path, **variables) as (process, _):
             wait_for_log(process, tmp_path, f'"model": "{model}"')
+        assert "httpcore" not in log_of(tmp_path)  # a second HTTP client would need 3 MB per process
     finally:
         server.shutdown()
         server.server_close()
