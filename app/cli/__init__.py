@@ -521,11 +521,15 @@ def _settings(*, status: int) -> Settings:
 
 
 def _listen(settings: Settings) -> list[socket.socket]:
+    import socket
+
     from app.cli.listening import listen
     from app.cli.serve import address_of
 
     try:
         return listen(settings.host, settings.port)
+    except socket.gaierror as error:
+        _refuse(f"ANTIPHON_HOST: must be an address or a name of this machine: {error.strerror}", status=2)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         _refuse(f"ANTIPHON_PORT: cannot listen on {address_of(settings)}: {reason}", status=1)
@@ -534,7 +538,6 @@ def _listen(settings: Settings) -> list[socket.socket]:
 def _try_to_build(settings: Settings) -> list[str]:
     """Read prompts and build tools, store and limits once, to report invalid settings; return warnings."""
     import asyncio
-    import socket
     from functools import partial
 
     from app.assembly.parts import build_limits, build_store
@@ -547,10 +550,6 @@ def _try_to_build(settings: Settings) -> list[str]:
         warnings = asyncio.run(prepare_tools(settings))
     except SettingsError as error:
         _refuse("\n".join(error.problems), status=2)
-    try:
-        socket.getaddrinfo(settings.host, settings.port)
-    except OSError as error:
-        _refuse(f"ANTIPHON_HOST: must be an address or a name of this machine: {error.strerror}", status=2)
     for variable, build in (("STORE_URL", build_store), ("LIMIT_STORE_URL", partial(build_limits, metrics=None))):
         try:
             build(settings)
