@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from fastapi.routing import APIRoute
@@ -12,8 +14,22 @@ from starlette.routing import compile_path, get_name
 def _example(parameter: str = "") -> None: ...
 
 
+@contextmanager
+def _without_pydantic_v1() -> Iterator[None]:
+    """Hide pydantic.v1, which FastAPI imports only to reject its models: 1.5 MB per process, and 40 ms of startup."""
+    hide = "pydantic.v1" not in sys.modules
+    if hide:
+        sys.modules["pydantic.v1"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if hide:
+            del sys.modules["pydantic.v1"]
+
+
 # FastAPI's first analysis imports more modules, which would delay a request.
-APIRoute("/", _example)
+with _without_pydantic_v1():
+    APIRoute("/", _example)
 
 
 class LazyRoute(APIRoute):
@@ -34,5 +50,6 @@ class LazyRoute(APIRoute):
     def __getattr__(self, name: str) -> Any:
         if (options := self.__dict__.pop("_options", None)) is None:
             raise AttributeError(name)
-        super().__init__(self.path, self.endpoint, **{**options, "include_in_schema": self.include_in_schema})
+        with _without_pydantic_v1():
+            super().__init__(self.path, self.endpoint, **{**options, "include_in_schema": self.include_in_schema})
         return getattr(self, name)

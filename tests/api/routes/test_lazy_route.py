@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 
@@ -19,6 +22,16 @@ def test_application_that_is_built_has_analysed_no_endpoint() -> None:
     routes = [route for route in app.routes if isinstance(route, APIRoute)]
     assert len(routes) > 100
     assert [route.path for route in routes if is_analysed(route)] == []
+
+
+def test_analysis_does_not_import_pydantic_v1_and_leaves_it_importable() -> None:
+    program = (
+        "import sys; from app.api.routes.lazy_route import LazyRoute\n"
+        "LazyRoute('/', lambda name: None).dependant; print('pydantic.v1' in sys.modules)\n"
+        "import pydantic.v1; LazyRoute('/', lambda name: None).dependant; print('pydantic.v1' in sys.modules)"
+    )
+    outcome = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True)
+    assert outcome.stdout.split() == ["False", "True"], outcome.stderr
 
 
 def test_lazy_route_is_an_ordinary_route_once_it_is_needed() -> None:
