@@ -1,8 +1,8 @@
 """
 Protocols for answer-generating backends.
 
-A backend encodes a `ModelRequest` (`app.core.request.model_request`) and yields lists of deltas
-(`app.core.types.deltas`), a list per network read. It knows nothing about the Responses API.
+A backend encodes a `ModelRequest` and yields lists of deltas (`app.core.types.deltas`), a list per network read. It
+knows nothing about the Responses API.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ class Translation(NamedTuple):
 class RawBody(Protocol):
     @property
     def length(self) -> int | None:
-        """Size in bytes; None for chunked encoding."""
+        """In bytes; None for chunked encoding."""
         ...
 
     @property
     def replayable(self) -> bool:
-        """Whether the body can be sent again; False once a streamed body has been read."""
+        """False once a streamed body has been read."""
         ...
 
     @property
@@ -84,23 +84,21 @@ class RawBody(Protocol):
         ...
 
     def with_model(self, model: str) -> RawBody:
-        """Return the body with another model name; no other byte changes."""
+        """No other byte changes."""
         ...
 
     def content(self) -> bytes | AsyncIterator[bytes]:
-        """Return the whole body, or chunks in arrival order."""
+        """The whole body, or chunks in arrival order."""
         ...
 
 
 @frozen
 class RawRequest:
-    """A request for another backend endpoint, forwarded as bytes."""
-
     endpoint: str  # below the base URL, for example `/embeddings`
     query: str  # without the `?`
     headers: Sequence[tuple[bytes, bytes]]  # end-to-end, without credentials
     body: RawBody
-    model: str  # the caller's name for it; may be empty
+    model: str  # as named by the caller; may be empty
     caller_key: str | None = None  # if the backend forwards it
     # Returns a key shared by a conversation's requests, for replica affinity.
     conversation: Callable[[], str] = str
@@ -108,7 +106,7 @@ class RawRequest:
     attempts: Attempts = field(default_factory=Attempts, compare=False)
 
     def with_headers(self, added: Mapping[str, str]) -> RawRequest:
-        """Return the request with headers added or replaced."""
+        """Add or replace headers."""
         fields = [(name.encode(), value.encode()) for name, value in added.items()]
         replaced = {name for name, _ in fields}
         return replace(self, headers=[*(field for field in self.headers if field[0] not in replaced), *fields])
@@ -143,12 +141,12 @@ class RawAnswer(Protocol):
 
     @property
     def headers(self) -> Sequence[tuple[bytes, bytes]]:
-        """Headers for the caller, with names in lower case."""
+        """For the caller, with names in lower case."""
         ...
 
     @property
     def first(self) -> bytes:
-        """First bytes of the body; may be empty."""
+        """The body's first bytes; may be empty."""
         ...
 
     async def deliver(self, take: Callable[[bytes], bool]) -> bool:
@@ -160,7 +158,7 @@ class RawAnswer(Protocol):
         ...
 
     def usage(self) -> JSONObject | None:
-        """Return the reported usage in Chat Completions form, or None."""
+        """Reported usage in Chat Completions form, or None."""
         ...
 
     def estimate(self) -> int:
@@ -168,7 +166,7 @@ class RawAnswer(Protocol):
         ...
 
     def failed(self) -> bool:
-        """Return whether an event stream ended with an error event."""
+        """Whether an event stream ended with an error event."""
         ...
 
 
@@ -257,24 +255,22 @@ class GeneratedExchange(BackendExchange):
 class Backend(Protocol):
     """A source for answers. The methods from `count_tokens` on are optional."""
 
-    def profile(self, model: str) -> Profile:
-        """Return the model's server profile."""
-        ...
+    def profile(self, model: str) -> Profile: ...
 
     def encode(self, model_request: ModelRequest) -> EncodedRequest:
-        """Return the first request body to try; raises `InvalidRequest`."""
+        """The first request body to try; raises `InvalidRequest`."""
         ...
 
     def open(self, model_request: ModelRequest) -> BackendExchange:
-        """Return the exchange; entering it sends the request."""
+        """Entering the exchange sends the request."""
         ...
 
     async def models(self, caller_key: str | None = None) -> list[JSONObject]:
-        """Return the available models, as entries in OpenAI's list: `id`, `object`, `created`, `owned_by`."""
+        """Available models, as entries in OpenAI's list: `id`, `object`, `created`, `owned_by`."""
         ...
 
     async def check(self) -> None:
-        """Raise `BackendError` if the backend cannot be reached."""
+        """Raises `BackendError` if the backend cannot be reached."""
         ...
 
     async def aclose(self) -> None: ...
@@ -285,27 +281,27 @@ class Backend(Protocol):
 
     def undescribed_images(self, model_request: ModelRequest) -> list[str]:
         """
-        Return URLs of images without a description, if the model is known not to accept images.
+        URLs of images without a description, if the model is known not to accept images.
 
         If discovered later, entering the exchange raises `ImagesUndescribed`.
         """
         return []
 
     def refuses_images(self, model: str) -> bool:
-        """Return whether the model is known not to accept images."""
+        """Whether the model is known not to accept images."""
         return False
 
     def translation(self, model_request: ModelRequest) -> Translation:
-        """Return the request without sending it; raises `APIError` like `open`."""
+        """The request, without sending it; raises `APIError` like `open`."""
         encoded = self.encode(model_request)
         return Translation("default", self.profile(model_request.model).name, None, encoded.body, [])
 
     def forwards(self, endpoint: str, model: str) -> bool:
-        """Return whether `forward` supports an endpoint, for example `/embeddings`."""
+        """Whether `forward` supports an endpoint, for example `/embeddings`."""
         return False
 
     def forward(self, request: RawRequest) -> RawExchange:
-        """Return a raw request's exchange; entering it sends the request."""
+        """Entering the exchange sends the request."""
         raise NotFound(f"This backend has no {request.endpoint}.", code="unknown_url")
 
 
@@ -314,18 +310,18 @@ class ExchangeObservation(Protocol):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Headers to add or replace."""
+        """To be added or replaced."""
         ...
 
     @property
     def tap(self) -> Tap | None:
-        """Function for the answer's deltas."""
+        """Called with the answer's deltas."""
         ...
 
     def accepted(self, answer: BackendExchange | RawAnswer) -> None: ...
 
     def end(self, error: BaseException | None) -> None:
-        """Record the end; `error`: the failure, if any."""
+        """`error`: the failure, if any."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Model server APIs: each row in `APIS` encodes model requests and decodes answers."""
+"""Model server APIs, as rows in `APIS`: encode model requests, decode answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Post: TypeAlias = "Callable[[httpx.URL, JSONObject], Awaitable[Any]]"
 
 class TokenCounting(Protocol):
     async def count(self, body: JSONObject, post: Post) -> int | None:
-        """Return an encoded model request's prompt tokens; None if the server cannot count them."""
+        """An encoded model request's prompt tokens; None if the server cannot count them."""
         ...
 
 
@@ -42,7 +42,7 @@ class Codec(NamedTuple):
     # Raises `InvalidRequest` with the field that the API cannot express.
     encode: Callable[[ModelRequest, Profile], EncodedRequest]
     decoder: Callable[[EncodedRequest, Profile, ErrorIn], AnswerDecoder]
-    # Request field to Responses API field, including nested fields; equal names are omitted.
+    # Request field to Responses API field, including nested fields, if the names differ.
     caller_fields: Mapping[str, str] = MappingProxyType({})
     tokenizer: Callable[[httpx.URL, Profile], TokenCounting] = NoTokenCounting
     # Converts an error to a form known to `app.backends.server.errors`, for example OpenAI's `{"error": {"message":
@@ -88,9 +88,9 @@ def check_api(profile: Profile) -> None:
 
 def profiles_by_api(profile: Profile) -> list[Profile]:
     """
-    Return the profile once per candidate API, best first.
+    The profile once per candidate API, best first.
 
-    With `auto`, a custom path determines the API: by its end, or else chat.
+    With `auto`, a custom path's end determines the API; the default is chat.
     """
     options = profile.transport
     if options.api != "auto":

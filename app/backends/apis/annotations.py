@@ -10,7 +10,7 @@ _NATIVE = frozenset({"file_citation", "container_file_citation", "file_path"})
 
 
 def flat_annotations(annotations: object) -> Iterator[JSONObject]:
-    """Yield URL citations in Responses API form; Chat Completions nests them in `url_citation`."""
+    """URL citations in Responses API form; Chat Completions nests them in `url_citation`."""
     for annotation in annotations if isinstance(annotations, list) else ():
         if not isinstance(annotation, dict):
             continue

@@ -23,7 +23,7 @@ class APIDecoder(ABC):
         filters: Sequence[Filter] = (),
         repeats: PatternMatcher | None = None,
     ) -> None:
-        """`repeats`, shared with `body`, decodes single-event reads without parsing the whole event."""
+        """`repeats`, shared with `body`, decodes reads of a single event without parsing all of it."""
         self.ending = False
         self.done = False
         self.finished = False

@@ -1,4 +1,4 @@
-"""Detect a response body's format from its first byte, regardless of headers: event stream, JSON, or HTML."""
+"""Detect a body's format from its first byte, regardless of headers: event stream, JSON, or HTML."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ _BLANKS = re.compile(r"\s*")
 
 
 def _values(text: bytes) -> list[JSONObject]:
-    """Parse JSON values up to the first invalid one, flattening lists."""
+    """JSON values before the first invalid one, with lists flattened."""
     check_piece(text)
     try:
         values = [orjson.loads(text)]

@@ -15,7 +15,7 @@ ABSENT = frozenset({ERROR_CLASSES["url"].code, ERROR_CLASSES["missing"].code})
 
 
 class EndpointTokenizer:
-    """Counts prompt tokens at a URL, until the server reports a missing endpoint."""
+    """Counts prompt tokens until the server reports a missing endpoint."""
 
     total = "input_tokens"
 

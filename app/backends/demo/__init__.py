@@ -138,7 +138,7 @@ def answer_to(body: JSONObject) -> DemoAnswer:
 
 
 def _value(schema: Any, prompt: str, name: str) -> Any:
-    """Raises `InvalidRequest` for an invalid schema, like other servers."""
+    """Raises `InvalidRequest` for an invalid schema."""
     try:
         return value_for(schema, prompt)
     except ValueError as error:
@@ -155,7 +155,7 @@ class _Turn:
         self.prompt = _text(self._users[-1])[:_LONG] if self._users else ""
 
     def tool(self) -> JSONObject | None:
-        """Return the required function, or the best match for the prompt; at most once per turn."""
+        """The required function, or the best match for the prompt; at most once per turn."""
         choice = self._body.get("tool_choice") or "auto"
         tools = [tool["function"] for tool in self._body.get("tools") or () if tool.get("type") == "function"]
         if isinstance(choice, dict):
@@ -252,7 +252,7 @@ def _prompt_tokens(body: JSONObject) -> int:
 
 
 def _words(text: str) -> int:
-    """Extrapolate from the start of a long text."""
+    """Extrapolated from the start of a long text."""
     words = len(text[:_LONG].split())
     return words * len(text) // _LONG if len(text) > _LONG else words
 

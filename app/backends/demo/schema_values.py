@@ -66,7 +66,7 @@ class Values:
         self._numbers: Iterator[str] = iter(re.findall(r"(?<![\w.-])-?\d+(?:\.\d+)?(?!\.?\w)", prompt))
 
     def fill(self, schema: object, name: str = "", nth: int = 0, depth: int = 0) -> object:
-        """Return a value for a subschema; `nth` is an item's index in its array."""
+        """`nth` is an item's index in its array."""
         self._spend(1)
         if depth > _MAX_DEPTH:
             return None
@@ -220,7 +220,7 @@ def _type(schema: dict[str, object]) -> str:
 
 
 def _bounds(schema: JSONObject, whole: bool) -> tuple[float, float, float]:
-    """Return minimum, maximum and step (0 for none)."""
+    """Minimum, maximum and step (0 for none)."""
     step = schema.get("multipleOf") or (1 if whole else 0)
     low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
     if "exclusiveMinimum" in schema:

@@ -58,7 +58,7 @@ _KINDS = {
 
 
 def requested_failure(prompt: str) -> BackendError | None:
-    """Return the error requested by a prompt like "Fail with a 429", or None."""
+    """The error requested by a prompt such as "Fail with a 429", or None."""
     if (match := _FAIL.search(prompt)) is None:
         return None
     how = match["how"].lower()

@@ -1,7 +1,7 @@
 """
-A circuit breaker, which stops requests to a failing server.
+Stops requests to a failing server.
 
-After a pause, or a passed health check, it allows a single trial request; an answer closes it.
+After a pause, or a passed health check, a single trial request is allowed; its answer closes the circuit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from app.errors import BackendError
 
 
 class Circuit:
-    """A server's circuit breaker: `limit` consecutive failures open it for `pause` seconds."""
+    """`limit` consecutive failures open the circuit for `pause` seconds."""
 
     def __init__(self, limit: int, pause: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit = limit
@@ -39,42 +39,42 @@ class Circuit:
         return 0.0 if self._until is None else max(0.0, self._until - self._clock())
 
     def sent(self, request: object) -> None:
-        """Record a sent request; while open, the first is the trial."""
+        """While the circuit is open, the first request is the trial."""
         if self.open and self._trial is None:
             self._trial = request
 
     def answered(self) -> None:
-        """Record the start of an answer, which may still fail."""
+        """The answer has begun, but may still fail."""
         if self.open:
             self._failures = self._limit - 1  # one more failure opens the circuit again
         self._until, self._trial = None, None
 
     def succeeded(self) -> None:
-        """Record a complete answer, or an error caused by the request."""
+        """The answer is complete, or the request caused an error."""
         self._failures, self._until, self._trial = 0, None, None
 
     def failed(self) -> None:
-        """Record a missing or interrupted answer."""
+        """The answer is missing or interrupted."""
         self._failures += 1
         if self._failures >= self._limit:
             self._until = self._clock() + self._pause
 
     def released(self, request: object) -> None:
-        """Record a request's end; after a trial, allow another."""
+        """After a failed trial, allow another."""
         if self._trial is request:
             self._trial = None
 
     def checked(self) -> None:
-        """Record a passed health check; allow a trial."""
+        """A health check has passed: allow a trial."""
         if self._until is not None:
             self._until = self._clock()
 
 
 def is_server_failure(error: BackendError) -> bool:
-    """Return whether the server caused the error."""
+    """Whether the server caused the error."""
     return error.status >= 500 and error.type != "model_error"
 
 
 def may_fail_over(error: BackendError) -> bool:
-    """Return whether another server may succeed."""
+    """Whether another server may succeed."""
     return is_server_failure(error) or error.status == 429

@@ -2,7 +2,7 @@
 A backend's interchangeable servers: selection, concurrency limit, queue.
 
 A conversation stays with its last server, which caches its prompt, unless this server is down, full, or much busier
-than the others. Loads are counted in this process.
+than the others in this process.
 """
 
 from __future__ import annotations
@@ -49,8 +49,6 @@ _MAX_RETRY_AFTER = 60  # seconds
 
 
 class BackendConfig(Protocol):
-    """A backend's settings: see `BackendSettings`."""
-
     @property
     def url(self) -> str: ...
     @property
@@ -119,7 +117,7 @@ class _Waiter:
 
 
 class ReplicaPool:
-    """The servers of backend `name`; `build` creates a backend from settings."""
+    """`build` creates a backend from settings."""
 
     def __init__(
         self,
@@ -155,7 +153,7 @@ class ReplicaPool:
         return self.replicas[0].backend.encode(model_request)
 
     def undescribed_images(self, model_request: ModelRequest) -> list[str]:
-        """Return URLs of images without a description, if any server is known not to accept images."""
+        """URLs of images without a description, if any server is known not to accept images."""
         found = (replica.backend.undescribed_images(model_request) for replica in self.replicas)
         return next(filter(None, found), [])
 
@@ -172,21 +170,21 @@ class ReplicaPool:
         self, conversation: Callable[[], str], exclude: Collection[Replica], *, only_candidate: bool = False
     ) -> Lease:
         """
-        Return a lease for the best server outside `exclude`.
+        The best server outside `exclude`.
 
         Failing servers are paused, except an `only_candidate`: its own error is more useful than ours.
         """
         return Lease(self, partial(self._acquire, conversation, exclude, only_candidate), only_candidate)
 
     def answered(self, replica: Replica) -> None:
-        """Record the start of an answer; after a trial, serve waiting requests."""
+        """An answer has begun; after a trial, serve waiting requests."""
         tried = replica.circuit.open
         replica.circuit.answered()
         if tried:
             self._grant_waiting()
 
     def release(self, permit: Permit, seconds: float, error: BaseException | None, *, only_candidate: bool) -> None:
-        """Release a permit after `seconds`."""
+        """`seconds` is the request's duration."""
         replica = permit.replica
         if error is None:
             self._set_health(replica, True)
@@ -199,7 +197,7 @@ class ReplicaPool:
         self._release(permit)
 
     async def models(self, caller_key: str | None) -> list[dict[str, object]]:
-        """Return the first available model list; raises `BackendError` without any."""
+        """The first available list; raises `BackendError` without any."""
         replicas = sorted(self.replicas, key=lambda replica: replica.circuit.open)
         for replica in replicas[:-1]:
             with suppress(BackendError):
@@ -232,7 +230,7 @@ class ReplicaPool:
             await replica.backend.aclose()
 
     def begin_use(self) -> None:
-        """Keep the servers open until `end_use`."""
+        """`drain` waits for `end_use`."""
         self._users += 1
 
     def end_use(self) -> None:
@@ -314,7 +312,7 @@ class ReplicaPool:
             self.hooks.queued(self.name, -1)
 
     def _ready(self, exclude: Collection[Replica], only_candidate: bool) -> list[Replica]:
-        """Return available servers; raises `BackendError` without any."""
+        """Raises `BackendError` if no server is available."""
         ready = [
             replica for replica in self.replicas if (replica.circuit.ready or only_candidate) and replica not in exclude
         ]
@@ -428,11 +426,7 @@ class Lease:
         return self._pool.name
 
     async def acquire(self) -> Replica:
-        """
-        Wait for a server.
-
-        Raises `BackendError` if no server is ready, the queue is full, or the wait times out.
-        """
+        """Raises `BackendError` if no server is ready, the queue is full, or the wait times out."""
         self._permit = await self._acquire()
         self._since = time.monotonic()
         return self._permit.replica
@@ -457,7 +451,7 @@ class Lease:
         return entered
 
     async def close(self, error: BaseException | None) -> None:
-        """Close the answer and release the lease."""
+        """Also closes the answer."""
         try:
             if self._answer:
                 failure = (type(error), error, error.__traceback__) if error else (None, None, None)
@@ -480,7 +474,7 @@ class Lease:
 
 def preferred(conversation: Callable[[], str], free: Sequence[Replica]) -> Replica:
     """
-    Return the first server by rank that is not much busier than others.
+    The first server by rank that is not much busier than others.
 
     With rendezvous hashing, processes agree, and only an added or removed server's conversations move.
     """

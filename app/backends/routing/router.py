@@ -43,7 +43,7 @@ _Answer = TypeVar("_Answer", BackendExchange, RawAnswer)
 
 
 class Router(Backend):
-    """A backend that routes requests to others; `configs` is in order of precedence."""
+    """`configs` are in order of precedence."""
 
     def __init__(
         self,
@@ -63,11 +63,7 @@ class Router(Backend):
         self._route = lru_cache(maxsize=1024)(self._routed)  # each request looks up its model several times
 
     def reconfigure(self, configs: Mapping[str, BackendConfig]) -> None:
-        """
-        Replace the backends; unchanged backends keep their connections and state.
-
-        If building a backend fails, nothing changes.
-        """
+        """Unchanged backends keep their connections and state. If building a backend fails, nothing changes."""
         old = self._pools
         kept = {name: old[name] for name, settings in configs.items() if name in old and old[name].config == settings}
         self._install({name: kept.get(name) or self._pool(name, settings) for name, settings in configs.items()})
@@ -81,9 +77,9 @@ class Router(Backend):
 
     def model_label(self, model: str) -> str | None:
         """
-        Return a model's label: its configured name, the matching pattern, or None.
+        A configured name, the matching pattern, or None.
 
-        `*` is not a label, because any made-up name matches it.
+        `*` is not a label, because it matches made-up names.
         """
         for pool in self._pools.values():
             if model in pool.config.aliases or model in pool.config.aliases.values():
@@ -93,7 +89,7 @@ class Router(Backend):
         return None
 
     def profile(self, model: str) -> Profile:
-        """Return the profile of the model's backend; raises `NotFound` for unknown models."""
+        """The profile of the model's first backend; raises `NotFound` for unknown models."""
         return self._route(model)[0].profile(model)
 
     def encode(self, model_request: ModelRequest) -> EncodedRequest:
@@ -106,18 +102,18 @@ class Router(Backend):
         return self._route(model)[0].refuses_images(model)
 
     def named(self, name: str) -> Backend:
-        """Return the named backend, for any model. After the backend is removed, each call raises `NotFound`."""
+        """The named backend, for any model. After its removal, each call raises `NotFound`."""
         return _NamedBackend(lambda: self._pools, name)
 
     def open(self, model_request: ModelRequest) -> FailoverExchange:
         return FailoverExchange(self._route(model_request.model), model_request)
 
     def forwards(self, endpoint: str, model: str) -> bool:
-        """Return whether the model's first backend supports an endpoint; raises like `profile`."""
+        """Whether the model's first backend supports an endpoint; raises like `profile`."""
         return self._route(model)[0].forwards(endpoint, model)
 
     def forward(self, request: RawRequest) -> RawExchange:
-        """Return the exchange with backends that support the endpoint; raises `NotFound` without any."""
+        """Tries backends that support the endpoint; raises `NotFound` without any."""
         pools = self._route(request.model)
         if not (able := [pool for pool in pools if pool.forwards(request.endpoint, request.model)]):
             message = f"The backend '{pools[0].name}' does not support {request.endpoint}, according to its profile."
@@ -135,7 +131,7 @@ class Router(Backend):
         return pool.replicas[0].backend.translation(model_request)._replace(backend=pool.name)
 
     def describe(self) -> list[dict[str, object]]:
-        """Return each backend's name, profile, URL and models, without credentials."""
+        """Each backend's name, profile, URL without credentials, and models."""
         return [
             {
                 "name": pool.name,
@@ -147,12 +143,12 @@ class Router(Backend):
         ]
 
     def state(self) -> list[JSONObject]:
-        """Return each backend's servers, requests and queue, in this process."""
+        """Each backend's servers, requests and queue in this process."""
         return [pool.state() for pool in self._pools.values()]
 
     async def models(self, caller_key: str | None = None) -> list[dict[str, object]]:
         """
-        Return the available models, as entries in OpenAI's list.
+        Available models, as entries in OpenAI's list.
 
         Each backend contributes models routed to it, or, if it does not answer, names from the settings. If several
         backends forward callers' keys, none is sent, because a key belongs to only one backend.
@@ -176,7 +172,7 @@ class Router(Backend):
         return [*models.values()]
 
     async def check(self) -> None:
-        """Return if any backend is reachable; raises `BackendError` otherwise."""
+        """Raises `BackendError` if no backend is reachable."""
         await first_success(pool.check() for pool in self._pools.values())
 
     async def aclose(self) -> None:
@@ -191,7 +187,7 @@ class Router(Backend):
         del self._draining[pool]
 
     def _routed(self, model: str) -> Sequence[ReplicaPool]:
-        """Return backends in order of preference; raises `NotFound` or `InvalidRequest`."""
+        """Backends in order of preference; raises `NotFound` or `InvalidRequest`."""
         matches = [pool for pool in self._pools.values() if _claim(pool, model)]
         if not matches:
             if not model:
@@ -248,11 +244,7 @@ class _NamedBackend(Backend):
 
 
 class _Failover(Generic[_Request, _Answer]):
-    """
-    A request, sent to servers until an answer begins.
-
-    If all fail, the first backend's error is raised.
-    """
+    """A request, sent to servers until an answer begins; if all fail, the first backend's error is raised."""
 
     def __init__(self, pools: Sequence[ReplicaPool], request: _Request) -> None:
         self._request: _Request = request
@@ -337,7 +329,7 @@ class _Failover(Generic[_Request, _Answer]):
         attempts.answered_by.append(pool.name)
 
     def _record_error(self, pool: ReplicaPool, error: APIError) -> None:
-        """Record a server's error; raises it if no other server can help."""
+        """Raises the error if no other server can help."""
         if isinstance(error, ImagesUndescribed):
             raise error  # the caller describes the images and retries
         can_fail_over = self._can_fail_over(error)
@@ -367,7 +359,7 @@ class FailoverExchange(_Failover[ModelRequest, BackendExchange]):
         return backend.open(request)
 
     async def receive(self, receiver: AnswerReceiver) -> None:
-        """Pass on the answer from the first server that yields deltas."""
+        """Receive from the first server that yields deltas."""
         while True:
             observations = self._lease.observations if self._lease else ()
             receiver.taps = [each.tap for each in observations if each.tap]
@@ -406,13 +398,13 @@ def _log_failover(error: APIError, server: str) -> None:
 
 
 def public_url(url: str) -> str:
-    """Return a URL without credentials and query."""
+    """Without credentials and query."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def _claim(pool: ReplicaPool, model: str) -> str | None:
-    """Return the matching alias or pattern."""
+    """The matching alias or pattern."""
     if model in pool.config.aliases:
         return model
     return next((pattern for pattern in pool.config.models if fnmatchcase(model, pattern)), None)

@@ -122,7 +122,7 @@ class FieldAdaptation:
         return rejected if self.content.images == "pass" else {**rejected, REFUSED_IMAGE: math.inf}
 
     def may_lack(self, body: JSONMapping, field: str, preferences: frozenset[str] = frozenset()) -> bool:
-        """Return whether the request keeps its meaning if a field is omitted or renamed."""
+        """Whether the request keeps its meaning if a field is omitted or renamed."""
         if field == REFUSED_IMAGE and self.content.images != "pass":
             return True
         if not self._adapts or field in self._fixed:
@@ -182,7 +182,7 @@ class AdaptedRequest:
         return True
 
     def explain(self, error: BackendError) -> BackendError:
-        """Set `param` to the caller's field, and return the error."""
+        """Set `param` to the caller's field."""
         if kept := kept_keyword(error, self.body):
             error.param, sentence = kept
             error.message = f"{error.message} {sentence}"

@@ -1,7 +1,7 @@
 """
-An answer's HTTP body, passed on as it arrives.
+An answer's HTTP body, decoded as it arrives.
 
-An answer ends at its end marker, at the body's end, or some time after the finish reason: some servers send heartbeats
+It ends at its end marker, at the body's end, or some time after the finish reason: some servers send heartbeats
 indefinitely.
 """
 
@@ -31,7 +31,7 @@ CONNECTION_BROKE = "The backend's answer ended early: the connection broke."
 
 class AnswerBody:
     """
-    An answer's body, decoded in the call that receives its bytes.
+    Decodes bytes in the call that receives them.
 
     The task in `receive` decodes only bytes that arrive while the receiver is slow, or that end a large event.
     """
@@ -64,7 +64,7 @@ class AnswerBody:
 
     @property
     def continuation(self) -> JSONObject | None:
-        """Request to continue a paused answer."""
+        """The request that continues a paused answer."""
         return self._decoder.continuation
 
     def resumed(self, reply: HTTPReply) -> AnswerBody:
@@ -73,7 +73,7 @@ class AnswerBody:
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings about dropped content; the list grows."""
+        """About dropped content; the list grows."""
         return self._decoder.warnings
 
     @property
@@ -81,7 +81,7 @@ class AnswerBody:
         return self._reply.fields.get(b"content-type", b"").startswith(b"text/event-stream")
 
     async def begin(self) -> None:
-        """Wait for the first deltas and hold them; raises `BackendError` for an earlier error."""
+        """Wait for the first deltas; raises `BackendError` for an earlier error."""
         while not self._held and self._end is None:
             await self._read()
         if not self._held and self._end is not StopAsyncIteration:
@@ -104,7 +104,7 @@ class AnswerBody:
             raise self._end
 
     def _take(self, data: bytes) -> bool:
-        """Decode a read and pass on its deltas; return whether the next may bypass the task."""
+        """Decode a read; return whether the next may bypass the task."""
         decoder, receiver = self._decoder, self._direct
         if receiver is None:
             self._unread = data

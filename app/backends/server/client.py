@@ -64,8 +64,6 @@ _LINGER = 1.0  # seconds to wait for the body's end, to reuse the connection
 
 class ModelServer(Backend):
     """
-    A model server.
-
     `api_key` is sent in the profile's header; `passthrough` sends the caller's key. `keys` provides an expiring key. A
     request is retried up to `retries` times, until any part of the answer was received.
     """
@@ -116,7 +114,7 @@ class ModelServer(Backend):
         return cls(settings.url, key, settings.options(), retries=settings.retries, keys=keys)
 
     def profile(self, model: str) -> Profile:
-        """Return the profile for all models, with the current API."""
+        """The same for all models, with the current API."""
         return self._endpoints.current.profile
 
     def encode(self, model_request: ModelRequest) -> EncodedRequest:
@@ -193,7 +191,7 @@ class ModelServer(Backend):
         return await endpoint.tokenizer.count(encode(model_request, endpoint.profile).body, post)
 
     def translation(self, model_request: ModelRequest) -> Translation:
-        """Return the request, without fields known to be rejected."""
+        """Without fields known to be rejected."""
         endpoint = self._endpoints.current
         adapted = endpoint.adaptation.adapt(encode(model_request, endpoint.profile).body)
         url = endpoint.target(adapted.body.get("model")).url
@@ -247,7 +245,7 @@ class ModelServer(Backend):
         self, model_request: ModelRequest, retries: Retries, *, whole: bool = False
     ) -> tuple[Endpoint, AnswerBody, list[str]]:
         """
-        Return the endpoint, the answer's body, and request warnings; raises `BackendError`.
+        The endpoint, the answer's body, and request warnings; raises `BackendError`.
 
         `whole` requests a single JSON document.
         """
@@ -288,7 +286,7 @@ class ModelServer(Backend):
         self, endpoint: Endpoint, model_request: ModelRequest, body: JSONObject, retries: Retries
     ) -> tuple[HTTPReply, AdaptedRequest]:
         """
-        Return a 2xx response with an unread body.
+        A 2xx response with an unread body.
 
         Raises `BackendError`, or `BackendRefusal` if the server lacks this endpoint and may have the next.
         """
@@ -322,7 +320,7 @@ class ModelServer(Backend):
         renews: bool = True,
     ) -> HTTPReply:
         """
-        Return a 2xx reply; otherwise raises `BackendRefusal`.
+        A 2xx reply; otherwise raises `BackendRefusal`.
 
         `renews`: send the request again if the server rejects an expired key.
         """
@@ -345,7 +343,7 @@ class ModelServer(Backend):
         return reply
 
     def _header_lines(self, caller_key: str | None, added: Mapping[str, str]) -> bytes:
-        """Encode headers, or return them from the cache; raises `httpx.LocalProtocolError`."""
+        """Cached; raises `httpx.LocalProtocolError`."""
         secret = self._secret(caller_key)
         if not added and (lines := self._lines.get(secret)):
             return lines
@@ -449,7 +447,7 @@ class ServerExchange:
             explain(error, error.__cause__)
 
     async def receive(self, receiver: AnswerReceiver) -> None:
-        """Pass on the answer's deltas. An error event before the first is retried like its status."""
+        """An error event before the first delta is retried like its status."""
         while True:
             assert self._answer
             try:
@@ -467,7 +465,7 @@ class ServerExchange:
             await self._answer.receive(receiver)
 
     async def _begin(self) -> None:
-        """Open the answer. A body other than an event stream is begun, because it may be an error."""
+        """A body other than an event stream is begun, because it may be an error."""
         whole, fall_back = False, self._server.asks_whole
         while True:
             answer = await self._open(whole=whole)
@@ -496,13 +494,13 @@ class ServerExchange:
 
 
 def transport_to(url: httpx.URL) -> HTTPToolsTransport:
-    """Return a transport with the environment's proxies, except for local servers."""
+    """Uses the environment's proxies, except for local servers."""
     local = url.host == "localhost" or url.host.startswith("127.") or url.host == "::1"
     return HTTPToolsTransport(trust_env=not local)
 
 
 def _unstreamed(body: JSONObject) -> JSONObject:
-    """Return a non-streaming request; decoders also read complete answers."""
+    """Request a complete answer, which decoders also read."""
     fields = {name: value for name, value in body.items() if name != "stream_options"}
     return {**fields, "stream": False} if "stream" in body else fields
 

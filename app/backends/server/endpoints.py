@@ -69,7 +69,7 @@ class Endpoints:
         return self.candidates()[0] if self._first else self._all[0]
 
     def lacks(self, endpoint: Endpoint, status: int, error: BackendError) -> bool:
-        """Return whether the server lacks this endpoint but may have the next."""
+        """Whether the server lacks this endpoint but may have the next."""
         return status in _ABSENT and error.code != ERROR_CLASSES["model"].code and endpoint is not self._all[-1]
 
     def answered(self, endpoint: Endpoint) -> None:
@@ -89,7 +89,7 @@ def model_url(base: httpx.URL, path: str, model: object, profile: Profile) -> ht
 
 
 def under(base: httpx.URL, path: str, profile: Profile) -> httpx.URL:
-    """Return a URL below the base URL, with the path's and the profile's query."""
+    """A URL below the base URL, with the path's and the profile's query."""
     path, _, query = path.partition("?")
     url = base.copy_with(path=f"{base.path.rstrip('/')}/{path.lstrip('/')}")
     parameters = dict(parse_qsl(query)) | profile.transport.query

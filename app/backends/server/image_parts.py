@@ -1,4 +1,4 @@
-"""Replace images by notes or descriptions for models that do not accept images."""
+"""Replace images by notes or descriptions for models that do not accept them."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _urls(part: object) -> Iterator[str]:
 
 
 def _url(part: JSONMapping) -> str:
-    """Return a URL that is the same in all APIs, so that descriptions apply to all."""
+    """The same URL in all APIs, so that descriptions apply to all."""
     if inline := part.get("inlineData"):
         return f"data:{inline.get('mimeType')};base64,{inline.get('data')}"
     if file := part.get("fileData"):

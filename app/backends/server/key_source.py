@@ -1,4 +1,4 @@
-"""Expiring backend keys, read from a file or from a command's output, and renewed."""
+"""Expiring backend keys from a file or a command's output."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class KeySource:
         return self.key
 
     async def renew(self, refused: str) -> bool:
-        """Return whether the key has changed after a rejection."""
+        """Whether the key has changed after a rejection."""
         async with self._lock:
             if self.key == refused:
                 await self._read_again()

@@ -19,7 +19,7 @@ class LocalServer(NamedTuple):
 
 
 async def find_local_servers(own_port: int, ports: dict[str, int] | None = None) -> list[LocalServer]:
-    """List the model servers at default ports on this machine, except this server."""
+    """Model servers at default ports on this machine, except this server."""
     import httpx  # slow import, only on first use
 
     candidates = [(name, port) for name, port in (ports or PORTS).items() if port != own_port]

@@ -1,8 +1,8 @@
 """
 Find schema keywords that a server rejects in tool parameters, and remove them.
 
-Only keywords that narrow or annotate a value are removed, because the client validates the arguments anyway. They stay
-in strict tools and text formats, which the server enforces.
+Only keywords that narrow or annotate a value are removed: the client validates arguments anyway. They stay in strict
+tools and text formats, which the server enforces.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def refused_keywords(error: BackendError, body: JSONMapping) -> list[str]:
 
 
 def kept_keyword(error: BackendError, body: JSONMapping) -> tuple[str, str] | None:
-    """Return the caller's field with a rejected keyword that must stay, and a sentence about it."""
+    """The caller's field with a rejected keyword that must stay, and a sentence about it."""
     schemas = [*_schemas(body)] if (groups := [*_groups(error)]) else []
     for group in groups:
         if kept := _kept(group, schemas):

@@ -30,7 +30,7 @@ _NEXT_ADDRESS = 0.25  # seconds until the next address is also tried (RFC 8305, 
 
 class HTTPToolsTransport(httpx.AsyncBaseTransport):
     """
-    A transport for `httpx.AsyncClient(transport=...)`.
+    For `httpx.AsyncClient(transport=...)`.
 
     `verify` and `trust_env` are as in `httpx`. Responses have these extensions:
 
@@ -72,7 +72,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
         timeouts: Mapping[str, float | None],
     ) -> HTTPReply:
         """
-        Send a request, and return after the reply's headers; raises `httpx.TransportError`.
+        Return after the reply's headers; raises `httpx.TransportError`.
 
         `headers` is from `encoded_headers`; `timeouts` are `httpx`'s. If a reused connection has just been closed, the
         request is sent again on a new connection.
@@ -104,7 +104,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
     async def _connection_to(
         self, origin: Origin, timeouts: Mapping[str, float | None], *, fresh: bool
     ) -> HTTPConnection:
-        """Return a connection; `released` frees its slot."""
+        """`released` frees the connection's slot."""
         if self._slots:
             try:
                 async with asyncio.timeout(timeouts.get("pool")):
@@ -119,7 +119,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
             raise
 
     def _take(self, origin: Origin) -> HTTPConnection | None:
-        """Return the most recently used connection: the least likely to be closed."""
+        """The most recently used connection: the least likely to be closed."""
         for connection in reversed(self._idle):
             if connection.origin == origin and connection.usable:
                 self._idle.remove(connection)
@@ -146,7 +146,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
 
     async def _reach(self, origin: Origin) -> HTTPConnection:
         """
-        Connect to a host's addresses in order; return the first connection, or raise the first error.
+        Connect to a host's addresses in order, until one succeeds; raises the first error.
 
         The next address, preferably from the other family, is tried after a failure or a delay (RFC 8305). Not all
         event loops support this.
@@ -207,7 +207,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
     # Called by connections.
 
     def released(self, connection: HTTPConnection, *, reusable: bool) -> None:
-        """Free a connection's slot, and reuse the connection if possible."""
+        """Keep a reusable connection for later requests."""
         if self._slots:
             self._slots.release()
         if not reusable:

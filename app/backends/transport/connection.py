@@ -20,7 +20,7 @@ HIGH_WATER = 256 * 1024
 
 
 class Origin(NamedTuple):
-    """A connection's server; requests to the same origin share connections."""
+    """Requests to the same origin share connections."""
 
     scheme: str
     host: str
@@ -65,10 +65,10 @@ class HTTPConnection(asyncio.Protocol):
         bodiless: bool = False,
     ) -> Reply:
         """
-        Send `message`, then `more` of the body; return the reply after its headers.
+        Send `message`, then `more` of the body; return after the reply's headers.
 
         Timeouts are `httpx`'s, in seconds: `write` per write, `read` per read. Raises `Stale` or the matching `httpx`
-        error. A cancellation closes the socket. `bodiless`: the reply has no body, because the method is HEAD.
+        error. A cancellation closes the socket. `bodiless`: the reply to HEAD has no body.
         """
         reply = self._reply = Reply(self, bodiless=bodiless)
         self._sent = False
@@ -95,7 +95,6 @@ class HTTPConnection(asyncio.Protocol):
         self._end(reason or httpx.StreamClosed(), reusable=False)
 
     def pause(self, paused: bool) -> None:
-        """Stop or resume reading."""
         if self.usable:
             (self._transport.pause_reading if paused else self._transport.resume_reading)()
 
@@ -309,7 +308,7 @@ class Reply(httpx.AsyncByteStream):
             self._timer = self._loop.call_later(seconds, self.close)
 
     def response(self) -> httpx.Response:
-        """Return the reply for `httpx`, with the extensions in `HTTPToolsTransport`."""
+        """With the extensions in `HTTPToolsTransport`."""
         extensions = {
             "http_version": f"HTTP/{self.version}".encode("ascii"),
             "reason_phrase": self.reason,
@@ -324,7 +323,7 @@ class Reply(httpx.AsyncByteStream):
 
     def changed(self) -> asyncio.Future[bool]:
         """
-        Return a future for the next state change: True if `take` has returned False.
+        A future for the next state change: True if `take` has returned False.
 
         A cancelled caller must call `close`.
         """
@@ -357,7 +356,6 @@ class Reply(httpx.AsyncByteStream):
             self._connection.pause(False)
 
     def finish(self, end: Exception | type[Exception]) -> None:
-        """Record the reply's end."""
         self.end = end
         self._resume()
         self._cancel_timer()
@@ -366,7 +364,6 @@ class Reply(httpx.AsyncByteStream):
 
     @property
     def refuses(self) -> bool:
-        """Whether the server has rejected the request."""
         return self.status >= 400
 
     @property
@@ -374,7 +371,7 @@ class Reply(httpx.AsyncByteStream):
         return not self.status and not self.unread
 
     def cut_off(self, error: Exception | None) -> Exception | type[Exception]:
-        """Return how the reply ends if its connection closes now."""
+        """How the reply ends if its connection closes now."""
         if error:
             return httpx.ReadError(str(error))
         if not self.status:

@@ -42,7 +42,7 @@ class HTTPReply(Protocol):
     async def aclose(self) -> None: ...
 
     def response(self) -> httpx.Response:
-        """Return the same reply for `httpx`; only one of both may be read."""
+        """Only one of both replies may be read."""
         ...
 
 

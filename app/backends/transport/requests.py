@@ -14,7 +14,7 @@ _SLICE = 1024 * 1024  # bytes per body write
 
 
 class RequestTarget:
-    """A method and a URL, as a request line encoded once for many requests."""
+    """A request line, encoded once for many requests."""
 
     def __init__(self, method: str, url: httpx.URL) -> None:
         """Raises `httpx.LocalProtocolError` for an invalid method."""
@@ -27,7 +27,7 @@ class RequestTarget:
 
 
 def encoded_headers(headers: httpx.Headers) -> bytes:
-    """Encode header lines; raises `httpx.LocalProtocolError` for a line break."""
+    """Raises `httpx.LocalProtocolError` for a line break."""
     lines = b"".join([b"%b: %b\r\n" % header for header in headers.raw])
     if lines.count(b"\r") != len(headers.raw) or lines.count(b"\n") != len(headers.raw) or b"\0" in lines:
         raise httpx.LocalProtocolError("A header of the request contains a line break.")
@@ -40,7 +40,7 @@ def decoded_headers(lines: bytes) -> httpx.Headers:
 
 
 def encoded_content(request: httpx.Request) -> bytes | AsyncIterable[bytes]:
-    """Return the body as it is sent; bytes if it can be sent again."""
+    """The body as it is sent; bytes if it can be sent again."""
     stream = request.stream
     if isinstance(stream, httpx.ByteStream):
         return b"".join(stream)
@@ -56,7 +56,7 @@ async def _chunked(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
 
 
 def first_write(head: bytes, content: bytes | AsyncIterable[bytes]) -> tuple[bytes, AsyncIterable[bytes] | None]:
-    """Return the head, with a short body, and the rest of the body."""
+    """The head, with a short body, and the rest of the body."""
     if not isinstance(content, bytes):
         return head, content
     return (head + content, None) if len(content) <= _SLICE else (head, _Slices(content))

@@ -1,4 +1,4 @@
-"""Read Chat Completions chunks into deltas. Profile options cover differences that cannot be detected."""
+"""Read Chat Completions chunks into deltas. Profile options cover what cannot be detected."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class ChunkReader:
 
     def _count(self, chunk: RawEvent, choices: list[JSONObject]) -> JSONObject | None:
         """
-        Return the usage so far, with the last nonzero value of each count.
+        Usage so far: each count's last nonzero value.
 
         Gateways to Claude send input counts first and output counts last; some end with zeros. Groq reports usage in
         `x_groq`, Moonshot in the choice.
@@ -185,7 +185,7 @@ class ChunkReader:
         return _FINISH_REASONS.get(reason.lower().partition(":")[0], FinishReason.STOP)
 
     def _read_delta(self, delta: JSONObject, choice: JSONObject) -> Iterable[Delta]:
-        """Return reasoning, text, then calls: the model's generation order."""
+        """Reasoning, text, then calls: the model's generation order."""
         content = delta.get("content")
         if isinstance(content, str) and self._beside_text.isdisjoint(delta):  # nearly always
             return [TextDelta([content], _logprobs(choice))] if content else ()

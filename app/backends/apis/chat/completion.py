@@ -11,7 +11,7 @@ from app.errors import BackendError
 
 
 def completion_chunks(values: list[JSONObject]) -> list[RawEvent]:
-    """Convert a completion to a chunk and `END`; raises `BackendError`."""
+    """A completion as a chunk and `END`; raises `BackendError`."""
     chunks = [_as_chunk(value) for value in values]
     if not any(chunk.get("choices") for chunk in chunks):
         raise next(filter(None, map(error_in_chunk, chunks)), None) or BackendError(NO_ANSWER)

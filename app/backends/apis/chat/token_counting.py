@@ -1,4 +1,4 @@
-"""Prompt tokens from vLLM's and llama.cpp's endpoints; the first working method is used from then on."""
+"""Prompt tokens from vLLM's and llama.cpp's endpoints; the first working method stays in use."""
 
 from __future__ import annotations
 

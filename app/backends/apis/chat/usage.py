@@ -13,7 +13,7 @@ _WRITTEN = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input
 
 def normal_usage(usage: JSONMapping) -> JSONObject | None:
     """
-    Return usage in OpenAI's form; None without counts.
+    Usage in OpenAI's form; None without counts.
 
     `prompt_tokens` includes cached tokens; `completion_tokens` includes reasoning tokens.
     """
@@ -53,7 +53,7 @@ _TICKS = 10**10  # per dollar, at xAI
 
 
 def reported_cost(usage: JSONMapping) -> int | None:
-    """Return the reported cost in nano-dollars, or None."""
+    """In nano-dollars; None if not reported."""
     cost = usage.get("cost")  # OpenRouter, LiteLLM, Vercel's gateway and others
     if isinstance(cost, Mapping):
         cost = cost.get("total_cost")  # Perplexity

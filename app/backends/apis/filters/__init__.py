@@ -1,4 +1,4 @@
-"""Delta filters, enabled by profile options. Filters may hold text back."""
+"""Delta filters, enabled by profile options; they may hold text back."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def filters(profile: Profile, request: JSONMapping) -> list[Filter]:
 
 
 class CumulativeDeltaFilter(Filter):
-    """`cumulative`: removes earlier text from fields that repeat it in every delta."""
+    """`cumulative`: fields repeat earlier text in every delta."""
 
     def __init__(self, fields: list[str]) -> None:
         self._fields = set(fields)

@@ -1,7 +1,7 @@
 """
 Parse tool calls in a model's text, for servers without a parser for its chat template.
 
-Text between delimiters becomes calls only if all of it can be parsed and it names a declared function.
+Text between delimiters becomes calls only if it can be parsed completely and names a declared function.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Piece: TypeAlias = str | TextReasoning | TextToolCall
 
 
 class TextToolCallParser:
-    """`functions` contains the request's parameter schemas by name."""
+    """`functions` are the request's parameter schemas by name."""
 
     def __init__(self, functions: Mapping[str, Schema]) -> None:
         self._functions = functions
@@ -98,7 +98,7 @@ class TextToolCallParser:
             self._after_call = False
 
     def _validated(self, piece: Piece) -> Piece | None:
-        """Return None if the function is unknown or the arguments are invalid."""
+        """None if the function is unknown or the arguments are invalid."""
         if not isinstance(piece, TextToolCall):
             return piece
         if piece.name not in self._functions:
@@ -112,7 +112,7 @@ class TextToolCallParser:
 
 
 def _certain(text: str) -> int:
-    """Return the length of the text before a possible delimiter and its preceding white space."""
+    """Length before a possible delimiter and its preceding white space."""
     end = text[-_LONGEST:]
     possible = any(character in end for character in _FIRST)
     held = max(overlap(end, delimiter) for delimiter in (*_DELIMITERS, *_DROPPED)) if possible else 0
@@ -311,7 +311,7 @@ def _thought(body: str) -> Iterator[Piece]:
 
 
 def _following(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-    """Yield consecutive matches that cover the whole text, or nothing."""
+    """Consecutive matches that cover the whole text, or nothing."""
     matches, at = list[re.Match[str]](), 0
     while at < len(text):
         if not (match := pattern.match(text, at)):

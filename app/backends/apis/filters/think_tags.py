@@ -96,5 +96,5 @@ _STEPS = {
 
 
 def overlap(text: str, tag: str) -> int:
-    """Return the length of a possible start of `tag` at the end of `text`."""
+    """Length of a possible start of `tag` at the end of `text`."""
     return next((length for length in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:length])), 0)

@@ -1,8 +1,8 @@
 """
 Translate a conversation's items into Gemini's contents.
 
-Signatures (`thoughtSignature`) are sent back unchanged to their own server, on the same part. User and model contents
-alternate; function responses are a separate content, directly after their calls.
+Signatures (`thoughtSignature`) return unchanged to their own server, on the same part. User and model contents
+alternate; function responses are a separate content after their calls.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class GeminiConversation(ConversationReader):
         return part
 
     def _results(self, calls: Sequence[int]) -> list[ChatPart]:
-        """Return function responses, then media that they cannot contain."""
+        """Function responses, then media that they cannot contain."""
         responses: list[ChatPart] = []
         others: list[ChatPart] = []
         for call in calls:
@@ -121,7 +121,7 @@ def _id_of(own: Mapping[str, object]) -> JSONObject:
 
 
 def _with_signed(text: str, signed: Sequence[JSONObject]) -> list[JSONObject]:
-    """Split a text at its signed parts; if the text changed, an empty part carries the signature."""
+    """Split a text at its signed parts; if it has changed, an empty part carries the signature."""
     parts: list[JSONObject] = []
     for part in reversed(signed):
         before, found, after = text.rpartition(words) if (words := json_text(part.get("text"))) else (text, " ", "")
@@ -137,14 +137,14 @@ def _text(text: str) -> list[JSONObject]:
 
 
 def _unsigned(part: JSONObject) -> JSONObject | None:
-    """Return None for thoughts, and for parts with only a signature."""
+    """None for thoughts, and for parts with only a signature."""
     if part.get("thought") or not part.get("text", " "):
         return None
     return {name: value for name, value in part.items() if name != THOUGHT_SIGNATURE}
 
 
 def system_and_contents(messages: Iterable[Message]) -> tuple[list[JSONObject], list[JSONObject]]:
-    """Return the system instruction, and contents that begin and end with the user's."""
+    """The system instruction, and contents that begin and end with the user's."""
     system: list[JSONObject] = []
     runs: list[tuple[str, list[JSONObject]]] = []
     for message in messages:

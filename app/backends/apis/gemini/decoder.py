@@ -1,4 +1,4 @@
-"""Decode Gemini response bodies. The last event has a `finishReason`; there is no end marker."""
+"""Decode Gemini bodies. The last event has a `finishReason`; there is no end marker."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class ResponseReader:
         return []
 
     def _begin(self, written: str) -> bool:
-        """Return whether a new item begins."""
+        """Whether a new item begins."""
         begins = self._written != written
         if begins:
             self._written, self._signed = written, []
@@ -231,7 +231,7 @@ _PARTS = {
 
 
 def _ending(candidate: JSONMapping, feedback: JSONMapping) -> tuple[str, FinishReason] | None:
-    """Return Google's reason and ours; None if the answer continues."""
+    """Google's reason and ours; None if the answer continues."""
     reason = json_text(candidate.get("finishReason"))
     if reason and reason != _UNSPECIFIED:
         return reason, _FINISH_REASONS.get(reason, FinishReason.ERROR)
@@ -240,7 +240,7 @@ def _ending(candidate: JSONMapping, feedback: JSONMapping) -> tuple[str, FinishR
 
 
 def response_usage(usage: JSONMapping) -> JSONObject | None:
-    """Return usage in OpenAI's form: thoughts are output, tool results are input. None without counts."""
+    """Usage in OpenAI's form: thoughts are output, tool results are input. None without counts."""
     if not any(is_token_count(usage.get(name)) for name in ("promptTokenCount", "candidatesTokenCount")):
         return None
     thoughts = reported_count(usage.get("thoughtsTokenCount")) or 0

@@ -49,7 +49,7 @@ def to_gemini(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
 
 
 def _options(options: RequestOptions, model: str) -> RequestOptions:
-    """Fix options for which the API or model allows only one value."""
+    """Set options to the only value that the API or model allows."""
     content, choice = options.content, options.tool_choice
     earlier = takes_budget(model, options)
     # Gemini 3 and later accept media within function responses, and require signatures.

@@ -5,7 +5,7 @@ from app.core.types import JSONObject
 
 
 def error_with_field(document: JSONObject) -> JSONObject:
-    """Copy the invalid field's name from `error.details` to `param`."""
+    """Copy the invalid field's name to `param`."""
     error = json_object(document.get("error"))
     for detail in json_objects(error.get("details")):
         for violation in json_objects(detail.get("fieldViolations")):

@@ -47,7 +47,7 @@ def _page(chunk: object) -> JSONObject | None:
 
 
 def _place(text: str, segment: JSONMapping) -> JSONObject | None:
-    """Return positions in characters; None if the segment is not in the text."""
+    """Positions in characters; None if the segment is not in the text."""
     start, end = segment.get("startIndex") or 0, segment.get("endIndex")
     quoted = json_text(segment.get("text"))
     if isinstance(start, int) and isinstance(end, int) and 0 <= start < end:

@@ -8,12 +8,12 @@ _PREFIX = "models/"
 
 
 def model_name(model: str) -> str:
-    """Return `gemini-2.5-flash` for the resource `models/gemini-2.5-flash`."""
+    """`gemini-2.5-flash` for the resource `models/gemini-2.5-flash`."""
     return model.removeprefix(_PREFIX)
 
 
 def listed_model(entry: JSONObject) -> JSONObject | None:
-    """Return None for models that do not generate text."""
+    """None for models that do not generate text."""
     methods = json_list(entry.get("supportedGenerationMethods"))
     if methods and _GENERATES not in methods:
         return None

@@ -1,4 +1,4 @@
-"""Translate item parts into Gemini parts, wrapped in `{"type": "part", "part": ...}` except text."""
+"""Translate item parts into Gemini parts; except text, they are wrapped in `{"type": "part", "part": ...}`."""
 
 from __future__ import annotations
 

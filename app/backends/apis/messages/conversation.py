@@ -1,8 +1,8 @@
 """
 Translate a conversation's items into Messages messages.
 
-Model output keeps its order, because the server rejects changed or moved thinking blocks. User and assistant messages
-alternate; a single user message with all tool results directly follows their calls.
+Model output keeps its order: the server rejects changed or moved thinking blocks. User and assistant messages
+alternate; one user message with all tool results directly follows their calls.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class MessagesConversation(ConversationReader):
         return False
 
     def text(self, text: str) -> None:
-        """Add model text; the server rejects blank text."""
+        """The server rejects blank text."""
         if text and not text.isspace():
             self.current().content.append({"type": "text", "text": text})
 
     def reasoning(self, position: int, item: Item) -> None:
-        """Add a signed block. The server accepts no other reasoning."""
+        """The server accepts only signed blocks as reasoning."""
         fields = self.upstream.get(item.get("id") or "") or {}
         block = bound_fields(fields, self.profile).get(THINKING)
         if isinstance(block, dict):
@@ -74,7 +74,7 @@ class MessagesConversation(ConversationReader):
             yield {"type": "tool_result", "tool_use_id": call_id, **({"content": content} if content else {})}
 
     def _within_limits(self, output: int, content: list[JSONObject]) -> list[JSONObject]:
-        """Drop or refuse images and documents if the server accepts only text from tools."""
+        """Drop or refuse images and documents if tools may return only text."""
         options = self.hosted_content if self.items[output].get(HOSTED) else self.content
         if options.tool_images == "error":
             return self.refuse(output, content)[0]
@@ -97,10 +97,10 @@ def _is_blank(block: JSONObject) -> bool:
 
 def system_and_messages(messages: Iterable[Message]) -> tuple[list[JSONObject], list[Message]]:
     """
-    Return system blocks, and messages in an accepted order.
+    System blocks, and messages in an accepted order.
 
-    The first and last messages are the user's, since newer models reject a final assistant message. Assistant messages
-    do not end with a thought.
+    The first and last messages are the user's, because newer models reject a final assistant message. Assistant
+    messages do not end with a thought.
     """
     system: list[JSONObject] = []
     conversation: list[Message] = []

@@ -202,7 +202,7 @@ class MessageReader:
         return self._written(block, name, texts) if self._blocks.get(index) is block else None
 
     def _written(self, block: JSONObject, name: str, texts: list[str]) -> Delta | None:
-        """Add texts to a block; None if its type cannot contain them."""
+        """None if the block's type cannot contain the texts."""
         match block.get("type"), name:
             case "text", "text":
                 block["pieces"] += texts
@@ -245,7 +245,7 @@ class MessageReader:
         return [ProviderFields(bound(self._profile, **{THINKING: self.content[-1]}))]
 
     def _annotation(self, block: JSONMapping, citation: JSONMapping) -> JSONObject | None:
-        """Return a web page citation; document citations have no counterpart."""
+        """Document citations have no counterpart."""
         url = citation.get("url") or citation.get("source")
         if not isinstance(url, str) or not url.startswith(("https://", "http://")):
             return None

@@ -95,7 +95,7 @@ def _parameters(state: TranslationState, kept: frozenset[str]) -> dict[str, obje
     if fields["temperature"] is not None and fields["top_p"] is not None:
         state.warnings.add("This backend supports either temperature or top_p; top_p was ignored.")
         del fields["top_p"]
-    # The server rejects blank stop sequences. This server applies all, including these.
+    # The server rejects blank stop sequences; this server also applies these.
     if stop := [sequence for sequence in stop_sequences(extra) if not sequence.isspace()]:
         fields["stop_sequences"] = stop
     fields |= {name: extra.get(name) for name in options.extra_params}

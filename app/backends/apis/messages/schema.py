@@ -18,7 +18,7 @@ _OMITTED = frozenset(
 
 
 def enforceable(schema: JSONMapping) -> JSONObject:
-    """Return the keywords that Claude's servers enforce; descriptions contain the others."""
+    """Keywords that Claude's servers enforce; descriptions contain the others."""
     result: JSONObject = {name: schema[name] for name in _ENFORCED if name in schema}
     for name in _TABLES:
         if isinstance(table := schema.get(name), Mapping):

@@ -55,7 +55,7 @@ def add_thinking(state: TranslationState, body: JSONObject) -> None:
 
 
 def _budget(state: TranslationState, effort: str, body: JSONMapping) -> JSONObject | None:
-    """Return None if `max_tokens` is too small or the turn began without thinking."""
+    """None if `max_tokens` is too small or the turn began without thinking."""
     room = body["max_tokens"] - 1
     if room < _MIN_BUDGET:
         state.warnings.add(f"Reasoning requires 'max_output_tokens' above {_MIN_BUDGET}; reasoning.effort was ignored.")
@@ -71,9 +71,9 @@ def _budget(state: TranslationState, effort: str, body: JSONMapping) -> JSONObje
 
 def _began_without_thinking(messages: Sequence[Message]) -> bool:
     """
-    Return whether tool results end a turn whose first message has no thinking block.
+    Whether tool results end a turn whose first message has no thinking block.
 
-    Depending on the server, a user message with results and text begins a turn: both turns are checked.
+    Depending on the server, a user message with results and text begins a turn, so both turns are checked.
     """
     first: Any = None
 

@@ -1,8 +1,8 @@
 """
 Decode Responses API bodies from any implementation.
 
-Some omit events, number items differently, or end without a terminal event. Therefore items are found by id or else by
-index, and text without deltas is read from the item or the final response.
+Some omit events, number items differently, or end without a terminal event. Items are therefore found by id or index,
+and text without deltas is read from the item or the final response.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class ResponsesDecoder(APIDecoder):
         return [TextDelta(texts) if kind is TextDelta else ReasoningDelta(texts)]
 
     def _output(self, event: _Event, type_: str) -> _Output:
-        """Begin an item that the server never added."""
+        """Begin an item that the server has not added."""
         item_id, index = event.get("item_id"), event.get("output_index")
         output = self._item_of(event)
         if output is None and not isinstance(item_id, str) and not isinstance(index, int):
@@ -188,7 +188,7 @@ class ResponsesDecoder(APIDecoder):
         return []
 
     def _call(self, output: _Output, arguments: str) -> list[Delta]:
-        """Return a call's delta; only the first has id and name."""
+        """Only a call's first delta has id and name."""
         call_id: object = None
         name = output.item.get("name")
         if not output.named and isinstance(name, str) and name:
@@ -206,7 +206,7 @@ class ResponsesDecoder(APIDecoder):
         return [ToolCallDelta(output.number, delta_id, name, [arguments] if arguments else [])]
 
     def item_done(self, event: _Event) -> list[Delta]:
-        """Complete an item with content that deltas did not contain."""
+        """Add content that deltas did not contain."""
         item, index = json_object(event.get("item")), event.get("output_index")
         type_, deltas = str(item.get("type")), list[Delta]()
         output = self._known(item, index)
@@ -245,7 +245,7 @@ class ResponsesDecoder(APIDecoder):
         return self._call(output, text or ("{}" if is_whole and not output.written else ""))
 
     def _replayed(self, item: _Event) -> list[Delta]:
-        """Return a reasoning item for sending back, if the server can read it."""
+        """A reasoning item to send back, if the server can read it."""
         if not item.get("encrypted_content") and not item.get("content"):
             return []  # without content, the server would look up the id
         kept = {name: value for name, value in item.items() if name != "status" and value is not None}
@@ -301,7 +301,7 @@ class ResponsesDecoder(APIDecoder):
         return deltas
 
     def done_as(self, event: _Event) -> list[Delta]:
-        """Read `response.done`, some gateways' only terminal event, by the response's status."""
+        """`response.done` is some gateways' only terminal event."""
         response = json_object(event.get("response"))
         status = response.get("status")
         known = status if status in ("completed", "incomplete", "cancelled") else "failed"

@@ -1,7 +1,7 @@
 """
 Encode a model request for Responses API servers: the whole conversation as items, not stored there.
 
-`previous_response_id` and `conversation` refer to state here, and are never sent.
+`previous_response_id` and `conversation` refer to state here, so they are not sent.
 """
 
 from __future__ import annotations

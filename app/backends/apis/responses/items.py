@@ -39,7 +39,7 @@ def native_item_types(options: RequestOptions) -> set[str]:
 
 
 def stays_native(state: TranslationState, items: Sequence[Item]) -> Callable[[Item], bool]:
-    """Return a predicate for items sent natively: custom calls, calls to native tools, and their outputs."""
+    """A predicate for items sent natively: custom calls, calls to native tools, and their outputs."""
     options, upstream = state.options, state.upstream
     types = native_item_types(options)
 
@@ -62,9 +62,9 @@ def input_items(
     state: TranslationState, tools: ToolSet, items: Sequence[Item], input_indexes: Sequence[int]
 ) -> list[JSONObject]:
     """
-    Return the items to send, oldest first; raises `InvalidRequest` for unsupported content.
+    The items to send, oldest first; raises `InvalidRequest` for unsupported content.
 
-    In `items`, all calls are function calls, except native calls. `input_indexes` contains indexes in the request's own
+    In `items`, all calls except native calls are function calls. `input_indexes` are indexes in the request's own
     input, negative for earlier turns.
     """
     conversation = _Conversation(state, tools, items, input_indexes)
@@ -75,7 +75,7 @@ def input_items(
 
 
 def _without_loose_reasoning(sent: Sequence[JSONObject]) -> list[JSONObject]:
-    """Drop reasoning without subsequent model output: servers reject it after an interrupted answer."""
+    """Drop reasoning without subsequent output: servers reject it after an interrupted answer."""
     kept: list[JSONObject] = []
     follows = False
     for item in reversed(sent):
@@ -154,7 +154,7 @@ class _Conversation:
         self.sent.append({**message, "content": parts, **phase})
 
     def reasoning(self, position: int, item: Item) -> None:
-        """Add reasoning as received from the server, or else as text if the profile allows it."""
+        """Reasoning as received from the server, or else as text if the profile allows it."""
         upstream = self.state.upstream.get(str(item.get("id")), {})
         original = bound_fields(upstream, self.state.profile).get(NATIVE)
         text = reasoning_text(item, upstream)

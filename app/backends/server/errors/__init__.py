@@ -1,4 +1,4 @@
-"""Translate backend errors into API errors; web pages and API keys are not forwarded."""
+"""Translate backend errors into API errors, without web pages and API keys."""
 
 from __future__ import annotations
 
@@ -61,11 +61,10 @@ def backend_error(
     passthrough: bool = False,
 ) -> BackendError:
     """
-    Return the error for a response with a status other than 2xx.
+    The error for a response with a status other than 2xx.
 
     `headers` have lower-case names. `known` converts the JSON to a known form. `secret` is the key sent (with
-    `passthrough`, the caller's), which is redacted in messages. Codes and parameters with it or with `host` are
-    omitted.
+    `passthrough`, the caller's), redacted in messages. Codes and parameters with it or with `host` are omitted.
     """
     page = "html" in headers.get("content-type", "")
     wait = retry_after(headers, body.decode(errors="replace"))
@@ -137,7 +136,7 @@ def _error(status: int, fields: JSONObject, wait: float | None, private: _Privat
 
 
 def _read(value: object) -> JSONObject:
-    """Return `message`, `code`, `type`, `param` and `http` (status), as far as known."""
+    """`message`, `code`, `type`, `param` and `http` (status), as far as known."""
     if isinstance(value, str):
         nested = _parse(value) if value.startswith("{") else None  # another server's error as the message
         fields = _read(nested) if isinstance(nested, dict) else {}
@@ -186,7 +185,7 @@ def _fields(value: JSONObject) -> Iterator[tuple[str, Any]]:
 
 
 def _parse(text: str) -> Any:
-    """Return JSON, the chunk with the error, or text; None for HTML."""
+    """JSON, the chunk with the error, or text; None for HTML."""
     text = text.strip().removeprefix("\ufeff")
     if text[:1] in ("{", "[", '"'):
         try:

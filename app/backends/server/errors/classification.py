@@ -183,7 +183,7 @@ _NOTHING_BUT_MISSING = re.compile(r"\W+|404|page|not_found\w*|not|found")
 
 
 def classify(status: int, code: str = "", error_type: str = "", message: str = "") -> str:
-    """Return a key in `ERROR_CLASSES`; status 0: an error in a 200 response."""
+    """A key in `ERROR_CLASSES`; status 0 is an error in a 200 response."""
     if status != 413:  # Groq's 413 has a rate limit's code, but a retry would also fail
         for name in (code, error_type):
             if kind := CODES.get(re.sub(r"[^a-z0-9]", "", name.lower())):

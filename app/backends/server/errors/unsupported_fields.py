@@ -1,4 +1,4 @@
-"""Find request fields that a server's error reports as unknown: `top_k`, `messages[].reasoning_content`."""
+"""Find request fields that an error reports as unknown: `top_k`, `messages[].reasoning_content`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 
 def unknown_fields(error: BackendError, body: JSONMapping) -> list[str]:
-    """Return fields as the error orders them. Names outside the body are ignored: they may be words in the prompt."""
+    """Fields as the error orders them. Names outside the body are ignored: they may be words in the prompt."""
     if error.status != 400:
         return []
     text = f"{error.code}: {error.message}"
@@ -50,7 +50,7 @@ _VALUES = frozenset({"include"})
 
 
 def _words(path: str) -> list[str]:
-    """Return a path's names, outermost first: `messages` and `top_k` for `body.messages[1].topK`."""
+    """A path's names, outermost first: `messages` and `top_k` for `body.messages[1].topK`."""
     names = [re.sub(r"(?<=[a-z])([A-Z])", r"_\1", name).lower() for name in re.findall(r"[A-Za-z_]\w*", path)]
     return names[1:] if names[:1] == ["body"] else names
 

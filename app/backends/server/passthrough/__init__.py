@@ -107,7 +107,7 @@ class Forwarding:
         return given.copy_merge_params(url.params) if url.params else given
 
     def _url_without_query(self, endpoint: str, model: str) -> httpx.URL:
-        """Return the chat URL with another end."""
+        """The chat URL with another end."""
         path = self._path
         if endpoint != CHAT:
             path = (path.removesuffix(CHAT) if path.endswith(CHAT) else "") + endpoint
@@ -118,7 +118,7 @@ class Forwarding:
     def refusal(
         self, request: RawRequest, response: httpx.Response, body: bytes, error: BackendError, secret: str | None
     ) -> BackendError:
-        """Return the error to raise. A refusal is forwarded unchanged if it concerns the request and has no secret."""
+        """The error to raise. A refusal is forwarded unchanged if it concerns the request and has no secret."""
         status = response.status_code
         if error.code == "backend_url":
             message = f"The backend has no {request.endpoint}, or not for this model."

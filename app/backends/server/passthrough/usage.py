@@ -57,11 +57,11 @@ class UsageReader:
         return normal_usage({"prompt_tokens": total, "total_tokens": total})  # rerank servers report nothing else
 
     def estimate(self) -> int:
-        """Estimate the body's tokens: one per event, or per four bytes of JSON."""
+        """The body's tokens: one per event, or per four bytes of JSON."""
         return self._events + b"".join(self._pieces).count(_EVENT) if self._streamed else self._total // 4
 
     def failed(self) -> bool:
-        """Return whether a stream's last events contain an error."""
+        """Whether a stream's last events contain an error."""
         if not self._streamed:
             return False
         end = b"".join(self._pieces)[-_LONGEST_ERROR:]
