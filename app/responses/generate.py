@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from app.backends import Backend, BackendExchange, Delta, EncodedRequest, ModelRequest
 from app.core.history.truncation import Truncation, fitting_share
@@ -30,9 +29,6 @@ logger = logging.getLogger(__name__)
 # Seconds to wait for the first delta after the status line: many servers send an error in the first frame of a 200, and
 # clients retry only on an HTTP status.
 FIRST_CHUNK = 0.2
-
-
-_NO_LIMIT = nullcontext()
 
 
 class Deadline:
@@ -193,8 +189,8 @@ class OneAnswer:
     def body(self) -> JSONObject:
         return self._query.body
 
-    async def generate(self, delivery: EventWriter, open_after: float | None) -> None:
-        await respond(self.builder, self._query, delivery, open_after=open_after, deadline=self._deadline)
+    def generate(self, delivery: EventWriter, open_after: float | None) -> Coroutine[Any, Any, None]:
+        return respond(self.builder, self._query, delivery, open_after=open_after, deadline=self._deadline)
 
     def usage(self) -> Usage:
         usage = self.builder.response["usage"]
@@ -319,10 +315,12 @@ async def respond(
     try:
         if open_after is not None:
             answer.start_within(open_after)
-        async with limit or _NO_LIMIT:
-            answer.limit = limit
-            while not await _received(query, answer, open_after):
-                pass
+        if limit is None:
+            await _receive(query, answer, open_after)
+        else:
+            async with limit:
+                answer.limit = limit
+                await _receive(query, answer, open_after)
     except BackendError as error:
         if not (opened or answer.started):
             raise
@@ -338,31 +336,31 @@ async def respond(
     finally:
         answer.stop_timer()
     answer.end_step()
-    await _finish(end, builder, query, failure)
+    _finish(end, builder, query, failure)
 
 
-async def _received(query: ModelQuery, answer: DeliveredAnswer, open_after: float | None) -> bool:
-    """Receive a query's answer; return False to repeat it, with a shorter prompt or described images."""
-    if query.images:
-        await query.images.describe(query.backend.undescribed_images(query.model_request))
-    exchange = query.exchange = query.backend.open(query.model_request)
-    try:
-        async with exchange:
-            if open_after is not None:
-                answer.start_within(FIRST_CHUNK)
-            await exchange.receive(answer)
-            query.model_request.attempts.broken_off = answer.reader.ended in (None, "error")
-    except BackendError as error:
-        # Some servers reject a prompt only in a stream's first frame.
-        if query.images and isinstance(error, ImagesUndescribed):
-            await query.images.describe(error.urls)
-        elif answer.begun or not await query.shorten(error):
-            raise
-        return False
-    return True
+async def _receive(query: ModelQuery, answer: DeliveredAnswer, open_after: float | None) -> None:
+    """Receive a query's answer, if necessary again with a shorter prompt or described images."""
+    while True:
+        if query.images:
+            await query.images.describe(query.backend.undescribed_images(query.model_request))
+        exchange = query.exchange = query.backend.open(query.model_request)
+        try:
+            async with exchange:
+                if open_after is not None:
+                    answer.start_within(FIRST_CHUNK)
+                await exchange.receive(answer)
+                query.model_request.attempts.broken_off = answer.reader.ended in (None, "error")
+            return
+        except BackendError as error:
+            # Some servers reject a prompt only in a stream's first frame.
+            if query.images and isinstance(error, ImagesUndescribed):
+                await query.images.describe(error.urls)
+            elif answer.begun or not await query.shorten(error):
+                raise
 
 
-async def _finish(end: Finish, builder: EventBuilder, query: ModelQuery, failure: BackendError | None) -> None:
+def _finish(end: Finish, builder: EventBuilder, query: ModelQuery, failure: BackendError | None) -> None:
     try:
         if not is_counted(query.reader.usage):
             query.reader.prompt_estimate = estimate_prompt(query.body)

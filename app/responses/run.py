@@ -144,8 +144,9 @@ class Run:
             lifecycle.last = clock()
             lifecycle.failure = builder.failure
             self._charge()
-            await self._save()
-            lifecycle.failure = builder.failure
+            if self._storage:
+                await self._save(self._storage)
+                lifecycle.failure = builder.failure
         self._emit_warnings()
         builder.end()
         self._ended = True
@@ -196,7 +197,8 @@ class Run:
     async def _stop(self, error: APIError | None) -> EventBatch:
         self._generation.abort(error)
         self._charge()
-        await self._save()
+        if self._storage:
+            await self._save(self._storage)
         self._lifecycle.failure = self._builder.failure
         if self._lifecycle.ended:
             self._log_end()
@@ -266,13 +268,11 @@ class Run:
         if content.level == logging.DEBUG and self.response["store"]:
             content.debug(event, extra={"response_id": self.response["id"], **fields})
 
-    async def _save(self) -> None:
-        if self._storage is None:
-            return
+    async def _save(self, storage: Storage) -> None:
         turn = self.turn()
         again, self._may_be_stored = self._may_be_stored, True
         try:
-            await self._storage.save(turn, await self._storage.addition(turn), again=again)
+            await storage.save(turn, await storage.addition(turn), again=again)
         except LeaseLost:
             raise
         except Exception as error:
@@ -280,7 +280,7 @@ class Run:
             logger.warning("response not stored", extra={"response_id": self.response["id"], "reason": failure.reason})
             self._builder.fail(failure)
             try:
-                await self._storage.save(self.turn(), [], again=True)  # if it was stored, it must match the stream
+                await storage.save(self.turn(), [], again=True)  # if it was stored, it must match the stream
             except LeaseLost:
                 raise
             except Exception as again:
