@@ -12,13 +12,14 @@ import time
 from collections.abc import Mapping, Sequence
 
 from app.backends import Backend
+from app.core.history.approvals import NO_DECISIONS
 from app.core.history.context import RequestContext
 from app.core.history.resource import new_response
 from app.core.history.turns import Turn
 from app.core.ids import new_id
 from app.core.profile import Profile
 from app.core.request import COST
-from app.core.types.request import CreateResponse, Item, Response
+from app.core.types.request import CreateResponse, Item
 from app.errors import Warnings
 from app.observability import log_context
 from app.observability.lifecycle import Delivery, Observer, ResponseLifecycle
@@ -119,21 +120,28 @@ class Responses:
         if review and (replaced := await review.request(request, context)):
             request = replaced
             context = await self._with_pdfs(await self._loader.context(request, caller.owner, layers), model, caller)
-        response = self._response(request, context, model)
+        response = new_response(request, new_id("resp", context.key), int(time.time()), model)
+        model_requests = self.model_requests(request, context, caller, model)
         all_observers = [*self.observers, *observers]
         if request.store and (reserved := await self.quota.reserve(caller.access, caller.owner, request.body_bytes)):
             all_observers.append(reserved)
-        lifecycle = ResponseLifecycle(response, delivery or _http_delivery(request), all_observers)
-        lifecycle.owner, lifecycle.key = caller.owner, caller.access.name
-        lifecycle.shows_cost = COST in request.include
-        model_requests = self.model_requests(request, context, caller, model)
+        lifecycle = ResponseLifecycle(
+            response,
+            delivery or _http_delivery(request),
+            all_observers,
+            attempts=model_requests.attempts,
+            shows_cost=COST in request.include,
+            owner=caller.owner,
+            key=caller.access.name,
+        )
         if self.vision:
             model_requests.images = ImageDescriber(self.vision, caller, lifecycle, request.store, review)
         preparation = Preparation(request, caller, context, response, layers, options, self._cipher)
         generation, storage = await self._translated(
             preparation, lifecycle, model_requests, profile, review, generate=generate
         )
-        await preparation.decide()
+        if context.decisions is not NO_DECISIONS:
+            await preparation.decide()
         log_context.bind(response_id=response["id"], conversation_id=request.conversation)
         run = Run(context, caller, generation, storage, lifecycle)
         for warning in run.warnings[:_WARNINGS_LOGGED]:
@@ -155,20 +163,6 @@ class Responses:
     async def _with_pdfs(self, context: RequestContext, model: str, caller: Caller) -> RequestContext:
         return await self._pdfs.add_to(context, self.backend.profile(model), caller.owner)
 
-    def _response(self, request: CreateResponse, context: RequestContext, model: str) -> Response:
-        response = new_response(
-            request,
-            response_id=new_id("resp", context.key),
-            created_at=int(time.time()),
-            model=model,
-            store=request.store,
-        )
-        if request.conversation:
-            response["conversation"] = {"id": request.conversation}
-        if request.prompt:
-            response["prompt"] = request.prompt.model_dump()
-        return response
-
     async def _translated(
         self,
         preparation: Preparation,
@@ -183,13 +177,12 @@ class Responses:
         generate = generate and not (request.prompt_cache_options and request.prompt_cache_options.prewarm)
         policy = self.policy if generate and self.policy and self.policy.blocks_output else None
         builder = preparation.builder({**preparation.response, "output": []} if policy else None)
-        lifecycle.attempts = model_requests.attempts
         loop: ToolLoop | None = None
         if loop_options := preparation.loop_options(self.tools, review, generate=generate):
             loop = ToolLoop(builder, model_requests, loop_options, deadline=options.deadline(), lifecycle=lifecycle)
 
         def translated() -> tuple[Generation, Storage | None]:
-            generation: Generation = NoAnswer(builder)
+            generation: Generation
             if loop:
                 options.check_size(loop.first_body())
                 generation = loop
@@ -197,6 +190,8 @@ class Responses:
                 query = model_requests.first(builder, preparation.reader())
                 options.check_size(query.body)
                 generation = OneAnswer(builder, query, options.deadline())
+            else:
+                generation = NoAnswer(builder)
             if policy:
                 generation = ReviewedGeneration(generation, policy, preparation)
             return generation, self.stored.storage(preparation, profile)

@@ -161,7 +161,7 @@ class ModelRequests:
         """With a `margin`, a prompt that is too long is shortened and sent again."""
         request = self._request
         encoded = model_request.encoded = self._backend.encode(model_request)
-        options = self._backend.profile(self._model).response
+        options = (encoded.profile or self._backend.profile(self._model)).response
         if read is DeltaReader and (stop := stop_sequences(request.model_extra)):
             read = partial(StoppingReader, stop)
         rules = CallRules(encoded.bindings, encoded.allowed, request.parallel_tool_calls, options.call_name_noise)

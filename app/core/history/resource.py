@@ -7,9 +7,7 @@ from app.core.types.hosted import FILE_SEARCH_RESULTS
 from app.core.types.request import PLAIN_TEXT, CreateResponse, PlainFormat, Response
 
 
-def new_response(
-    request: CreateResponse, *, response_id: str, created_at: int, model: str, store: bool = True
-) -> Response:
+def new_response(request: CreateResponse, response_id: str, created_at: int, model: str) -> Response:
     """
     Unset parameters get their effective default.
 
@@ -17,7 +15,7 @@ def new_response(
     """
     fields = request.__dict__  # attributes of pydantic models are ten times slower
     reasoning = request.reasoning
-    return {
+    response: Response = {
         "id": response_id,
         "object": "response",
         "created_at": created_at,
@@ -40,7 +38,7 @@ def new_response(
         },
         "safety_identifier": fields["safety_identifier"],
         "service_tier": "default",  # unless the backend reports another
-        "store": store,
+        "store": fields["store"],
         "temperature": _or(fields["temperature"], 1.0),
         "text": _text(request),
         "tool_choice": _tool_choice(fields["tool_choice"]),
@@ -53,6 +51,11 @@ def new_response(
         "usage": None,
         "metadata": fields["metadata"],
     }
+    if fields["conversation"]:
+        response["conversation"] = {"id": fields["conversation"]}
+    if request.prompt:
+        response["prompt"] = request.prompt.model_dump()
+    return response
 
 
 def _or(value: float | None, default: float) -> float:

@@ -149,8 +149,7 @@ def _new_id(prefix: str) -> str:
 
 
 def _empty_response(request: CreateResponse) -> Response:
-    created = int(time.time())
-    return new_response(request, response_id=_new_id("resp"), created_at=created, model=str(request.model), store=False)
+    return new_response(request, _new_id("resp"), int(time.time()), str(request.model))
 
 
 @dataclass(slots=True)
