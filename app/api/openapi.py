@@ -9,6 +9,8 @@ from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
+from starlette.middleware.errors import ServerErrorMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.core.types import JSONObject
 from app.core.types.request import CreateResponse
@@ -98,8 +100,18 @@ class Documented(FastAPI):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        self.outermost: ASGIApp = super().__call__  # middleware that most requests do not leave for FastAPI
         self.endpoints = APIRouter()  # documentation only; the application's own routes serve the requests
         self.more_paths: JSONObject = {}  # paths of routes outside FastAPI
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """Omit the layer for unexpected errors: `RequestId` responds to them."""
+        errors = super().build_middleware_stack()
+        assert isinstance(errors, ServerErrorMiddleware)
+        return errors.app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.outermost(scope, receive, send)
 
     def openapi(self) -> dict[str, Any]:
         if not self.openapi_schema:

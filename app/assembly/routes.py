@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 from fastapi.routing import APIRoute, APIWebSocketRoute
 from starlette.routing import BaseRoute, Route, WebSocketRoute, compile_path
+from starlette.types import ASGIApp
 
 from app import __version__
 from app.api import errors
@@ -156,14 +157,18 @@ def _absent(settings: Settings, tools: Mapping[str, HostedTool]) -> dict[str, st
 
 
 def add_middleware(
-    app: FastAPI,
+    app: Documented,
     settings: Settings,
     api: APIDependencies,
     metrics: Metrics | None,
     tracing: Tracing | None,
     passed: Sequence[Route],
 ) -> None:
-    """Add the middleware, outermost last. `passed` are the backend endpoint routes."""
+    """
+    Add the middleware, outermost last. `passed` are the backend endpoint routes.
+
+    Middleware from `FastPath` outwards is outside FastAPI's stack, whose error and limit layers would do nothing.
+    """
     behind_key = [path for path, access in pages_of(settings).items() if access == "key"]
     if behind_key:
         app.add_middleware(KeyRequired, auth=api.auth, paths=behind_key)
@@ -177,14 +182,16 @@ def add_middleware(
         allow_headers=["*"],
         expose_headers=["*"],
     )
-    app.add_middleware(response_routes.FastPath, api=api, prefixes=["/v1", ""], others=passed)
+    outermost: ASGIApp = response_routes.FastPath(app.outermost, api, prefixes=["/v1", ""], others=passed)
     if tracing:
-        app.add_middleware(tracing.middleware)
+        outermost = tracing.middleware(outermost)
     if api.auth.has_identities:
-        app.add_middleware(IdentityCheck, auth=api.auth)
+        outermost = IdentityCheck(outermost, api.auth)
     paths = [route.path for route in app.router.routes if isinstance(route, Route | WebSocketRoute)]
     normalize = path_normalizer([*paths, *_absent(settings, api.responses.tools)])
-    app.add_middleware(RequestId, metrics=metrics, on_refusal=api.request_refused, hosts=hosts, normalize=normalize)
+    app.outermost = RequestId(
+        outermost, metrics, api.request_refused, hosts, normalize, trusted_proxies=settings.trusted_proxies
+    )
 
 
 def about(settings: Settings, api: APIDependencies, backends: Router, caller: Caller) -> dict[str, object]:

@@ -68,8 +68,7 @@ def run_server(settings: Settings, sockets: Sequence[socket.socket], *, watch_fi
         log_level=None,  # set by log_config
         access_log=False,
         server_header=False,
-        proxy_headers=True,
-        forwarded_allow_ips=settings.trusted_proxies,
+        proxy_headers=False,  # `RequestId` reads them
         http="app.api.uvicorn.http:HTTPProtocol",
         ws="app.api.uvicorn.websocket:WebSocketProtocol",
         ws_max_size=settings.max_body_bytes,

@@ -508,8 +508,7 @@ async def test_access_log_has_the_client_and_an_alias_of_its_key(
 ) -> None:
     configured = given(log_format="json", api_keys=f"{CALLER},another-key-8", trusted_proxies=trusted)
     alias = f"key_{hashlib.sha256(CALLER.encode()).hexdigest()[:8]}"
-    options = {"ws": "app.api.uvicorn.websocket:WebSocketProtocol", "forwarded_allow_ips": configured.trusted_proxies}
-    async with serving(create_app(configured), **options) as url:
+    async with serving(create_app(configured), ws="app.api.uvicorn.websocket:WebSocketProtocol") as url:
         listen(lines, configured)
         headers = {"x-forwarded-for": "203.0.113.7"}
         async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:

@@ -39,6 +39,7 @@ async def serving(app: FastAPI, **config: Any) -> AsyncIterator[str]:
         "access_log": False,
         "timeout_graceful_shutdown": 1,
         "timeout_keep_alive": 75,
+        "proxy_headers": False,
         **config,
     }
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, **options))

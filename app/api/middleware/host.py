@@ -40,16 +40,18 @@ class AllowedHosts:
         return name in self._names or is_subdomain or _is_address(name)
 
     def _accept(self, host: bytes) -> bool:
-        return self._any or self.is_own(host.decode("ascii"))
+        return bool(_HOST.fullmatch(host)) and (self._any or self.is_own(host.decode("ascii")))
 
 
-def host_error(scope: Scope, allowed: AllowedHosts | None = None) -> InvalidRequest | None:
-    """Require a single valid `Host` header, optional in HTTP/1.0; without `allowed`, with any name."""
+def host_error(scope: Scope, allowed: AllowedHosts) -> InvalidRequest | None:
+    """Require a single valid and allowed `Host` header, optional in HTTP/1.0."""
     hosts = [value for name, value in scope["headers"] if name == b"host"]
-    if len(hosts) == 1 and _HOST.fullmatch(hosts[0]):
-        return None if allowed is None or allowed.accept(hosts[0]) else _not_allowed(hosts[0])
+    if len(hosts) == 1 and allowed.accept(hosts[0]):
+        return None
     if not hosts and scope.get("http_version") != "1.1":
         return None
+    if len(hosts) == 1 and _HOST.fullmatch(hosts[0]):
+        return _not_allowed(hosts[0])
     rule = "a host name or IP address, with an optional port" if len(hosts) == 1 else "sent exactly once"
     return InvalidRequest(f"Invalid 'Host': must be {rule}.", code="invalid_host")
 

@@ -6,11 +6,12 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from app.api.errors import RAISED, error_response, refuse, shutdown_error, unexpected
 from app.api.middleware.host import AllowedHosts, host_error
@@ -41,6 +42,7 @@ class RequestId:
         on_refusal: Callable[[Scope, str, APIError], None] = lambda scope, path, error: None,
         hosts: AllowedHosts | None = None,
         normalize: Callable[[str], str] = lambda path: path,
+        trusted_proxies: Sequence[str] = (),
     ) -> None:
         """
         `on_refusal` is called after a failed POST, with path pattern and error.
@@ -48,56 +50,20 @@ class RequestId:
         `hosts`: names accepted in `Host`; None: any. `normalize` maps a path variant to the route's path.
         """
         self._app = app
-        self._hosts = hosts
+        self._proxied = ProxyHeadersMiddleware(app, [*trusted_proxies])  # type: ignore[arg-type]  # uvicorn's own types
+        self._hosts = hosts or AllowedHosts(["*"])
         self._normalize = normalize
         self._on_refusal = on_refusal
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            await self._other(scope, receive, send)
             return
-        sent = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
-        request_id = sent if _VALID_ID.fullmatch(sent) else f"req_{random_digits()}{random_digits()}"
-        line = log_context.RequestLine() if scope["type"] == "http" else None
-        log_context.reset(line, request_id=request_id)
-        scope["path"] = self._normalize(scope["path"])
-        error = host_error(scope, self._hosts) or nul_error(scope)
-        app = partial(refuse, error) if error else self._app
-        stopping: Shutdown | None = scope.get("state", {}).get(STATE_KEY)
-        if stopping:
-            stopping.request_begins()
-        try:
-            if line:
-                await self._http(app, request_id, line, scope, receive, send)
-            else:
-                await self._websocket(app, scope, receive, send)
-        finally:
-            if stopping:
-                stopping.request_ends()
-
-    async def _websocket(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        start = time.perf_counter()
-        status = 0
-
-        async def send_and_record(message: Message) -> None:
-            nonlocal status
-            if not status:
-                status = message["status"] if "status" in message else _HANDSHAKE.get(message["type"], 0)
-            await send(message)
-
-        try:
-            with self._metrics.socket() if self._metrics else nullcontext():
-                await app(scope, receive, send_and_record)
-        finally:
-            _log_access(scope, "WEBSOCKET", status, start, log_context.RequestLine())
-
-    async def _http(
-        self, app: ASGIApp, request_id: str, line: log_context.RequestLine, scope: Scope, receive: Receive, send: Send
-    ) -> None:
         start = time.perf_counter()
         state = scope.setdefault("state", {})
-        status = 0
+        line, status = log_context.RequestLine(), 0
+        app, request_id = self._begin(scope, line)
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
@@ -105,12 +71,14 @@ class RequestId:
                 status = message["status"]
                 milliseconds = round((time.perf_counter() - start) * 1000)
                 added = {b"x-request-id": request_id.encode("latin-1"), b"openai-processing-ms": b"%d" % milliseconds}
-                for name, value in [*state.get("limit_headers", {}).items(), *state.get("warning_headers", {}).items()]:
+                for name, value in {**state.get("limit_headers", {}), **state.get("warning_headers", {})}.items():
                     added[name.encode("latin-1")] = value.encode("latin-1")
                 headers = [field for field in message["headers"] if field[0] not in added]
                 message = {**message, "headers": [*headers, *added.items()]}
             await send(message)
 
+        stopping: Shutdown = state.get(STATE_KEY, _NEVER_STOPPED)
+        stopping.request_begins()
         try:
             await app(scope, receive, send_with_id)
         except asyncio.CancelledError:  # by uvicorn, after the shutdown grace period
@@ -122,12 +90,52 @@ class RequestId:
                 raise
             await unexpected(error, scope)(scope, receive, send_with_id)
         finally:
+            stopping.request_ends()
             if self._metrics and status:
                 self._metrics.answered(scope["method"], _pattern(scope), status)
             if scope["method"] == "POST" and (raised := state.get(RAISED)):
                 self._on_refusal(scope, _pattern(scope), raised)
             _log_access(scope, scope["method"], status, start, line)
 
+    def _begin(self, scope: Scope, line: log_context.RequestLine | None) -> tuple[ASGIApp, str]:
+        """Return the application that answers the request, and the request's id."""
+        headers = dict(scope["headers"])
+        sent = headers.get(b"x-request-id", b"").decode("latin-1")
+        request_id = sent if _VALID_ID.fullmatch(sent) else f"req_{random_digits()}{random_digits()}"
+        log_context.reset(line, request_id=request_id)
+        scope["path"] = self._normalize(scope["path"])
+        if error := host_error(scope, self._hosts) or nul_error(scope):
+            return partial(refuse, error), request_id
+        if b"x-forwarded-for" in headers or b"x-forwarded-proto" in headers:
+            return self._proxied, request_id  # type: ignore[return-value]
+        return self._app, request_id
+
+    async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve the lifespan or a WebSocket."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        app, _ = self._begin(scope, None)
+        start = time.perf_counter()
+        status = 0
+
+        async def send_and_record(message: Message) -> None:
+            nonlocal status
+            if not status:
+                status = message["status"] if "status" in message else _HANDSHAKE.get(message["type"], 0)
+            await send(message)
+
+        stopping: Shutdown = scope.get("state", {}).get(STATE_KEY, _NEVER_STOPPED)
+        stopping.request_begins()
+        try:
+            with self._metrics.socket() if self._metrics else nullcontext():
+                await app(scope, receive, send_and_record)
+        finally:
+            stopping.request_ends()
+            _log_access(scope, "WEBSOCKET", status, start, log_context.RequestLine())
+
+
+_NEVER_STOPPED = Shutdown()  # without this application's lifespan
 
 # By the application's first message.
 _HANDSHAKE = {"websocket.accept": 101, "websocket.close": 403}

@@ -15,14 +15,15 @@ class Shutdown:
     def __init__(self) -> None:
         self._since: float | None = None
         self._requests = 0  # in progress
-        self._answered = asyncio.Event()
+        self._idle = asyncio.Event()
 
     def request_begins(self) -> None:
         self._requests += 1
 
     def request_ends(self) -> None:
         self._requests -= 1
-        self._answered.set()
+        if not self._requests:
+            self._idle.set()
 
     async def until_idle(self, seconds: float) -> None:
         """
@@ -33,8 +34,8 @@ class Shutdown:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self._requests:
-                    self._answered.clear()
-                    await self._answered.wait()
+                    self._idle.clear()
+                    await self._idle.wait()
 
     def left(self, grace: float) -> float:
         """Remaining seconds of `grace`."""
