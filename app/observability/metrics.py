@@ -10,11 +10,14 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType, TracebackType
+from typing import Protocol
 
 from prometheus_client import (
     CollectorRegistry,
@@ -62,24 +65,31 @@ STORE = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 
 _UNFLUSHED = 1000  # observations per flush
 
 
+class Counted(Protocol):
+    def inc(self, amount: float = 1) -> None: ...
+
+
+class Timed(Protocol):
+    def observe(self, amount: float) -> None:
+        """Add a duration in seconds."""
+        ...
+
+
 class Count:
     """
     A counter or gauge, added to the client library's series before a scrape.
 
-    The library takes a lock and several calls per increment. With `at_once`, processes share the series in a file, so
-    increments are added immediately.
+    The library takes a lock and several calls per increment.
     """
 
-    __slots__ = ("_at_once", "_series", "_value")
+    __slots__ = ("_series", "_value")
 
-    def __init__(self, series: Counter | Gauge, *, at_once: bool) -> None:
-        self._series, self._at_once = series, at_once
+    def __init__(self, series: Counted) -> None:
+        self._series = series
         self._value = 0.0
 
     def inc(self, amount: float = 1) -> None:
         self._value += amount
-        if self._at_once:
-            self.flush()
 
     def flush(self) -> None:
         amount, self._value = self._value, 0.0
@@ -90,21 +100,36 @@ class Count:
 class Times:
     """Durations in seconds, added to the library's histogram before a scrape: see `Count`."""
 
-    __slots__ = ("_most", "_seconds", "_series")
+    __slots__ = ("_seconds", "_series")
 
-    def __init__(self, series: Histogram, *, at_once: bool) -> None:
-        self._series, self._most = series, 1 if at_once else _UNFLUSHED
+    def __init__(self, series: Timed) -> None:
+        self._series = series
         self._seconds: list[float] = []
 
-    def observe(self, seconds: float) -> None:
-        self._seconds.append(seconds)
-        if len(self._seconds) >= self._most:
+    def observe(self, amount: float) -> None:
+        self._seconds.append(amount)
+        if len(self._seconds) >= _UNFLUSHED:
             self.flush()
 
     def flush(self) -> None:
         seconds, self._seconds = self._seconds, []
         for each in seconds:
             self._series.observe(each)
+
+
+@dataclass(slots=True)
+class EndedResponses:
+    """Ended responses of a model and delivery, not yet added to the series. Durations are in seconds."""
+
+    statuses: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    total: list[float] = field(default_factory=list)
+    to_first: list[float] = field(default_factory=list)
+    per_token: list[float] = field(default_factory=list)
+    used: bool = False  # whether a response had usage
+    input: int = 0  # tokens
+    cached_input: int = 0
+    output: int = 0
+    reasoning: int = 0
 
 
 class Metrics(Observer):
@@ -115,24 +140,24 @@ class Metrics(Observer):
         self._directory = directory
         self._registry = registry = CollectorRegistry()
         self._pending: list[Count | Times] = []
+        self._ended: defaultdict[tuple[str, str], EndedResponses] = defaultdict(EndedResponses)  # by model and delivery
         self.models = ModelLabels()
-        self._kinds = BoundedLabels(ERROR_LABELS)
-        self._tool_models = BoundedLabels(TOOL_MODELS)
+        self._kinds, self._tool_models = BoundedLabels(ERROR_LABELS), BoundedLabels(TOOL_MODELS)
         if directory is None:
             ProcessCollector(registry=registry)
             PlatformCollector(registry=registry)
 
         # Series lookups by label cost more than counting, so they are cached.
 
-        def counter(name: str, text: str, *labels: str) -> Callable[..., Count]:
+        def counter(name: str, text: str, *labels: str) -> Callable[..., Counted]:
             metric = Counter(f"antiphon_{name}", text, labels, registry=registry)
             return cache(lambda *values: self._counted(metric.labels(*values)))
 
-        def gauge(name: str, text: str, *labels: str) -> Callable[..., Count]:
+        def gauge(name: str, text: str, *labels: str) -> Callable[..., Counted]:
             metric = Gauge(f"antiphon_{name}", text, labels, registry=registry, multiprocess_mode="livesum")
             return cache(lambda *values: self._counted(metric.labels(*values) if labels else metric))
 
-        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Callable[..., Times]:
+        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Callable[..., Timed]:
             metric = Histogram(f"antiphon_{name}_seconds", text, labels, buckets=buckets, registry=registry)
             return cache(lambda *values: self._timed(metric.labels(*values)))
 
@@ -180,14 +205,18 @@ class Metrics(Observer):
         self._store_errors = counter("store_errors", "Operations of the store that failed.", "operation")
         gauge("build_info", "The version, once for each process.", "version")(__version__).inc()
 
-    def _counted(self, series: Counter | Gauge) -> Count:
-        count = Count(series, at_once=self._directory is not None)
-        self._pending.append(count)
+    # Worker processes share the series in files, so they add to the library's series at once.
+
+    def _counted(self, series: Counter | Gauge) -> Counted:
+        if self._directory is not None:
+            return series
+        self._pending.append(count := Count(series))
         return count
 
-    def _timed(self, series: Histogram) -> Times:
-        times = Times(series, at_once=self._directory is not None)
-        self._pending.append(times)
+    def _timed(self, series: Histogram) -> Timed:
+        if self._directory is not None:
+            return series
+        self._pending.append(times := Times(series))
         return times
 
     def on_start(self, lifecycle: ResponseLifecycle) -> None:
@@ -205,28 +234,47 @@ class Metrics(Observer):
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
         """Record a finished response as soon as its model label is known."""
         self._open(lifecycle.delivery).inc(-1)
-        self.models.resolve(str(lifecycle.response["model"]), partial(self._record, lifecycle, lifecycle.status))
+        self.models.resolve(str(lifecycle.response["model"]), self._record, lifecycle, lifecycle.status)
 
-    def _record(self, lifecycle: ResponseLifecycle, status: str, model: str) -> None:
-        self._responses(model, lifecycle.delivery, status).inc()
-        self._total(model, lifecycle.delivery).observe(lifecycle.seconds)
+    def _record(self, model: str, lifecycle: ResponseLifecycle, status: str) -> None:
+        ended = self._ended[model, lifecycle.delivery]
+        ended.statuses[status] += 1
+        ended.total.append(lifecycle.seconds)
         if lifecycle.failure:
             self._failures(self._kinds(lifecycle.failure.code)).inc()
         if (first := lifecycle.seconds_to_first) is not None:
-            self._to_first(model).observe(first)
+            ended.to_first.append(first)
         if (each := lifecycle.seconds_per_token) is not None:
-            self._per_token(model).observe(each)
-        if lifecycle.usage:
-            self._count_tokens(lifecycle.usage, model)
+            ended.per_token.append(each)
+        if usage := lifecycle.usage:
+            ended.used = True
+            ended.input += usage["input_tokens"]
+            ended.cached_input += usage["input_tokens_details"]["cached_tokens"]
+            ended.output += usage["output_tokens"]
+            ended.reasoning += usage["output_tokens_details"]["reasoning_tokens"]
+        if self._directory is not None or len(ended.total) >= _UNFLUSHED:
+            self._flush_ended()
+
+    def _flush_ended(self) -> None:
+        """Add ended responses to their series."""
+        counted, self._ended = self._ended, defaultdict(EndedResponses)
+        for (model, delivery), ended in counted.items():
+            for status, number in ended.statuses.items():
+                self._responses(model, delivery, status).inc(number)
+            for seconds in ended.total:
+                self._total(model, delivery).observe(seconds)
+            for seconds in ended.to_first:
+                self._to_first(model).observe(seconds)
+            for seconds in ended.per_token:
+                self._per_token(model).observe(seconds)
+            if ended.used:
+                _count_kinds(self._tokens, (model,), (ended.input, ended.cached_input, ended.output, ended.reasoning))
 
     def tool_request(self, model: str, usage: Usage) -> None:
         """Count the tokens of a hosted tool's backend request."""
-        self._count_tokens(usage, self._tool_models(model))
-
-    def _count_tokens(self, usage: Usage, model: str) -> None:
         cached, reasoning = usage["input_tokens_details"], usage["output_tokens_details"]
         counts = usage["input_tokens"], cached["cached_tokens"], usage["output_tokens"], reasoning["reasoning_tokens"]
-        _count_kinds(self._tokens, (model,), counts)
+        _count_kinds(self._tokens, (self._tool_models(model),), counts)
 
     def used(self, access: KeyAccess, row: UsageRow) -> None:
         """Count a key's usage; labels are table names from the settings."""
@@ -265,10 +313,11 @@ class Metrics(Observer):
         self._refused(limit).inc()
 
     def exchange(self, backend: Backend, request: ModelRequest | RawRequest, server: tuple[str, str]) -> _Measure:
-        return _Measure(self._waiting(*server), self._until_answer(*server), partial(self._failed, server))
+        return _Measure(self._waiting(*server), self._until_answer(*server), self._failed, server)
 
     def flush(self) -> None:
         """Add all pending counts to the library's series, in the event loop's thread, before `expose`."""
+        self._flush_ended()
         for pending in self._pending:
             pending.flush()
 
@@ -318,7 +367,7 @@ class _AllProcesses(MultiProcessCollector):
 class _StoreOperation:
     """Measures a store operation; a generator context would cost twice as much."""
 
-    def __init__(self, times: Callable[..., Times], errors: Callable[..., Count], operation: str) -> None:
+    def __init__(self, times: Callable[..., Timed], errors: Callable[..., Counted], operation: str) -> None:
         self._times = times
         self._errors = errors
         self._operation = operation
@@ -395,27 +444,34 @@ class _Measure:
     headers: Mapping[str, str] = MappingProxyType({})
     tap = None
 
-    def __init__(self, waiting: Count, answer: Times, failed: Callable[[BackendError], None]) -> None:
-        self._waiting, self._answer, self._failed = waiting, answer, failed
-        self._waits, self._began = True, time.perf_counter()
+    def __init__(
+        self,
+        waiting: Counted,
+        answer: Timed,
+        failed: Callable[[tuple[str, str], BackendError], None],
+        server: tuple[str, str],
+    ) -> None:
+        self._waiting: Counted | None = waiting  # None once the server has answered
+        self._answer, self._failed, self._server = answer, failed, server
+        self._began = time.perf_counter()
         waiting.inc()
 
     def accepted(self, answer: BackendExchange | RawAnswer) -> None:
-        self._accept()
+        self._stop_waiting()
         self._answer.observe(time.perf_counter() - self._began)
 
     def end(self, error: BaseException | None) -> None:
         if isinstance(error, BackendError):
-            self._failed(error)
-        if self._waits:
-            self._accept()
+            self._failed(self._server, error)
+        self._stop_waiting()
 
-    def _accept(self) -> None:
-        self._waits = False
-        self._waiting.inc(-1)
+    def _stop_waiting(self) -> None:
+        if self._waiting:
+            self._waiting.inc(-1)
+            self._waiting = None
 
 
-def _count_kinds(series: Callable[..., Count], labels: Sequence[str], counts: Sequence[int]) -> None:
+def _count_kinds(series: Callable[..., Counted], labels: Sequence[str], counts: Sequence[int]) -> None:
     """Add token counts. Each kind has a series from the first response on, even at 0."""
     for kind, count in zip(("input", "cached_input", "output", "reasoning"), counts, strict=True):
         tokens = series(*labels, kind)
