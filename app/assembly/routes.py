@@ -167,7 +167,7 @@ def add_middleware(
     """
     Add the middleware, outermost last. `passed` are the backend endpoint routes.
 
-    Middleware from `FastPath` outwards is outside FastAPI's stack, whose error and limit layers would do nothing.
+    `FastPath` and further layers wrap FastAPI's own stack, because most requests do not need it.
     """
     behind_key = [path for path, access in pages_of(settings).items() if access == "key"]
     if behind_key:
