@@ -20,23 +20,19 @@ class Circuit:
         self._pause = pause
         self._clock = clock
         self._failures = 0  # consecutive
-        self._until: float | None = None  # while open: clock time from which a trial is allowed
+        self.open = False  # whether only a trial request is allowed
+        self._until = 0.0  # while open: clock time from which a trial is allowed
         self._trial: object | None = None
-
-    @property
-    def open(self) -> bool:
-        """Whether only a trial request is allowed."""
-        return self._until is not None
 
     @property
     def ready(self) -> bool:
         """Whether a request is allowed now."""
-        return self._until is None or (self._trial is None and self._clock() >= self._until)
+        return not self.open or (self._trial is None and self._clock() >= self._until)
 
     @property
     def wait(self) -> float:
         """Seconds until a trial request is allowed."""
-        return 0.0 if self._until is None else max(0.0, self._until - self._clock())
+        return max(0.0, self._until - self._clock()) if self.open else 0.0
 
     def sent(self, request: object) -> None:
         """While the circuit is open, the first request is the trial."""
@@ -47,17 +43,17 @@ class Circuit:
         """The answer has begun, but may still fail."""
         if self.open:
             self._failures = self._limit - 1  # one more failure opens the circuit again
-        self._until, self._trial = None, None
+        self.open, self._trial = False, None
 
     def succeeded(self) -> None:
-        """The answer is complete, or the request caused an error."""
-        self._failures, self._until, self._trial = 0, None, None
+        """Record a complete answer, or an error caused by the request."""
+        self._failures, self.open, self._trial = 0, False, None
 
     def failed(self) -> None:
         """The answer is missing or interrupted."""
         self._failures += 1
         if self._failures >= self._limit:
-            self._until = self._clock() + self._pause
+            self.open, self._until = True, self._clock() + self._pause
 
     def released(self, request: object) -> None:
         """After a failed trial, allow another."""
@@ -65,8 +61,8 @@ class Circuit:
             self._trial = None
 
     def checked(self) -> None:
-        """A health check has passed: allow a trial."""
-        if self._until is not None:
+        """Record a passed health check; allow a trial."""
+        if self.open:
             self._until = self._clock()
 
 

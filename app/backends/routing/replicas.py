@@ -12,23 +12,18 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from hashlib import blake2b
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from app.backends import (
     LOW_PRIORITY,
     Backend,
-    BackendExchange,
     EncodedRequest,
-    ExchangeObservation,
     ExchangeObserver,
     ModelRequest,
-    RawAnswer,
-    RawRequest,
 )
 from app.backends.routing.circuit_breaker import Circuit, is_server_failure
 from app.core.profile import Profile
@@ -38,9 +33,6 @@ from app.errors import BackendBusy, BackendError, try_again_in
 from app.runtime.tasks import end
 
 logger = logging.getLogger(__name__)
-
-_Request = TypeVar("_Request", ModelRequest, RawRequest)
-_Answer = TypeVar("_Answer", BackendExchange, RawAnswer)
 
 # A conversation's server keeps it up to this factor times the mean load, plus this margin.
 _LOAD_FACTOR, _LOAD_MARGIN = 1.25, 2
@@ -104,8 +96,13 @@ class Replica:
 
 
 @dataclass(eq=False, slots=True)
-class Permit:
+class Lease:
+    """A request's slot at a server, until `pool.release`."""
+
+    pool: ReplicaPool
     replica: Replica
+    only_candidate: bool
+    since: float = field(default_factory=time.monotonic)
 
 
 @dataclass(eq=False, slots=True)
@@ -113,7 +110,7 @@ class _Waiter:
     exclude: Collection[Replica]
     only_candidate: bool
     low_priority: bool = field(default_factory=LOW_PRIORITY.get)
-    permit: asyncio.Future[Permit] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    lease: asyncio.Future[Lease] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class ReplicaPool:
@@ -138,13 +135,14 @@ class ReplicaPool:
             )
             for number, settings in enumerate(config.each(), 1)
         ]
+        self.single = len(self.replicas) == 1
         self._waiters: deque[_Waiter] = deque()
         self._failure: BackendError | None = None  # most recent
         self._pause_end: asyncio.TimerHandle | None = None  # when a server's circuit pause ends
         self._mean_duration = 1.0  # seconds per request; an exponential moving average
         self._watching: asyncio.Task[None] | None = None
         self._users = 0
-        self._unused = asyncio.Event()
+        self._unused: asyncio.Event | None = None  # set while draining
 
     def profile(self, model: str) -> Profile:
         return self.replicas[0].backend.profile(model)
@@ -166,35 +164,23 @@ class ReplicaPool:
     def has_other(self, exclude: Collection[Replica]) -> bool:
         return any(replica.circuit.ready for replica in self.replicas if replica not in exclude)
 
-    def lease(
-        self, conversation: Callable[[], str], exclude: Collection[Replica], *, only_candidate: bool = False
-    ) -> Lease:
-        """
-        The best server outside `exclude`.
-
-        Failing servers are paused, except an `only_candidate`: its own error is more useful than ours.
-        """
-        return Lease(self, partial(self._acquire, conversation, exclude, only_candidate), only_candidate)
-
-    def answered(self, replica: Replica) -> None:
-        """An answer has begun; after a trial, serve waiting requests."""
-        tried = replica.circuit.open
-        replica.circuit.answered()
-        if tried:
+    def answered(self, lease: Lease) -> None:
+        """Record the start of an answer; after a trial, serve waiting requests."""
+        if lease.replica.circuit.open:
+            lease.replica.circuit.answered()
             self._grant_waiting()
 
-    def release(self, permit: Permit, seconds: float, error: BaseException | None, *, only_candidate: bool) -> None:
-        """`seconds` is the request's duration."""
-        replica = permit.replica
+    def release(self, lease: Lease, error: BaseException | None) -> None:
+        replica = lease.replica
         if error is None:
             self._set_health(replica, True)
             replica.circuit.succeeded()
         elif isinstance(error, BackendError):
             self._attribute(error, replica)
-            if not only_candidate:
+            if not lease.only_candidate:
                 self._record_error(replica, error)
-        self._mean_duration += 0.1 * (seconds - self._mean_duration)
-        self._release(permit)
+        self._mean_duration += 0.1 * (time.monotonic() - lease.since - self._mean_duration)
+        self._release(lease)
 
     async def models(self, caller_key: str | None) -> list[dict[str, object]]:
         """The first available list; raises `BackendError` without any."""
@@ -235,13 +221,13 @@ class ReplicaPool:
 
     def end_use(self) -> None:
         self._users -= 1
-        if not self._users:
+        if self._unused and not self._users:
             self._unused.set()
 
     async def drain(self) -> None:
         """Close the servers once unused; no new use may begin."""
         if self._users:
-            self._unused.clear()
+            self._unused = asyncio.Event()
             await self._unused.wait()
         await self.aclose()
 
@@ -286,11 +272,21 @@ class ReplicaPool:
 
     # Selection and queue.
 
-    async def _acquire(
-        self, conversation: Callable[[], str], exclude: Collection[Replica], only_candidate: bool
-    ) -> Permit:
+    def acquire(
+        self, conversation: Callable[[], str], exclude: Collection[Replica], *, only_candidate: bool = False
+    ) -> Lease | None:
+        """
+        Return a lease for the best server outside `exclude`; None if all are busy: see `queue`.
+
+        Failing servers are paused, except an `only_candidate`: its own error is more useful than ours. Raises
+        `BackendError` if no server is ready.
+        """
         if free := self._free(self._ready(exclude, only_candidate)):  # waiting requests cannot use these
-            return self._grant(preferred(conversation, free))
+            return self._grant(preferred(conversation, free), only_candidate)
+        return None
+
+    async def queue(self, exclude: Collection[Replica], *, only_candidate: bool = False) -> Lease:
+        """Wait for a lease; raises `BackendError` if the queue is full, or the wait times out."""
         if len(self._waiters) >= (limit := self.config.max_queue):
             raise self._busy(f"and its queue is full ({limit} requests)")
         waiter = _Waiter(exclude, only_candidate)
@@ -299,11 +295,11 @@ class ReplicaPool:
         self._grant_waiting()
         try:
             async with asyncio.timeout(self.config.queue_timeout):
-                return await waiter.permit
+                return await waiter.lease
         except (TimeoutError, asyncio.CancelledError) as error:
-            permit = waiter.permit
-            if permit.done() and not permit.cancelled() and not permit.exception():
-                self._release(permit.result())  # granted too late
+            lease = waiter.lease
+            if lease.done() and not lease.cancelled() and not lease.exception():
+                self._release(lease.result())  # granted too late
             if isinstance(error, TimeoutError):
                 raise self._busy("and this request timed out in its queue") from None
             raise
@@ -314,7 +310,7 @@ class ReplicaPool:
     def _ready(self, exclude: Collection[Replica], only_candidate: bool) -> list[Replica]:
         """Raises `BackendError` if no server is available."""
         ready = [
-            replica for replica in self.replicas if (replica.circuit.ready or only_candidate) and replica not in exclude
+            replica for replica in self.replicas if (only_candidate or replica.circuit.ready) and replica not in exclude
         ]
         if ready:
             return ready
@@ -330,33 +326,36 @@ class ReplicaPool:
             error.add_note(last.detail)
         raise error
 
-    def _free(self, replicas: Iterable[Replica]) -> list[Replica]:
+    def _free(self, replicas: list[Replica]) -> list[Replica]:
         limit = self.config.max_concurrency
-        return [replica for replica in replicas if limit is None or replica.load < limit]
+        return replicas if limit is None else [replica for replica in replicas if replica.load < limit]
 
-    def _grant(self, replica: Replica) -> Permit:
-        permit = Permit(replica)
+    def _grant(self, replica: Replica, only_candidate: bool) -> Lease:
+        lease = Lease(self, replica, only_candidate)
         replica.load += 1
-        replica.circuit.sent(permit)
-        return permit
+        if replica.circuit.open:
+            replica.circuit.sent(lease)
+        return lease
 
-    def _release(self, permit: Permit) -> None:
-        permit.replica.load -= 1
-        permit.replica.circuit.released(permit)
-        self._grant_waiting()
+    def _release(self, lease: Lease) -> None:
+        lease.replica.load -= 1
+        if lease.replica.circuit.open:
+            lease.replica.circuit.released(lease)
+        if self._waiters:
+            self._grant_waiting()
 
     def _grant_waiting(self) -> None:
         """Assign free slots in order of arrival, low priority last."""
         for waiter in sorted(self._waiters, key=lambda waiter: waiter.low_priority):
-            if waiter.permit.done():
+            if waiter.lease.done():
                 continue
             try:
                 free = self._free(self._ready(waiter.exclude, waiter.only_candidate))
             except BackendError as error:
-                waiter.permit.set_exception(error)
+                waiter.lease.set_exception(error)
                 continue
             if free:
-                waiter.permit.set_result(self._grant(least_loaded(free)))
+                waiter.lease.set_result(self._grant(least_loaded(free), waiter.only_candidate))
         if self._waiters:
             self._grant_after_pause()
 
@@ -365,7 +364,7 @@ class ReplicaPool:
             self._pause_end.cancel()
             self._pause_end = None
         pauses = [wait for replica in self.replicas if (wait := replica.circuit.wait)]
-        if pauses and not all(waiter.permit.done() for waiter in self._waiters):
+        if pauses and not all(waiter.lease.done() for waiter in self._waiters):
             self._pause_end = asyncio.get_running_loop().call_later(min(pauses), self._grant_waiting)
 
     def _busy(self, why: str) -> BackendError:
@@ -407,69 +406,6 @@ class ReplicaPool:
             return
         logger.info("backend server recovered", extra={"backend": self.name, "server": replica.redacted_url})
         replica.circuit.checked()
-
-
-class Lease:
-    """A request's lease for a server; as a context manager, it returns the server."""
-
-    __slots__ = ("_acquire", "_answer", "_only_candidate", "_permit", "_pool", "_since", "observations")
-
-    def __init__(self, pool: ReplicaPool, acquire: Callable[[], Awaitable[Permit]], only_candidate: bool) -> None:
-        self._pool = pool
-        self._acquire = acquire
-        self._only_candidate = only_candidate
-        self._answer: AbstractAsyncContextManager[Any] | None = None
-        self.observations: list[ExchangeObservation] = []
-
-    @property
-    def name(self) -> str:
-        return self._pool.name
-
-    async def acquire(self) -> Replica:
-        """Raises `BackendError` if no server is ready, the queue is full, or the wait times out."""
-        self._permit = await self._acquire()
-        self._since = time.monotonic()
-        return self._permit.replica
-
-    def observed(self, request: _Request) -> _Request:
-        """Notify observers; return the request with their headers."""
-        replica = self._permit.replica
-        for observe in self._pool.hooks.observers:
-            observation = observe(replica.backend, request, (self.name, replica.index_label))
-            self.observations.append(observation)
-            if observation.headers:
-                request = request.with_headers(observation.headers)
-        return request
-
-    async def open(self, answer: AbstractAsyncContextManager[_Answer]) -> _Answer:
-        """Enter the answer's context; `close` leaves it."""
-        entered = await answer.__aenter__()
-        self._answer = answer
-        for observation in self.observations:
-            observation.accepted(entered)
-        self._pool.answered(self._permit.replica)
-        return entered
-
-    async def close(self, error: BaseException | None) -> None:
-        """Also closes the answer."""
-        try:
-            if self._answer:
-                failure = (type(error), error, error.__traceback__) if error else (None, None, None)
-                await self._answer.__aexit__(*failure)
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            for observation in self.observations:
-                observation.end(error)
-            seconds = time.monotonic() - self._since
-            self._pool.release(self._permit, seconds, error, only_candidate=self._only_candidate)
-
-    async def __aenter__(self) -> Replica:
-        return await self.acquire()
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        await self.close(error)
 
 
 def preferred(conversation: Callable[[], str], free: Sequence[Replica]) -> Replica:

@@ -23,6 +23,7 @@ from app.backends import (
     Backend,
     BackendExchange,
     EncodedRequest,
+    ExchangeObservation,
     ModelRequest,
     RawAnswer,
     RawExchange,
@@ -105,8 +106,8 @@ class Router(Backend):
         """The named backend, for any model. After its removal, each call raises `NotFound`."""
         return _NamedBackend(lambda: self._pools, name)
 
-    def open(self, model_request: ModelRequest) -> FailoverExchange:
-        return FailoverExchange(self._route(model_request.model), model_request)
+    def open(self, model_request: ModelRequest) -> ModelRequestInFlight:
+        return ModelRequestInFlight(self._route(model_request.model), model_request)
 
     def forwards(self, endpoint: str, model: str) -> bool:
         """Whether the model's first backend supports an endpoint; raises like `profile`."""
@@ -118,7 +119,7 @@ class Router(Backend):
         if not (able := [pool for pool in pools if pool.forwards(request.endpoint, request.model)]):
             message = f"The backend '{pools[0].name}' does not support {request.endpoint}, according to its profile."
             raise NotFound(message, code="unknown_url")
-        return RawFailoverExchange(able, request)
+        return RawRequestInFlight(able, request)
 
     async def count_tokens(self, model_request: ModelRequest) -> int | None:
         for replica in self._route(model_request.model)[0].replicas:
@@ -230,8 +231,8 @@ class _NamedBackend(Backend):
     def encode(self, model_request: ModelRequest) -> EncodedRequest:
         return self._pool().encode(model_request)
 
-    def open(self, model_request: ModelRequest) -> FailoverExchange:
-        return FailoverExchange([self._pool()], model_request)
+    def open(self, model_request: ModelRequest) -> ModelRequestInFlight:
+        return ModelRequestInFlight([self._pool()], model_request)
 
     async def models(self, caller_key: str | None = None) -> list[JSONObject]:
         return await self._pool().models(caller_key)
@@ -243,46 +244,50 @@ class _NamedBackend(Backend):
         """The router closes its backends."""
 
 
-class _Failover(Generic[_Request, _Answer]):
-    """A request, sent to servers until an answer begins; if all fail, the first backend's error is raised."""
+class _InFlight(Generic[_Request, _Answer]):
+    """
+    A request in flight: sent to servers until an answer begins.
+
+    Observers see each attempt's start, answer and end. If all attempts fail, the first backend's error is raised.
+    """
 
     def __init__(self, pools: Sequence[ReplicaPool], request: _Request) -> None:
         self._request: _Request = request
         self._first = pools[0]
         self._pools = [*pools]  # not yet ruled out
-        # A single server without its own `max_failures` is never paused: see `ReplicaPool.lease`.
-        self._only_candidate = (
-            len(pools) == 1 == len(pools[0].replicas) and "max_failures" not in pools[0].config.explicit
-        )
+        self._users = pools  # kept open until the end
+        # A single server without its own `max_failures` is never paused: see `ReplicaPool.acquire`.
+        self._only_server = len(pools) == 1 and self._first.single
+        self._only_candidate = self._only_server and "max_failures" not in self._first.config.explicit
         self._tried: set[Replica] = set()
         self._error: APIError | None = None  # of the first backend
         self._last: APIError | None = None  # of the last server
-        self._users = pools  # kept open until the end
         self._lease: Lease | None = None
-        self._answer: _Answer
-
-    async def _encoded(self, backend: Backend, request: _Request) -> _Request:
-        return request
+        self._context: AbstractAsyncContextManager[_Answer] | None = None  # while entered
+        self._answer: _Answer | None = None  # of the last server that accepted the request
+        self._observations: list[ExchangeObservation] = []
 
     def _exchange(self, backend: Backend, request: _Request) -> AbstractAsyncContextManager[_Answer]:
         raise NotImplementedError
 
+    async def _encoded(self, backend: Backend) -> _Request:
+        return self._request
+
     def _can_fail_over(self, error: APIError) -> bool:
         return isinstance(error, BackendError) and may_fail_over(error)
 
-    async def _begin(self) -> None:
+    async def _open(self) -> None:
         for pool in self._users:
             pool.begin_use()
         try:
-            await self._open()
+            await self._send()
         except BaseException:
             self._end_use()
             raise
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
-            if self._lease:
-                await self._lease.close(error)
+            await self._close(error)
         finally:
             self._end_use()
 
@@ -290,43 +295,80 @@ class _Failover(Generic[_Request, _Answer]):
         for pool in self._users:
             pool.end_use()
 
-    async def _open(self) -> None:
+    async def _send(self) -> None:
         while self._pools:
-            pool, tried = self._pools[0], len(self._tried)
+            pool, conversation = self._pools[0], self._request.conversation
             try:
-                return await self._try(pool)
+                lease = pool.acquire(conversation, self._tried, only_candidate=self._only_candidate)
+                lease = self._lease = lease or await self._queue(pool)
             except APIError as error:
-                if len(self._tried) > tried:
-                    self._record_error(pool, error)
-                else:  # no server was available
-                    self._pools.remove(pool)
-                    if pool is self._first:
-                        self._error = self._error or error
+                self._pools.remove(pool)
+                if pool is self._first:
+                    self._error = self._error or error
+                continue
+            try:
+                self._tried.add(lease.replica)
+                request = await self._retried(lease) if self._last else self._request
+                context = self._exchange(lease.replica.backend, self._observed(request, lease))
+                self._answer = await context.__aenter__()
+                self._context = context
+                for observation in self._observations:
+                    observation.accepted(self._answer)
+                pool.answered(lease)
+                request.attempts.answered_by.append(pool.name)
+                return
+            except BaseException as error:
+                await self._close(error)
+                if not isinstance(error, APIError):
+                    raise
+                self._record_error(pool, error)
         assert self._error
         raise self._error
 
-    async def _try(self, pool: ReplicaPool) -> None:
-        request, attempts = self._request, self._request.attempts
-        lease = pool.lease(request.conversation, self._tried, only_candidate=self._only_candidate)
-        arrived = time.monotonic()
+    async def _queue(self, pool: ReplicaPool) -> Lease:
+        began = time.monotonic()
         try:
-            replica = await lease.acquire()
+            return await pool.queue(self._tried, only_candidate=self._only_candidate)
         finally:
-            attempts.queued += time.monotonic() - arrived
+            self._request.attempts.queued += time.monotonic() - began
+
+    async def _retried(self, lease: Lease) -> _Request:
+        """Return the request for another server, after an error."""
+        assert self._last
+        self._request.attempts.retries += 1
+        _log_failover(self._last, f"{lease.pool.name} {lease.replica.redacted_url}")
+        return await self._encoded(lease.replica.backend)
+
+    def _observed(self, request: _Request, lease: Lease) -> _Request:
+        """Notify observers; return the request with their headers."""
+        pool, replica = lease.pool, lease.replica
+        if request.retry_allowed and not self._only_server and (len(self._pools) > 1 or pool.has_other(self._tried)):
+            request = dataclasses.replace(request, retry_allowed=False)
+        self._observations = []
+        for observe in pool.hooks.observers:
+            observation = observe(replica.backend, request, (pool.name, replica.index_label))
+            self._observations.append(observation)
+            if observation.headers:
+                request = request.with_headers(observation.headers)
+        return request
+
+    async def _close(self, error: BaseException | None) -> None:
+        """Close the answer, and release its server."""
+        lease, context = self._lease, self._context
+        self._lease = self._context = None
+        if lease is None:
+            return
         try:
-            self._tried.add(replica)
-            if self._last:
-                attempts.retries += 1
-                _log_failover(self._last, f"{pool.name} {replica.redacted_url}")
-            if request.retry_allowed and (len(self._pools) > 1 or pool.has_other(self._tried)):
-                request = dataclasses.replace(request, retry_allowed=False)
-            request = await self._encoded(replica.backend, request)
-            self._answer = await lease.open(self._exchange(replica.backend, lease.observed(request)))
-        except BaseException as error:
-            await lease.close(error)
+            if context:
+                failure = (type(error), error, error.__traceback__) if error else (None, None, None)
+                await context.__aexit__(*failure)
+        except BaseException as raised:
+            error = raised
             raise
-        self._lease = lease
-        attempts.answered_by.append(pool.name)
+        finally:
+            for observation in self._observations:
+                observation.end(error)
+            lease.pool.release(lease, error)
 
     def _record_error(self, pool: ReplicaPool, error: APIError) -> None:
         """Raises the error if no other server can help."""
@@ -342,46 +384,42 @@ class _Failover(Generic[_Request, _Answer]):
         self._last = error
 
 
-class FailoverExchange(_Failover[ModelRequest, BackendExchange]):
+class ModelRequestInFlight(_InFlight[ModelRequest, BackendExchange]):
     async def __aenter__(self) -> Self:
-        await self._begin()
+        await self._open()
         return self
 
     @property
     def warnings(self) -> Sequence[str] | None:
-        return self._answer.warnings if self._lease else None
-
-    async def _encoded(self, backend: Backend, request: ModelRequest) -> ModelRequest:
-        encoded = await run_in_thread_if_large(backend.encode, request)
-        return request if encoded is request.encoded else dataclasses.replace(request, encoded=encoded)
+        return self._answer.warnings if self._answer else None
 
     def _exchange(self, backend: Backend, request: ModelRequest) -> BackendExchange:
         return backend.open(request)
 
+    async def _encoded(self, backend: Backend) -> ModelRequest:
+        return dataclasses.replace(self._request, encoded=await run_in_thread_if_large(backend.encode, self._request))
+
     async def receive(self, receiver: AnswerReceiver) -> None:
         """Receive from the first server that yields deltas."""
         while True:
-            observations = self._lease.observations if self._lease else ()
-            receiver.taps = [each.tap for each in observations if each.tap]
+            assert self._answer
+            receiver.taps = [each.tap for each in self._observations if each.tap]
             try:
                 return await self._answer.receive(receiver)
             except BackendError as error:
                 if receiver.begun:
                     raise
                 failure = error
-            await self._open_another(failure)
-
-    async def _open_another(self, error: BackendError) -> None:
-        lease, self._lease = self._lease, None
-        assert lease
-        await lease.close(error)
-        self._record_error(self._pools[0], error)
-        await self._open()
+            self._answer = None
+            await self._close(failure)
+            self._record_error(self._pools[0], failure)
+            await self._send()
 
 
-class RawFailoverExchange(_Failover[RawRequest, RawAnswer]):
+class RawRequestInFlight(_InFlight[RawRequest, RawAnswer]):
     async def __aenter__(self) -> RawAnswer:
-        await self._begin()
+        await self._open()
+        assert self._answer
         return self._answer
 
     def _exchange(self, backend: Backend, request: RawRequest) -> RawExchange:

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from app.backends import LOW_PRIORITY
-from app.backends.routing.replicas import ReplicaPool
+from app.backends.routing.replicas import Lease, Replica, ReplicaPool
 from app.errors import BackendError
 from tests.support.exchanges import reads
 from tests.support.routing import DOWN, Build, ask, build, model_request, nobody, refusal, settings, three
@@ -25,6 +25,21 @@ __all__ = ["build", "three"]  # fixtures
 async def until(condition: Callable[[], bool]) -> None:
     while not condition():
         await asyncio.sleep(0.005)
+
+
+async def acquire(pool: ReplicaPool, conversation: Callable[[], str] = str) -> Lease:
+    return pool.acquire(conversation, ()) or await pool.queue(())
+
+
+@contextlib.asynccontextmanager
+async def leased(pool: ReplicaPool, conversation: Callable[[], str] = str) -> AsyncIterator[Replica]:
+    lease = await acquire(pool, conversation)
+    try:
+        yield lease.replica
+    except BaseException as error:
+        pool.release(lease, error)
+        raise
+    pool.release(lease, None)
 
 
 # Limits.
@@ -162,7 +177,7 @@ async def test_slots_are_neither_lost_nor_taken_twice() -> None:
     async def visit() -> None:
         nonlocal count
         with contextlib.suppress(BackendError):
-            async with pool.lease(lambda: f"{chance.randrange(5)}", ()) as replica:
+            async with leased(pool, lambda: f"{chance.randrange(5)}") as replica:
                 most[replica.url] = max(most[replica.url], replica.load)
                 await asyncio.sleep(chance.random() / 500)
                 count += 1
@@ -179,7 +194,7 @@ async def test_slots_are_neither_lost_nor_taken_twice() -> None:
     assert most == {"http://a/v1": 3, "http://b/v1": 3}
     assert [replica.load for replica in pool.replicas] == [0, 0]
     assert count > 50
-    async with pool.lease(str, ()):
+    async with leased(pool):
         pass
 
 
@@ -278,21 +293,21 @@ async def test_waiting_requests_get_the_server_whose_pause_ends_once_one_is_answ
     ).values()
     pool = ReplicaPool("local", served, lambda one: Scripted([]))
     with pytest.raises(BackendError):
-        async with pool.lease(str, ()):
+        async with leased(pool):
             raise BackendError("Down.")
     (paused,) = (replica for replica in pool.replicas if replica.circuit.open)
-    async with asyncio.timeout(10), pool.lease(str, ()) as one, pool.lease(str, ()) as two:
+    async with asyncio.timeout(10), leased(pool) as one, leased(pool) as two:
         assert paused not in (one, two)
-        trial = pool.lease(str, ())
-        later = pool.lease(str, ())
-        first, second = asyncio.create_task(trial.acquire()), asyncio.create_task(later.acquire())
-        assert await first is paused
+        first, second = asyncio.create_task(acquire(pool)), asyncio.create_task(acquire(pool))
+        trial = await first
+        assert trial.replica is paused
         await asyncio.sleep(0.1)
         assert not second.done()
-        await trial.open(contextlib.nullcontext("an answer"))
-        assert await second is paused
-        for place in (trial, later):
-            await place.close(None)
+        pool.answered(trial)
+        later = await second
+        assert later.replica is paused
+        for lease in (trial, later):
+            pool.release(lease, None)
 
 
 async def test_request_that_leaves_during_a_trial_allows_no_second_trial() -> None:
@@ -300,18 +315,15 @@ async def test_request_that_leaves_during_a_trial_allows_no_second_trial() -> No
         local={"url": "http://a/v1", "max_failures": 1, "check_interval": 0, "recovery": 0.01}
     ).values()
     pool = ReplicaPool("local", served, lambda one: Scripted([]))
-    earlier, failing = pool.lease(str, ()), pool.lease(str, ())
-    replica = await earlier.acquire()
-    await failing.acquire()
-    await failing.close(BackendError("Down."))
-    await until(lambda: replica.circuit.ready)
-    trial = pool.lease(str, ())
-    await trial.acquire()
-    await earlier.close(asyncio.CancelledError())
+    earlier, failing = await acquire(pool), await acquire(pool)
+    pool.release(failing, BackendError("Down."))
+    await until(lambda: earlier.replica.circuit.ready)
+    trial = await acquire(pool)
+    pool.release(earlier, asyncio.CancelledError())
     with pytest.raises(BackendError):
-        await pool.lease(str, ()).acquire()
-    await trial.close(asyncio.CancelledError())
-    await pool.lease(str, ()).acquire()
+        await acquire(pool)
+    pool.release(trial, asyncio.CancelledError())
+    await acquire(pool)
 
 
 async def test_request_refused_and_cancelled_at_once_is_cancelled() -> None:
@@ -323,14 +335,14 @@ async def test_request_refused_and_cancelled_at_once_is_cancelled() -> None:
 
     async def wait() -> None:
         try:
-            async with pool.lease(str, ()):
+            async with leased(pool):
                 pass
         except BaseException as error:
             waited.append(error)
             raise
 
     with pytest.raises(BackendError):
-        async with pool.lease(str, ()):
+        async with leased(pool):
             waiting = asyncio.create_task(wait())
             await asyncio.sleep(0)
             asyncio.get_running_loop().call_soon(waiting.cancel)
@@ -422,11 +434,11 @@ async def test_more_slots_after_a_reload_shorten_the_wait() -> None:
     pool = ReplicaPool("local", served, lambda one: Scripted([]))
     async with contextlib.AsyncExitStack() as places:
         for _ in range(4):
-            await places.enter_async_context(pool.lease(str, ()))
-        waiting = [asyncio.create_task(places.enter_async_context(pool.lease(str, ()))) for _ in range(7)]
+            await places.enter_async_context(leased(pool))
+        waiting = [asyncio.create_task(places.enter_async_context(leased(pool))) for _ in range(7)]
         await asyncio.sleep(0)
         with pytest.raises(BackendError) as refused:
-            await places.enter_async_context(pool.lease(str, ()))
+            await places.enter_async_context(leased(pool))
         for one in waiting:
             one.cancel()
         await asyncio.wait(waiting)
