@@ -46,7 +46,7 @@ class Circuit:
         self.open, self._trial = False, None
 
     def succeeded(self) -> None:
-        """Record a complete answer, or an error caused by the request."""
+        """The answer is complete, or the request caused an error."""
         self._failures, self.open, self._trial = 0, False, None
 
     def failed(self) -> None:
@@ -61,7 +61,7 @@ class Circuit:
             self._trial = None
 
     def checked(self) -> None:
-        """Record a passed health check; allow a trial."""
+        """A health check has passed: allow a trial."""
         if self.open:
             self._until = self._clock()
 

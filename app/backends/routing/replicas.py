@@ -165,7 +165,7 @@ class ReplicaPool:
         return any(replica.circuit.ready for replica in self.replicas if replica not in exclude)
 
     def answered(self, lease: Lease) -> None:
-        """Record the start of an answer; after a trial, serve waiting requests."""
+        """An answer has begun; after a trial, serve waiting requests."""
         if lease.replica.circuit.open:
             lease.replica.circuit.answered()
             self._grant_waiting()

@@ -48,6 +48,7 @@ from app.backends.server.system_messages import (
 from app.core.profile import ContentOptions, RequestOptions
 from app.core.request.tool_types import REJECTED_KEYWORD
 from app.core.types import JSONMapping, JSONObject
+from app.core.types.request import CreateResponse
 from app.errors import BackendError, ImagesUndescribed, quote
 
 logger = logging.getLogger(__name__)
@@ -103,10 +104,10 @@ class FieldAdaptation:
         self,
         body: JSONObject,
         descriptions: Mapping[str, str] | None = None,
-        preferences: frozenset[str] = frozenset(),
+        request: CreateResponse | None = None,
     ) -> AdaptedRequest:
         """Omit fields known to be rejected; raises `ImagesUndescribed` if a description is missing."""
-        return AdaptedRequest(self, body, self._rejected(str(body.get("model"))), descriptions, preferences)
+        return AdaptedRequest(self, body, self._rejected(str(body.get("model"))), descriptions, request)
 
     def undescribed_images(self, body: JSONMapping, descriptions: Mapping[str, str]) -> list[str]:
         return undescribed(body, descriptions) if self.refuses_images(str(body.get("model"))) else []
@@ -156,10 +157,10 @@ class AdaptedRequest:
         body: JSONObject,
         rejected: dict[str, float],
         descriptions: Mapping[str, str] | None = None,
-        preferences: frozenset[str] = frozenset(),
+        request: CreateResponse | None = None,
     ) -> None:
         self._adaptation = adaptation
-        self._preferences = preferences
+        self._request = request
         self._original = body
         self._rejected = rejected
         self._descriptions = descriptions
@@ -194,7 +195,9 @@ class AdaptedRequest:
         return error
 
     def accepted(self) -> None:
-        if learned := [field for field in self._named if field != READABLE]:  # concerns only these items
+        if self._named and (
+            learned := [field for field in self._named if field != READABLE]
+        ):  # concerns only these items
             self._adaptation.learn(str(self._original.get("model")), learned)
 
     def _may_drop(self, field: str) -> bool:
@@ -202,6 +205,10 @@ class AdaptedRequest:
 
     def _may_lack(self, body: JSONMapping, field: str) -> bool:
         return self._adaptation.may_lack(body, field, self._preferences)
+
+    @property
+    def _preferences(self) -> frozenset[str]:
+        return self._request.preferences if self._request else frozenset()
 
     def _reduced(self) -> tuple[JSONObject, list[str]]:
         body, warnings = self._original, []

@@ -38,7 +38,7 @@ class AnswerBody:
 
     def __init__(self, reply: HTTPReply, profile: Profile, decoder: AnswerDecoder) -> None:
         """`reply` has the timeout for the first read."""
-        self._reply = reply
+        self.reply = reply
         self._profile = profile
         self._loop = asyncio.get_running_loop()
         self._decoder = decoder
@@ -72,13 +72,8 @@ class AnswerBody:
         return AnswerBody(reply, self._profile, self._decoder)
 
     @property
-    def warnings(self) -> list[str]:
-        """About dropped content; the list grows."""
-        return self._decoder.warnings
-
-    @property
     def is_event_stream(self) -> bool:
-        return self._reply.fields.get(b"content-type", b"").startswith(b"text/event-stream")
+        return self.reply.fields.get(b"content-type", b"").startswith(b"text/event-stream")
 
     async def begin(self) -> None:
         """Wait for the first deltas; raises `BackendError` for an earlier error."""
@@ -96,8 +91,9 @@ class AnswerBody:
         finish reason, a broken connection is a normal end.
         """
         self._receiver = receiver
-        held, self._held = self._held, []
-        await self._pass_on(held)
+        if held := self._held:
+            self._held = []
+            await self._pass_on(held)
         while self._end is None:
             await self._read()
         if self._end is not StopAsyncIteration:
@@ -128,11 +124,11 @@ class AnswerBody:
         if decoder.finished:
             # After the finish reason, heartbeats no longer extend the timeout.
             grace = max(self._grace, self._idle) if decoder.resumed else self._grace
-            self._reply.wait_at_most(max(0, self._last_delta + grace - self._loop.time()))
+            self.reply.wait_at_most(max(0, self._last_delta + grace - self._loop.time()))
         receiver = self._receiver if self._started else None
         self._direct = None if receiver is None or receiver.paused else receiver
         try:
-            await self._reply.deliver(self._take)
+            await self.reply.deliver(self._take)
         except StopAsyncIteration:
             await self._pass_on(decoder.end())
             self._end = decoder.failure or StopAsyncIteration
@@ -145,20 +141,17 @@ class AnswerBody:
         else:
             if not self._started:
                 self._started = True
-                self._reply.wait_at_most(self._idle)
-            await self._decode_unread()
+                self.reply.wait_at_most(self._idle)
+            data, self._unread = self._unread, None
+            if data is not None:
+                self._undecoded += len(data)
+                await self._pass_on(decoder.decode(data))
+            elif self._receiver:
+                await self._receiver.drain()
             if decoder.done or decoder.failure:
                 self._end = decoder.failure or StopAsyncIteration
             elif self._receiver and self._receiver.over:
                 self._end = StopAsyncIteration
-
-    async def _decode_unread(self) -> None:
-        data, self._unread = self._unread, None
-        if data is not None:
-            self._undecoded += len(data)
-            await self._pass_on(self._decoder.decode(data))
-        elif self._receiver:
-            await self._receiver.drain()
 
     async def _pass_on(self, deltas: list[Delta]) -> None:
         if not deltas:
@@ -180,10 +173,3 @@ class AnswerBody:
         error = failure(kind, message)
         error.__cause__ = cause
         return error
-
-    def linger(self, seconds: float) -> None:
-        """Let the body end within `seconds` after `aclose`, to reuse the connection."""
-        self._reply.linger(seconds)
-
-    async def aclose(self) -> None:
-        await self._reply.aclose()

@@ -87,8 +87,8 @@ class ModelServer(Backend):
         self._retries = retries
         base = httpx.URL(base_url or options.base_url or "")
         self._name, self._host = without_password(str(base)), base.host
-        self._endpoints = Endpoints(base, profile)
-        self._models_target = RequestTarget("GET", under(base, self._endpoints.current.codec.models_path, profile))
+        self.endpoints = Endpoints(base, profile)
+        self._models_target = RequestTarget("GET", under(base, self.endpoints.current.codec.models_path, profile))
         self._forwarding = Forwarding(base, profile)
         self._http = HTTPXTransport(http) if http else transport_to(base)
         self._passes = self._key == PASSTHROUGH
@@ -99,7 +99,7 @@ class ModelServer(Backend):
             "Accept-Encoding": "identity",  # decompression costs time, and some gateways buffer compressed data
             "Content-Type": "application/json",
             "User-Agent": "antiphon",
-            **self._endpoints.headers,
+            **self.endpoints.headers,
             **options.headers,
         }
         self._headers = httpx.Headers(headers, encoding="utf-8")
@@ -115,13 +115,13 @@ class ModelServer(Backend):
 
     def profile(self, model: str) -> Profile:
         """The same for all models, with the current API."""
-        return self._endpoints.current.profile
+        return self.endpoints.current.profile
 
     def encode(self, model_request: ModelRequest) -> EncodedRequest:
         return encode(model_request, self.profile(model_request.model))
 
-    def open(self, model_request: ModelRequest) -> ServerExchange:
-        return ServerExchange(self, model_request)
+    def open(self, model_request: ModelRequest) -> SentRequest:
+        return SentRequest(self, model_request)
 
     def forwards(self, endpoint: str, model: str) -> bool:
         return forwards_to(endpoint, self._profile.transport)
@@ -148,8 +148,7 @@ class ModelServer(Backend):
         """Read an answer's first bytes; raises `BackendRefusal` if its first event is a retryable error."""
         try:
             if event := await answer.begin():
-                secret = self._secret(request.caller_key)
-                error = error_in_chunk(event, secret=secret, host=self._host, passthrough=self._passes)
+                error = self.error_in(event, request.caller_key)
                 if error and error.retryable:
                     raise BackendRefusal(error)
         except BaseException:
@@ -161,7 +160,7 @@ class ModelServer(Backend):
         return Retries(self._name, self._retries if request.retry_allowed else 0, request.attempts)
 
     async def _send_raw(self, request: RawRequest, *, renews: bool = True) -> httpx.Response:
-        key, endpoint = request.caller_key, self._endpoints.current
+        key, endpoint = request.caller_key, self.endpoints.current
         expiring = await self._keys.current() if self._keys else None
         sent = self._forwarding.request(request, self._credentials(key), own_account=not self._passes)
         try:
@@ -181,7 +180,7 @@ class ModelServer(Backend):
         return response
 
     async def count_tokens(self, model_request: ModelRequest) -> int | None:
-        endpoint = self._endpoints.current
+        endpoint = self.endpoints.current
 
         async def post(url: httpx.URL, body: JSONObject) -> Any:
             content = _json(body)
@@ -192,7 +191,7 @@ class ModelServer(Backend):
 
     def translation(self, model_request: ModelRequest) -> Translation:
         """Without fields known to be rejected."""
-        endpoint = self._endpoints.current
+        endpoint = self.endpoints.current
         adapted = endpoint.adaptation.adapt(encode(model_request, endpoint.profile).body)
         url = endpoint.target(adapted.body.get("model")).url
         shown = str(url.copy_with(userinfo=b"", query=None, fragment=None))
@@ -201,13 +200,13 @@ class ModelServer(Backend):
     def undescribed_images(self, model_request: ModelRequest) -> list[str]:
         if model_request.descriptions is None:
             return []
-        endpoint = self._endpoints.current
+        endpoint = self.endpoints.current
         body = encode(model_request, endpoint.profile).body
         return endpoint.adaptation.undescribed_images(body, model_request.descriptions)
 
     def refuses_images(self, model: str) -> bool:
         name = self._profile.request.model_map.get(model, model)
-        return self._endpoints.current.adaptation.refuses_images(name)
+        return self.endpoints.current.adaptation.refuses_images(name)
 
     async def models(self, caller_key: str | None = None) -> list[JSONObject]:
         return await self._list_models(caller_key, seconds=15)
@@ -224,13 +223,13 @@ class ModelServer(Backend):
 
     async def _probe(self) -> None:
         """Check that the endpoint exists: it must reject an empty request."""
-        for endpoint in self._endpoints.candidates():
+        for endpoint in self.endpoints.candidates():
             try:
                 async with asyncio.timeout(5):
-                    reply = await self._send(endpoint, endpoint.target("none"), b"{}", None)
+                    reply = await self.send(endpoint, endpoint.target("none"), b"{}", None)
                 await reply.aclose()
             except BackendRefusal as refusal:
-                if self._endpoints.lacks(endpoint, refusal.status, refusal.error):
+                if self.endpoints.lacks(endpoint, refusal.status, refusal.error):
                     continue
                 if refusal.error.status >= 500:
                     raise refusal.error from refusal.__cause__
@@ -241,75 +240,11 @@ class ModelServer(Backend):
     async def aclose(self) -> None:
         await self._http.aclose()
 
-    async def answer(
-        self, model_request: ModelRequest, retries: Retries, *, whole: bool = False
-    ) -> tuple[Endpoint, AnswerBody, list[str]]:
-        """
-        The endpoint, the answer's body, and request warnings; raises `BackendError`.
+    def error_in(self, event: JSONObject, caller_key: str | None) -> BackendError | None:
+        """Return the error in an answer's event."""
+        return error_in_chunk(event, secret=self._secret(caller_key), host=self._host, passthrough=self._passes)
 
-        `whole` requests a single JSON document.
-        """
-        for endpoint in self._endpoints.candidates():
-            encoded = await run_in_thread_if_large(encode, model_request, endpoint.profile)
-            body = _unstreamed(encoded.body) if whole else encoded.body
-            try:
-                reply, adapted = await self._request(endpoint, model_request, body, retries)
-            except BackendRefusal:
-                continue
-            self._endpoints.answered(endpoint)
-            answer = await self._body(endpoint, model_request, encoded, reply)
-            return endpoint, answer, [*encoded.warnings, *adapted.warnings]
-        raise AssertionError("the last endpoint answers, or raises a BackendError")
-
-    async def resume(
-        self, endpoint: Endpoint, model_request: ModelRequest, retries: Retries, paused: AnswerBody, body: JSONObject
-    ) -> AnswerBody:
-        """Continue a paused answer at its endpoint."""
-        reply, _ = await self._request(endpoint, model_request, body, retries)
-        return paused.resumed(reply)
-
-    async def _body(
-        self, endpoint: Endpoint, model_request: ModelRequest, encoded: EncodedRequest, reply: HTTPReply
-    ) -> AnswerBody:
-        def error_in(chunk: RawEvent) -> BackendError | None:
-            event, secret = endpoint.codec.known_error(chunk), self._secret(model_request.caller_key)
-            error = error_in_chunk(event, secret=secret, host=self._host, passthrough=self._passes)
-            return error and endpoint.adaptation.adapt(encoded.body).explain(error)
-
-        try:
-            return AnswerBody(reply, endpoint.profile, endpoint.codec.decoder(encoded, endpoint.profile, error_in))
-        except BaseException:
-            await reply.aclose()
-            raise
-
-    async def _request(
-        self, endpoint: Endpoint, model_request: ModelRequest, body: JSONObject, retries: Retries
-    ) -> tuple[HTTPReply, AdaptedRequest]:
-        """
-        A 2xx response with an unread body.
-
-        Raises `BackendError`, or `BackendRefusal` if the server lacks this endpoint and may have the next.
-        """
-        adapted = endpoint.adaptation.adapt(body, model_request.descriptions, model_request.request.preferences)
-        content = _json(endpoint.sent(adapted.body))
-        target = endpoint.target(adapted.body.get("model"))
-        headers = {**session_header(self._profile, model_request.conversation), **model_request.headers}
-        while True:
-            try:
-                reply = await self._send(endpoint, target, content, model_request.caller_key, headers)
-            except BackendRefusal as refusal:
-                if self._endpoints.lacks(endpoint, refusal.status, refusal.error):
-                    raise
-                if adapted.drop_fields(refusal.error):
-                    content = _json(endpoint.sent(adapted.body))
-                    continue
-                if not await retries.wait(refusal.error, refusal.__cause__):
-                    raise adapted.explain(refusal.error) from refusal.__cause__
-            else:
-                adapted.accepted()
-                return reply, adapted
-
-    async def _send(
+    async def send(
         self,
         endpoint: Endpoint,
         target: RequestTarget,
@@ -338,7 +273,7 @@ class ModelServer(Backend):
             response = reply.response()
             body = await _read_error(response)
             if renews and await self._renewed(response, expiring):
-                return await self._send(endpoint, target, content, caller_key, headers, renews=False)
+                return await self.send(endpoint, target, content, caller_key, headers, renews=False)
             raise self._refusal(endpoint, response, body, caller_key)
         return reply
 
@@ -373,10 +308,10 @@ class ModelServer(Backend):
         return BackendRefusal(error, status=status)
 
     async def _list_models(self, caller_key: str | None, seconds: float) -> list[JSONObject]:
-        listed = await self._read_json(self._endpoints.current, self._models_target, b"", caller_key, seconds)
+        listed = await self._read_json(self.endpoints.current, self._models_target, b"", caller_key, seconds)
         if isinstance(listed, dict):
             listed = listed.get("data") or listed.get("models")
-        read = self._endpoints.current.codec.listed_model
+        read = self.endpoints.current.codec.listed_model
         entries = [{"id": entry} if isinstance(entry, str) else entry for entry in json_list(listed)]
         return [_model(entry) for each in json_objects(entries) if (entry := read(each))]
 
@@ -391,7 +326,7 @@ class ModelServer(Backend):
     ) -> Any:
         try:
             async with asyncio.timeout(seconds):
-                reply = await self._send(endpoint, target, content, caller_key)
+                reply = await self.send(endpoint, target, content, caller_key)
                 body = await _read_whole(reply.response())
                 check_piece(body)
                 return json.loads(body)
@@ -416,20 +351,27 @@ class ModelServer(Backend):
         return {options.auth_header: f"{options.auth_scheme} {secret}".strip()} if secret else {}
 
 
-class ServerExchange:
+class SentRequest:
+    """A model request sent to a server, and its answer: a `BackendExchange`."""
+
+    _endpoint: Endpoint
+    _encoded: EncodedRequest
+    _adapted: AdaptedRequest
+
     def __init__(self, server: ModelServer, model_request: ModelRequest) -> None:
-        self._warnings: list[list[str]] = []  # request's, answer's
         self._server = server
         self._model_request = model_request
-        self._retries = server.retries(model_request)
-        self._endpoint: Endpoint
+        self._retries: Retries | None = None  # set after the first error
         self._answer: AnswerBody | None = None  # while it is open
+        self._answer_warnings: Sequence[str] | None = None  # None before an answer
 
     @property
     def warnings(self) -> Sequence[str] | None:
-        return [warning for warnings in self._warnings for warning in warnings] if self._warnings else None
+        if self._answer_warnings is None:
+            return None
+        return [*self._encoded.warnings, *self._adapted.warnings, *self._answer_warnings]
 
-    async def __aenter__(self) -> ServerExchange:
+    async def __aenter__(self) -> SentRequest:
         try:
             await self._begin()
             return self
@@ -440,57 +382,111 @@ class ServerExchange:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None and self._answer and self._answer.done:
-            self._answer.linger(_LINGER)
-        await self._close()
+        if answer := self._answer:
+            if error is None and answer.done:
+                answer.reply.linger(_LINGER)
+            await self._close(answer)
         if isinstance(error, BackendError):
             explain(error, error.__cause__)
 
     async def receive(self, receiver: AnswerReceiver) -> None:
         """An error event before the first delta is retried like its status."""
         while True:
-            assert self._answer
+            answer = self._answer
+            assert answer
             try:
-                await self._answer.receive(receiver)
+                await answer.receive(receiver)
                 break
             except BackendError as error:
-                if receiver.begun or not await self._retries.wait(error):
+                if receiver.begun or not await self._retry(error):
                     raise
-            await self._close()
+            await self._close(answer)
             await self._begin()
-        while (body := self._answer.continuation) is not None:
-            paused = self._answer
-            await self._close()
-            self._answer = await self._server.resume(self._endpoint, self._model_request, self._retries, paused, body)
-            await self._answer.receive(receiver)
+        while (body := answer.continuation) is not None:
+            await self._close(answer)
+            answer = self._answer = answer.resumed(await self._send(self._endpoint, body))
+            await answer.receive(receiver)
 
     async def _begin(self) -> None:
         """A body other than an event stream is begun, because it may be an error."""
         whole, fall_back = False, self._server.asks_whole
         while True:
             answer = await self._open(whole=whole)
-            if not (whole or fall_back) and answer.is_event_stream:
+            if answer.is_event_stream and not (whole or fall_back):
                 return
             try:
                 return await answer.begin()
             except BackendError as error:
                 if fall_back and not whole and answer.empty:
                     whole = True
-                elif not await self._retries.wait(error):
+                elif not await self._retry(error):
                     raise
-            await self._close()
+            await self._close(answer)
 
     async def _open(self, *, whole: bool) -> AnswerBody:
-        self._endpoint, self._answer, warnings = await self._server.answer(
-            self._model_request, self._retries, whole=whole
-        )
-        self._warnings = [warnings, self._answer.warnings]
-        return self._answer
+        """
+        Return the answer's body; raises `BackendError`.
 
-    async def _close(self) -> None:
-        answer, self._answer = self._answer, None
-        if answer:
-            await answer.aclose()
+        `whole` requests a single JSON document.
+        """
+        model_request, endpoints = self._model_request, self._server.endpoints
+        for endpoint in endpoints.candidates():
+            encoded = await run_in_thread_if_large(encode, model_request, endpoint.profile)
+            try:
+                reply = await self._send(endpoint, _unstreamed(encoded.body) if whole else encoded.body)
+            except BackendRefusal:
+                continue
+            endpoints.answered(endpoint)
+            self._endpoint, self._encoded = endpoint, encoded
+            try:
+                decoder = endpoint.codec.decoder(encoded, endpoint.profile, self._error_in)
+            except BaseException:
+                await reply.aclose()
+                raise
+            self._answer_warnings = decoder.warnings
+            self._answer = AnswerBody(reply, endpoint.profile, decoder)
+            return self._answer
+        raise AssertionError("the last endpoint answers, or raises a BackendError")
+
+    def _error_in(self, chunk: RawEvent) -> BackendError | None:
+        endpoint = self._endpoint
+        error = self._server.error_in(endpoint.codec.known_error(chunk), self._model_request.caller_key)
+        return error and endpoint.adaptation.adapt(self._encoded.body).explain(error)
+
+    async def _send(self, endpoint: Endpoint, body: JSONObject) -> HTTPReply:
+        """
+        Return a 2xx reply with an unread body.
+
+        Raises `BackendError`, or `BackendRefusal` if the server lacks this endpoint and may have the next.
+        """
+        server, model_request = self._server, self._model_request
+        adapted = self._adapted = endpoint.adaptation.adapt(body, model_request.descriptions, model_request.request)
+        content = _json(endpoint.sent(adapted.body))
+        target = endpoint.target(adapted.body.get("model"))
+        headers = {**session_header(endpoint.profile, model_request.conversation), **model_request.headers}
+        while True:
+            try:
+                reply = await server.send(endpoint, target, content, model_request.caller_key, headers)
+            except BackendRefusal as refusal:
+                if server.endpoints.lacks(endpoint, refusal.status, refusal.error):
+                    raise
+                if adapted.drop_fields(refusal.error):
+                    content = _json(endpoint.sent(adapted.body))
+                elif not await self._retry(refusal.error, refusal.__cause__):
+                    raise adapted.explain(refusal.error) from refusal.__cause__
+            else:
+                adapted.accepted()
+                return reply
+
+    async def _retry(self, error: BackendError, cause: BaseException | None = None) -> bool:
+        """Back off; return False if the request must not be sent again."""
+        if self._retries is None:
+            self._retries = self._server.retries(self._model_request)
+        return await self._retries.wait(error, cause)
+
+    async def _close(self, answer: AnswerBody) -> None:
+        self._answer = None
+        await answer.reply.aclose()
 
 
 def transport_to(url: httpx.URL) -> HTTPToolsTransport:
