@@ -249,7 +249,7 @@ def test_variables_are_settings_that_the_server_accepts(values: dict[str, Any]) 
     assert fields.keys() <= Settings.model_fields.keys()
     fields.pop("config", None)
     keys = {} if values is OPEN else {"api_keys": "from the secret"}
-    Settings(_env_file=None, **fields, **keys)  # type: ignore[call-arg, arg-type]
+    Settings(**fields, **keys)  # type: ignore[call-arg, arg-type]
 
 
 def test_numbers_are_written_as_the_server_reads_them() -> None:

@@ -87,7 +87,7 @@ sys.meta_path.insert(0, Without())
 import app.cli
 from app.main import create_app
 from app.settings import Settings
-assert create_app(Settings(_env_file=None)).routes
+assert create_app(Settings()).routes
 """
 
 

@@ -23,19 +23,12 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ByteSize,
+    ConfigDict,
     Field,
     ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
-)
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    InitSettingsSource,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
 )
 
 from app.core.access import digest_of
@@ -75,19 +68,10 @@ from app.tools import ToolLimits
 __all__ = ["BackendSettings", "Settings", "SettingsError", "load_settings"]
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """The server's settings."""
 
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX,
-        env_file=ENV_FILE,
-        env_file_encoding="utf-8",
-        env_ignore_empty=True,
-        extra="ignore",  # `.env` can contain other programs' variables; see unknown_variables
-        frozen=True,
-        hide_input_in_errors=True,
-        validate_default=True,
-    )
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True, validate_default=True)
 
     config: Path | None = None
     """Settings as a TOML file. Its keys are the names below, in lower case and without the prefix. Tables
@@ -158,14 +142,14 @@ class Settings(BaseSettings):
     """Profile options to override, as a JSON object by dotted name: `{"response.think_tags": "auto"}`."""
     backend_retries: int = Field(2, ge=0)
     """Number of retries if the backend fails before its answer starts."""
-    backends: Annotated[dict[str, BackendSettings], NoDecode, BeforeValidator(decode_json)] = {}
+    backends: Annotated[dict[str, BackendSettings], BeforeValidator(decode_json)] = {}
     """Several backends by name, as a JSON object; easier to write as tables `[backends.NAME]` in the TOML file. The
     variables above define the backend `default`, which is last. See docs/backends.md for replicas, fallbacks and
     limits."""
-    tools: Annotated[JSONObject, NoDecode, BeforeValidator(decode_json)] = {}
+    tools: Annotated[JSONObject, BeforeValidator(decode_json)] = {}
     """Tools run by the server: tables `[tools.NAME]` in the TOML file, here a JSON object. A tool without a table is
     off. `max_rounds`, `parallel`, `max_result_chars` and `max_call_seconds` apply to all tools. See docs/tools.md."""
-    mcp: Annotated[dict[str, str], NoDecode, BeforeValidator(decode_json)] = {}
+    mcp: Annotated[dict[str, str], BeforeValidator(decode_json)] = {}
     """MCP servers for all models, in addition to tables `[tools.mcp.servers.NAME]`: a JSON object of names, each with a
     URL or a command: `{"time": "uvx mcp-server-time"}`."""
     mcp_approval: Literal["always", "never"] | None = None
@@ -173,7 +157,7 @@ class Settings(BaseSettings):
     takes precedence."""
     default_model: str | None = None
     """Model for requests without `model`."""
-    vision: Annotated[VisionSettings | None, NoDecode, BeforeValidator(decode_json)] = None
+    vision: Annotated[VisionSettings | None, BeforeValidator(decode_json)] = None
     """The model that describes images for text-only models, as a JSON object; easier to write as a table `[vision]` in
     the TOML file, with `backend` and `model`. Unset: a note replaces such images. See docs/backends.md."""
     prompts: Path | None = None
@@ -198,7 +182,7 @@ class Settings(BaseSettings):
     """Seconds until a background response ends as failed after its process died."""
     batch_concurrency: int = Field(4, ge=0)
     """Maximum number of concurrent batch requests (`/v1/batches`), in all processes; 0 turns batches off."""
-    webhooks: Annotated[dict[str, WebhookSettings], NoDecode, BeforeValidator(decode_json)] = {}
+    webhooks: Annotated[dict[str, WebhookSettings], BeforeValidator(decode_json)] = {}
     """Servers that receive an event when a background response or batch ends, by name, as a JSON object; easier to
     write as tables `[webhooks.NAME]` in the TOML file, with `url`, `secret_env` and `events`. See docs/operation.md."""
     background_log_ttl: Lifetime = 3600
@@ -208,16 +192,16 @@ class Settings(BaseSettings):
     api_keys: ApiKeys = []
     """API keys for callers, comma-separated. Empty: anyone who can reach the port can call the API. Stored objects
     belong to the key that created them."""
-    keys: Annotated[dict[KeyName, KeySettings], NoDecode, BeforeValidator(decode_json)] = {}
+    keys: Annotated[dict[KeyName, KeySettings], BeforeValidator(decode_json)] = {}
     """API keys with names, rights, limits and an owner, as a JSON object; easier to write as tables `[keys.NAME]` in
     the TOML file, with the key's hash, which `antiphon key new NAME` prints. See docs/keys.md."""
-    auth: Annotated[AuthSettings | None, NoDecode, BeforeValidator(decode_json)] = None
+    auth: Annotated[AuthSettings | None, BeforeValidator(decode_json)] = None
     """Callers without a key, as a JSON object; easier to write as tables in the TOML file: `[auth.jwt]` verifies tokens
     from an identity provider, `[auth.proxy]` trusts a reverse proxy's header. See docs/keys.md."""
-    hooks: Annotated[HookSettings | None, NoDecode, BeforeValidator(decode_json)] = None
+    hooks: Annotated[HookSettings | None, BeforeValidator(decode_json)] = None
     """A policy service that allows, rejects or replaces input and output, as a JSON object; easier to write as the
     table `[hooks]` in the TOML file. See docs/hooks.md."""
-    prices: Annotated[dict[str, PriceSettings], NoDecode, BeforeValidator(decode_json)] = {}
+    prices: Annotated[dict[str, PriceSettings], BeforeValidator(decode_json)] = {}
     """Model prices by glob, as a JSON object; easier to write as tables `[prices."GLOB"]` in the TOML file, with
     `input`, `output` and optionally `cached_input` and `cache_write` per million tokens. The first matching glob
     applies."""
@@ -423,25 +407,6 @@ class Settings(BaseSettings):
     def has_keys(self) -> bool:
         return bool(self.api_keys or self.keys or self.auth)
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Order the sources by precedence; skip the environment and `.env` if they contain none of our variables."""
-        sources = [init_settings]
-        for source in (env_settings, dotenv_settings):
-            assert isinstance(source, EnvSettingsSource)
-            if any(name.upper().startswith(PREFIX) for name in source.env_vars):  # reading each variable is slow
-                sources.append(source)
-        if path := environment().get(f"{PREFIX}CONFIG"):
-            sources.append(InitSettingsSource(settings_cls, read_toml(Path(path), _toml_keys())))
-        return tuple(sources)
-
     def price_list(self) -> PriceList:
         by_backend: dict[str, dict[str, Price]] = {}
         for glob, price in self.prices.items():
@@ -515,11 +480,20 @@ def _password(url: str) -> str | None:
 def load_settings(**values: Any) -> Settings:
     """Read the settings; `values`, by field name, override all sources."""
     try:
-        return Settings(**values)
+        return Settings(**{**_configured(), **values})
     except UnicodeDecodeError as error:
         raise SettingsError([f"{ENV_FILE}: must be UTF-8; {error.reason} at byte {error.start}"]) from None
     except ValidationError as error:
         raise SettingsError(list(dict.fromkeys(map(_problem, error.errors(include_url=False))))) from None
+
+
+def _configured() -> dict[str, object]:
+    """The TOML file's settings, overridden by variables, with names in any case."""
+    variables = {name.upper(): value for name, value in environment().items()}
+    path = variables.get(f"{PREFIX}CONFIG")
+    table = read_toml(Path(path), _toml_keys()) if path else {}
+    names = {name: f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
+    return {**table, **{name: variables[variable] for name, variable in names.items() if variable in variables}}
 
 
 _AUTH_TABLES: dict[str, type[BaseModel]] = {"jwt": JWTSettings, "proxy": ProxySettings}

@@ -26,8 +26,8 @@ class SettingsError(Exception):
 
 def environment() -> dict[str, str]:
     """All non-empty variables; the environment overrides `.env`."""
-    variables = {**dotenv_values(ENV_FILE, encoding="utf-8"), **os.environ}
-    return {name: value for name, value in variables.items() if value}
+    sources = (dotenv_values(ENV_FILE, encoding="utf-8"), os.environ)
+    return {name: value for source in sources for name, value in source.items() if value}
 
 
 def variable(name: str) -> str:

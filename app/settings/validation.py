@@ -22,7 +22,6 @@ from pydantic import (
     ValidatorFunctionWrapHandler,
     WrapValidator,
 )
-from pydantic_settings import NoDecode
 
 from app.backends import BACKENDS
 from app.backends.apis import APIS
@@ -152,8 +151,8 @@ PageAccess: TypeAlias = Annotated[
     Literal["open", "key", "off"],
     BeforeValidator(_access),
 ]
-HostNames: TypeAlias = Annotated[list[Annotated[str, AfterValidator(_host_name)]], NoDecode, BeforeValidator(_split)]
-AllowedOrigins: TypeAlias = Annotated[list[Annotated[str, AfterValidator(_origin)]], NoDecode, BeforeValidator(_split)]
+HostNames: TypeAlias = Annotated[list[Annotated[str, AfterValidator(_host_name)]], BeforeValidator(_split)]
+AllowedOrigins: TypeAlias = Annotated[list[Annotated[str, AfterValidator(_origin)]], BeforeValidator(_split)]
 
 
 def check_header_value(key: SecretStr) -> SecretStr:
@@ -177,11 +176,11 @@ def _arguments(command: object) -> object:
 
 
 ApiKey: TypeAlias = Annotated[SecretStr, AfterValidator(check_header_value)]
-CommandLine: TypeAlias = Annotated[list[str], NoDecode, BeforeValidator(_arguments)]
-ApiKeys: TypeAlias = Annotated[list[ApiKey], NoDecode, BeforeValidator(_split)]
-Networks: TypeAlias = Annotated[list[Annotated[str, AfterValidator(_network)]], NoDecode, BeforeValidator(_split)]
-Secrets: TypeAlias = Annotated[list[SecretStr], NoDecode, BeforeValidator(_split)]
-Options: TypeAlias = Annotated[dict[str, object], NoDecode, BeforeValidator(decode_json)]
+CommandLine: TypeAlias = Annotated[list[str], BeforeValidator(_arguments)]
+ApiKeys: TypeAlias = Annotated[list[ApiKey], BeforeValidator(_split)]
+Networks: TypeAlias = Annotated[list[Annotated[str, AfterValidator(_network)]], BeforeValidator(_split)]
+Secrets: TypeAlias = Annotated[list[SecretStr], BeforeValidator(_split)]
+Options: TypeAlias = Annotated[dict[str, object], BeforeValidator(decode_json)]
 Bytes: TypeAlias = Annotated[ByteSize, WrapValidator(_size)]
 Lifetime: TypeAlias = Annotated[int, Field(ge=1, le=10**12)]  # seconds; Redis counts in milliseconds, up to 2**63
 Seconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]

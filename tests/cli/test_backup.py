@@ -17,7 +17,7 @@ from tests.cli.test_cli import run
 
 
 def _settings(folder: Path, **fields: object) -> Settings:
-    return Settings(_env_file=None, store_url=f"sqlite:///{folder}/antiphon.db", **fields)  # type: ignore[call-arg, arg-type]
+    return Settings(store_url=f"sqlite:///{folder}/antiphon.db", **fields)  # type: ignore[call-arg, arg-type]
 
 
 def _database(path: Path, *rows: str) -> None:
@@ -110,7 +110,7 @@ def test_backup_of_a_file_that_is_not_a_database_leaves_nothing(tmp_path: Path) 
     ],
 )
 def test_backup_of_another_store_names_its_own_tool(tmp_path: Path, url: str, advice: str) -> None:
-    settings = Settings(_env_file=None, store_url=url)  # type: ignore[call-arg]
+    settings = Settings(store_url=url)  # type: ignore[call-arg]
     with pytest.raises(BackupError, match=advice) as raised:
         back_up(settings, tmp_path / "backup.db")
     assert "secret" not in str(raised.value)

@@ -38,7 +38,7 @@ Logged = Callable[[], str]
 
 
 def configured(**settings: Any) -> logging.Logger:
-    logs.configure(Settings(_env_file=None, **settings))
+    logs.configure(Settings(**settings))
     return logging.getLogger("app.test")
 
 

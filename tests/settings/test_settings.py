@@ -12,6 +12,7 @@ from app.backends.apis import APIS
 from app.settings import BackendSettings, Settings, SettingsError, load_settings, unknown_variables
 from app.settings.example import env_example, field_docstrings
 from app.settings.keys import KeySettings
+from app.settings.loading import variable
 from app.settings.webhooks import WebhookSettings
 
 ENV_EXAMPLE = Path(__file__).parents[2] / ".env.example"
@@ -69,7 +70,7 @@ def test_settings_are_all_in_the_example_with_their_defaults() -> None:
 
 def test_settings_of_the_example_are_the_defaults(place: Place) -> None:
     place.dotenv(re.sub(r"^#(?=ANTIPHON_)", "", ENV_EXAMPLE.read_text(), flags=re.MULTILINE))
-    assert load_settings() == Settings(_env_file=None)
+    assert load_settings() == Settings()
     assert unknown_variables() == []
 
 
@@ -91,6 +92,19 @@ def test_empty_variable_is_as_if_unset(place: Place) -> None:
     place.variables(ANTIPHON_PORT="", ANTIPHON_API_KEYS="", ANTIPHON_BACKEND_URL="", ANTIPHON_CONFIG="")
     settings = load_settings()
     assert (settings.port, settings.api_keys, settings.config) == (8080, [], None)
+
+
+def test_empty_variable_does_not_hide_dotenv(place: Place) -> None:
+    place.variables(ANTIPHON_PORT="", MY_KEY="")
+    place.dotenv("ANTIPHON_PORT=9\nMY_KEY=from-dotenv\n")
+    assert load_settings().port == 9
+    assert variable("MY_KEY") == "from-dotenv"
+
+
+def test_variables_are_read_in_any_case(place: Place) -> None:
+    place.variables(antiphon_port="9")
+    place.dotenv("ANTIPHON_PORT=8\nantiphon_log_level=error\n")
+    assert (load_settings().port, load_settings().log_level) == (9, "error")
 
 
 def test_settings_file_may_be_named_in_dotenv(place: Place, tmp_path: Path) -> None:

@@ -58,8 +58,8 @@ async def serving(app: FastAPI, **config: Any) -> AsyncIterator[str]:
 
 
 def settings(**values: Any) -> Settings:
-    """Test settings: without the environment's `.env`, and without a shared usage journal."""
-    return Settings(_env_file=None, **{"usage_journal": "off", **values})
+    """Test settings without a shared usage journal."""
+    return Settings(**{"usage_journal": "off", **values})
 
 
 @contextlib.asynccontextmanager
