@@ -1,8 +1,7 @@
 """
 Operations on responses.
 
-`create` returns a `Run`, to be drained (JSON), encoded (SSE) or framed (WebSocket). `StoredResponses` handles stored
-responses.
+`create` returns a `Run`, to be drained (JSON), encoded (SSE) or framed (WebSocket).
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _WARNINGS_LOGGED = 20  # per request; callers can cause any number
 
 
 class Responses:
-    """All callers' responses, each visible only to its owner."""
+    """Each response is visible only to its owner."""
 
     def __init__(
         self,
@@ -66,7 +65,7 @@ class Responses:
         observers: Sequence[Observer] = (),
         tools: Mapping[str, HostedTool] | None = None,
     ) -> None:
-        """`tools`: hosted tools by table name in the settings."""
+        """`tools` are hosted tools by table name in the settings."""
         self.backend = backend
         self.store = store
         self.options = options or GenerationOptions()  # for new responses
@@ -102,8 +101,8 @@ class Responses:
         """
         Prepare a response, without a backend request.
 
-        `generate`: False only stores the input. `delivery`: by default chosen by the request. `observers`: in addition
-        to the permanent observers. `layers`: the store with the memory of the caller's connection.
+        `generate`: False only stores the input. `observers` are added to the permanent ones. `layers`: the store with
+        the memory of the caller's connection.
 
         Raises `InvalidRequest`, `StorageFull` beyond the owner's quota, and `StoreUnavailable` if the request needs an
         unavailable store.
@@ -151,12 +150,12 @@ class Responses:
     async def context(
         self, request: CreateResponse, caller: Caller, layers: LayeredStore | None = None
     ) -> RequestContext:
-        """Return the conversation for the model; raises as `create`."""
+        """The conversation for the model; raises as `create`."""
         context = await self._loader.context(request, caller.owner, layers or self._layers)
         return await self._with_pdfs(context, self.options.model(request, context, caller), caller)
 
     async def stored_context(self, response_id: str, caller: Caller) -> tuple[Turn, RequestContext]:
-        """Return a stored turn and its conversation; raises `NotFound`."""
+        """A stored turn and its conversation; raises `NotFound`."""
         turns, context = await self.stored.path(response_id, caller)
         return turns[-1], await self._with_pdfs(context, turns[-1].response["model"], caller)
 
@@ -199,13 +198,13 @@ class Responses:
         return await run_in_thread_if_large(translated)
 
     def input_review(self, model: str, caller: Caller) -> InputReview | None:
-        """Return a model's input review; None without a policy service."""
+        """None without a policy service."""
         policy = self.policy
         return InputReview(policy, model, caller.access.name) if policy and policy.reviews("input") else None
 
     async def reviewed_items(self, items: list[Item], caller: Caller) -> list[Item]:
         """
-        Return reviewed items for a conversation.
+        Items for a conversation, perhaps replaced by the policy service.
 
         Raises `PolicyRefusal`, `PolicyUnavailable`, and `NotFound` for a missing file.
         """
@@ -219,7 +218,6 @@ class Responses:
     def model_requests(
         self, request: CreateResponse, context: RequestContext, caller: Caller, model: str
     ) -> ModelRequests:
-        """Return the factory for a request's model requests."""
         options = self.options
         return ModelRequests(
             request, context, caller.key, self.backend, model, options.compaction_prompt, options.strict

@@ -1,7 +1,7 @@
 """
 Chain names and pins, for the studio's conversation list.
 
-An owner's labels share a bucket, so listing chains costs a single additional read.
+An owner's labels share a bucket, so a list of chains costs only one additional read.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Shortens a conversation by replacing it with a summary.
+Replaces a conversation by a summary.
 
 A compaction is a response whose only output item is a summary by the model: `{"type": "compaction",
 "encrypted_content": "antiphon1...."}`. An input item `compaction_trigger` or `POST /responses/compact` requests it.
@@ -77,7 +77,7 @@ class SummaryReader(DeltaReader):
     """
     Reads a summary into a single item; other output is ignored.
 
-    A summary truncated by `max_output_tokens` is used, with a note: otherwise the conversation could not continue.
+    A summary truncated by `max_output_tokens` is used with a note: otherwise the conversation could not continue.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class SummaryReader(DeltaReader):
         return "completed" if self._truncated and self.has_output else ended
 
     def end(self, *, cut: bool) -> None:
-        """End the item; with `cut`, the summary is incomplete."""
+        """With `cut`, the summary is incomplete."""
         if cut and not self._item:
             return
         content: JSONObject = {"summary": self._summary + (_CUT if cut or self._truncated else "")}
@@ -152,7 +152,7 @@ _COMPACTING: JSONObject = {"type": "response.compaction.compacting", "item_id": 
 
 def resource(response: Response, items: Sequence[Item], key: str) -> dict[str, object]:
     """
-    Return the result of `POST /responses/compact`.
+    The result of `POST /responses/compact`.
 
     Its output is "a list of all user messages, followed by a single compaction item"; system and developer messages
     stay as well. Raises `BackendError` without a summary.

@@ -37,7 +37,7 @@ _DELETED = "deleted_"
 
 
 class Conversations:
-    """Conversations, each visible only to its owner. Unknown ids raise `NotFound`."""
+    """Conversations are visible only to their owner. Unknown ids raise `NotFound`."""
 
     def __init__(self, store: Store, cipher: ContentCipher, quota: StorageQuota) -> None:
         self._store = store
@@ -82,7 +82,7 @@ class Conversations:
         return changed
 
     async def delete(self, conversation_id: str, owner: str) -> None:
-        """Delete a conversation and its items; responses stay."""
+        """Also deletes its items; responses stay."""
         bucket = _bucket(conversation_id, owner)
         dropped = await self._store.drop(bucket)
         await self._store.drop(images_bucket(bucket))  # no addition can follow now
@@ -90,14 +90,14 @@ class Conversations:
             raise _not_found(conversation_id)
 
     async def turns(self, conversation_id: str, owner: str, *, param: str | None = None) -> list[Turn]:
-        """Return the additions, oldest first, without images; items are in `input` or `response["output"]`."""
+        """The additions, oldest first, without images; items are in `input` or `response["output"]`."""
         records = await self._store.all(_bucket(conversation_id, owner, param))
         if _CONVERSATION not in records:
             raise _not_found(conversation_id, param)
         return await _turns(records)
 
     async def items(self, conversation_id: str, owner: str) -> tuple[list[Item], StoredImages]:
-        """Return the items, oldest first, without images, and the images separately."""
+        """The items, oldest first, without images, and the images separately."""
         turns = await self.turns(conversation_id, owner)
         images = {item_id: image for turn in turns for item_id, image in references(turn).items()}
         return [item for turn in turns for item in turn.items], StoredImages(self._store, owner, images)
@@ -115,8 +115,8 @@ class Conversations:
         """
         Append items; return them in the API's list form.
 
-        An id stored elsewhere inserts that item instead. Raises `InvalidRequest`, also for items already in the
-        conversation, and `StorageFull`.
+        An id stored elsewhere inserts that item. Raises `InvalidRequest`, also for items already in the conversation,
+        and `StorageFull`.
         """
         records = await self._store.all(_bucket(conversation_id, owner))
         if _CONVERSATION not in records:
@@ -130,7 +130,7 @@ class Conversations:
 
     async def addition(self, request: CreateResponse, owner: str, turn: Turn) -> list[Change]:
         """
-        Return the changes that add a response to its conversation, if any.
+        The changes that add a response to its conversation, if any.
 
         Only stored, `completed` or `incomplete` responses are added, and only to an existing conversation.
         """
@@ -179,7 +179,7 @@ class Conversations:
         return Turn({"id": new_id("added", key), "output": []}, new, upstream | decrypted)
 
     async def _stored(self, item: Item, owner: str) -> tuple[Item, Upstream] | None:
-        """Return the owner's stored item with the same id, if any."""
+        """The owner's stored item with the same id, if any."""
         if (item_id := item.get("id")) is None or (key := chain_key(item_id)) is None:
             return None
         turns = await _turns(await self._store.all(f"{owner}:{key}:conversation"))
@@ -198,7 +198,7 @@ class Conversations:
 
     async def _rewritten(self, bucket: str, name: str, record: bytes, item_id: str) -> list[Change]:
         """
-        Return the changes that remove an item from its record.
+        The changes that remove an item from its record.
 
         The new record keeps its position under a new name: of concurrent rewrites, only the first applies.
         """
@@ -218,7 +218,7 @@ class Conversations:
         return changes
 
     async def _put(self, conversation_id: str, owner: str, name: str, record: bytes) -> None:
-        """Store a record; raises `NotFound` if the conversation was deleted meanwhile."""
+        """Raises `NotFound` if the conversation was deleted meanwhile."""
         if not await self._store.apply(Change(_bucket(conversation_id, owner), {name: record}, requires=_CONVERSATION)):
             raise _not_found(conversation_id)
 

@@ -13,21 +13,17 @@ class EventWriter(Protocol):
     """
     Sends events, with backpressure in asyncio's terms.
 
-    `send` never waits. While the writer is `paused`, callers await `drain` and the backend is not read.
+    `send` never waits. While `paused`, callers await `drain`, and the backend is not read.
     """
 
     @property
-    def paused(self) -> bool:
-        """Whether events are waiting for the client."""
-        ...
+    def paused(self) -> bool: ...
 
     def send(self, events: EventBatch) -> EventWriter:
-        """Send events; return the next writer, usually itself."""
+        """Return the next writer, usually itself."""
         ...
 
-    async def drain(self) -> None:
-        """Wait until the writer resumes."""
-        ...
+    async def drain(self) -> None: ...
 
 
 class NoDelivery:
@@ -52,9 +48,8 @@ def _weight(run: DeltaEvents) -> int:
 
 class Outbox:
     """
-    A buffer between a run and the sending task; unsent events are combined.
-
-    More than `_MOST_UNSENT` characters of deltas pause it.
+    A buffer between a run and the sending task; it combines unsent events, and pauses above `_MOST_UNSENT` characters
+    of deltas.
     """
 
     def __init__(self) -> None:

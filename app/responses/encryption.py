@@ -77,7 +77,7 @@ class ContentCipher:
     """
     Encrypts with the first secret key and decrypts with any, for key rotation.
 
-    Secret keys are any strings. Content of the default, a random key, is unreadable after a restart.
+    Keys are any strings. By default, the key is random, and content is unreadable after a restart.
     """
 
     def __init__(self, secret_keys: Sequence[str] = ()) -> None:
@@ -86,7 +86,7 @@ class ContentCipher:
 
     @cached_property
     def _ciphers(self) -> dict[bytes, AESGCM]:
-        """Ciphers by key id, the first key first. `cryptography` is imported here: it needs 8 MB."""
+        """By key id, the first key first. `cryptography` is imported here: it needs 8 MB."""
         return dict(map(_derived, self._secrets))
 
     def encrypt(self, kind: ContentKind, owner: str, content: JSONMapping) -> str:
@@ -171,7 +171,7 @@ def decrypt_items(
     `MAX_CONTENT`.
 
     Agents resend content every turn, so rejecting another server's content, or a lost key's, would end their
-    conversation: such reasoning is dropped with a warning, such a compaction becomes a note. Items marked
+    conversation: such reasoning is dropped with a warning, and a compaction becomes a note. Items marked
     `FROM_SIGNATURE` also lose changed content and another owner's.
     """
     decrypted: list[Item] = []

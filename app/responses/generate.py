@@ -1,8 +1,4 @@
-"""
-Query the model and deliver its answer as events.
-
-Each list of deltas becomes an event batch, delivered in a single write.
-"""
+"""Query the model and deliver its answer. Each list of deltas becomes an event batch, delivered in a single write."""
 
 from __future__ import annotations
 
@@ -32,14 +28,13 @@ FIRST_CHUNK = 0.2
 
 
 class Deadline:
-    """An answer's deadline, `seconds` after the first `start`."""
+    """`seconds` after the first `start`."""
 
     def __init__(self, seconds: float) -> None:
         self.at: float | None = None  # loop time; None: not started
         self._seconds = seconds
 
     def start(self) -> None:
-        """Start the timer once."""
         if self.at is None:
             self.at = asyncio.get_running_loop().time() + self._seconds
 
@@ -48,16 +43,12 @@ class ImageDescriptions(Protocol):
     """Image descriptions for text-only models."""
 
     @property
-    def texts(self) -> Mapping[str, str]:
-        """Available descriptions, by image URL."""
-        ...
+    def texts(self) -> Mapping[str, str]: ...
 
     @property
     def warnings(self) -> Warnings: ...
 
-    async def describe(self, urls: Sequence[str]) -> None:
-        """Add these images' descriptions to `texts`."""
-        ...
+    async def describe(self, urls: Sequence[str]) -> None: ...
 
 
 @dataclass(slots=True)
@@ -118,7 +109,6 @@ class ModelQuery:
         return model_request, model_request.encoded
 
     def usage(self, output: Sequence[Item]) -> Usage:
-        """Return the usage for this output."""
         return usage_of(self.reader.usage, self.body, output, self.reader.prompt_estimate)
 
 
@@ -132,7 +122,7 @@ class Generation(Protocol):
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings about dropped or changed parts, one sentence each."""
+        """One sentence each, about dropped or changed parts."""
         ...
 
     @property
@@ -145,7 +135,7 @@ class Generation(Protocol):
         ...
 
     def usage(self) -> Usage:
-        """Return the usage: estimated if interrupted, {} without an answer."""
+        """Estimated if interrupted, {} without an answer."""
         ...
 
     def abort(self, error: APIError | None) -> None:
@@ -154,7 +144,7 @@ class Generation(Protocol):
 
 
 class NoAnswer:
-    """A response without a model answer: stored input for later responses."""
+    """Stores input for later responses, without a model answer."""
 
     def __init__(self, builder: EventBuilder) -> None:
         self.builder = builder
@@ -204,7 +194,7 @@ class OneAnswer:
 
 
 class DeliveredAnswer(Answer):
-    """An answer delivered as events on arrival; its first delta starts the response."""
+    """Delivers an answer on arrival; the first delta starts the response."""
 
     def __init__(
         self, builder: EventBuilder, reader: DeltaReader, delivery: EventWriter, deadline: Deadline | None
@@ -225,7 +215,7 @@ class DeliveredAnswer(Answer):
             self._timer = asyncio.get_running_loop().call_later(seconds, self.start)
 
     def stop_timer(self) -> None:
-        """Leave the response's start to the first delta."""
+        """The first delta starts the response."""
         if self._timer:
             self._timer.cancel()
             self._timer = None
@@ -271,7 +261,7 @@ class DeliveredAnswer(Answer):
 
 
 class StoppableAnswer(DeliveredAnswer):
-    """An answer that ends at a stop sequence."""
+    """Ends at a stop sequence."""
 
     def __init__(
         self, builder: EventBuilder, reader: StoppingReader, delivery: EventWriter, deadline: Deadline | None
@@ -381,7 +371,7 @@ def _start(builder: EventBuilder) -> None:
 
 
 def abort_response(builder: EventBuilder, error: APIError | None) -> None:
-    """End the response: failed with this error, or cancelled."""
+    """Failed with this error, or cancelled without an error."""
     _start(builder)
     if error:
         builder.fail(error)
@@ -393,7 +383,7 @@ class DeadlineExceeded(Exception): ...
 
 
 def ending_of(reader: DeltaReader, failure: BackendError | None) -> str | None:
-    """Return how an answer ended (`DeltaReader.ended`); failures after the finish reason are ignored."""
+    """How an answer ended (`DeltaReader.ended`); failures after the finish reason are ignored."""
     return "error" if failure and reader.finish_reason is None else reader.ended
 
 
@@ -426,22 +416,22 @@ def _record_usage(builder: EventBuilder, query: ModelQuery) -> None:
 
 
 def unreadable() -> BackendError:
-    """The error for an unparsable answer."""
+    """For an unparsable answer."""
     return BackendError("The backend's answer could not be read.")
 
 
 def broken_off() -> BackendError:
-    """The error for a stream that ended early."""
+    """For a stream that ended early."""
     return BackendError("The backend's stream ended before the answer was complete.")
 
 
 def gave_up() -> BackendError:
-    """The error for a finish reason that reports an error."""
+    """For a finish reason that reports an error."""
     return BackendError("The backend reported an error during its response.", error_type="model_error")
 
 
 def no_summary() -> BackendError:
-    """The error for a compaction without text."""
+    """For a compaction without text."""
     return BackendError("The model wrote no summary.", error_type="model_error", code="model_error")
 
 

@@ -40,7 +40,7 @@ _SEARCHED_TOGETHER = 100  # entries searched before other requests are served
 
 
 class ResponseFilter(NamedTuple):
-    """Filters for listed responses; None accepts anything, names are globs."""
+    """None accepts anything; names are globs."""
 
     status: str | None = None
     model: str | None = None
@@ -96,10 +96,10 @@ class Inspection:
         self, caller: Caller, limit: int, after: str | None = None, matches: ResponseFilter | None = None
     ) -> dict[str, object]:
         """
-        Return a page of a caller's responses, newest first; raises `InvalidRequest` for an unknown `after`.
+        A page of a caller's responses, newest first; raises `InvalidRequest` for an unknown `after`.
 
-        A filter searches at most `MAX_SEARCHED` entries per page. The page can be incomplete or empty; `last_id` is the
-        last entry searched.
+        A filter searches at most `MAX_SEARCHED` entries per page, so the page can be incomplete or empty; `last_id` is
+        the last entry searched.
         """
         data: list[JSONObject] = []
         last, searched = after, 0
@@ -159,7 +159,7 @@ class Inspection:
         metadata: tuple[tuple[str, str], ...] = (),
     ) -> dict[str, object]:
         """
-        Return a page of a caller's chains: pinned first, then the most recently continued.
+        A page of a caller's chains: pinned first, then the most recently continued.
 
         `text` must occur in the name or a message, `metadata` in a response. Raises `InvalidRequest` for an unknown
         `after`, the id of a chain's newest response.
@@ -181,7 +181,7 @@ class Inspection:
         return {"object": "antiphon.chain", "id": response_id, "name": label["name"], "pinned": label["pinned"]}
 
     async def _chains(self, caller: Caller, metadata: tuple[tuple[str, str], ...]) -> list[JSONObject]:
-        """Group a caller's newest responses into chains; `texts` has their names and the beginnings of messages."""
+        """Group a caller's newest responses into chains; `texts` are names and the beginnings of messages."""
         labels = await self._labels.all(caller.owner)
         chains: dict[str | None, JSONObject] = {}
         wanted: set[str | None] = set()
@@ -210,7 +210,7 @@ class Inspection:
         return [chain for key, chain in chains.items() if key in wanted]
 
     async def count_tokens(self, request: CreateResponse, caller: Caller) -> tuple[int, bool]:
-        """Return a request's input tokens, and whether the backend counted them."""
+        """Input tokens, and whether the backend counted them."""
         responses = self._responses
         request, context = await self._unstored(request, caller)
         model_requests = responses.model_requests(
@@ -224,9 +224,8 @@ class Inspection:
 
     async def _unstored(self, request: CreateResponse, caller: Caller) -> tuple[CreateResponse, RequestContext]:
         """
-        Return a request with its prompt and conversation, as if unstored.
-
-        Raises the errors of creating the response, also for hosted tools.
+        A request with its prompt and conversation, as if unstored. Raises the errors of creating the response, also for
+        hosted tools.
         """
         responses = self._responses
         request = responses.options.with_prompt(request)
@@ -236,7 +235,7 @@ class Inspection:
 
     async def chain(self, response_id: str, caller: Caller) -> dict[str, object]:
         """
-        Return the responses up to a stored response, oldest first; raises `NotFound`.
+        The responses up to a stored response, oldest first; raises `NotFound`.
 
         Each has its own turn's input, additional parameters (`request`), times and cost (`measures`). `earlier` has the
         conversation's preceding items, `forks` the list entries of responses on other paths.
@@ -260,9 +259,8 @@ class Inspection:
 
     async def mcp_tools(self, label: str, caller: Caller) -> dict[str, object]:
         """
-        List the tools of an operator's MCP server, like a response of the caller.
-
-        Raises `InvalidRequest` for an unknown server, and `PermissionDenied`.
+        List the tools of an operator's MCP server, as for a response. Raises `InvalidRequest` for an unknown server,
+        and `PermissionDenied`.
         """
         tool = {"type": "mcp", "server_label": label}
         declaration = Declaration(
@@ -296,7 +294,7 @@ class Inspection:
         return {**translation, "warnings": [*turn.warnings, *hosted]}
 
     async def preview(self, request: CreateResponse, caller: Caller) -> dict[str, object]:
-        """Return the backend's request; raises the errors of creating the response."""
+        """The backend's request; raises the errors of creating the response."""
         request, context = await self._unstored(request, caller)
         return await self._translate(request, context, caller)
 
@@ -322,7 +320,7 @@ class Inspection:
 
 
 class _Listing:
-    """Session report that only records the listing's error."""
+    """Only records the listing's error."""
 
     def __init__(self) -> None:
         self.functions: list[HostedFunction] = []
@@ -378,13 +376,13 @@ def offered_tools(tools: Mapping[str, HostedTool], caller: Caller) -> list[dict[
 
 
 def offers_file_search(tools: Mapping[str, HostedTool], caller: Caller) -> bool:
-    """Return whether a caller can use file search; its declarations name the caller's own vector stores."""
+    """Whether a caller can use file search; its declarations name the caller's own vector stores."""
     types = (("file_search", name) for name, tool in tools.items() if "file_search" in tool.types)
     return any(caller.access.allows_tool(*rights) for rights in types)
 
 
 def offered_prompts(prompts: PromptLibrary) -> list[dict[str, object]]:
-    """Return the prompt templates, versions oldest first, without texts."""
+    """Templates, their versions oldest first, without texts."""
     return [
         {
             "id": versions[0].id,

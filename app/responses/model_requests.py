@@ -1,5 +1,5 @@
 """
-A response's model requests: a single request, or a request per round of hosted tools.
+A response's model requests: one, or one per round of hosted tools.
 
 A prompt that is too long is shortened and sent again: see `ModelQuery.shorten`.
 """
@@ -77,7 +77,7 @@ class ModelRequests:
         return model_request, model_request.encoded
 
     def first(self, builder: EventBuilder, read: Callable[..., DeltaReader]) -> ModelQuery:
-        """Return the only query of a response without hosted tools."""
+        """The only query of a response without hosted tools."""
         return self._query(self._model_request(self._request), builder, read=read)
 
     def in_round(
@@ -91,7 +91,7 @@ class ModelRequests:
         limits: CallLimits,
     ) -> ModelQuery:
         """
-        Return a round's query: the request with `changes`, the conversation and the `output` so far.
+        A round's query: the request with `changes`, the conversation and the `output` so far.
 
         `upstream` contains the backend's fields for output items; `limits` restrict the calls.
         """
@@ -101,7 +101,7 @@ class ModelRequests:
         return self._query(model_request, builder, limits)
 
     def compactable_tokens(self, body: JSONMapping, output: Sequence[Item], upstream: Mapping[str, Upstream]) -> int:
-        """Estimate the tokens in `body` that a compaction would summarize."""
+        """The tokens in `body` that a compaction would summarize."""
         request, _ = compaction.summary_request(self._request, (), "")
         items = minimum_after_compaction([*self._items, *output])
         remaining = (

@@ -71,7 +71,7 @@ class GenerationOptions:
         )
 
     def model(self, request: CreateResponse, context: RequestContext, caller: Caller) -> str:
-        """Return the request's model; raises `InvalidRequest` without a model, and `PermissionDenied`."""
+        """Raises `InvalidRequest` without a model, and `PermissionDenied`."""
         model = request.model or context.model or self.default_model
         if not model:
             raise missing_parameter("model")
@@ -80,7 +80,7 @@ class GenerationOptions:
         return model
 
     def check_size(self, body: Mapping[str, object]) -> None:
-        """Raise `InvalidRequest` for a prompt beyond the limit."""
+        """Raises `InvalidRequest` for a prompt beyond the limit."""
         if not self.max_input_tokens or (tokens := estimate_prompt(body)) <= self.max_input_tokens:
             return
         message = f"The input has about {tokens} tokens, which exceeds the limit of {self.max_input_tokens}."
@@ -92,7 +92,7 @@ class GenerationOptions:
 
 @frozen
 class Preparation:
-    """A prepared response; `layers` adds a connection's memory to the store."""
+    """`layers` adds a connection's memory to the store."""
 
     request: CreateResponse
     caller: Caller
@@ -104,7 +104,7 @@ class Preparation:
 
     @property
     def reasoning(self) -> tuple[PartType, ...]:
-        """The parts that show raw reasoning: a summary if requested, else content."""
+        """Parts that show raw reasoning: a summary if requested, else content."""
         summary = self.request.reasoning and self.request.reasoning.summary
         setting = self.options.reasoning
         return self.caller.dialect.reasoning(setting if setting != "auto" else "summary" if summary else "content")
@@ -140,7 +140,7 @@ class Preparation:
         self, tools: Mapping[str, HostedTool], review: InputReview | None = None, *, generate: bool
     ) -> LoopOptions | None:
         """
-        Return the tool loop's options; None for a single answer, or without a generation.
+        The tool loop's options; None for a single answer, or without a generation.
 
         Raises as `declared_tools`, also without a generation. `review` reviews tool results.
         """
@@ -205,9 +205,7 @@ def declared_tools(
     response_id: str = "",
 ) -> list[DeclaredTool]:
     """
-    Return the request's hosted tool declarations, with unopened sessions.
-
-    Raises `InvalidRequest` and `PermissionDenied`.
+    The request's hosted tool declarations, with unopened sessions. Raises `InvalidRequest` and `PermissionDenied`.
     """
     if context.compacts or not request.tools:
         return []

@@ -28,7 +28,7 @@ class StorageFull(TooManyRequests):
         )
 
     def headers(self) -> dict[str, str]:
-        """Add `x-should-retry`, which stops automatic retries by OpenAI's clients."""
+        """`x-should-retry` stops automatic retries by OpenAI's clients."""
         return {**super().headers(), "x-should-retry": "false"}
 
 
@@ -69,7 +69,7 @@ class StorageQuota:
             return await self._store.apply(*changes)
 
     async def reserve(self, access: KeyAccess, owner: str, size: int) -> Reservation | None:
-        """Reserve `size` bytes for an owner; None without a limit. Raises `StorageFull`."""
+        """Reserve `size` bytes; None without a limit. Raises `StorageFull`."""
         limit = self.limit if access.max_stored_bytes is None else access.max_stored_bytes
         if not limit or not self._measuring:
             return None

@@ -62,7 +62,7 @@ class Caller:
 
 
 class SaveTurn(Protocol):
-    """Stores a turn with its additional changes; `again`: an earlier attempt may have succeeded."""
+    """Stores a turn with additional changes; `again`: an earlier attempt may have succeeded."""
 
     async def __call__(self, turn: Turn, addition: Sequence[Change], /, *, again: bool) -> None: ...
 
@@ -83,7 +83,7 @@ class Storage:
 
 class Run:
     """
-    Generates a response: `response` is its current state.
+    `response` is the current state.
 
     The response is stored before the terminal event is delivered, so that clients can continue from it immediately.
     """
@@ -116,7 +116,6 @@ class Run:
 
     @property
     def failure(self) -> APIError | None:
-        """The response's error, or None."""
         return self._builder.failure
 
     @property
@@ -126,7 +125,7 @@ class Run:
 
     async def generate(self, delivery: EventWriter, open_after: float | None = None) -> None:
         """
-        Generate the response and deliver its events.
+        Deliver the response's events.
 
         Raises errors before the first event, unless `answering` is set; later errors are events.
         """
@@ -184,9 +183,8 @@ class Run:
 
     async def stop(self, error: APIError | None = None) -> EventBatch:
         """
-        End a cancelled response: failed with this error, or cancelled.
-
-        Returns undelivered events; none after the terminal event.
+        End a cancelled response: failed with this error, or cancelled. Returns undelivered events; none after the
+        terminal event.
         """
         return EventBatch() if self._ended else await self._stop(error)
 
@@ -207,7 +205,7 @@ class Run:
         return self._builder.pop_events()
 
     def turn(self) -> Turn:
-        """Return the turn to store, in its current state."""
+        """The turn to store, in its current state."""
         upstream = {item_id: resolve_upstream(fields) for item_id, fields in self._builder.upstream.items()}
         added, request = (self._storage.input, self._storage.request) if self._storage else ([], {})
         upstream = self._context.decrypted | upstream
@@ -219,8 +217,8 @@ class Run:
         """
         Generate the response and return it at its end.
 
-        Raises `APIError` for a failure without output, because clients retry only on an HTTP status. With `answering`
-        set, it never raises.
+        Raises `APIError` for a failure without output, because clients retry only on an HTTP status; with `answering`
+        set, never raises.
         """
         await self.generate(NoDelivery())
         failure = self._builder.failure
@@ -229,12 +227,11 @@ class Run:
         return self.response
 
     async def compacted(self) -> JSONObject:
-        """Generate a compaction; return the resource of `POST /responses/compact`. Raises as `drain`."""
+        """Generate a compaction, as the resource of `POST /responses/compact`. Raises as `drain`."""
         context = self._context
         return compaction.resource(await self.drain(), context.items, context.key)
 
     def keepalive(self) -> EventBatch:
-        """Return a `keepalive` event."""
         self._builder.keepalive()
         return self._builder.pop_events()
 
@@ -251,7 +248,7 @@ class Run:
             cast(JSONObject, self.response)[COST] = None if cost is None else cost / NANO
 
     def _log_end(self) -> None:
-        """Log the response's end, in its HTTP request's access log line or separately."""
+        """In its HTTP request's access log line, or separately."""
         response, lifecycle = self.response, self._lifecycle
         line = log_context.request_line() if lifecycle.delivery in ("json", "sse") else None
         if lifecycle.failure or (log_context.access if line else logger).isEnabledFor(logging.INFO):
@@ -288,7 +285,7 @@ class Run:
 
 
 def _failure(error: Exception) -> APIError:
-    """Return the response's error; unexpected exceptions are logged."""
+    """Unexpected exceptions are logged."""
     if isinstance(error, APIError):
         return error
     logger.error("unexpected error", exc_info=error)
@@ -296,7 +293,7 @@ def _failure(error: Exception) -> APIError:
 
 
 class _FirstOutput:
-    """Passes on events, and reports them to the run until the first output."""
+    """Reports events to the run until the first output."""
 
     def __init__(self, run: Run, delivery: EventWriter) -> None:
         self._run = run
@@ -359,7 +356,7 @@ class RunWorker:
         return queued
 
     def begin(self, ended: Callable[[], object]) -> None:
-        """Start the run; `ended` is called at its end."""
+        """`ended` is called at the run's end."""
         self.task = asyncio.create_task(self._write())
         self.task.add_done_callback(lambda _: ended())
 
@@ -374,7 +371,7 @@ class RunWorker:
             self.task.cancel()
 
     def apply_claim(self, claim: LeaseState) -> None:
-        """Release or stop the run after a lost lease or a cancellation."""
+        """Release the run after a lost lease, or stop it after a cancellation."""
         if claim == "lost":
             self.release()
         elif claim == "cancelled":
@@ -465,7 +462,7 @@ class RunWorker:
 
 
 async def persist(attempt: Callable[[], Awaitable[T]], seconds: float) -> T:
-    """Retry during a store outage for up to `seconds`, then raise `StoreUnavailable`."""
+    """Retry during a store outage for up to `seconds`; then raises `StoreUnavailable`."""
     give_up = asyncio.get_running_loop().time() + seconds
     pause = 0.05
     while True:

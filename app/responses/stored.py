@@ -23,7 +23,7 @@ from app.stores.layered import LayeredStore
 
 
 class StoredResponses:
-    """Stored responses, each visible only to its owner. Unknown ids raise `NotFound`."""
+    """Stored responses are visible only to their owner. Unknown ids raise `NotFound`."""
 
     def __init__(self, store: Store, loader: ContextLoader, background: Background | None) -> None:
         self._store = store
@@ -40,9 +40,7 @@ class StoredResponses:
         return (await self._load_shown(response_id, caller)).response
 
     async def follow(self, response_id: str, caller: Caller, after: int = -1) -> EventSubscription:
-        """
-        Return a background response's events after a sequence number; raises `InvalidRequest` without stored events.
-        """
+        """A background response's events after a sequence number; raises `InvalidRequest` if they are not stored."""
         response = (await self._load(response_id, caller)).response
         if self._background is None or not response["background"]:
             raise InvalidRequest("Only responses created with `background: true` can be streamed.", param="stream")
@@ -57,16 +55,16 @@ class StoredResponses:
         return (await self._load_shown(response_id, caller)).input
 
     async def turns(self, response_id: str, caller: Caller) -> list[Turn]:
-        """Return the turns up to a response, oldest first; raises `NotFound`, also for a missing earlier turn."""
+        """The turns up to a response, oldest first; raises `NotFound`, also for a missing earlier turn."""
         path, _ = await self.path(response_id, caller)
         return [await load_images(self._store, caller.owner, turn) for turn in path]
 
     async def path(self, response_id: str, caller: Caller) -> tuple[list[Turn], RequestContext]:
-        """Return the turns up to a response, without images, and its request's context."""
+        """The turns up to a response, without images, and its request's context."""
         return await self._loader.stored(response_id, caller.owner, LayeredStore(None, self._store))
 
     async def delete(self, response_id: str, caller: Caller) -> None:
-        """Delete a response; its later responses can no longer be continued."""
+        """Later responses in its chain can no longer be continued."""
         bucket = bucket_of(caller.owner, response_id)
         deleted = bucket is not None and await self._store.apply(
             Change(bucket, {}, delete=[response_id], requires=response_id),
@@ -79,7 +77,7 @@ class StoredResponses:
             raise _not_found(response_id)
 
     async def cancel(self, response_id: str, caller: Caller) -> Response:
-        """Cancel a background response; an ended response is returned unchanged. Raises `InvalidRequest`."""
+        """An ended response is returned unchanged. Raises `InvalidRequest`."""
         response = await self.retrieve(response_id, caller)
         if not response["background"]:
             message = "Cannot cancel a synchronous response. Only one created with `background: true` can be cancelled."
@@ -90,7 +88,7 @@ class StoredResponses:
         return await self.retrieve(response_id, caller)
 
     def check_background(self, request: CreateResponse) -> None:
-        """Raise `InvalidRequest` for an unsupported background request."""
+        """Raises `InvalidRequest` for an unsupported background request."""
         if request.background and not request.store:
             raise InvalidRequest(
                 "Invalid 'store': must be true or omitted with `background: true`.", param="background"
@@ -104,7 +102,7 @@ class StoredResponses:
             raise InvalidRequest(message, param=param)
 
     def storage(self, preparation: Preparation, profile: Profile) -> Storage | None:
-        """Return None for an unstored response."""
+        """None for an unstored response."""
         request, caller, context = preparation.request, preparation.caller, preparation.context
         layers = preparation.layers
         if not request.store and layers.memory is None:

@@ -1,8 +1,8 @@
 """
 Background responses: runs that continue after their request.
 
-A task drains the run into an event log, which any process with the same store can follow. The stored response is
-authoritative for the status: `queued` is stored before the caller's answer, a terminal status before the log ends.
+A task drains the run into an event log, which any process with the same store can follow. The stored response
+determines the status: `queued` is stored before the caller's answer, a terminal status before the log ends.
 
 A run's worker holds a lease. After its expiry any process can end the run.
 """
@@ -57,7 +57,7 @@ class Background:
         limit: int = 1000,
         webhooks: Webhooks | None = None,
     ) -> None:
-        """`lease` and `ttl` (of stored objects) are in seconds; `limit` is the process's number of concurrent runs."""
+        """`lease` and `ttl` (of stored objects) are in seconds; `limit` is for this process's concurrent runs."""
         self.webhooks = webhooks
         self._lease = lease
         self._ttl = ttl
@@ -77,7 +77,7 @@ class Background:
             self.webhooks.start()
 
     async def launch(self, run: Run) -> Response:
-        """Start a run and return its queued, stored response. Raises `TooManyRequests` and `StoreUnavailable`."""
+        """Start a run; return its queued, stored response. Raises `TooManyRequests` and `StoreUnavailable`."""
         if self._closing:
             raise APIError(SHUT_DOWN, status=503, retry_after=1)
         if len(self._workers) >= self._limit:
@@ -106,7 +106,7 @@ class Background:
         await work.save(turn, addition, again=again)
 
     async def ended(self, run: RunKey) -> bool:
-        """Return whether a run has ended; first end a run without a live worker."""
+        """Whether a run has ended. A run without a live worker is ended first."""
         state = await self._log.state(run)
         if state in ("orphaned", "absent") and run not in self._workers:
             await self._end_for_worker(run)
@@ -124,19 +124,19 @@ class Background:
                 await self._end_of(run)
 
     async def delete(self, run: RunKey) -> None:
-        """Delete a run's events; abandon an active run."""
+        """An active run is abandoned."""
         if work := self._workers.get(run):
             work.release()
         await self._log.delete(run)
 
     async def follow(self, run: RunKey, after: int) -> EventSubscription | None:
-        """Return a run's events after a sequence number; None if they are not stored."""
+        """Events after a sequence number; None if they are not stored."""
         if await self._log.state(run) == "absent":
             return None
         return EventSubscription(self._log, run, after, self.ended, self._lease)
 
     async def aclose(self, grace: float = 0) -> None:
-        """Wait up to `grace` seconds for the runs and fail the rest. Call it before closing the store."""
+        """Wait up to `grace` seconds for the runs, and fail the rest. Call before the store is closed."""
         self._closing = True
         await self._wait(grace)
         for work in self._workers.values():

@@ -34,7 +34,7 @@ class EventSubscription:
         self._lease = lease  # also the timeout of store operations
 
     def keepalive(self) -> list[Event]:
-        """Return a `keepalive` event. It is not logged, so it repeats the last sequence number."""
+        """Not logged, so it repeats the last sequence number."""
         return [{"type": "keepalive", "sequence_number": max(self.last, 0)}]
 
     async def batches(self) -> AsyncGenerator[bytes, None]:
@@ -68,7 +68,7 @@ class EventSubscription:
         return await persist(lambda: self._log.read(self._run, self.last, wait), self._lease)
 
     def _error(self, error: APIError) -> bytes:
-        """Return an unlogged `error` event: the stream ends, but the run can continue."""
+        """Not logged: the stream ends, but the run can continue."""
         event: Event = {
             "type": "error",
             "sequence_number": self.last + 1,

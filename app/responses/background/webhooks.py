@@ -1,8 +1,8 @@
 """
 Webhooks for finished background responses and batches, signed according to Standard Webhooks, like OpenAI's.
 
-Each event is stored before the response's log ends, until its delivery. A process claims each attempt; if it dies,
-another process repeats the attempt, with the same `webhook-id`.
+Each event is stored, before the response's log ends, until its delivery. A process claims each attempt; if it dies,
+another repeats the attempt, with the same `webhook-id`.
 
 https://www.standardwebhooks.com
 """
@@ -45,7 +45,7 @@ _GRACE = 5.0  # seconds for running attempts at shutdown
 
 @dataclass(frozen=True, slots=True)
 class WebhookEndpoint:
-    """A receiver of the event types in `events`, signed with `key`."""
+    """Receives the types in `events`, signed with `key`."""
 
     name: str
     url: str
@@ -167,7 +167,7 @@ class Webhooks:
             logger.error("unexpected error", exc_info=error)
 
     async def _update(self, delivery: _Delivery, attempts: int, due: float) -> _Delivery | None:
-        """Replace a delivery's record; None if another process was first."""
+        """None if another process was first."""
         updated = delivery._replace(attempts=attempts, due=due)
         change = Change(BUCKET, {updated.name: updated.record()}, delete=[delivery.name], requires=delivery.name)
         return updated if await self._store.apply(change) else None
@@ -192,7 +192,7 @@ class Webhooks:
             logger.warning("webhook failed", extra={**fields, "reason": failure, "retry_in": round(delay)})
 
     async def _send(self, delivery: _Delivery) -> str:
-        """Return the reason for a failure, or ""."""
+        """The reason for a failure, or ""."""
         import httpx
 
         endpoint = self._endpoints[delivery.endpoint]
@@ -211,7 +211,7 @@ class Webhooks:
 
 
 def signature_headers(key: bytes, message_id: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """Return an event's Standard Webhooks headers; `timestamp` is the Unix time."""
+    """`timestamp` is Unix time."""
     digest = hmac.digest(key, f"{message_id}.{timestamp}.".encode() + body, hashlib.sha256)
     return {
         "webhook-id": message_id,

@@ -36,7 +36,7 @@ class ContextLoader:
 
     async def context(self, request: CreateResponse, owner: str, layers: LayeredStore) -> RequestContext:
         """
-        Return a request's conversation, with earlier turns from `layers`.
+        A request's conversation, with earlier turns from `layers`.
 
         Raises `InvalidRequest` with the field's name, and `StoreUnavailable`.
         """
@@ -59,7 +59,7 @@ class ContextLoader:
 
     async def stored(self, response_id: str, owner: str, layers: LayeredStore) -> tuple[list[Turn], RequestContext]:
         """
-        Return the turns up to a stored response, oldest first, and its request's context.
+        The turns up to a stored response, oldest first, and its request's context.
 
         Raises `NotFound`, also for a missing earlier turn.
         """
@@ -115,7 +115,7 @@ class ContextLoader:
         return loaded.past
 
     async def _cached_past(self, response_id: str, lookup: TurnLookup) -> CachedPast | None:
-        """Return a response's cached past if all of it is still stored."""
+        """A response's cached past, if all of it is still stored."""
         bucket = bucket_of(lookup.owner, response_id)
         cached = self.cache.get(lookup.owner, response_id)
         if bucket is None or cached is None:
@@ -127,7 +127,7 @@ class ContextLoader:
         return cached
 
     async def _conversation_before(self, turn: Turn, owner: str, previous: str) -> list[Turn]:
-        """Return a conversation's turns before a chain's first turn."""
+        """A conversation's turns before a chain's first turn."""
         if not (conversation := turn.response.get("conversation")):
             return []
         try:

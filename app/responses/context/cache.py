@@ -1,8 +1,8 @@
 """
-A cache of decoded conversations, so that only uncached turns are decoded.
+A cache of decoded conversations, so that only new turns are decoded.
 
-Before each use, the store must confirm that all responses of the entry still exist: deletion and expiry in other
-processes take effect at once.
+Before each use, the store must confirm that all responses of the entry still exist, because other processes can delete
+them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class CachedPast:
 
 
 def past_after(turns: Sequence[Turn], base: CachedPast | None = None) -> CachedPast:
-    """Create the last turn's entry, after `base`. The turns must not be modified later."""
+    """The last turn's entry, after `base`. The turns must not be modified later."""
     size = sum(_TURN + size_of([turn.input, turn.response["output"], turn.upstream]) for turn in turns)
     if base is None:
         return CachedPast(Past.of(turns), size)
@@ -68,7 +68,7 @@ class HistoryCache:
         return _Responses(self._entries, owner)
 
     def get(self, owner: str, response_id: str) -> CachedPast | None:
-        """Return an entry. The caller must check that its `past.response_ids` are still stored."""
+        """The caller must check that `past.response_ids` are still stored."""
         if entry := self._entries.get((owner, response_id)):
             self._entries.move_to_end((owner, response_id))
             entry.used = self._clock()
@@ -84,7 +84,7 @@ class HistoryCache:
             self._evict()
 
     def supersede(self, owner: str, entry: CachedPast) -> None:
-        """Remove the entries that an entry extends: the conversation continues from it."""
+        """Remove the entries that `entry` extends: the conversation continues from it."""
         base, entry.base = entry.base, None
         while base and (earlier := self._entries.get((owner, base))):
             self.remove(owner, base)
@@ -100,7 +100,7 @@ class HistoryCache:
                 self.remove(*key)
 
     def purge(self) -> None:
-        """Remove entries unused for `MAX_AGE`: also entries that other processes deleted."""
+        """Remove entries unused for `MAX_AGE`, including those deleted by other processes."""
         oldest = self._clock() - MAX_AGE
         while self._entries and next(iter(self._entries.values())).used < oldest:
             self.remove(*next(iter(self._entries)))

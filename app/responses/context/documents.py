@@ -29,7 +29,7 @@ class PdfTexts:
 
     async def add_to(self, context: RequestContext, profile: Profile, owner: str) -> RequestContext:
         """
-        Add the text of PDFs for a backend without file input; the original items stay unchanged.
+        Add PDFs' texts for a backend without file input; the original items stay unchanged.
 
         An unreadable PDF's part contains the reason, which becomes an error on translation.
         """
@@ -48,7 +48,7 @@ class PdfTexts:
         return {**part, PDF_TEXT: result["text"]} if "text" in result else {**part, PDF_ERROR: result["error"]}
 
     async def read(self, pdf: bytes, owner: str) -> dict[str, str]:
-        """Return a PDF's `text`, or an `error` message for the caller."""
+        """A PDF's `text`, or an `error` for the caller."""
         try:
             return await self._readers.run(owner, read_pdf, pdf)
         except CallTookTooLong:

@@ -25,7 +25,7 @@ MAX_CHAINS = 256  # chains with approval requests, per request
 
 
 class TurnLookup:
-    """Finds a caller's turns and items, first in memory; per request, each chain is read from the store once."""
+    """Finds a caller's turns and items, first in memory; reads each chain once per request."""
 
     def __init__(self, layers: LayeredStore, owner: str) -> None:
         self.layers = layers
@@ -36,7 +36,7 @@ class TurnLookup:
         self, response_id: str, cache: HistoryCache | None = None
     ) -> tuple[list[Turn] | None, CachedPast | None]:
         """
-        Return the turns up to a response, oldest first, or None if a turn is missing.
+        The turns up to a response, oldest first, or None if a turn is missing.
 
         With a `cache`, the turns can continue a cached entry, which is also returned.
         """
@@ -60,7 +60,7 @@ class TurnLookup:
 
     async def resolved(self, items: list[Item], past: Past, upstream: dict[str, Upstream]) -> list[Item]:
         """
-        Replace references by their items, and complete the items of hosted tools.
+        Replace references by their items; complete hosted tools' items.
 
         Adds the backend's fields to `upstream`. Raises `NotFound` with the field's name.
         """
@@ -83,9 +83,9 @@ class TurnLookup:
 
     async def _completed(self, item: Item, upstream: dict[str, Upstream]) -> Item:
         """
-        Return a hosted tool's stored item, updated with the fields that the client sent.
+        A hosted tool's stored item, updated with the client's fields.
 
-        Clients omit results, because OpenAI stores them; the model's version of a result is in no item.
+        Clients omit results, because OpenAI stores them; no item contains the model's version of a result.
         """
         if item["id"] in upstream:
             return item
@@ -143,7 +143,7 @@ class TurnLookup:
         return stored
 
     async def related(self, items: Sequence[Item]) -> list[Turn]:
-        """Return all turns, including siblings, in the chains of the answered approval requests."""
+        """All turns in the answered approval requests' chains, including siblings."""
         buckets = dict.fromkeys(bucket for item_id in _answered(items) if (bucket := bucket_of(self.owner, item_id)))
         records = [record for bucket in buckets for record in (await self._records(bucket)).values()]
         return await read_records(records, lambda: [*map(Turn.of, records)])

@@ -1,7 +1,7 @@
 """
 Store the images of turns in separate records, loaded only to be shown or edited.
 
-Bucket `owner:chain` has its images in `owner:chain:images`, and `owner:chain:conversation` in
+Images of bucket `owner:chain` are in `owner:chain:images`, of `owner:chain:conversation` in
 `owner:chain:conversation:images`. A single change writes both.
 """
 
@@ -34,7 +34,7 @@ async def turn_changes(
     bucket: str, turn: Turn, *, name: str | None = None, requires: str | None = None, listed: bool = True
 ) -> list[Change]:
     """
-    Return the changes that store a turn: first its own bucket's, then its images', if any.
+    The changes that store a turn: first its own bucket's, then its images', if any.
 
     `name` is the record's name, by default the response id, which always names the images. `listed` adds a list entry.
     """
@@ -51,7 +51,7 @@ def _turn_changes(bucket: str, turn: Turn, name: str | None, requires: str | Non
 
 
 async def load_images(source: RecordSource, owner: str, turn: Turn) -> Turn:
-    """Return a stored turn with its images; a missing image's `result` is None."""
+    """A stored turn with its images; a missing image's `result` is None."""
     reference = next(iter(references(turn).values()), None)  # all images share a record
     return attach_images(turn, await _record(source, owner, reference)) if reference else turn
 
@@ -73,7 +73,7 @@ class StoredImages:
         return item_id in self.references
 
     async def load(self, item_id: str) -> str | None:
-        """Return an image as base64, or None if it was deleted. Raises `StoreUnavailable`."""
+        """As base64; None if it was deleted. Raises `StoreUnavailable`."""
         return read_images(await _record(self.source, self.owner, self.references[item_id])).get(item_id)
 
     async def add_to(self, item: Item) -> Item:

@@ -5,8 +5,8 @@ Image descriptions for text-only models, written by the model in the table `[vis
     backend = "default"
     model = "qwen-vl"
 
-An owner's image always gets the same description, which keeps conversation prefixes stable. Descriptions are cached by
-image hash in memory and, unless the request has `store: false`, in the store.
+An owner's image always gets the same description, which keeps conversation prefixes stable. Descriptions are cached in
+memory by image hash and, unless the request has `store: false`, in the store.
 """
 
 from __future__ import annotations
@@ -75,21 +75,21 @@ class Vision:
         return f"{owner}:vision{hashlib.sha256(described.encode(errors='surrogatepass')).hexdigest()}"
 
     async def cached(self, bucket: str, *, stored: bool) -> str | None:
-        """Return a cached description; the store is used only if `stored`."""
+        """The store is read only if `stored`."""
         text, is_stored = self._cache.get(bucket, (None, False))
         if stored and not is_stored:
             text = await self._stored(bucket, text)
         return None if text is None else self._remember(bucket, text, stored)
 
     async def put(self, bucket: str, text: str, *, stored: bool) -> str:
-        """Cache a description; return a concurrent request's description instead, if any."""
+        """Return a concurrent request's description instead, if any."""
         text, _ = self._cache.get(bucket, (text, False))
         if stored:
             text = await self._stored(bucket, text) or text
         return self._remember(bucket, text, stored)
 
     async def _stored(self, bucket: str, text: str | None) -> str | None:
-        """Return the store's description, after storing `text` if it has none."""
+        """The store's description, after storing `text` if it has none."""
         try:
             if text is not None and await self._store.add(bucket, _NAME, text.encode()):
                 return text
@@ -106,7 +106,7 @@ class Vision:
         return text
 
     async def describe(self, url: str, caller: Caller, lifecycle: ResponseLifecycle) -> str:
-        """Request an image's description and charge for it; raises `APIError`."""
+        """Also charges for the request; raises `APIError`."""
         options = self.options
         request = CreateResponse.model_validate(
             {

@@ -39,7 +39,7 @@ _ACTIONS = ("allow", "refuse", "replace")
 
 @frozen
 class Decision:
-    """With `replace`, `items` take the place of the reviewed items."""
+    """With `replace`, `items` replace the reviewed items."""
 
     action: Action = "allow"
     message: str = REFUSED
@@ -88,7 +88,7 @@ class PolicyHooks:
         self, direction: Direction, model: str, key: str, items: Sequence[object], **more: object
     ) -> Decision:
         """
-        Return the decision about items; `observe` mode allows all and only logs.
+        Decide about items; `observe` mode allows all and only logs.
 
         `key` is the key's name; `more` are additional request fields. Raises `PolicyUnavailable`.
         """
@@ -147,7 +147,7 @@ class PolicyHooks:
         return decision
 
     async def _answer(self, body: Mapping[str, Any]) -> Decision:
-        """Request a decision; raises `ValueError` with the reason."""
+        """Raises `ValueError` with the reason."""
         import httpx
 
         content = await run_in_thread_if_large(dumps, body)
@@ -160,7 +160,7 @@ class PolicyHooks:
 
 
 def parsed_decision(answer: bytes) -> Decision:
-    """Parse a decision; raises `ValueError`."""
+    """Raises `ValueError`."""
     try:
         fields = orjson.loads(answer)
     except orjson.JSONDecodeError:

@@ -32,7 +32,7 @@ class InputReview:
 
     async def request(self, request: CreateResponse, context: RequestContext) -> CreateResponse | None:
         """
-        Review a request; return its replacement, or None if it is allowed.
+        A request's replacement, or None if it is allowed.
 
         The service receives the model's input: the instructions first, files and references resolved. Raises
         `PolicyRefusal` and `PolicyUnavailable`.
@@ -47,14 +47,14 @@ class InputReview:
         return _replaced(request, decision.items, context) if decision.action == "replace" else None
 
     async def items(self, items: Sequence[Item]) -> list[Item] | None:
-        """Review new conversation items; return replacements, or None if they are allowed."""
+        """New items' replacements, or None if they are allowed."""
         decision = await self._decide(items)
         if decision.action == "refuse":
             raise PolicyRefusal(decision.message, param="items")
         return _validated(decision.items).items() if decision.action == "replace" else None
 
     async def result(self, call_id: str, name: str, outcome: Outcome) -> Outcome:
-        """Review a hosted call's result; a refusal becomes a failed call."""
+        """A call's reviewed result; a refusal becomes a failed call."""
         item = {"type": "function_call_output", "call_id": call_id, "name": name, "output": outcome.output}
         decision = await self._decide([item])
         if decision.action == "refuse":
@@ -68,7 +68,7 @@ class InputReview:
         return replace(outcome, output=output, fields=fields, sources=())
 
     async def tools(self, label: str, functions: Sequence[HostedFunction]) -> str | None:
-        """Review an MCP server's tools; return the refusal, or None."""
+        """The refusal of an MCP server's tools, or None."""
         tools = [
             {"name": function.name, "description": function.description, "input_schema": function.parameters}
             for function in functions
@@ -76,7 +76,7 @@ class InputReview:
         return await self.refusal([{"type": "mcp_list_tools", "server_label": label, "tools": tools}])
 
     async def description(self, text: str) -> str:
-        """Review an image description; raises `PolicyRefusal` and `PolicyUnavailable`."""
+        """The reviewed description; raises `PolicyRefusal` and `PolicyUnavailable`."""
         content = [{"type": "input_text", "text": text}]
         decision = await self._decide([{"type": "message", "role": "user", "content": content}])
         if decision.action == "refuse":
@@ -86,7 +86,7 @@ class InputReview:
         return text
 
     async def refusal(self, items: Sequence[Item]) -> str | None:
-        """Return the refusal of a hosted tool's items, or None."""
+        """The refusal of a hosted tool's items, or None."""
         decision = await self._decide(items)
         return None if decision.action == "allow" else decision.message
 
@@ -97,7 +97,7 @@ def _instructions(text: str) -> Mapping[str, object]:
 
 
 def _replaced(request: CreateResponse, items: Sequence[Any], context: RequestContext) -> CreateResponse:
-    """Return the request with new input; an item with `INSTRUCTIONS_ID` is the instructions."""
+    """The request with new input; an item with `INSTRUCTIONS_ID` is the instructions."""
     instructions, new = None, [*items]
     if request.instructions and new and new[0].get("id") == INSTRUCTIONS_ID:
         instructions = _text_of(new.pop(0))

@@ -38,7 +38,7 @@ class ReviewedGeneration:
     Sends items only after the policy service allows them.
 
     The inner generation has its own builder. Each finished item is reviewed in order and added, perhaps replaced, to
-    the outer builder. A refusal cancels the inner generation and ends the response as incomplete (`content_filter`)
+    the outer builder. A refusal cancels the inner generation and ends the response as incomplete (`content_filter`),
     with a refusal in place of the item.
     """
 
@@ -149,7 +149,7 @@ class ReviewedGeneration:
             self._add(item, {NOTES: kept} if kept and same else None)
 
     def _replacement(self, original: Item, fields: JSONObject, *, first: bool) -> Item:
-        """Return the service's replacement: a message, or an item of the original type. Raises `PolicyUnavailable`."""
+        """A message, or an item of the original type. Raises `PolicyUnavailable`."""
         if fields["type"] == "message":
             content = [_part(part) for part in _parts(fields.get("content"))]
             item_id = original["id"] if first and original["type"] == "message" else self.builder.new_id("msg")

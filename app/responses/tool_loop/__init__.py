@@ -126,7 +126,7 @@ class ToolLoop:
         await self._delivery.drain()
 
     def first_body(self) -> JSONObject:
-        """Return the first request, without hosted functions. Raises `InvalidRequest`."""
+        """The first request, without hosted functions. Raises `InvalidRequest`."""
         query = self._model_requests.in_round(
             self.builder,
             hosted=self._options.hosted(),
@@ -154,7 +154,7 @@ class ToolLoop:
             await self._lifecycle.check_limits()
 
     def _time_to_open(self, at: float | None) -> float | None:
-        """Return the seconds until the response must open; None if it opens only when the backend answers."""
+        """Seconds until the response must open; None if it opens only when the backend answers."""
         return None if at is None or self._opened else max(0.0, at - asyncio.get_running_loop().time())
 
     async def _one_round(self, record: RoundRecord, opens_at: float | None) -> None:
@@ -194,14 +194,14 @@ class ToolLoop:
         record.status = status if status in TERMINAL else "completed"
 
     async def _refusal_of_outputs(self) -> str | None:
-        """Return the policy's refusal of this round's shell outputs, if any."""
+        """The policy's refusal of this round's shell outputs, if any."""
         review = self._options.review
         added = self.builder.response["output"][self._first_item :] if review else ()
         outputs = [item for item in added if item["type"] == "shell_call_output"]
         return await review.refusal(outputs) if review and outputs else None
 
     async def _next_query(self) -> ModelQuery | None:
-        """Return the next round's query, or None to end the response."""
+        """None ends the response."""
         options = self._options
         for warning in self._query.warnings if self._query else ():
             self._warnings.add(warning)
@@ -248,7 +248,7 @@ class ToolLoop:
         return {item_id: resolve_upstream(fields) for item_id, fields in self.builder.upstream.items()}
 
     def _must_compact(self, query: ModelQuery | None) -> bool | None:
-        """Return None for a prompt within the threshold, else whether compaction would save enough tokens."""
+        """None for a prompt within the threshold, else whether compaction would save enough tokens."""
         compaction = self._options.compaction
         if query is None or compaction is None or estimate_prompt(query.body) <= compaction.threshold:
             return None
@@ -333,7 +333,7 @@ class ToolLoop:
             response["tool_usage"] = complete_tool_usage(self._calls.usage)
 
     def usage(self) -> Usage:
-        """Return the usage so far, with an estimate for an unfinished round."""
+        """Usage so far, with an estimate for an unfinished round."""
         if self.builder.response["usage"]:
             return self.builder.response["usage"]
         query = self._query

@@ -24,9 +24,9 @@ class Approvals:
     """
     Claims an owner's approvals, each for a single request across all processes.
 
-    An approval has a record per claim and a record per released claim (the call was not started). Records are never
-    deleted, so a repeated write cannot release another request's claim. A denial is a claim that is never released. The
-    records contain only a hash of the request's id, since the request itself may be unstored.
+    An approval has a record per claim and per released claim (the call was not started). Records are never deleted, so
+    a repeated write cannot release another request's claim. A denial is a claim that is never released. Records contain
+    only a hash of the request's id, because the request itself may be unstored.
     """
 
     def __init__(self, store: Store, owner: str) -> None:
@@ -34,12 +34,12 @@ class Approvals:
         self._owner = owner
 
     async def claim(self, request_id: str) -> ApprovalClaim | None:
-        """Claim an approval; None if it is used or denied. Raises `StoreUnavailable`."""
+        """None if the approval is used or denied. Raises `StoreUnavailable`."""
         claim = await self._next(request_id)
         return claim if await self._store.add(claim.bucket, claim.record, _APPROVED) else None
 
     async def deny(self, request_id: str) -> bool:
-        """Deny a call; False if its approval is used. Raises `StoreUnavailable`."""
+        """False if the approval is used. Raises `StoreUnavailable`."""
         claim = await self._next(request_id)
         return await self._store.add(claim.bucket, claim.record, _DENIED) or await self._is_denied(claim)
 
@@ -56,5 +56,5 @@ class Approvals:
         return await self._store.get(claim.bucket, claim.record) == _DENIED
 
     async def release(self, claim: ApprovalClaim) -> None:
-        """Release the claim of a call that was not started. Raises `StoreUnavailable`."""
+        """For a call that was not started. Raises `StoreUnavailable`."""
         await self._store.put(claim.bucket, f"{_RELEASED}{claim.attempt or ''}", _APPROVED)

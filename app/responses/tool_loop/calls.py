@@ -1,5 +1,5 @@
 """
-Run a response's hosted calls, and add their items, events and notes to the response.
+Run hosted calls, and add their items, events and notes to the response.
 
 A round's calls run concurrently; their events are delivered meanwhile.
 """
@@ -87,7 +87,7 @@ class HostedCalls:
         await self._sessions.close()
 
     async def run(self, delivery: EventWriter, calls: Sequence[OpenCall], number: int) -> None:
-        """Run calls concurrently and deliver their events; `number` is the round, 0 for approved calls."""
+        """Run calls and deliver their events; `number` is the round, 0 for approved calls."""
         step = self._builder.begin_step("tools")
         self._builder.framework("tool_round_started", round=number, tool_count=len(calls))
         if self._deadline:

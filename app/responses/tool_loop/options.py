@@ -19,7 +19,7 @@ from app.tools import ToolLimits
 
 @frozen
 class LoopOptions:
-    """Options of a response with hosted tools, the same in all rounds."""
+    """The same in all rounds of a response."""
 
     limits: ToolLimits
     declared: Sequence[DeclaredTool]
@@ -46,7 +46,7 @@ class LoopOptions:
         )
 
     def choice(self, *, last: bool) -> Any:
-        """Return the `tool_choice` after the first round: not forced; without hosted tools in the `last` round."""
+        """`tool_choice` after the first round: not forced; without hosted tools in the `last` round."""
         choice = self.tool_choice
         if isinstance(choice, str):
             return "none" if choice == "none" else "auto"

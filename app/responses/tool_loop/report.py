@@ -30,7 +30,7 @@ class HostedItems:
         self._warnings = warnings
 
     def add_item(self, kind: ItemType, fields: JSONMapping) -> OpenCall:
-        """Add an item; after the response's end it is discarded."""
+        """After the response's end, the item is discarded."""
         if self._builder.response["status"] in TERMINAL:
             return OpenCall(None, {"type": kind.type, "id": self._builder.new_id(kind.prefix)}, kind)
         self.changed.set()
@@ -55,7 +55,7 @@ class HostedItems:
             self.changed.set()
 
     def add_notes(self, item_id: str, **notes: object) -> None:
-        """Store notes with an item, for later requests."""
+        """Notes are stored with the item, for later requests."""
         upstream = self._builder.upstream.setdefault(item_id, {})
         upstream[NOTES] = {**upstream.get(NOTES, {}), **notes}
 

@@ -1,7 +1,7 @@
 """
 The sessions of a response's hosted tools.
 
-Each session has a task of its own: its context must be entered and exited in the same task.
+Each session has its own task, because its context must be entered and exited in the same task.
 """
 
 from __future__ import annotations
@@ -52,9 +52,8 @@ class DeclaredTool(NamedTuple):
 
 def open_tools(tools: Mapping[str, HostedTool], declarations: Iterable[Declaration | None]) -> list[DeclaredTool]:
     """
-    Return the declarations that hosted tools serve, with their sessions. None is a client's tool.
-
-    Raises `InvalidRequest`, or `PermissionDenied` for the caller's key.
+    Declarations that hosted tools serve, with their sessions. None is a client's tool. Raises `InvalidRequest`, or
+    `PermissionDenied` for the caller's key.
     """
     opened: list[DeclaredTool] = []
     labels: set[object] = set()
@@ -165,11 +164,11 @@ class ToolSessions:
             opened.cancel()
 
     def find(self, function: HostedFunction) -> SessionFunction | None:
-        """Return the function's session; another function of the same name does not match."""
+        """Another function of the same name does not match."""
         return next((entry for entry in self.functions if entry.function is function), None)
 
     async def run(self, session: ToolSession, call: ToolCall, report: Report) -> Outcome:
-        """Run a call; failures become outcomes, not exceptions."""
+        """Failures become outcomes, not exceptions."""
         try:
             async with asyncio.timeout(self._call_seconds) as limit:
                 outcome = await session.run(call, report)
@@ -216,7 +215,7 @@ class ToolSessions:
 
 def parsed_arguments(written: str, argument: str | None) -> JSONObject | None:
     """
-    Parse a call's arguments; None unless they are a JSON object.
+    None unless the arguments are a JSON object.
 
     With `argument`, the text is this argument's value, not JSON.
     """
