@@ -169,7 +169,7 @@ def reload_settings(
 
 
 def _pid_file(port: int | None) -> Path:
-    """Return the pid file of the server at a port, also if the settings are invalid."""
+    """The server's pid file, also if the settings are invalid."""
     from app.cli.listening import default_pid_file
     from app.settings import SettingsError, load_settings
     from app.settings.loading import environment
@@ -450,7 +450,7 @@ def backup(
 def connected_client(
     url: str | None, api_key: str | None
 ) -> Iterator[tuple[ServerClient, str | None, Settings | None]]:
-    """Connect to a running server; exit with the server's message on an error."""
+    """Exits with the server's message on an error."""
     from app.cli.client import ServerClient, ServerError, safe
 
     base, key, own = _server(url, api_key)
@@ -462,7 +462,7 @@ def connected_client(
 
 
 def _server(url: str | None, key: str | None = None) -> tuple[str, str | None, Settings | None]:
-    """Return a server's base URL, the key to send, and the settings if they describe this server."""
+    """A server's base URL, the key to send, and the settings if they describe this server."""
     from app.cli.codex import KEY
     from app.cli.serve import address_of
     from app.settings.loading import environment
@@ -536,7 +536,7 @@ def _listen(settings: Settings) -> list[socket.socket]:
 
 
 def _try_to_build(settings: Settings) -> list[str]:
-    """Read prompts and build tools, store and limits once, to report invalid settings; return warnings."""
+    """Build prompts, tools, store and limits once, to report invalid settings; return warnings."""
     import asyncio
     from functools import partial
 

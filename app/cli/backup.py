@@ -23,15 +23,15 @@ ADVICE |= {"rediss": ADVICE["redis"], "redis+cluster": ADVICE["redis"], "postgre
 
 
 class BackupError(Exception):
-    """The message contains the reason, or another store's backup command."""
+    """Its message is the reason, or another store's backup command."""
 
 
 def back_up(settings: Settings, target: Path) -> list[Path]:
     """
     Copy the store's SQLite file to `target`, and the store of `[tools.file_search]` to `target` plus `-files`.
 
-    Vector store indexes go to the folder `TARGET-files.indexes`. Each copy is consistent, also while the server writes.
-    Returns the paths written; raises `BackupError`.
+    Vector store indexes go to `TARGET-files.indexes`. Each copy is consistent, also while the server writes. Returns
+    the paths written; raises `BackupError`.
     """
     scheme = settings.store_url.partition(":")[0]
     if scheme != "sqlite":
@@ -65,7 +65,7 @@ def _path(url: str) -> Path:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a database by SQLite's online backup, with access only for this user; leaves no partial file."""
+    """By SQLite's online backup, with access only for this user; leaves no partial file."""
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     partial = target.with_name(f"{target.name}.partial")
     try:

@@ -61,7 +61,7 @@ class Chat:
             items = self._turn(items)
 
     def _turn(self, items: list[JSONObject]) -> list[JSONObject]:
-        """Send items and print the response; return the outputs of its calls."""
+        """Print the response; return the outputs of its calls."""
         body = {**self._parameters, "input": items, "stream": True}
         if self._previous:
             body["previous_response_id"] = self._previous
@@ -92,7 +92,7 @@ class Chat:
                 self._line("")
 
     def _answer(self, item: dict[str, object]) -> dict[str, object] | None:
-        """Prompt the user for a call's output or approval; None for other items."""
+        """A call's output or approval, from the user; None for other items."""
         match item["type"]:
             case "function_call" | "custom_tool_call":
                 output = self._read(f"output of {safe(item['name'])}: ") or ""
@@ -117,7 +117,7 @@ class Chat:
         self._console.print(safe(text), style=style, end="", markup=False, highlight=False, soft_wrap=True)
 
     def _line(self, text: str, style: str = "") -> None:
-        """Print a separate line; an empty text only ends the current line."""
+        """An empty text only ends the current line."""
         if self._kind != "line":
             self._console.print()
         if text:

@@ -24,7 +24,7 @@ _DIRECTIONS: tuple[Direction, ...] = ("input", "output")
 
 
 async def check_connectivity(settings: Settings) -> bool:
-    """Print the result of each check, and return whether all succeeded."""
+    """Print each result; return whether all checks succeeded."""
     from app.assembly.parts import build_backend, build_policy, build_signing_keys, build_store
 
     async def check_backend(settings: Settings, api: str) -> str:
@@ -73,7 +73,7 @@ async def check_connectivity(settings: Settings) -> bool:
 
 
 async def _check_vision(settings: Settings, vision: VisionSettings) -> str:
-    """Check that the `[vision]` backend lists its model, if it lists any."""
+    """The backend must list the model, if it lists any."""
     from app.assembly.parts import build_backend
 
     async with aclosing(build_backend(settings)) as router:
@@ -85,7 +85,7 @@ async def _check_vision(settings: Settings, vision: VisionSettings) -> str:
 
 
 async def _check_tools(settings: Settings) -> bool:
-    """Check each hosted tool's dependencies, for example every declared MCP server."""
+    """Checks each tool's dependencies, for example every declared MCP server."""
     from app.assembly.tools import try_to_build_tools
 
     tools, problems = try_to_build_tools(settings)

@@ -20,7 +20,7 @@ class ServerError(Exception):
 
 
 class ServerClient:
-    """A running Antiphon at `url`, its base URL with `/v1`."""
+    """`url` is the server's base URL with `/v1`."""
 
     def __init__(self, url: str, key: str | None, *, proxied: bool, timeout: float | None = None) -> None:
         """`timeout` is in seconds per request step; None limits only connecting."""
@@ -48,7 +48,7 @@ class ServerClient:
             return body
 
     def post(self, path: str, body: JSONObject) -> tuple[JSONObject, Mapping[str, str]]:
-        """Return body and headers; raises `ServerError`."""
+        """Body and headers; raises `ServerError`."""
         with self._errors():
             response = self._http.post(path, json=body)
             _check(response)
@@ -63,7 +63,7 @@ class ServerClient:
             return answered
 
     def stream(self, path: str, body: dict[str, object]) -> Iterator[JSONObject]:
-        """Yield the events of a stream; raises `ServerError`."""
+        """Raises `ServerError`."""
         with self._errors(), self._http.stream("POST", path, json=body) as response:
             if response.is_error:
                 response.read()
@@ -120,7 +120,7 @@ def first_model(url: str, key: str | None, *, proxied: bool) -> str:
 
 
 def has_web_search(url: str, key: str | None) -> bool:
-    """Return whether a server offers web search with this key; False if it cannot be reached."""
+    """False also if the server cannot be reached."""
     try:
         with ServerClient(url, key, proxied=True, timeout=_MODELS_TIMEOUT) as client:
             tools = client.get("antiphon/about").get("tools")

@@ -17,7 +17,7 @@ KEY = "CODEX_ANTIPHON_KEY"  # Codex reads the API key from this variable
 
 def codex_settings(url: str, *, model: str | None, keyed: bool, web_search: bool = False) -> dict[str, object]:
     """
-    Configure Codex for a server with the base URL `url` (`.../v1`).
+    `url` is the server's base URL (`.../v1`).
 
     If the server is not `keyed`, Codex gets an arbitrary key: without a key it does not read the model catalog, and
     offers fewer tools.

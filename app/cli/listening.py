@@ -60,7 +60,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
 
 
 def default_pid_file(port: int) -> Path:
-    """Default path in a directory of this user."""
+    """In a directory of this user."""
     runtime = environment().get("XDG_RUNTIME_DIR")
     if runtime and os.path.isdir(runtime):
         return Path(runtime) / f"antiphon-{port}.pid"
@@ -71,10 +71,10 @@ def default_pid_file(port: int) -> Path:
 @contextmanager
 def pid_file(path: Path, *, required: bool = False) -> Iterator[Path | None]:
     """
-    Write this process's id to a file, locked within this context: a file without a lock is stale.
+    Write this process's id to a file, locked within this context: an unlocked file is stale.
 
-    Yields the directory for reports to `antiphon reload`, or None. A failure to write the file is logged, as a warning
-    if it is `required`.
+    Yields the directory for reports to `antiphon reload`, or None. A failure is logged, as a warning if the file is
+    `required`.
     """
     if fcntl is None:
         yield None
@@ -111,7 +111,7 @@ def reloads_directory(path: Path) -> Path:
 
 @contextmanager
 def _reloads(path: Path) -> Iterator[Path | None]:
-    """Create the directory for reload reports, writable only for this user; without it, reloads are not reported."""
+    """Writable only for this user; without the directory, reloads are not reported."""
     directory = reloads_directory(path)
     os.environ.pop(RELOADS_DIRECTORY, None)
     try:
@@ -138,7 +138,7 @@ def _log_unwritten(path: Path, error: OSError, required: bool) -> None:
 
 
 def send_reload_signal(path: Path) -> int | None:
-    """Send SIGHUP to the server that holds a pid file, and return its process id; None without a server."""
+    """Send SIGHUP to the server that holds a pid file; return its process id, or None without a server."""
     if fcntl is None:
         return None
     try:

@@ -18,11 +18,7 @@ class ReloadError(Exception): ...
 
 
 def reload_server(path: Path) -> list[ReloadReport]:
-    """
-    Reload a running server's settings, and return its processes' reports.
-
-    Raises `ReloadError` without a server, or if not all processes report in time.
-    """
+    """Return the processes' reports. Raises `ReloadError` without a server, or if not all processes report in time."""
     begun = time.monotonic_ns()
     pid = _signal_server(path)
     directory = reloads_directory(path)
@@ -46,7 +42,7 @@ def reload_server(path: Path) -> list[ReloadReport]:
 
 
 def _signal_server(path: Path) -> int:
-    """Send the signal, and return the process id."""
+    """Return the process id."""
     try:
         pid = send_reload_signal(path)
     except OSError as error:

@@ -24,8 +24,6 @@ _COLORS = {"+": "green", "-": "red", "@": "dim"}
 
 
 class Result(NamedTuple):
-    """The compared parts of a response."""
-
     model: str
     status: str
     text: str
@@ -52,7 +50,7 @@ class Result(NamedTuple):
 
 def replay(client: ServerClient, console: Console, response_id: str, model: str | None, *, as_json: bool) -> bool:
     """
-    Repeat a stored response without storing the new one, and print both; return whether they are equal.
+    Repeat a stored response without storing the result; print both and return whether they are equal.
 
     Raises `ServerError`.
     """
@@ -101,7 +99,7 @@ def _as_json(before: Result, after: Result) -> JSONObject:
 
 
 def _repeated(client: ServerClient, response_id: str, model: str | None) -> tuple[Result, Result]:
-    """Return the stored result and the repeated result; raises `ServerError`."""
+    """The stored result and the repeated result; raises `ServerError`."""
     chain = client.get(f"antiphon/responses/{quote(response_id, safe='')}/chain")
     turn = chain["data"][-1]
     if turn["response"]["status"] not in _REPEATABLE:
@@ -116,7 +114,7 @@ def _repeated(client: ServerClient, response_id: str, model: str | None) -> tupl
 
 
 def replay_request(chain: JSONObject, model: str | None) -> JSONObject:
-    """Repeat a chain's last response, without storing it."""
+    """A chain's last request, without storage."""
     turn, past = chain["data"][-1], chain["earlier"]  # a conversation's earlier turns, which must not be extended
     response = turn["response"]
     tools = [declared_tool(tool) for tool in response["tools"]]

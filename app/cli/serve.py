@@ -96,7 +96,7 @@ def run_server(settings: Settings, sockets: Sequence[socket.socket], *, watch_fi
 
 
 def app_factory() -> FastAPI:
-    """Build the application from the environment, in each process."""
+    """Called in each process."""
     with process.gc_paused():
         from app.main import create_app  # not in the parent process
 
@@ -122,7 +122,7 @@ def _shared_metrics(settings: Settings) -> Iterator[None]:
 
 @contextmanager
 def _workers_directory(settings: Settings) -> Iterator[None]:
-    """Create a directory shared by the workers, for example for the container socket."""
+    """Shared by the workers, for example for the container socket."""
     if settings.workers == 1:
         os.environ.pop(WORKERS_DIRECTORY, None)
         yield
@@ -178,7 +178,7 @@ def address_of(settings: Settings, *, reachable: bool = False) -> str:
 
 def print_banner(settings: Settings) -> None:
     """
-    Print the server's address and an example request on stderr, or log the address as JSON.
+    Print the address and an example request on stderr, or log the address as JSON.
 
     If the backend must first list its models, a thread prints the request.
     """
@@ -201,7 +201,7 @@ def print_banner(settings: Settings) -> None:
 
 
 def _suggest_listed(settings: Settings) -> None:
-    """Suggest the first listed model, with the backend's own client: another HTTP client would need 3 MB."""
+    """The first listed model, with the backend's own client: another HTTP client would need 3 MB."""
     from app.assembly.parts import build_backend
 
     async def first_model() -> str:

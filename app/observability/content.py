@@ -31,7 +31,7 @@ _MEDIA = ("image_url", "file_url", "file_data", "input_audio")  # fields with me
 
 
 def input_messages(body: JSONMapping) -> list[dict[str, object]]:
-    """Return a model request's messages, each with `role` and `parts`; media lose their data."""
+    """Messages with `role` and `parts`; media lose their data."""
     messages = [_message(message) for message in conversation_of(body)]
     instructions = body.get("instructions")
     before = [{"role": "system", "parts": [{"type": "text", "content": instructions}]}] if instructions else []
@@ -39,7 +39,7 @@ def input_messages(body: JSONMapping) -> list[dict[str, object]]:
 
 
 def _item(item: JSONMapping) -> JSONObject:
-    """Convert a Responses API item other than a message."""
+    """A Responses API item other than a message."""
     if "output" in item and str(item["type"]).endswith("_output"):
         response = {"type": "tool_call_response", "id": item.get("call_id"), "response": item["output"]}
         return {"role": "tool", "parts": [response]}
@@ -79,7 +79,7 @@ def _message(message: object) -> JSONObject:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """Yield a JSON value's texts without media data."""
+    """A JSON value's texts without media data."""
     if isinstance(value, str):
         yield from () if _DATA_URL.match(value) else (value,)
     elif isinstance(value, dict):
@@ -135,7 +135,7 @@ class OutputMessage:
                 call["arguments"] += "".join(arguments)
 
     def messages(self, finish_reason: str | None) -> list[JSONObject]:
-        """Return the message in a list, empty without content."""
+        """The message in a list, empty without content."""
         parts = [{"type": part_type, "content": "".join(texts)} for part_type, texts in self._texts.items()]
         parts = [part for part in parts if part["content"]] + [
             _call(call["id"], call["name"], call["arguments"]) for call in self._calls.values()

@@ -18,7 +18,7 @@ LAST_LISTING_TIMEOUT = 1.0  # seconds for a running model list request at shutdo
 
 class BoundedLabels:
     """
-    Limits the number of labels, since invented names would fill the collector's memory.
+    Limits the number of labels, because invented names would fill the collector's memory.
 
     The first `limit` confirmed names are labels; all others become `other`.
     """

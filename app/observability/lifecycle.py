@@ -62,7 +62,7 @@ class ResponseLifecycle:
         return self.attempts.answered_by[-1] if self.attempts.answered_by else ""
 
     def end_of_log(self, usage: Usage | None) -> tuple[int, JSONObject]:
-        """Return the level and fields of the final log line."""
+        """The final log line's level and fields."""
         failure, attempts = self.failure, self.attempts
         fields: JSONObject = {"model": self.response["model"], "status": self.status, "usage": usage}
         if attempts.answered_by:
@@ -82,7 +82,7 @@ class ResponseLifecycle:
 
     def measures(self) -> JSONObject:
         """
-        Return the times, cost, backend, key and delivery to store with the response.
+        The times, cost, backend, key and delivery to store with the response.
 
         Times are in seconds since the start; `queued_seconds` sums the waits for backend slots. With hosted tools,
         `steps` lists the start and end of session setup (`kind: "tools"`), model answers and calls.
@@ -130,7 +130,7 @@ class ResponseLifecycle:
     @contextmanager
     def tool_call(self, tool: str, function: str, call_id: str = "") -> Iterator[ToolCallRecord]:
         """
-        Observe and log a tool call within this context.
+        Observes and logs a tool call.
 
         `tool` is the tool's table in the settings. The caller sets the record's `status`.
         """
@@ -147,7 +147,7 @@ class ResponseLifecycle:
 
     @contextmanager
     def round(self, number: int) -> Iterator[RoundRecord]:
-        """Observe a hosted tool round within this context; the caller completes the record."""
+        """Observes a hosted tool round; the caller completes the record."""
         record = RoundRecord(self.response, number)
         queued_before = self.attempts.queued
         with ExitStack() as stack:
@@ -183,7 +183,7 @@ class ResponseLifecycle:
             observer.charge_request(model, backend, usage, cost)
 
     async def check_limits(self) -> None:
-        """Raise `APIError` if the caller has reached a limit."""
+        """Raises `APIError` if the caller has reached a limit."""
         for observer in self.observers:
             await observer.check_limits()
 
@@ -198,11 +198,7 @@ class ResponseLifecycle:
         return Stoppable(self)
 
     def watched(self, usage: Callable[[], Usage], log_end: Callable[[], None] = lambda: None) -> Watched:
-        """
-        Return a context that observes the response's start and end, then calls `log_end`.
-
-        Nested contexts do nothing.
-        """
+        """Observes the response's start and end, then calls `log_end`. Nested contexts do nothing."""
         return Watched(self, usage, log_end)
 
 
@@ -292,7 +288,7 @@ class Observer:
         """Handle the start of a response."""
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
-        """Handle the end, with any `lifecycle.status`."""
+        """With any `lifecycle.status`."""
 
     def tool_call(self, call: ToolCallRecord) -> AbstractContextManager[None]:
         return _UNOBSERVED
@@ -307,4 +303,4 @@ class Observer:
         """Charge a hosted tool's backend request."""
 
     async def check_limits(self) -> None:
-        """Raise `APIError` if the caller has reached a limit."""
+        """Raises `APIError` if the caller has reached a limit."""

@@ -54,6 +54,6 @@ def request_id() -> str:
 
 
 def request_line() -> RequestLine | None:
-    """Return the access log line of this task's HTTP request; None once it was logged."""
+    """The line of this task's HTTP request; None once it was logged."""
     line = _LINE.get()
     return None if line is None or line.logged else line

@@ -2,13 +2,12 @@
 Log formatting: a line per entry, as text or JSON, with the request and response ids.
 
     logger.info("response completed", extra={"response": id, "seconds": 1.2})
-
     2026-11-20T15:30:00.123Z info app.responses response completed response=resp_5f37... seconds=1.2
     {"time": "2026-11-20T15:30:00.123Z", "level": "info", "logger": "app.responses", "message": ...}
 
 Lines and tracebacks are redacted: configured keys, bearer tokens, strings that look like API keys, passwords in URLs.
-Only the logger `app.content`, with its own setting, logs prompts and answers. Elsewhere, a request's tracebacks
-omit exception messages, which can quote them. Nothing is logged per token.
+Only the logger `app.content`, with its own setting, logs prompts and answers; other tracebacks of requests omit
+exception messages, which can quote them. Nothing is logged per token.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _without_messages(error: BaseException) -> str:
-    """Format a traceback without messages, which can quote a prompt or an answer."""
+    """Without messages, which can quote a prompt or an answer."""
     return "\n".join(
         f"Traceback (most recent call last):\n{''.join(traceback.format_tb(cause.__traceback__))}"
         f"{type(cause).__qualname__}"
@@ -159,7 +158,7 @@ def secrets_of(settings: Settings) -> list[str]:
 
 
 def config(settings: Settings) -> dict[str, object]:
-    """Return the `logging.config.dictConfig` argument, which uvicorn applies in every worker."""
+    """The argument of `logging.config.dictConfig`, which uvicorn applies in every worker."""
     level = settings.log_level.upper()
     return {
         "version": 1,

@@ -147,7 +147,7 @@ class Metrics(Observer):
             ProcessCollector(registry=registry)
             PlatformCollector(registry=registry)
 
-        # Series lookups by label cost more than counting, so they are cached.
+        # Cached, because series lookups by label cost more than counting.
 
         def counter(name: str, text: str, *labels: str) -> Callable[..., Counted]:
             metric = Counter(f"antiphon_{name}", text, labels, registry=registry)
@@ -232,7 +232,7 @@ class Metrics(Observer):
             self._tool_seconds(call.tool).observe(call.age)
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
-        """Record a finished response as soon as its model label is known."""
+        """Recorded once the model label is known."""
         self._open(lifecycle.delivery).inc(-1)
         self.models.resolve(str(lifecycle.response["model"]), self._record, lifecycle, lifecycle.status)
 
@@ -277,7 +277,7 @@ class Metrics(Observer):
         _count_kinds(self._tokens, (self._tool_models(model),), counts)
 
     def used(self, access: KeyAccess, row: UsageRow) -> None:
-        """Count a key's usage; labels are table names from the settings."""
+        """Labels are table names from the settings."""
         key = access.table or (access.name if access.configured or access is UNRESTRICTED else "unnamed")
         labels = (key, row.backend)
         self._key_responses(*labels).inc(row.requests)
@@ -295,7 +295,7 @@ class Metrics(Observer):
         self._queue(backend).inc(change)
 
     def health(self, backend: str, replica: str, up: bool | None) -> None:
-        """Set whether a server is up; None removes it."""
+        """None removes the server."""
         if up is None and self._directory is None:
             self._up.remove(backend, replica)
         else:
@@ -322,7 +322,7 @@ class Metrics(Observer):
             pending.flush()
 
     def expose(self, accept: str = "") -> tuple[bytes, str]:
-        """Return all metrics and their content type, negotiated by an `Accept` header."""
+        """All metrics and their content type, negotiated by an `Accept` header."""
         encode, content_type = choose_encoder(accept)
         return encode(self._collected()), content_type
 
@@ -365,7 +365,7 @@ class _AllProcesses(MultiProcessCollector):
 
 
 class _StoreOperation:
-    """Measures a store operation; a generator context would cost twice as much."""
+    """A generator context would cost twice as much."""
 
     def __init__(self, times: Callable[..., Timed], errors: Callable[..., Counted], operation: str) -> None:
         self._times = times

@@ -1,10 +1,9 @@
 """
 Buckets of records, read in one round trip and expiring as a whole.
 
-A record is bytes with a name; a bucket holds an owner's records from a single chain, and is named `owner:chain`. It
-expires `ttl` seconds after its last use. The large, rarely read images of its records are in a separate bucket
-(`images_bucket`), which every use of the bucket also renews. A record can have an entry, a short description for the
-owner's list.
+A record is named bytes; a bucket, named `owner:chain`, holds an owner's records from a single chain. It expires `ttl`
+seconds after its last use. The large, rarely read images of its records are in a separate bucket (`images_bucket`),
+which every use of the bucket also renews. A record can have an entry, a short description for the owner's list.
 """
 
 from __future__ import annotations
@@ -39,18 +38,16 @@ class Store(Protocol):
     """
     Every method can raise `StoreUnavailable`, and works again after the outage. Methods with a bucket renew it.
 
-    A completed write is visible to every reader in all processes, and survives this process if the store is persistent.
+    A completed write is visible to readers in all processes, and survives this process if the store is persistent.
     Writes are atomic, even if their caller is cancelled. Expired buckets (purged or not) and buckets without records
     count as missing.
     """
 
-    async def put(self, bucket: str, name: str, record: bytes) -> None:
-        """Store or replace a record."""
-        ...
+    async def put(self, bucket: str, name: str, record: bytes) -> None: ...
 
     async def add(self, bucket: str, name: str, record: bytes) -> bool:
         """
-        Store a record unless its name exists in the bucket; return whether it was stored.
+        Store a record unless its name exists; return whether it was stored.
 
         Exactly one of several concurrent calls, in any processes, returns True.
         """
@@ -60,50 +57,49 @@ class Store(Protocol):
         """
         Make changes atomically, each to a different bucket in the chain; return whether they were made.
 
-        No change is made if a required record is missing, for example in a conversation that another request deletes.
-        Buckets of the same chain have equal names up to the second colon (`owner:chain`, `owner:chain:conversation`).
+        None is made if a required record is missing, for example because another request deletes the conversation.
+        Buckets of a chain have equal names up to the second colon (`owner:chain`, `owner:chain:conversation`).
         """
         ...
 
     async def get(self, bucket: str, name: str) -> bytes | None: ...
 
     async def all(self, bucket: str) -> dict[str, bytes]:
-        """Return a bucket's records by name, in any order."""
+        """Records by name, in any order."""
         ...
 
     async def names(self, bucket: str) -> set[str]: ...
 
     async def delete(self, bucket: str, name: str) -> bool:
-        """Delete a record; return False if it did not exist. Does not renew the bucket."""
+        """Return False if the record did not exist. Does not renew the bucket."""
         ...
 
     async def drop(self, bucket: str) -> bool:
-        """Delete a bucket; return False if it did not exist."""
+        """Return False if the bucket did not exist."""
         ...
 
     async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
         """
-        Return at most `limit` entries, newest first; at least the newest `LISTED` records are listed.
+        At most `limit` entries, newest first; at least the newest `LISTED` records are listed.
 
-        A replaced record keeps its position. With `after`, a record's name, only later entries are returned; None if
-        that record is not listed. Entries of deleted records are not listed. Renews no bucket.
+        A replaced record keeps its position. `after` is a record's name: only later entries are returned; None if it is
+        not listed. Deleted records are not listed. Renews no bucket.
         """
         ...
 
     async def purge(self) -> None:
         """
-        Erase expired and deleted records, unless the store does it automatically.
-
-        Called at startup and regularly, in every process.
+        Erase expired and deleted records, unless the store does it itself. Called at startup and regularly, in every
+        process.
         """
         ...
 
     async def check(self) -> None:
-        """Check reads and writes with at most one round trip; raises `StoreUnavailable`."""
+        """Checks reads and writes with at most one round trip; raises `StoreUnavailable`."""
         ...
 
     async def aclose(self) -> None:
-        """Release connections, threads and files. Repeated calls are allowed."""
+        """Repeated calls are allowed."""
         ...
 
 
@@ -111,7 +107,7 @@ class Store(Protocol):
 class MeasuringStore(Protocol):
     async def stored_bytes(self, owner: str) -> int:
         """
-        Return the approximate size of an owner's records, for quotas; renews no bucket.
+        An owner's records' approximate size, for quotas; renews no bucket.
 
         A store can omit buckets last written before the process's first call.
         """
@@ -131,5 +127,5 @@ def owner_of(bucket: str) -> str:
 
 
 async def apply_with(store: Store, changes: Sequence[Change], more: Sequence[Change]) -> bool:
-    """Make `changes`, together with `more` if both are possible; return whether `changes` were made."""
+    """Make `changes`, with `more` if both are possible; return whether `changes` were made."""
     return await store.apply(*changes, *more) or (bool(more) and await store.apply(*changes))

@@ -25,7 +25,7 @@ class Counters(Protocol):
     """
     Every method can raise `StoreUnavailable`.
 
-    Buckets refill steadily. A slot is held until it is released, or until its lease expires.
+    Buckets refill steadily. A slot is held until its release, or the end of its lease.
     """
 
     async def consume(self, owner: str, charges: Sequence[TokenCharge]) -> TokenResult:
@@ -49,8 +49,6 @@ class Counters(Protocol):
 
 @runtime_checkable
 class CountingStore(Protocol):
-    """A store with counters shared by all processes."""
-
     def counters(self) -> Counters:
-        """Return counters, without I/O before their first use. The caller closes them separately."""
+        """No I/O before first use. The caller closes them separately."""
         ...

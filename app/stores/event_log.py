@@ -5,14 +5,14 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 
 class RunKey(NamedTuple):
-    """A background run: its chain's bucket, and its response's id."""
+    """A background run: its chain's bucket and its response's id."""
 
     bucket: str
     id: str
 
 
 class EventSegment(NamedTuple):
-    """Encoded events that were emitted together; `first` and `last` are sequence numbers."""
+    """Events emitted together; `first` and `last` are sequence numbers."""
 
     first: int
     last: int
@@ -37,7 +37,7 @@ class EventLog(Protocol):
     """
 
     async def begin(self, run: RunKey, worker: str) -> None:
-        """Create the log for a new run, with the lease held by the worker."""
+        """The worker holds the lease."""
         ...
 
     async def append(self, run: RunKey, worker: str, segment: EventSegment) -> LeaseState:
@@ -45,7 +45,7 @@ class EventLog(Protocol):
         Append a segment, and renew the lease.
 
         A segment is ignored if the worker has lost the lease, or if its first event does not follow the last stored
-        event. A call with an unknown result can therefore be repeated.
+        event, so a call with an unknown result can be repeated.
         """
         ...
 
@@ -56,25 +56,25 @@ class EventLog(Protocol):
         ...
 
     async def cancel(self, run: RunKey) -> None:
-        """Request a run's cancellation; its worker's next call returns `cancelled`."""
+        """The worker's next call returns `cancelled`."""
         ...
 
     async def state(self, run: RunKey) -> RunState: ...
 
     async def read(self, run: RunKey, after: int, wait: float = 0) -> list[EventSegment]:
         """
-        Return segments (possibly not all) with events after the sequence number `after`, oldest first.
+        Segments (possibly not all) with events after sequence number `after`, oldest first.
 
         Waits up to `wait` seconds for a segment.
         """
         ...
 
     async def orphans(self) -> list[RunKey]:
-        """Return runs (possibly not all) that can be orphaned."""
+        """Runs (possibly not all) that can be orphaned."""
         ...
 
     async def delete(self, run: RunKey) -> None:
-        """Delete a run's log; a running run's worker loses the lease."""
+        """A running run's worker loses the lease."""
         ...
 
     async def aclose(self) -> None:
@@ -85,5 +85,5 @@ class EventLog(Protocol):
 @runtime_checkable
 class LoggingStore(Protocol):
     def log(self, *, ttl: float, lease: float) -> EventLog:
-        """Return the log, without I/O before its first use. `ttl` and `lease` are in seconds."""
+        """No I/O before first use. `ttl` and `lease` are in seconds."""
         ...

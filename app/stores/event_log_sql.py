@@ -81,7 +81,7 @@ class SQLLog(ABC):
 
     @abstractmethod
     async def _fetch_segments(self, statement: str, *values: object) -> Rows:
-        """Return at most about 16 MiB; the statement's last parameter limits the number of rows."""
+        """At most about 16 MiB; the statement's last parameter limits the number of rows."""
 
     async def _poll(self, run: RunKey, after: int) -> list[EventSegment]:
         rows = await self._fetch_segments(_READ, *run, min(after, 2**62))

@@ -29,7 +29,7 @@ _LOG, _USES = "server:keys", "server:keys:uses"  # a caller's owner never has th
 @runtime_checkable
 class LastingStore(Protocol):
     def lasting(self) -> Store:
-        """Return a view of the store in which buckets do not expire."""
+        """The same store, with buckets that do not expire."""
         ...
 
 
@@ -41,7 +41,7 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """`None` as a limit applies the default limit; times are Unix times in seconds."""
+    """Limits of `None` mean the default; times are Unix times in seconds."""
 
     id: str
     name: str
@@ -77,7 +77,7 @@ class StoredKey:
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """A change to a key. `before` and `after` are API resources, without secrets."""
+    """`before` and `after` are API resources, without secrets."""
 
     id: str  # random; identifies the change if its write was not confirmed
     at: float  # Unix time
@@ -116,7 +116,7 @@ class KeySnapshot(NamedTuple):
         return [change.key for change in self.last_changes().values()]
 
     def superseded(self) -> list[int]:
-        """Return the numbers of changes beyond the audit log's limit, except for current keys."""
+        """Numbers of changes beyond the audit log's limit, except for current keys."""
         current = {change.number for change in self.last_changes().values() if not change.key.revoked}
         return [change.number for change in self.changes[:-AUDITED] if change.number not in current]
 
@@ -133,11 +133,11 @@ class StoredKeys:
         return KeySnapshot([KeyChange.decode(int(name), records[name]) for name in sorted(records)])
 
     async def has_changed(self, revision: int) -> bool:
-        """Return whether a change follows this revision, by reading a single record."""
+        """Whether a change follows this revision; reads a single record."""
         return await self._store.get(_LOG, _name(revision + 1)) is not None
 
     async def add(self, snapshot: KeySnapshot, change: KeyChange) -> bool:
-        """Add a change; return False, without a change, if the snapshot is outdated."""
+        """Return False, without a change, if the snapshot is outdated."""
         name = _name(snapshot.revision + 1)
         record = change.encode()
         if not await self._store.add(_LOG, name, record) and await self._store.get(_LOG, name) != record:

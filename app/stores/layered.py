@@ -11,8 +11,7 @@ class LayeredStore:
     """
     A caller's readable records: in `store`, and in `memory` if it exists.
 
-    A WebSocket connection has a memory layer for responses with `store: false`; HTTP requests do not, so these
-    responses are not stored at all.
+    A WebSocket connection has a memory layer for responses with `store: false`; over HTTP, these are not stored.
     """
 
     def __init__(self, memory: Store | None, store: Store) -> None:
@@ -27,7 +26,7 @@ class LayeredStore:
         return {} if self.memory is None else await self.memory.all(bucket)
 
     async def has_stored(self, bucket: str, names: Collection[str]) -> bool:
-        """Return whether the store has all named records in a bucket, and renew the bucket."""
+        """Whether all named records are stored; renews the bucket."""
         return (await self.store.names(bucket)).issuperset(names)
 
     async def get(self, bucket: str, name: str) -> bytes | None:
@@ -35,7 +34,7 @@ class LayeredStore:
         return await self.store.get(bucket, name) if record is None else record
 
     async def apply_in_memory(self, *changes: Change) -> None:
-        """Make changes in memory, which can evict the buckets at any time."""
+        """Memory can evict the buckets at any time."""
         if self.memory is not None:
             with suppress(StoreUnavailable):
                 await self.memory.apply(*changes)

@@ -1,9 +1,8 @@
 """
 A store with images in object storage, and references in their records.
 
-Only records in images buckets are affected. If the object storage is unavailable, the store keeps an image's record
-itself. An image is deleted with its record: deletions are forwarded at once, and `purge` finds images with expired
-records.
+Only images buckets are affected. If the object storage is unavailable, the store keeps the image itself. An image is
+deleted with its record: deletions are forwarded at once, and `purge` finds images with expired records.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ _PREFIX = orjson.dumps({_REFERENCE: ""})[:-2]
 
 @runtime_checkable
 class ExaminedStore(Protocol):
-    """A store shared by several processes."""
+    """Shared by several processes."""
 
     async def exists(self, bucket: str, name: str) -> bool:
-        """Return whether a record exists, without renewing its bucket."""
+        """Does not renew the bucket."""
         ...
 
     def lasting(self) -> Store: ...
@@ -52,14 +51,14 @@ class StoredImage(Protocol):
 
 
 class ImageStorage(Protocol):
-    """Images in object storage. Methods raise `APIError` in an outage."""
+    """Methods raise `APIError` in an outage."""
 
     async def add_checked(self, owner: str, place: str, name: str, record: bytes, checker: str, seconds: int) -> str:
         """Store an image and return its id. The checker first checks it after `seconds`."""
         ...
 
     async def read(self, owner: str, place: str, image_id: str) -> bytes | None:
-        """Return an image; None if the owner has no image with this id and place."""
+        """None if the owner has no image with this id and place."""
         ...
 
     async def delete(
@@ -73,14 +72,14 @@ class ImageStorage(Protocol):
     async def checked_bytes(self, owner: str) -> int: ...
 
     async def due(self, checker: str) -> Sequence[StoredImage]:
-        """Return images to check now, a limited number at a time."""
+        """Images to check now, a limited number at a time."""
         ...
 
     async def postpone(self, image_id: str, seconds: int) -> None: ...
 
 
 def with_image_objects(store: Store, storage: ImageStorage | None) -> Store:
-    """Use object storage if configured, and if processes share the store."""
+    """Only if configured, and if processes share the store."""
     return ImageObjectStore(store, storage) if storage and isinstance(store, ExaminedStore) else store
 
 
@@ -164,7 +163,7 @@ class ImageObjectStore:
             raise StoreUnavailable from None
 
     async def _checker(self) -> str:
-        """Return this store's id, which separates its images from those of other stores in the same object storage."""
+        """This store's id, which distinguishes its images from other stores' in the same object storage."""
         if self._id is None:
             await self._lasting.add(_SERVER, _ID, secrets.token_hex(12).encode())
             self._id = (await self._lasting.get(_SERVER, _ID) or b"").decode()

@@ -17,7 +17,7 @@ INTERVAL = 60.0  # seconds, at most
 
 @asynccontextmanager
 async def purging(store: Store, *purges: Callable[[], None]) -> AsyncIterator[None]:
-    """Purge a store now, and regularly while the context lasts. Also calls `purges`, which must not raise."""
+    """Purge a store now and regularly. Also calls `purges`, which must not raise."""
     task = asyncio.create_task(_purge_regularly(store, purges))
     try:
         yield

@@ -62,7 +62,7 @@ _EXPIRED_ROWS = 20
 
 
 def delete_expired(table: str, key: str, condition: str) -> str:
-    """Return a statement that deletes a few rows, without locked ones, to limit how long other writes wait."""
+    """A few rows, without locked ones, to limit how long other writes wait."""
     return f"""
         DELETE FROM {table} WHERE ({key}) IN (
             SELECT {key} FROM {table} WHERE {condition} LIMIT {_EXPIRED_ROWS} FOR UPDATE SKIP LOCKED

@@ -43,18 +43,18 @@ class UsageLedger(Protocol):
     async def spending(self, key: str, day: str) -> Spending: ...
 
     async def rows(self, first: str, last: str, key: str | None = None) -> list[UsageRow]:
-        """Return the rows for these days, for a key or all keys, in any order."""
+        """Rows for these days, for a key or all keys, in any order."""
         ...
 
     async def delete_before(self, before: str) -> None:
-        """Delete rows before a day, unless the store does it automatically."""
+        """Unless the store does it itself."""
         ...
 
 
 @runtime_checkable
 class UsageStore(Protocol):
     def usage(self, *, days: int) -> UsageLedger:
-        """Return the ledger, which retains rows for `days` days, without I/O before its first use."""
+        """The ledger retains rows for `days` days; no I/O before first use."""
         ...
 
 
@@ -63,5 +63,5 @@ def add_rows(row: UsageRow, other: UsageRow) -> UsageRow:
 
 
 def add_row(rows: dict[tuple[str, ...], UsageRow], name: tuple[str, ...], row: UsageRow) -> None:
-    """Add a row to the existing row with that name; the first row's names are kept."""
+    """The first row's names are kept."""
     rows[name] = add_rows(rows[name], row) if name in rows else row

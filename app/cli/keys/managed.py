@@ -31,7 +31,7 @@ _LIMITS = {"requests_per_minute": "requests/min", "tokens_per_minute": "tokens/m
 
 
 def changed_fields(options: Mapping[str, Any]) -> dict[str, object]:
-    """Convert options to API fields; raises `ValueError` for invalid text."""
+    """API fields for options; raises `ValueError` for invalid text."""
     fields: dict[str, object] = {name: options[name] for name in _SAME if options[name] is not None}
     if options["budgets"]:
         fields["budgets"] = dict(map(_budget, options["budgets"]))
@@ -71,7 +71,7 @@ def all_keys(client: ServerClient, *, revoked: bool = False) -> list[JSONObject]
 
 
 def id_of(client: ServerClient, key: str) -> str:
-    """Find a key by name or id, and encode its id for a path; raises `ServerError`."""
+    """The id of a key by name or id, encoded for a path; raises `ServerError`."""
     if _ID.fullmatch(key):
         return quote(key, safe=":")
     for found in all_keys(client):
@@ -81,7 +81,7 @@ def id_of(client: ServerClient, key: str) -> str:
 
 
 def print_secret(key: JSONObject, *, as_json: bool) -> None:
-    """Print a new secret. Only the secret goes to standard output, for pipes."""
+    """Only the secret goes to standard output, for pipes."""
     if as_json:
         Console().print_json(data=key)
         return

@@ -88,7 +88,7 @@ class ProbeReport:
 async def probe(
     url: str, key: str | None = None, model: str | None = None, *, seconds: float = 180, each: float = 30
 ) -> ProbeReport:
-    """Probe the server at a base URL for up to `seconds`, with up to `each` seconds per request."""
+    """Take up to `seconds`, and up to `each` seconds per request."""
     options = load_profile(recognised_profile(url, "")).transport
     server = ProbedServer(url, key, seconds=each, header=options.auth_header, scheme=options.auth_scheme)
     try:
@@ -121,7 +121,7 @@ async def probe(
 
 
 async def _begin(server: ProbedServer, model: str) -> Finding:
-    """Find parameters for a successful minimal request; some models reject `temperature` or `max_tokens`."""
+    """Parameters for a successful minimal request; some models reject `temperature` or `max_tokens`."""
     for limit in ("max_tokens", "max_completion_tokens"):
         for fields in ({"model": model, "temperature": 0}, {"model": model}):
             server.limit, server.fields = limit, fields

@@ -22,7 +22,7 @@ async def available_apis(server: ProbedServer, model: str) -> list[str]:
 
 
 async def finding_on_apis(server: ProbedServer, names: list[str], model: str, profile: Profile) -> Finding:
-    """List the server's APIs; add an option for the best API if the profile does not choose it."""
+    """Adds an option for the best API if the profile does not choose it."""
     best = names[0] if names else "chat"
     if "responses" in names and await _keeps_reasoning(server, model):
         best = "responses"
@@ -35,7 +35,7 @@ async def finding_on_apis(server: ProbedServer, names: list[str], model: str, pr
 
 
 async def _keeps_reasoning(server: ProbedServer, model: str) -> bool:
-    """Return whether a server sends encrypted reasoning, which chat would lose."""
+    """Whether a server sends encrypted reasoning, which chat would lose."""
     asked = {"model": model, "input": _SUM, "include": ["reasoning.encrypted_content"], "store": False}
     answer = await server.answer_of(APIS["responses"].path, {**asked, "max_output_tokens": _TOKENS})
     items = answer.get("output") if isinstance(answer, dict) else None

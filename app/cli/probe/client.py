@@ -120,7 +120,7 @@ class ProbedServer:
         await self._http.aclose()
 
     async def models(self) -> tuple[list[dict[str, object]], str]:
-        """Return the listed models, and headers that can identify the server."""
+        """The listed models, and headers that can identify the server."""
         response = await self._http.get(f"{self.url}/models")
         headers = " ".join(f"{name}: {value}" for name, value in response.headers.items() if name in ("server", "via"))
         try:
@@ -212,7 +212,7 @@ def _parsed(events: Iterable[ServerEvent]) -> list[RawEvent]:
 
 
 def cause_of(error: httpx.HTTPError | httpx.StreamError) -> str:
-    """The reason for a failed request, with the operating system's message."""
+    """With the operating system's message."""
     if not isinstance(error, httpx.TransportError):
         return f"The answer cannot be read: {error}"
     failed = unreachable(error)

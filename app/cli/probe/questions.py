@@ -1,4 +1,4 @@
-"""Questions to a probed server, and the profile options that follow from its answers."""
+"""Questions to a probed server, and resulting profile options."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def history(output: object = "Sunny, 21C", call_id: str = "call_1", **assistant:
 
 
 def verdict(result: ProbeResult, good: str = "accepted") -> str:
-    """Return `good` for an accepted request, else the status and error message."""
+    """`good` for an accepted request, else the status and error message."""
     return good if result.ok else f"{result.status or 'no answer'}: {result.error[:100]}"
 
 
@@ -145,14 +145,14 @@ async def roles(server: ProbedServer) -> Findings:
 
 
 def _compared(result: ProbeResult, without: ProbeResult, with_: ProbeResult) -> str:
-    """Judge by the prompt tokens whether a message reached the model."""
+    """The prompt tokens show whether a message reached the model."""
     if not result.ok or not (result.prompt_tokens and with_.prompt_tokens > without.prompt_tokens):
         return verdict(result)
     return "lost on the way" if result.prompt_tokens <= without.prompt_tokens else "accepted"
 
 
 async def _placed(server: ProbedServer) -> Findings:
-    """Test where system messages are accepted; others are moved to the front, and merged if necessary."""
+    """Where system messages are accepted; others are moved to the front, and merged if necessary."""
     rule = {"role": "system", "content": "Be brief."}
     later = await probe_request(server, [user(HELLO), {"role": "assistant", "content": "Hello."}, rule, user(HELLO)])
     second = await probe_request(server, [rule, rule, user(HELLO)])
@@ -240,7 +240,7 @@ async def _strict(server: ProbedServer) -> Findings:
 
 
 async def tool_results(server: ProbedServer) -> Findings:
-    """Find the required form of conversations with tool calls."""
+    """The required form of conversations with tool calls."""
     forms: dict[str, ChatMessage] = {"omit": {}, "null": {"content": None}, "empty": {"content": ""}}
     taken = [
         name

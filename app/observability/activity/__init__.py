@@ -99,7 +99,7 @@ class Activity(Observer):
         return hour
 
     async def hours(self, number: int) -> list[ActivityHour]:
-        """Return the last hours, at most `HOURS`, an object per process and hour; raises `StoreUnavailable`."""
+        """An object per process and hour, for at most `HOURS` hours; raises `StoreUnavailable`."""
         last = self._current().start
         records = await self._store.all(_HOURS)
         records |= {self._name(hour): hour.record() for hour in self._hours.values()}  # newer than the stored records
@@ -107,7 +107,7 @@ class Activity(Observer):
         return await asyncio.to_thread(lambda: [*map(ActivityHour.read, found)])
 
     async def now(self) -> Now:
-        """Return the current activity; during a store outage, only this process's."""
+        """During a store outage, only this process's activity."""
         own = self._state()
         try:
             records = await self._store.all(_NOW)
@@ -207,7 +207,7 @@ def _described(began: float, lifecycle: ResponseLifecycle) -> JSONObject:
 
 
 def _is_refused(lifecycle: ResponseLifecycle) -> bool:
-    """Return whether the caller received a 4xx error instead of a response."""
+    """Whether the caller received a 4xx error instead of a response."""
     failure = lifecycle.failure
     if failure is None or failure.status >= 500 or isinstance(failure, RefusedRequest):
         return False

@@ -28,7 +28,7 @@ class Durations:
         self._counts.update(others._counts)
 
     def quantile(self, share: float) -> float | None:
-        """Return the quantile in seconds; None without durations."""
+        """In seconds; None without durations."""
         left = math.ceil(share * self._counts.total())
         for number in sorted(self._counts):
             left -= self._counts[number]
@@ -37,5 +37,5 @@ class Durations:
         return None
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Return the non-empty buckets as (number, count)."""
+        """The non-empty buckets as (number, count)."""
         return sorted(self._counts.items())

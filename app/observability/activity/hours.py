@@ -61,7 +61,7 @@ class ActivityHour:
         self._refusals: dict[str, deque[Refusal]] = {}  # by owner, least recently refused first
 
     def of(self, now: float, key: str, model: str) -> RequestCounts:
-        """Return the mutable counts for a key and model at a Unix time in this hour."""
+        """Mutable counts at a Unix time in this hour."""
         self.changed = True
         slot = int(now) // SLOT * SLOT
         if (counts := self.counts.get((slot, key, model))) is not None:
@@ -76,7 +76,7 @@ class ActivityHour:
         return self.counts.setdefault((slot, key, model), RequestCounts())
 
     def refuse(self, refusal: Refusal) -> None:
-        """Add a refusal; evict the oldest beyond the limits."""
+        """Beyond the limits, the oldest is evicted."""
         of_owner = self._refusals.pop(refusal.owner, None) or deque(maxlen=_REFUSALS_OF_OWNER)
         of_owner.append(refusal)
         self._refusals[refusal.owner] = of_owner

@@ -53,7 +53,7 @@ _TOKENS = [1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304
 
 
 def _is_exported(signal: str) -> bool:
-    """Return whether traces or metrics are exported; OpenTelemetry's variable `none` turns them off."""
+    """Whether `signal` is exported; OpenTelemetry's value `none` turns it off."""
     return os.environ.get(f"OTEL_{signal}_EXPORTER", "").strip().lower() != "none"
 
 
@@ -108,7 +108,7 @@ class Tracing(Observer):
         self.models.expect(str(lifecycle.response["model"]))
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
-        """Record a finished response when its model label is known, and its failure in the request's span."""
+        """Recorded once the model label is known; a failure marks the request's span."""
         failure = lifecycle.failure
         if lifecycle.status == "failed" and (failure is None or failure.status >= 500):
             mark_failed(trace.get_current_span(), failure.code if failure else APIError.code)
@@ -133,7 +133,7 @@ class Tracing(Observer):
 
     @contextmanager
     def tool_call(self, call: ToolCallRecord) -> Iterator[None]:
-        """Record a hosted tool call as a span, the parent of all spans within this context."""
+        """The span is the parent of all spans within this context."""
         span = self._begin_tool(call) or INVALID_SPAN
         token = attach(set_span_in_context(span))
         try:
@@ -161,7 +161,7 @@ class Tracing(Observer):
         span.end()
 
     async def aclose(self) -> None:
-        """Export pending data, for up to `FLUSH_TIMEOUT` seconds."""
+        """Exports pending data, for up to `FLUSH_TIMEOUT` seconds."""
         loop, sent = asyncio.get_running_loop(), asyncio.Event()
 
         def send() -> None:

@@ -64,8 +64,6 @@ _to_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
 
 
 class BackendSpan:
-    """The span of a backend request."""
-
     def __init__(
         self, tracing: Tracing, backend: Backend, request: ModelRequest | RawRequest, server: tuple[str, str]
     ) -> None:
@@ -110,13 +108,13 @@ class BackendSpan:
 
     @harmless
     def _record_content(self, body: JSONMapping) -> None:
-        """Record the request's messages now, and the answer's at its end."""
+        """The request's messages now, the answer's at its end."""
         self._span.set_attribute("gen_ai.input.messages", _to_json(input_messages(body)))
         self._output = OutputMessage()
 
     @harmless
     def _context(self) -> dict[str, str]:
-        """Return headers that make the backend's spans children of this span."""
+        """Headers that make the backend's spans children of this span."""
         headers: dict[str, str] = {}
         PROPAGATOR.inject(headers, set_span_in_context(self._span))
         return headers
@@ -143,7 +141,7 @@ class BackendSpan:
         self._answer = cast(RawAnswer, answer) if self._is_raw else None
 
     def _fail(self, code: str) -> None:
-        """Record a failure's error code only: the message can quote the prompt."""
+        """Only the error code: the message can quote the prompt."""
         self._failure = {"error.type": code}
         mark_failed(self._span, code, code)
 

@@ -23,7 +23,7 @@ PROPAGATOR = TraceContextTextMapPropagator()
 
 
 def harmless(function: Callable[P, T]) -> Callable[P, T | None]:
-    """Log a function's exceptions and return None, so that tracing never affects a response."""
+    """Log exceptions and return None, so that tracing never affects a response."""
 
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> T | None:
@@ -38,7 +38,7 @@ def harmless(function: Callable[P, T]) -> Callable[P, T | None]:
 
 @harmless
 def mark_failed(span: Span, kind: str, *description: str) -> None:
-    """Mark a span as failed, unless it has ended."""
+    """Unless the span has ended."""
     if not span.is_recording():
         return
     span.set_attribute("error.type", kind)
@@ -52,7 +52,7 @@ def conversation_attribute() -> dict[str, str]:
 
 @contextmanager
 def round_span(tracer: Tracer, record: RoundRecord) -> Iterator[None]:
-    """Record a hosted tool round as a span, the parent of all spans within this context."""
+    """The span is the parent of all spans within this context."""
     span = _begin_round(tracer, record) or INVALID_SPAN
     token = attach(set_span_in_context(span))
     try:

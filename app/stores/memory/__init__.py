@@ -37,7 +37,7 @@ class _Bucket:
     size: int = 0  # bytes, including overhead
 
     def growth(self, change: Change) -> tuple[int, int]:
-        """Return the numbers of records and bytes that a change would add."""
+        """Records and bytes that a change would add."""
         before = [self.records[name] for name in {*change.put, *change.delete} if name in self.records]
         records = len(change.put) - len(before)
         listed = {*change.entries, *change.delete}
@@ -97,7 +97,7 @@ class MemoryStore:
 
     async def apply(self, *changes: Change) -> bool:
         """
-        Make changes atomically: see `Store.apply`.
+        See `Store.apply`.
 
         Raises `StoreUnavailable`, without changes, if the buckets alone would exceed a limit: then neither other chains
         nor this chain's records are evicted.
@@ -199,7 +199,7 @@ class MemoryStore:
         return self._usage
 
     def lasting(self) -> MemoryStore:
-        """Return a store with buckets that neither expire nor compete with others for memory."""
+        """Its buckets neither expire nor compete with others for memory."""
         if self._lasting is None:
             self._lasting = MemoryStore(ttl=FOREVER, clock=self._clock)
         return self._lasting
@@ -238,7 +238,7 @@ class MemoryStore:
                 return
 
     def _current(self, bucket: str, now: float) -> _Bucket | None:
-        """Return a bucket, and delete it if it has expired."""
+        """Expired buckets are deleted."""
         current = self._buckets.get(bucket)
         if current is None or current.expires > now:
             return current

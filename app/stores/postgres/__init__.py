@@ -97,7 +97,7 @@ class PostgresStore(SQLStore):
 
     @classmethod
     def from_url(cls, url: str, *, ttl: float, **defaults: float) -> PostgresStore:
-        """URL options override `defaults`. Raises ValueError, without secrets in its message."""
+        """URL options override `defaults`. Raises ValueError, without secrets."""
         address = read_postgres_url(url, **defaults)
         outage = Outage(f"PostgreSQL at {address.name}")
         return cls(
@@ -153,7 +153,7 @@ class PostgresStore(SQLStore):
 
 
 def _apply_staged(values: tuple[Any, ...]) -> Steps[bool]:
-    """Apply changes with large records, in slices if the user can create temporary tables."""
+    """Large records are sent in slices if the user can create temporary tables."""
     apply = _APPLY
     ((may_stage,),) = yield Statement(_MAY_STAGE)
     if may_stage:

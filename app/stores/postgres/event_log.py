@@ -1,5 +1,5 @@
 """
-Event logs in PostgreSQL: each added segment sends a notification to waiting readers.
+Event logs in PostgreSQL: each added segment notifies waiting readers.
 
 Each process listens on one connection. While it is broken, readers poll.
 """
@@ -79,7 +79,7 @@ class _Notifications:
 
     @contextlib.asynccontextmanager
     async def of(self, run: str) -> AsyncIterator[asyncio.Event]:
-        """Yield an event that is set whenever a run's log changes."""
+        """The event is set whenever the run's log changes."""
         event = asyncio.Event()
         self._waiting.setdefault(run, set()).add(event)
         try:

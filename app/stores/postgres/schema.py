@@ -1,8 +1,8 @@
 """
 PostgreSQL tables and functions, and their migrations.
 
-Atomic operations are functions: a single round trip, in which each statement sees earlier commits. A function first
-locks the row of its bucket, run or pool.
+Atomic operations are functions: one round trip, in which each statement sees earlier commits. A function first locks
+the row of its bucket, run or pool.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ class RedisStore:
         return await listing.recent(self._client, _key, owner, limit, after)
 
     async def stored_bytes(self, owner: str) -> int:
-        """Measure buckets written after each process's first call."""
+        """Measures buckets written after each process's first call."""
         self._measures = True
         return await listing.stored_bytes(self._client, _key, owner, self._ttl)
 
@@ -210,6 +210,6 @@ class RedisStore:
 
 
 def _key(bucket: str) -> str:
-    """Return a bucket's key; its chain is the hash tag, which determines the slot."""
+    """The bucket's chain is the hash tag, which determines the slot."""
     chain = ":".join(bucket.split(":", 2)[:2])
     return f"antiphon:{{{chain}}}{bucket.removeprefix(chain)}"

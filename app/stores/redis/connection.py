@@ -55,10 +55,10 @@ _Host: TypeAlias = tuple[str, int]
 
 def lua_write_guard(command: str) -> str:
     """
-    Return the start of a script: a write that ends the script with an error if the server does not accept writes.
+    Start of a script: a write that ends the script with an error if the server does not accept writes.
 
-    Before version 7, READONLY is in the middle of a script's error: it is extracted, so that the client retries on a
-    new connection, to the new primary.
+    Before version 7, READONLY is in the middle of a script's error; extracted, it makes the client retry on a new
+    connection, to the new primary.
     """
     return f"""
 local written = redis.pcall({command})
@@ -71,7 +71,7 @@ _SLICE = 256 * 1024  # bytes
 
 
 class _InSlices(AbstractConnection):
-    """Sends large commands in slices; asyncio would copy the whole command."""
+    """Sends large commands in slices; asyncio would copy each as a whole."""
 
     async def send_packed_command(self, command: bytes | str | Iterable[bytes], check_health: bool = True) -> None:
         if isinstance(command, str):
@@ -110,7 +110,7 @@ class RedisClient:
 
     async def execute(self, key: str, *commands: Command) -> list[Any]:
         """
-        Send commands for a key in a single round trip, and return the replies.
+        Send commands for a key in a single round trip; return the replies.
 
         Raises `StoreUnavailable`, or `UnstorableValue` if the value is at fault.
         """
@@ -163,8 +163,8 @@ class _Cluster:
     """
     A cluster's nodes, each with its own client.
 
-    redis-py's asyncio RedisCluster (as of 8.1) is not used: on a topology change it closes connections in use by other
-    tasks. After a node restart, or during many concurrent first calls, valid calls fail.
+    redis-py's asyncio RedisCluster (as of 8.1) fails: on a topology change it closes connections in use by other tasks;
+    after a node restart, or during many concurrent first calls, valid calls fail.
     """
 
     _HOPS = 5  # redirections per call
@@ -256,7 +256,7 @@ class RedisAddress(NamedTuple):
 
 
 def read_address(url: str) -> RedisAddress:
-    """Parse a store's URL; raises ValueError, without secrets in its message."""
+    """Raises ValueError, without secrets in its message."""
     try:
         # Since Python 3.14, `urlsplit` accepts brackets only around the whole host.
         before, hosts_text, after = match.groups() if (match := _HOSTS.fullmatch(url)) else (url, "", "")
@@ -309,7 +309,7 @@ def make_servers(address: RedisAddress, options: dict[str, Any]) -> _Server | _C
 
 
 def _reason(error: Exception) -> str:
-    """Return an error without the command: Redis quotes unknown commands, even AUTH with its password."""
+    """Without the command: Redis quotes unknown commands, even AUTH with its password."""
     if isinstance(error, MovedError):
         return "it is a node of a cluster: write redis+cluster:// in the store URL"
     text = str(error).partition(", with args beginning with")[0].rpartition(" of pipeline caused error: ")[2]

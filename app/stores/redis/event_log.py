@@ -110,7 +110,7 @@ class RedisLog:
         return _claim(claim)
 
     async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, LeaseState]:
-        """Renew this worker's leases, together if they are on one server."""
+        """Together, if all are on one server."""
         if not runs:
             return {}
         groups = [[run] for run in runs] if self._store.slots else [[*runs]]
@@ -157,7 +157,7 @@ class RedisLog:
         return [_segment(entry_id, dict(zip(fields[::2], fields[1::2], strict=True))) for entry_id, fields in entries]
 
     async def orphans(self) -> list[RunKey]:
-        """Return up to 100 runs with an expired lease or without a log."""
+        """Up to 100 runs with an expired lease or without a log."""
         [members] = await self._store.execute(_INDEX, ("ZRANGEBYSCORE", _INDEX, "-inf", _now(), "LIMIT", 0, 100))
         orphans = []
         for run in map(_run, members):

@@ -5,7 +5,7 @@ Owners' lists in Redis.
     antiphon:{owner}:buckets   the record's bucket, by record name: a hash
     antiphon:{owner}:stored    all buckets of the owner, on servers with quotas: a set
 
-The records have other cluster slots. So a name is written before its record, and names without a record are skipped. An
+The records have other cluster slots, so a name is written before its record, and names without a record are skipped. An
 entry is stored in its record's bucket, and deleted and expired with the record.
 """
 
@@ -53,7 +53,7 @@ ENTRY = "\0"  # before a record's name: the hash field with its entry
 
 def update(change: Change, ttl: int, *, all_buckets: bool = False) -> tuple[str, list[Command]]:
     """
-    Return a key in the owner's slot, and commands that list a change's entries for at least `ttl` milliseconds.
+    A key in the owner's slot, and commands that list a change's entries for at least `ttl` milliseconds.
 
     With `all_buckets`, they also add the change's bucket to the set of all buckets.
     """
@@ -72,7 +72,7 @@ def update(change: Change, ttl: int, *, all_buckets: bool = False) -> tuple[str,
 async def recent(
     client: RedisClient, key_of: Callable[[str], str], owner: str, limit: int, after: str | None
 ) -> list[bytes] | None:
-    """Return entries: see `Store.recent`. `key_of` returns a bucket's key."""
+    """See `Store.recent`. `key_of` returns a bucket's key."""
     result: list[bytes] = []
     page = await _page(client, owner, limit + _EXTRA, after or "")
     if page is None:
@@ -88,7 +88,7 @@ async def recent(
 
 
 async def _page(client: RedisClient, owner: str, size: int, after: str) -> list[tuple[str, str]] | None:
-    """Return names and buckets, newest first; None if the name `after` is missing."""
+    """Names and buckets, newest first; None if the name `after` is missing."""
     listed, buckets = _keys(owner)
     [page] = await client.execute(listed, ("EVAL", _RECENT, 2, listed, buckets, after, size))
     if page is None:
@@ -97,7 +97,7 @@ async def _page(client: RedisClient, owner: str, size: int, after: str) -> list[
 
 
 async def stored_bytes(client: RedisClient, key_of: Callable[[str], str], owner: str, ttl: int) -> int:
-    """Return the memory of an owner's buckets, and remove missing buckets from the set."""
+    """The memory of an owner's buckets. Missing buckets are removed from the set."""
     stored = _stored(owner)
     names, _ = await client.execute(stored, ("SMEMBERS", stored), ("PEXPIRE", stored, ttl))
     buckets = [name.decode() for name in names]
@@ -115,7 +115,6 @@ async def stored_bytes(client: RedisClient, key_of: Callable[[str], str], owner:
 
 
 async def _each(client: RedisClient, commands: Sequence[tuple[str, Command]]) -> list[Any]:
-    """Send a command per key."""
     if client.slots:
         return [reply for [reply] in await asyncio.gather(*(client.execute(key, one) for key, one in commands))]
     return await client.execute(commands[0][0], *(command for _, command in commands))

@@ -40,7 +40,7 @@ class RedisUsage:
         self._named: set[str] = set()  # with stored names
 
     async def add(self, batch: str, rows: Sequence[UsageRow]) -> None:
-        """Add to counts, atomically per key."""
+        """Atomic per key."""
         by_key: defaultdict[str, list[UsageRow]] = defaultdict(list)
         for row in rows:
             by_key[row.key].append(row)

@@ -148,7 +148,7 @@ class SQLiteStore(SQLStore):
 
 
 def _whole_records(statement: str, values: tuple[str, ...]) -> Steps[Rows]:
-    """Join the records' pieces in rows of time left, name and record."""
+    """Join the records' pieces, in rows of time left, name and record."""
     whole: list[Row] = []
     for left, name, record in (yield Statement(statement, values)):
         if record and len(record) >= RECORD_PIECE:
