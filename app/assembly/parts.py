@@ -93,7 +93,7 @@ def build_backend(
     hooks: RoutingHooks = RoutingHooks(),  # noqa: B008 (frozen)
     backend: Backend | None = None,
 ) -> Router:
-    """Route to the configured backends, or to `backend` instead of each."""
+    """With `backend`, it replaces each configured backend."""
     return Router(settings.served(), (lambda _: backend) if backend else _backend, hooks)
 
 
@@ -104,7 +104,7 @@ def _backend(settings: BackendSettings) -> Backend:
 
 
 def build_store(settings: Settings) -> Store:
-    """Create the store without connecting; raises `SettingsError` for quotas that it cannot measure."""
+    """Does not connect. Raises `SettingsError` for quotas that the store cannot measure."""
     scheme = settings.store_url.partition("://")[0]
     store: Store = import_object(scheme, STORES).from_url(settings.store_url, ttl=settings.store_ttl)
     quotas = [settings.max_stored_bytes, *(key.max_stored_bytes for key in settings.keys.values())]
@@ -180,7 +180,7 @@ def build_policy(settings: HookSettings | None) -> PolicyHooks | None:
 
 
 def build_limits(settings: Settings, metrics: Metrics | None) -> Limits:
-    """Count in the shared store if it supports counters."""
+    """The shared store counts if it supports counters."""
     url = settings.limit_store_url or settings.store_url
     counting = import_object(url.partition("://")[0], STORES).from_url(url, ttl=settings.store_ttl)
     return Limits(
@@ -194,7 +194,7 @@ def build_limits(settings: Settings, metrics: Metrics | None) -> Limits:
 
 
 def build_accounting(settings: Settings, store: Store, metrics: Metrics | None) -> Accounting:
-    """Record usage in the store if it supports usage."""
+    """The store records usage if it supports it."""
     return Accounting(
         store.usage(days=settings.usage_days) if isinstance(store, UsageStore) else MemoryUsage(),
         settings.price_list(),
@@ -259,7 +259,7 @@ def build_revocation(settings: Settings) -> RevokedResponses | None:
 def build_batch_worker(
     settings: Settings, api: APIDependencies, background: Background | None, stopping: Callable[[], bool]
 ) -> BatchWorker | None:
-    """Create this process's worker, which claims no requests while `stopping`; None without batches."""
+    """Claims no requests while `stopping`; None without batches."""
     resources = [tool.resources for tool in api.responses.tools.values() if isinstance(tool, ResourceTool)]
     batches = next((found["batches"] for found in resources if "batches" in found), None)
     if not settings.batch_concurrency or not isinstance(batches, Batches):

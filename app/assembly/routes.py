@@ -79,7 +79,7 @@ def add_routes(
 def _add_endpoints(
     app: Documented, settings: Settings, api: APIDependencies, keys: ManagedKeys, backends: Router
 ) -> None:
-    """Add the API's endpoints, with and without the prefix `/v1`."""
+    """With and without the prefix `/v1`."""
     routers = [response_routes.routes(api), conversations.routes(api)]
     for name, path in RESOURCES.items():
         if name == "batches" and not settings.batch_concurrency:
@@ -102,7 +102,7 @@ def _add_endpoints(
 
 def _with_prefix(prefix: str, route: BaseRoute) -> BaseRoute:
     """
-    Copy a route to another path, outside the OpenAPI document.
+    A copy of the route at another path, outside the OpenAPI document.
 
     `include_router` would analyze every endpoint again at the first request.
     """

@@ -14,7 +14,7 @@ _CAUSES: dict[type[BaseException], str] = {
 
 
 def why_unreachable(error: httpx.HTTPError) -> str | None:
-    """Return a reason like `it refuses connections`, or None if unknown."""
+    """For example `it refuses connections`; None if unknown."""
     for cause in causes(error):
         for kind, why in _CAUSES.items():
             if isinstance(cause, kind):
@@ -23,7 +23,7 @@ def why_unreachable(error: httpx.HTTPError) -> str | None:
 
 
 def why_no_answer(error: httpx.HTTPError) -> str:
-    """Return a reason like `it refuses connections`."""
+    """For example `it refuses connections`."""
     if isinstance(error, httpx.TimeoutException):
         return "it does not answer in time"
     if isinstance(error, httpx.ConnectError):
@@ -32,7 +32,7 @@ def why_no_answer(error: httpx.HTTPError) -> str:
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and its causes, root cause last."""
+    """The error and its causes, root cause last."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

@@ -14,7 +14,7 @@ class EncryptedPDF(Exception): ...
 
 
 def pdf_pages(source: Path | IO[bytes]) -> Iterator[str]:
-    """Yield each page's text; raises `EncryptedPDF`, or pypdf's errors for a malformed PDF."""
+    """Each page's text; raises `EncryptedPDF`, or pypdf's errors for a malformed PDF."""
     from pypdf import PdfReader
 
     reader = PdfReader(source)
@@ -25,7 +25,7 @@ def pdf_pages(source: Path | IO[bytes]) -> Iterator[str]:
 
 
 def read_pdf(data: bytes) -> dict[str, str]:
-    """Return a PDF's `text`, or the reason for a failure as `error`."""
+    """A PDF's `text`, or the reason for a failure as `error`."""
     pages = []
     size = 0
     try:

@@ -18,7 +18,7 @@ os.register_at_fork(after_in_child=UNUSED_DIGITS.clear)  # ids must be unique
 @contextmanager
 def gc_paused() -> Iterator[None]:
     """
-    Pause garbage collection within the context, and freeze the new objects.
+    Pause garbage collection, and freeze the new objects.
 
     At startup the collector would traverse 100,000 objects several times to free 2 %, for a fifth of the startup time.
     """

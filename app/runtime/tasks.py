@@ -17,7 +17,7 @@ async def cancel(*tasks: asyncio.Future[Any]) -> list[Exception]:
 
 
 async def end(*tasks: asyncio.Future[Any] | None) -> None:
-    """Cancel unawaited tasks, wait for their end, and log their exceptions."""
+    """Cancel tasks, wait for their end, and log their exceptions."""
     for error in await cancel(*filter(None, tasks)):
         logger.error("unexpected error", exc_info=error)
 

@@ -36,7 +36,7 @@ async def run_in_thread_if_large(function: Callable[P, T], /, *args: P.args, **k
 
 
 async def read_records(records: Collection[bytes], function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function to parse stored records; large records make the current request large."""
+    """Large records make the current request large."""
     if is_large(*records):
         LARGE_REQUEST.set(True)
     return await run_in_thread_if_large(function, *args, **kwargs)

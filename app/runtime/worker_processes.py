@@ -95,7 +95,7 @@ class IsolatedCalls:
 
     async def run(self, owner: str, function: Callable[..., T], *args: object) -> T:
         """
-        Call a module-level function in a worker process, and return its result.
+        Call a module-level function in a worker process; return its result.
 
         Raises `CallTookTooLong`, `CallDied`, and the function's exceptions. Cancellation kills the call.
         """

@@ -37,7 +37,7 @@ class Migrations(NamedTuple):
         return self.first + len(self.statements) - 1
 
     def pending(self, version: int) -> Sequence[str]:
-        """Return the statements to migrate from a version; raises `UnpreparedError`."""
+        """Statements that migrate from a version; raises `UnpreparedError`."""
         if version > self.newest:
             raise SchemaTooNewError(f"the tables have version {version}, and this server knows {self.newest}")
         if version == 0:
@@ -49,7 +49,7 @@ class Migrations(NamedTuple):
 
 async def migrate(connection: Connection, versions: str, lock: int, migrations: Migrations) -> None:
     """
-    Create or migrate tables; concurrent calls wait. Raises `UnpreparedError`.
+    Concurrent calls wait. Raises `UnpreparedError`.
 
     `versions` is the table with the current version, `lock` an advisory lock.
     """

@@ -90,7 +90,7 @@ class ObjectStorage:
         return ObjectWriter(file, self._reporting)
 
     async def read(self, name: str, start: int, size: int) -> tuple[bytes, int] | None:
-        """Return up to `size` bytes and the object's total size; None if it does not exist."""
+        """Up to `size` bytes and the object's total size; None if it does not exist."""
         import obstore
 
         with self._reporting():
@@ -101,12 +101,12 @@ class ObjectStorage:
             return bytes(await result.bytes_async()), result.meta["size"]
 
     async def delete(self, names: Sequence[str]) -> None:
-        """Delete objects; missing objects are ignored."""
+        """Missing objects are ignored."""
         with self._reporting():
             await asyncio.gather(*map(self._delete, names))
 
     async def check(self) -> None:
-        """Check that objects can be written, read and deleted."""
+        """Objects can be written, read and deleted."""
         name = f"check-{os.urandom(8).hex()}"
         writer = self.writer(name)
         await writer.write(b"x")
@@ -159,7 +159,7 @@ class ObjectWriter:
 
 
 def read_object_url(url: str) -> SplitResult:
-    """Parse a URL; raises `ValueError`, which quotes only option names."""
+    """Raises `ValueError`, which quotes only option names."""
     try:
         parts = urlsplit(url)
         invalid = parts.username is not None or parts.password is not None or bool(parts.fragment)
@@ -196,7 +196,7 @@ def _open(parts: SplitResult, environment: Mapping[str, str]) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """Return an error's cause without URL, credentials and response body."""
+    """Without URL, credentials and response body."""
     if isinstance(error, OSError) and error.strerror:
         return f"{type(error).__name__}: {error.strerror}"
     causes = [next(filter(None, cause)) for cause in _CAUSES.findall(str(error))]

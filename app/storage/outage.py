@@ -15,8 +15,8 @@ class Outage:
     """
     A store's outage, logged at its start and end.
 
-    API callers only see that the store is unavailable. Operators find the reason in the log, and in a note on the
-    exception, which `antiphon check` prints.
+    API callers only see that the store is unavailable. The log contains the reason; so does a note on the exception,
+    which `antiphon check` prints.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Outage:
         return self._reason is not None
 
     def begins(self, reason: str) -> APIError:
-        """Record a failure and return the error to raise; `reason` must not contain secrets or records."""
+        """Return the error to raise; `reason` must not contain secrets or records."""
         if self._reason is None:
             logger.warning("store unavailable", extra={"store": self._store, "reason": reason})
         self._reason = reason
@@ -46,7 +46,7 @@ class Outage:
         return error
 
     def busy(self, reason: str) -> APIError:
-        """Return the error for a call without a free connection, which is not an outage by itself."""
+        """A call without a free connection is not an outage by itself."""
         if self._reason is not None:
             return self.begins(self._reason)
         if (now := time.monotonic()) - self._warned_at >= _BUSY_INTERVAL:

@@ -65,11 +65,7 @@ class PostgresAddress(NamedTuple):
 
 
 def read_postgres_url(url: str, **defaults: float) -> PostgresAddress:
-    """
-    Parse a store's URL; raises ValueError, without secrets in its message.
-
-    URL options override `defaults`; timeouts are in seconds.
-    """
+    """Raises ValueError, without secrets. URL options override `defaults`; timeouts are in seconds."""
     try:
         parts = urlsplit(url)
         hosts = parts.netloc.rpartition("@")[2]
@@ -122,19 +118,19 @@ class PostgresClient:
 
     async def fetch(self, query: str, *arguments: object, idempotent: bool = False) -> list[Any]:
         """
-        Return a query's rows; raises the outage's error.
+        Raises the outage's error.
 
         An `idempotent` query is repeated if the connection breaks, because the connection can predate a restart.
         """
         return await self._call(lambda connection: connection.fetch(query, *arguments), idempotent)
 
     async def fetchval(self, query: str, *arguments: object, idempotent: bool = False) -> Any:
-        """Return the first row's first value, or None; otherwise like `fetch`."""
+        """The first row's first value, or None; otherwise like `fetch`."""
         rows = await self.fetch(query, *arguments, idempotent=idempotent)
         return rows[0][0] if rows else None
 
     async def transaction(self, work: Callable[[Connection], Awaitable[T]], *, idempotent: bool = False) -> T:
-        """Run `work` in a transaction; `work` can run twice, even if not `idempotent`."""
+        """`work` can run twice, even if not `idempotent`."""
 
         async def call(connection: Connection) -> T:
             async with connection.transaction():
@@ -143,12 +139,12 @@ class PostgresClient:
         return await self._call(call, idempotent)
 
     async def check(self) -> None:
-        """Check that the server accepts writes; raises the outage's error."""
+        """The server must accept writes; raises the outage's error."""
         if not await self.fetchval(_WRITABLE, idempotent=True):
             raise self._outage.begins("it cannot be written to: is it a replica?")
 
     async def connect(self) -> Any:
-        """Return a connection outside the pool; raises asyncpg's errors."""
+        """Outside the pool; raises asyncpg's errors."""
         connection = await asyncpg.connect(self._address.url, **self._options)
         await self._prepare_tables(connection)
         return connection

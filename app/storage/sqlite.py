@@ -1,8 +1,8 @@
 """
 SQLite databases, used in threads so that slow disks and locks do not block the event loop.
 
-`apsw` always includes FTS5 and can load `sqlite-vec`, unlike many builds of `sqlite3`. Two SQLite libraries must never
-open the same file in a process (closing it in one drops the other's locks), so files are opened only here.
+`apsw` always includes FTS5 and can load `sqlite-vec`, unlike many builds of `sqlite3`. Files are opened only here: with
+two SQLite libraries in a process, closing a file in one drops the other's locks.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def connect(path: Path, *, busy_timeout: float = BUSY_TIMEOUT, synchronous: str 
 
 @contextmanager
 def transaction(db: apsw.Connection) -> Iterator[apsw.Connection]:
-    """Run a transaction. It acquires the write lock at once, and cannot fail half-way while waiting for it."""
+    """Acquires the write lock at once, and cannot fail half-way while waiting for it."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield db
@@ -75,13 +75,13 @@ def query(db: apsw.Connection, statement: str, values: Any = ()) -> list[tuple[A
 
 
 def changed(db: apsw.Connection, statement: str, values: Any = ()) -> int:
-    """Return the number of inserted, updated or deleted rows."""
+    """Number of inserted, updated or deleted rows."""
     db.execute(statement, values)
     return db.changes()
 
 
 def migrate_tables(db: apsw.Connection, migrations: Migrations) -> None:
-    """Create or migrate a file's tables; raises `UnpreparedError`."""
+    """Raises `UnpreparedError`."""
     if int(db.pragma("user_version")) == migrations.newest:
         return
     with transaction(db):
@@ -105,8 +105,8 @@ class Database:
     """
     A database file with a writer thread and reader threads, each with its own connection.
 
-    Each call is a complete transaction, so a cancelled caller never leaves one open. After an error, the next call
-    opens the file again. Every call raises the outage's error, and `UnstorableValue`.
+    Each call is a complete transaction, so a cancelled caller leaves none open. After an error, the next call opens the
+    file again. Every call raises the outage's error, and `UnstorableValue`.
     """
 
     def __init__(
@@ -130,7 +130,6 @@ class Database:
         self._open: set[apsw.Connection] = set()
 
     async def read(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Run `work` in a reader thread."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._run, work, self._reading)
 
     async def write(self, work: Callable[[apsw.Connection], T]) -> T:
@@ -201,7 +200,7 @@ class SQLiteTables:
         return await self._db.read(lambda db: self._query(db, text, values).fetchall())
 
     async def fetch_some(self, text: str, *values: object, max_bytes: int) -> Rows:
-        """Like `fetch`, but return no more rows once the last column exceeds `max_bytes` in total."""
+        """Like `fetch`, but stops once the last column exceeds `max_bytes` in total."""
 
         def read(db: apsw.Connection) -> Rows:
             rows, size = [], 0
@@ -215,7 +214,7 @@ class SQLiteTables:
         return await self._db.read(read)
 
     async def snapshot(self, steps: Callable[[], Steps[T]]) -> T:
-        """Run read-only statements, none of which sees later commits."""
+        """Read-only statements, none of which sees later commits."""
 
         def work(db: apsw.Connection) -> T:
             db.execute("BEGIN")

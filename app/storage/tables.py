@@ -30,16 +30,16 @@ class Tables(Protocol):
     """Every method raises the outage's error."""
 
     async def fetch(self, text: str, *values: object) -> Rows:
-        """Return the rows of a read-only statement."""
+        """A read-only statement's rows."""
         ...
 
     async def execute(self, text: str, *values: object, idempotent: bool = False) -> Rows:
-        """Run a single statement that writes, and return its rows; otherwise like `run`."""
+        """Run a single statement that writes; return its rows. Otherwise like `run`."""
         ...
 
     async def run(self, steps: Callable[[], Steps[T]], *, idempotent: bool = False) -> T:
         """
-        Run a transaction and return its result; `steps` can be called more than once.
+        Run a transaction; `steps` can be called more than once.
 
         `idempotent` transactions are repeated if the connection breaks.
         """
