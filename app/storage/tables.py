@@ -51,7 +51,3 @@ def substitute(text: str, words: Mapping[str, str]) -> str:
     for word, here in words.items():
         text = text.replace(word, here)
     return text
-
-
-def single(text: str, *values: object) -> Steps[Rows]:
-    return (yield Statement(text, values))

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import orjson
 
-from app.storage.tables import Row, Statement, Steps, single
+from app.storage.tables import Row, Statement, Steps
 from app.tools.files import File, Page
 from app.tools.files.batches import MAX_UNFINISHED, BatchJob, BatchRequest, ClaimedRequest, RequestResult
 from app.tools.files.multipart_sql import add_file
@@ -273,7 +273,7 @@ class SQLBatches:
             f"WHERE {_HELD_LINE}"
         )
         values = (claimed.batch.id, claimed.request.number, worker, delay, 0 if failed else 1)
-        await self._tables.run(lambda: single(release, *values))
+        await self._tables.execute(release, *values)
 
     async def finish(self, claimed: ClaimedRequest, worker: str, result: RequestResult) -> bool:
         batch_id = claimed.batch.id

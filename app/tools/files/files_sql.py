@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 
 from app.storage.object_storage import ObjectStorage
@@ -9,14 +10,24 @@ from app.tools.files.batches_sql import SQLBatches
 from app.tools.files.contents import Contents, Owner
 from app.tools.files.contents.attachments import Attachments
 from app.tools.files.contents.objects import ObjectContents
+from app.tools.files.contents.pieces import Pieces
 from app.tools.files.multipart_sql import ALIVE, PARTS_OF_FILE, STORED_BYTES, SQLUploads, add_file, within_limit
 from app.tools.files.tables import FileTables, fetch_page
+from app.tools.files.vector_stores.sql import SQLVectorStores
 
+_EXPIRED_FILES = 100  # per transaction
+_EXPIRED = f"""
+{{row}} IN (
+    SELECT {{row}} FROM antiphon_files WHERE expires_at <= {{now}} LIMIT {_EXPIRED_FILES} FOR UPDATE SKIP LOCKED
+)
+"""
 _FILE = "SELECT id, owner, filename, purpose, bytes, created_at, expires_at FROM antiphon_files"
 
 
-class SQLFileStore:
-    def __init__(self, tables: FileTables, pieces: Contents, storage: ObjectStorage | None) -> None:
+class SQLFileStore(ABC):
+    vector_stores: SQLVectorStores
+
+    def __init__(self, tables: FileTables, pieces: Pieces, storage: ObjectStorage | None) -> None:
         """New content is written to `storage` if configured, otherwise to `pieces`."""
         self._tables = tables
         self._pieces, self._objects = pieces, ObjectContents(tables, storage)
@@ -24,6 +35,10 @@ class SQLFileStore:
         self.uploads = SQLUploads(tables)
         self.attachments = Attachments(tables, self._objects) if storage else None
         self.batches = SQLBatches(tables)
+
+    @abstractmethod
+    async def _delete(self, condition: str, *values: object) -> int:
+        """Delete files, and mark their content as removed; return their number."""
 
     async def write(self, content_id: str, number: int, data: bytes) -> None:
         await self._written.write(content_id, number, data)
@@ -64,7 +79,16 @@ class SQLFileStore:
     def part_content(self, part_id: str) -> AsyncIterator[bytes]:
         return self._read(part_id, Owner("antiphon_upload_parts", part_id))
 
-    async def _sweep_objects(self) -> None:
+    async def delete(self, owner: str, file_id: str) -> bool:
+        return bool(await self._delete(f"id = $1 AND owner = $2 AND {ALIVE}", file_id, owner))
+
+    async def sweep(self) -> None:
+        await self._pieces.delete_abandoned()
+        while await self._delete(_EXPIRED) == _EXPIRED_FILES:
+            pass
+        await self.vector_stores.sweep()
+        await self.uploads.sweep()
+        await self._pieces.delete_removed()
         if self.attachments:
             await self.attachments.sweep()
         await self._objects.sweep()

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import astuple
 
-from app.storage.tables import Rows, Statement, Steps, single
+from app.storage.tables import Rows, Statement, Steps
 from app.tools.files import File
 from app.tools.files.contents import claim_content
 from app.tools.files.multipart import UPLOAD_LIFETIME, MultipartUpload, UploadPart
@@ -163,7 +163,7 @@ class SQLUploads:
         """Expire overdue uploads with their parts, and delete old records."""
         while await self._tables.fetch(_OVERDUE.partition("FOR UPDATE")[0]):  # without the transaction's lock
             await self._tables.run(_expire)
-        await self._tables.run(lambda: single(_OLD, ENDED_TTL + UPLOAD_LIFETIME))
+        await self._tables.execute(_OLD, ENDED_TTL + UPLOAD_LIFETIME)
 
 
 def _remove_parts(upload_id: str) -> Steps[None]:

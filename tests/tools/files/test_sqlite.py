@@ -57,7 +57,7 @@ class PausingDatabase(Database):
 async def test_vector_store_refilled_during_the_sweep_keeps_its_index(tmp_path: Path) -> None:
     files = SQLiteFileStore(tmp_path / "files.db")
     database = PausingDatabase(tmp_path / "files.db", _MIGRATIONS, "files")
-    stores = SQLiteVectorStores(database, SQLiteTables(database, time.time, SQLITE_NAMES), time.time)
+    stores = SQLiteVectorStores(database, SQLiteTables(database, time.time, SQLITE_NAMES))
     store = VectorStore("vs_1", "ada", "", None, None, None, 0, 0)
 
     async def add(file_id: str, text: str) -> None:

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Collection, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from app.storage.tables import Statement, Steps, single
+from app.storage.tables import Statement, Steps
 from app.tools.files import PIECE
 from app.tools.files.contents import Owner, claim_content
 from app.tools.files.contents.objects import ObjectContents
@@ -168,11 +168,11 @@ class Attachments:
         return [Attachment(*row) for row in await self._tables.fetch(_DUE, checker)]
 
     async def postpone(self, attachment_id: str, seconds: int) -> None:
-        await self._tables.run(lambda: single(_POSTPONE, attachment_id, seconds))
+        await self._tables.execute(_POSTPONE, attachment_id, seconds)
 
     async def sweep(self) -> None:
-        await self._tables.run(lambda: single(_EXPIRED))
-        await self._tables.run(lambda: single(_UNCHECKED))
+        await self._tables.execute(_EXPIRED)
+        await self._tables.execute(_UNCHECKED)
 
     async def _discard(self, content_id: str) -> None:
         with suppress(Exception):  # the next sweep deletes the rest

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from app.storage.object_storage import ObjectStorage, ObjectWriter
 from app.storage.outage import Outage
-from app.storage.tables import Statement, Steps, single
+from app.storage.tables import Statement, Steps
 from app.tools.files import FilesUnavailable
 from app.tools.files.contents import Owner
 from app.tools.files.tables import FileTables
@@ -70,7 +70,7 @@ class ObjectContents:
             if writer := self._writers.pop(content_id, None):
                 await writer.abort()
         finally:
-            if await self._tables.run(lambda: single(claim, content_id)):
+            if await self._tables.execute(claim, content_id):
                 await self._delete_objects([content_id])
 
     async def has(self, content_id: str) -> bool:
@@ -99,7 +99,7 @@ class ObjectContents:
 
     async def _touch(self, content_id: str) -> None:
         """Renew the claim; raises `FilesUnavailable` if a sweep deleted it as abandoned."""
-        if not await self._tables.run(lambda: single(_TOUCH, content_id)):
+        if not await self._tables.execute(_TOUCH, content_id):
             raise FilesUnavailable
 
     async def _exists(self, owner: Owner) -> bool:

@@ -4,7 +4,6 @@ from app.errors import APIError
 from app.storage.migration import Connection
 from app.storage.outage import Outage
 from app.storage.postgres import PostgresClient, read_postgres_url
-from app.storage.tables import Row
 from app.tools.files import FilesUnavailable
 from app.tools.files.postgres.schema import NoVectorsError, migrate_files, migrate_vectors
 
@@ -17,9 +16,6 @@ class PostgresDatabase(PostgresClient):
         outage = Outage(f"the file store in PostgreSQL at {address.name}", FilesUnavailable, FilesUnavailable)
         super().__init__(address, prepare=self._migrate, outage=outage, **address.options)
         self._has_vectors = False
-
-    async def fetch(self, query: str, *arguments: object, idempotent: bool = False) -> list[Row]:
-        return await super().fetch(query, *map(storable, arguments), idempotent=idempotent)
 
     async def prepare_vectors(self) -> None:
         if self._has_vectors:
@@ -46,6 +42,8 @@ class PostgresDatabase(PostgresClient):
 
 def storable(value: object) -> object:
     """Replace characters that PostgreSQL rejects in text: NUL and lone surrogates."""
+    if isinstance(value, list):
+        return [*map(storable, value)]
     if not isinstance(value, str):
         return value
     return value.encode("utf-8", "replace").decode().replace("\0", "\ufffd")

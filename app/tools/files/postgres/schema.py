@@ -22,7 +22,6 @@ _VECTORS_LOCK = _LOCK + 1
 POSTGRES_NAMES = {
     "{row}": "number",
     "{identity}": "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
-    "{moment}": "clock_timestamp()",
 }
 
 

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import apsw
-
 from app.storage.migration import Migrations
 from app.storage.object_storage import ObjectStorage
-from app.storage.sqlite import Database, SQLiteTables, in_sqlite, query
-from app.tools.files import ABANDONED_AFTER, FilesUnavailable
+from app.storage.sqlite import Database, SQLiteTables, in_sqlite
+from app.storage.tables import Row, Statement, Steps
+from app.tools.files import FilesUnavailable
 from app.tools.files.batches_sql import BATCH_TABLES
 from app.tools.files.contents.attachments import ATTACHMENT_TABLES
 from app.tools.files.contents.objects import OBJECT_TABLES
@@ -20,8 +19,6 @@ from app.tools.files.files_sql import SQLFileStore
 from app.tools.files.multipart_sql import MULTIPART_TABLES
 from app.tools.files.sqlite.pieces import SQLitePieces
 from app.tools.files.sqlite.vector_stores import SQLITE_NAMES, SQLiteVectorStores
-
-DELETED_PIECES = 32  # per transaction
 
 _SCHEMA = """
 CREATE TABLE files (
@@ -104,17 +101,24 @@ _MIGRATIONS = Migrations(
         in_sqlite(ATTACHMENT_TABLES, SQLITE_NAMES),
     ]
 )
+_DELETE_ENTRIES = "DELETE FROM antiphon_store_files WHERE id = $1 RETURNING store, {row}"
+_DELETE_FILE = """
+DELETE FROM antiphon_files WHERE id = $1;
+INSERT INTO antiphon_removed (content) SELECT $1 UNION ALL SELECT id FROM antiphon_upload_parts WHERE file = $1;
+DELETE FROM antiphon_upload_parts WHERE file = $1
+"""
 
 
 class SQLiteFileStore(SQLFileStore):
+    vector_stores: SQLiteVectorStores
+
     def __init__(
         self, path: Path, storage: ObjectStorage | None = None, *, clock: Callable[[], float] = time.time
     ) -> None:
         self._db = Database(path, _MIGRATIONS, f"SQLite file store {path}", FilesUnavailable, readers=2)
-        self._clock = clock
         tables = SQLiteTables(self._db, clock, SQLITE_NAMES)
-        super().__init__(tables, SQLitePieces(self._db, tables, clock), storage)
-        self.vector_stores = SQLiteVectorStores(self._db, self._tables, clock)
+        super().__init__(tables, SQLitePieces(tables), storage)
+        self.vector_stores = SQLiteVectorStores(self._db, self._tables)
 
     @classmethod
     def from_url(
@@ -123,29 +127,19 @@ class SQLiteFileStore(SQLFileStore):
         """The database is created on first use."""
         return cls(sqlite_path(url), storage, clock=clock)
 
-    async def delete(self, owner: str, file_id: str) -> bool:
-        def work(db: apsw.Connection) -> list[tuple[object, ...]] | None:
-            exists = "SELECT 1 FROM files WHERE id = ? AND owner = ? AND (expires_at IS NULL OR expires_at > ?)"
-            return _delete(db, file_id) if query(db, exists, (file_id, owner, self._clock())) else None
+    async def _delete(self, condition: str, *values: object) -> int:
+        def steps() -> Steps[tuple[int, list[Row]]]:
+            files, entries = (yield Statement(f"SELECT id FROM antiphon_files WHERE {condition}", values)), list[Row]()
+            for file in files:
+                entries += yield Statement(_DELETE_ENTRIES, (*file,))
+                yield Statement(_DELETE_FILE, (*file,))
+            return len(files), entries
 
-        removed = await self._db.write(work)
-        await self.vector_stores.delete_chunks(removed or ())
-        return removed is not None
-
-    async def sweep(self) -> None:
-        await self.vector_stores.delete_chunks(await self._db.write(self._sweep))
-        await self.uploads.sweep()
-        while await self._db.read(lambda db: query(db, "SELECT 1 FROM removed LIMIT 1")):
-            await self._db.write(_delete_some)
-        await self.vector_stores.sweep()
-        await self._sweep_objects()
-
-    def _sweep(self, db: apsw.Connection) -> list[tuple[object, ...]]:
-        now = self._clock()
-        for (file_id,) in query(db, "DELETE FROM uploads WHERE touched <= ? RETURNING file", (now - ABANDONED_AFTER,)):
-            db.execute("DELETE FROM pieces WHERE file = ?", (file_id,))
-        expired = query(db, "SELECT id FROM files WHERE expires_at <= ?", (now,))
-        return [removed for (file_id,) in expired for removed in _delete(db, file_id)]
+        deleted, entries = await self._tables.run(steps)
+        await self.vector_stores.delete_chunks(entries)
+        if deleted:
+            await self._pieces.delete_removed()
+        return deleted
 
     async def prepare_vectors(self) -> None:
         """Every database supports embeddings."""
@@ -158,25 +152,6 @@ class SQLiteFileStore(SQLFileStore):
     async def aclose(self) -> None:
         await self.vector_stores.aclose()
         await self._db.aclose()
-
-
-def _delete(db: apsw.Connection, file_id: str) -> list[tuple[object, ...]]:
-    """Return the file's rows in vector stores, as (vector store id, row)."""
-    removed = query(db, "DELETE FROM store_files WHERE id = ? RETURNING store, row", (file_id,))
-    db.execute("DELETE FROM files WHERE id = ?", (file_id,))
-    db.execute("DELETE FROM pieces WHERE file = ?", (file_id,))
-    for part in query(db, "DELETE FROM upload_parts WHERE file = ? RETURNING id", (file_id,)):
-        db.execute("INSERT INTO removed (content) VALUES (?)", part)
-    return removed
-
-
-def _delete_some(db: apsw.Connection) -> None:
-    """Delete a few pieces, since other processes wait for the transaction."""
-    oldest = f"(SELECT content FROM removed ORDER BY row LIMIT {DELETED_PIECES})"
-    some = f"SELECT rowid FROM pieces WHERE file IN {oldest} LIMIT {DELETED_PIECES}"
-    db.execute(f"DELETE FROM pieces WHERE rowid IN ({some})")
-    deleted = f"content IN {oldest} AND NOT EXISTS (SELECT 1 FROM pieces WHERE file = content)"
-    db.execute(f"DELETE FROM removed WHERE {deleted}")
 
 
 def sqlite_path(url: str) -> Path:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import secrets
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -15,22 +13,13 @@ from typing import TypeVar
 import apsw
 
 from app.storage.migration import UnpreparedError
-from app.storage.sqlite import Database, in_sqlite, query
+from app.storage.sqlite import Database
 from app.storage.tables import Rows, Statement, Steps
 from app.tools.files import FilesUnavailable
 from app.tools.files.sqlite.index import Index, delete_index
 from app.tools.files.tables import FileTables
-from app.tools.files.vector_stores.records import (
-    DAY,
-    ErrorCode,
-    Job,
-    NewStoreFile,
-    Query,
-    TextChunk,
-    VectorStore,
-)
-from app.tools.files.vector_stores.rows import encode_fields
-from app.tools.files.vector_stores.sql import QUEUES, FoundChunk, SQLDialect, SQLVectorStores, job_of
+from app.tools.files.vector_stores.records import Job, Query, TextChunk
+from app.tools.files.vector_stores.sql import HELD, QUEUES, FoundChunk, SQLVectorStores
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -41,44 +30,41 @@ SQLITE_NAMES = {
     "{row}": "row",
     "{identity}": "INTEGER PRIMARY KEY AUTOINCREMENT",
     "bytea": "BLOB",
-    "{moment}": "{now}",
 }
-_ONE_OF = "IN (SELECT value FROM json_each($1))"
 _NEXT = f"""
-{in_sqlite(QUEUES, SQLITE_NAMES)}, oldest AS (
+{QUEUES}, oldest AS (
     SELECT queue, (
-        SELECT row FROM store_files AS files
-        WHERE status = 'in_progress' AND files.queue = queues.queue AND claimed_until <= $2
-        ORDER BY row LIMIT 1
-    ) AS row
-    FROM queues WHERE NOT queue {_ONE_OF}
+        SELECT {{row}} FROM antiphon_store_files AS files
+        WHERE status = 'in_progress' AND files.queue = queues.queue AND claimed_until <= {{moment}}
+        ORDER BY {{row}} LIMIT 1
+    ) AS {{row}}
+    FROM queues WHERE NOT queue = ANY ($1)
 )
-SELECT row FROM oldest LEFT JOIN turns USING (queue)
-WHERE row IS NOT NULL ORDER BY coalesce(served, 0), row LIMIT 1
+SELECT {{row}} FROM oldest LEFT JOIN antiphon_turns USING (queue)
+WHERE {{row}} IS NOT NULL ORDER BY coalesce(served, 0), {{row}} LIMIT 1
 """
 _CLAIM = f"""
-UPDATE store_files SET claim = $3, claimed_until = $4, attempts = attempts + 1 WHERE row = ({_NEXT})
-RETURNING row, attempts, queue, key, store, id, max_tokens, overlap,
-    (SELECT filename FROM files WHERE files.id = store_files.id),
-    (SELECT bytes FROM files WHERE files.id = store_files.id)
+UPDATE antiphon_store_files SET claim = $2, claimed_until = {{moment}} + $3, attempts = attempts + 1
+WHERE {{row}} = ({_NEXT})
+RETURNING {{row}}, attempts, queue, key, store, id, max_tokens, overlap,
+    (SELECT filename FROM antiphon_files AS files WHERE files.id = antiphon_store_files.id),
+    (SELECT bytes FROM antiphon_files AS files WHERE files.id = antiphon_store_files.id)
 """
-_INSERT_FILE = """
-INSERT INTO antiphon_store_files (store, batch, id, key, attributes, max_tokens, overlap, queue, created_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, CAST({now} AS bigint))
+_ROWS_OF_STORE = "SELECT {row} FROM antiphon_store_files WHERE store = $1"
+_COMPLETE = f"""
+UPDATE antiphon_store_files SET status = 'completed', claim = NULL, usage_bytes = $3 WHERE {HELD} RETURNING id
 """
-_DIALECT = SQLDialect(
-    one_of=_ONE_OF,
-    as_list=json.dumps,
-    until="{now} + $3",
-    cancel_files="UPDATE antiphon_store_files SET status = 'cancelled' WHERE batch = $1 AND status = 'in_progress'",
-)
 
 
 class SQLiteVectorStores(SQLVectorStores):
-    def __init__(self, db: Database, tables: FileTables, clock: Callable[[], float]) -> None:
-        super().__init__(tables, _DIALECT)
-        self._db = db
-        self._clock = clock
+    CANCEL_FILES = "UPDATE antiphon_store_files SET status = 'cancelled' WHERE batch = $1 AND status = 'in_progress'"
+    FAIL = f"""
+    UPDATE antiphon_store_files SET status = 'failed', claim = NULL, error_code = $3, error_message = $4
+    WHERE {HELD} RETURNING store, {{row}}
+    """
+
+    def __init__(self, db: Database, tables: FileTables) -> None:
+        super().__init__(tables)
         self._folder = db.path.with_name(f"{db.path.name}.indexes")
         self._threads = ThreadPoolExecutor(4, "antiphon-index")
 
@@ -87,12 +73,6 @@ class SQLiteVectorStores(SQLVectorStores):
         if deleted:
             await self._in_thread(lambda: delete_index(self._path(store_id)))
         return deleted
-
-    def _insert_files(self, store: VectorStore, files: Sequence[NewStoreFile], batch: int | None) -> Steps[None]:
-        for file in files:
-            attributes, strategy = encode_fields(file.attributes), file.strategy
-            values = (store.id, batch, file.id, file.key, attributes, strategy.max_tokens, strategy.overlap)
-            yield Statement(_INSERT_FILE, (*values, store.owner))
 
     async def delete_chunks(self, entries: Rows) -> None:
         for store_id, row in entries:
@@ -106,65 +86,42 @@ class SQLiteVectorStores(SQLVectorStores):
     ) -> list[FoundChunk]:
         return await self._in_thread(lambda: self._index(store_id).search(search_query, limit, files))
 
-    async def claim(self, lease: float, excluded: Collection[str] = ()) -> Job | None:
-        now, claim = self._clock(), secrets.token_hex(8)
-        waiting = ([*excluded], now)
-        if not await self._tables.fetch(_NEXT, *waiting):
-            return None  # without the write lock
+    async def _claim(self, excluded: list[str], claim: str, lease: float) -> Rows:
+        if not await self._tables.fetch(_NEXT, excluded):
+            return []  # without the write lock
 
         def steps() -> Steps[Rows]:
-            rows = yield Statement(_CLAIM, (*waiting, claim, now + lease))
+            rows = yield Statement(_CLAIM, (excluded, claim, lease))
             for row in rows:
-                yield Statement("INSERT OR REPLACE INTO antiphon_turns VALUES ($1, $2)", (row[2], now))
+                yield Statement("INSERT OR REPLACE INTO antiphon_turns VALUES ($1, {moment})", (row[2],))
             return rows
 
-        rows = await self._tables.run(steps)
-        return job_of(rows[0], claim) if rows else None
+        return await self._tables.run(steps)
 
     async def complete(self, job: Job, chunks: Iterable[TextChunk], model: str = "") -> bool:
-        statement = "SELECT row FROM store_files WHERE store = ?"
-        alive = {row for (row,) in await self._db.read(lambda db: query(db, statement, (job.store_id,)))}
+        alive = {row for (row,) in await self._tables.fetch(_ROWS_OF_STORE, job.store_id)}
         if job.row not in alive:
             return False
         index = self._index(job.store_id)
         size = await self._in_thread(lambda: index.replace(job.row, chunks, model, alive))
-        changes = "status = 'completed', claim = NULL, usage_bytes = :size"
-        completed = await self._update_claimed(job, changes, size=size)
+        completed = bool(await self._tables.execute(_COMPLETE, job.row, job.claim, size))
         if not completed:
             await self._in_thread(lambda: index.remove(job.row))
         return completed
 
-    async def fail(self, job: Job, code: ErrorCode, message: str) -> None:
-        changes = "status = 'failed', claim = NULL, error_code = :code, error_message = :message"
-        if await self._update_claimed(job, changes, code=code, message=message):
-            await self._in_thread(lambda: self._index(job.store_id).remove(job.row))  # left by an attempt that died
-
     async def sweep(self) -> None:
-        """Delete expired stores' files, and deleted stores' indexes."""
-        now = self._clock()
-        statement = f"""
-            DELETE FROM store_files WHERE store IN (
-                SELECT id FROM stores WHERE expires_days IS NOT NULL AND last_active_at + expires_days * {DAY} <= ?
-            ) RETURNING store, row
-        """
-        await self.delete_chunks(await self._db.write(lambda db: query(db, statement, (now,))))
-        await self._db.write(lambda db: query(db, "DELETE FROM turns WHERE served <= ?", (now - DAY,)))
+        """Also delete the indexes of deleted vector stores."""
+        await super().sweep()
         # The indexes are listed before the stores are read: a store missing afterwards was deleted, permanently. An
         # empty store's index is retained, since files can be added at any time, and other processes may have it open.
         indexes = await self._in_thread(lambda: [*self._folder.glob("*.db")])
-        stores = await self._db.read(lambda db: {store for (store,) in query(db, "SELECT id FROM stores")})
+        stores = {store for (store,) in await self._tables.fetch("SELECT id FROM antiphon_vector_stores")}
         for path in indexes:
             if path.stem not in stores:
                 await self._in_thread(partial(delete_index, path))
 
     async def aclose(self) -> None:
         await asyncio.to_thread(self._threads.shutdown)
-
-    async def _update_claimed(self, job: Job, changes: str, **values: object) -> bool:
-        where = "row = :row AND claim = :claim AND status = 'in_progress'"
-        statement = f"UPDATE store_files SET {changes} WHERE {where} RETURNING row"
-        values |= {"row": job.row, "claim": job.claim}
-        return bool(await self._db.write(lambda db: query(db, statement, values)))
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         try:

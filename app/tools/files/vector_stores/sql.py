@@ -1,23 +1,26 @@
 """
-Vector store operations shared by the SQL databases, which implement their own queues and chunk storage.
+Vector store operations shared by the SQL databases, which implement their own claims and chunk storage.
 
 `app.storage.tables` describes the statement syntax.
 """
 
 from __future__ import annotations
 
+import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
-from app.storage.tables import Row, Rows, Statement, Steps, single
+from app.storage.tables import Rows, Statement, Steps
 from app.tools.files import Page
 from app.tools.files.multipart_sql import ALIVE
 from app.tools.files.tables import FileTables, fetch_page
 from app.tools.files.vector_stores.records import (
+    DAY,
     Attributes,
     Candidate,
     ChunkingStrategy,
+    ErrorCode,
     FileBatch,
     Job,
     NewStoreFile,
@@ -57,7 +60,20 @@ _INSERT_BATCH = """
 INSERT INTO antiphon_file_batches (id, store, created_at) VALUES ($1, $2, CAST({now} AS bigint)) RETURNING {row}
 """
 _CANCEL_BATCH = "UPDATE antiphon_file_batches SET cancelled = true WHERE id = $1 AND store = $2 RETURNING {row}"
-_HELD = "{row} = $1 AND claim = $2 AND status = 'in_progress'"
+_INSERT_FILE = """
+INSERT INTO antiphon_store_files (store, batch, id, key, attributes, max_tokens, overlap, queue, created_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, CAST({now} AS bigint))
+"""
+HELD = "{row} = $1 AND claim = $2 AND status = 'in_progress'"
+_EXPIRED_FILES = 100  # per statement
+_DELETE_EXPIRED = f"""
+DELETE FROM antiphon_store_files WHERE {{row}} IN (
+    SELECT files.{{row}} FROM antiphon_vector_stores AS stores JOIN antiphon_store_files AS files ON store = stores.id
+    WHERE expires_days IS NOT NULL AND last_active_at + expires_days * {DAY} <= {{now}}
+    LIMIT {_EXPIRED_FILES} FOR UPDATE OF files SKIP LOCKED
+) RETURNING store, {{row}}
+"""
+_DELETE_TURNS = f"DELETE FROM antiphon_turns WHERE served < {{moment}} - {DAY} * {{second}}"
 
 # The non-empty queues, each found by an index lookup. The last row is NULL.
 QUEUES = """
@@ -72,15 +88,6 @@ WITH RECURSIVE queues (queue) AS (
 """
 
 
-class SQLDialect(NamedTuple):
-    """Database-specific parts of the statements."""
-
-    one_of: str  # condition: a column is in the list, parameter 1
-    as_list: Callable[[Sequence[str | int]], object]  # encodes the list parameter
-    until: str  # expression: now plus parameter 3 in seconds
-    cancel_files: str  # cancels a batch's files that are not indexed yet
-
-
 class FoundChunk(NamedTuple):
     """Scores are from 0 to 1, or None if not computed."""
 
@@ -92,13 +99,15 @@ class FoundChunk(NamedTuple):
 
 
 class SQLVectorStores(ABC):
-    def __init__(self, tables: FileTables, dialect: SQLDialect) -> None:
+    CANCEL_FILES: ClassVar[str]  # (batch): only files that are not indexed yet
+    FAIL: ClassVar[str]  # (row, claim, error code, error message): returns the files with chunks to delete
+
+    def __init__(self, tables: FileTables) -> None:
         self._tables = tables
-        self._dialect = dialect
 
     @abstractmethod
-    def _insert_files(self, store: VectorStore, files: Sequence[NewStoreFile], batch: int | None) -> Steps[None]:
-        """Queue a store's files for indexing; `batch` is their batch's row."""
+    async def _claim(self, excluded: list[str], claim: str, lease: float) -> Rows:
+        """Claim the next file of a queue not in `excluded`, for `lease` seconds."""
 
     @abstractmethod
     async def _text_of(self, store_id: str, file: int) -> list[str]:
@@ -114,9 +123,6 @@ class SQLVectorStores(ABC):
     async def delete_chunks(self, entries: Sequence[Sequence[object]]) -> None:
         """Delete the chunks of removed files, given as (store id, row)."""
 
-    async def _change(self, statement: str, *values: object) -> Rows:
-        return await self._tables.run(lambda: single(statement, *values))
-
     async def create(self, store: VectorStore, files: Sequence[NewStoreFile] = ()) -> None:
         values = (
             *(store.id, store.owner, store.name, store.description, encode_fields(store.metadata)),
@@ -126,7 +132,7 @@ class SQLVectorStores(ABC):
         def steps() -> Steps[int | None]:
             if (missing := (yield from self._first_missing(store, files))) is None:
                 yield Statement(_INSERT_STORE, values)
-                yield from self._insert_files(store, files, None)
+                yield from _insert_files(store, files, None)
             return missing
 
         await self._unless_missing(steps)
@@ -143,19 +149,18 @@ class SQLVectorStores(ABC):
             if batch_id is not None:
                 ((batch,),) = yield Statement(_INSERT_BATCH, (batch_id, store.id))
             # Files get new rows, which cancels jobs that still index the old rows.
-            replaced = f"DELETE FROM antiphon_store_files WHERE id {self._dialect.one_of} AND store = $2"
-            yield Statement(replaced, (self._dialect.as_list([file.id for file in files]), store.id))
-            yield from self._insert_files(store, files, batch)
+            replaced = "DELETE FROM antiphon_store_files WHERE id = ANY ($1) AND store = $2"
+            yield Statement(replaced, ([file.id for file in files], store.id))
+            yield from _insert_files(store, files, batch)
             return None
 
         await self._unless_missing(steps)
 
     def _first_missing(self, store: VectorStore, files: Sequence[NewStoreFile]) -> Steps[int | None]:
         """Return the position of the first file that the store's owner does not have, or None."""
-        one_of, as_list, *_ = self._dialect
         # Locked until the transaction ends, so that no file is deleted.
-        existing = f"SELECT id FROM antiphon_files WHERE id {one_of} AND owner = $2 AND {ALIVE} FOR KEY SHARE"
-        rows = yield Statement(existing, (as_list([file.id for file in files]), store.owner))
+        existing = f"SELECT id FROM antiphon_files WHERE id = ANY ($1) AND owner = $2 AND {ALIVE} FOR KEY SHARE"
+        rows = yield Statement(existing, ([file.id for file in files], store.owner))
         found = {file_id for (file_id,) in rows}
         return next((index for index, file in enumerate(files) if file.id not in found), None)
 
@@ -167,21 +172,34 @@ class SQLVectorStores(ABC):
         def steps() -> Steps[bool]:
             rows = yield Statement(_CANCEL_BATCH, (batch_id, store.id))
             for (batch,) in rows:
-                yield Statement(self._dialect.cancel_files, (batch,))
+                yield Statement(self.CANCEL_FILES, (batch,))
             return bool(rows)
 
         return await self._tables.run(steps)
 
+    async def claim(self, lease: float, excluded: Collection[str] = ()) -> Job | None:
+        claim = secrets.token_hex(8)
+        rows = await self._claim([*excluded], claim, lease)
+        if not rows:
+            return None
+        row, attempt, owner, key, store, file_id, max_tokens, overlap, filename, size = rows[0]
+        strategy = ChunkingStrategy(max_tokens, overlap)
+        return Job(row, claim, attempt, owner, key, store, file_id, filename, size, strategy)
+
     async def renew(self, job: Job, lease: float) -> bool:
-        renew = f"UPDATE antiphon_store_files SET claimed_until = {self._dialect.until} WHERE {_HELD} RETURNING id"
-        return bool(await self._change(renew, job.row, job.claim, lease))
+        until = "claimed_until = {moment} + $3 * {second}"
+        renew = f"UPDATE antiphon_store_files SET {until} WHERE {HELD} RETURNING id"
+        return bool(await self._tables.execute(renew, job.row, job.claim, lease))
+
+    async def fail(self, job: Job, code: ErrorCode, message: str) -> None:
+        await self.delete_chunks(await self._tables.execute(self.FAIL, job.row, job.claim, code, message))
 
     async def release(self, job: Job, delay: float = 0, *, failed: bool = False) -> None:
         release = f"""
             UPDATE antiphon_store_files
-            SET claim = NULL, claimed_until = {self._dialect.until}, attempts = attempts - $4 WHERE {_HELD}
+            SET claim = NULL, claimed_until = {{moment}} + $3 * {{second}}, attempts = attempts - $4 WHERE {HELD}
         """
-        await self._change(release, job.row, job.claim, delay, 0 if failed else 1)
+        await self._tables.execute(release, job.row, job.claim, delay, 0 if failed else 1)
 
     async def get(self, owner: str, store_id: str) -> VectorStore | None:
         statement = f"{_STORES} WHERE stores.id = $1 AND owner = $2 GROUP BY stores.{{row}}"
@@ -189,11 +207,10 @@ class SQLVectorStores(ABC):
         return store_of(rows[0]) if rows else None
 
     async def stores(self, owner: str | None, page: Page) -> tuple[list[VectorStore], bool]:
-        one_of, as_list, *_ = self._dialect
         where, values = ("1 = 1", ()) if owner is None else ("owner = $1", (owner,))
         found, more = await fetch_page(self._tables, f"SELECT id FROM {_TABLE}", _TABLE, where, values, page)
         ids = [store_id for (store_id,) in found]
-        rows = await self._tables.fetch(f"{_STORES} WHERE stores.id {one_of} GROUP BY stores.{{row}}", as_list(ids))
+        rows = await self._tables.fetch(f"{_STORES} WHERE stores.id = ANY ($1) GROUP BY stores.{{row}}", ids)
         stores = {store[0]: store_of(store) for store in rows}
         return [stores[store_id] for store_id in ids if store_id in stores], more
 
@@ -204,11 +221,11 @@ class SQLVectorStores(ABC):
         names = [name for name in _CHANGEABLE if name in values]
         assignments = ", ".join(f"{name} = ${index}" for index, name in enumerate(names, 3)) or "id = id"
         statement = f"UPDATE {_TABLE} SET {assignments} WHERE id = $1 AND owner = $2 RETURNING id"
-        return bool(await self._change(statement, store_id, owner, *(values[name] for name in names)))
+        return bool(await self._tables.execute(statement, store_id, owner, *(values[name] for name in names)))
 
     async def delete(self, owner: str, store_id: str) -> bool:
         statement = f"DELETE FROM {_TABLE} WHERE id = $1 AND owner = $2 RETURNING id"
-        return bool(await self._change(statement, store_id, owner))
+        return bool(await self._tables.execute(statement, store_id, owner))
 
     async def file(self, store: VectorStore, file_id: str) -> StoreFile | None:
         rows = await self._tables.fetch(f"{_ENTRIES} WHERE store = $1 AND id = $2", store.id, file_id)
@@ -227,11 +244,11 @@ class SQLVectorStores(ABC):
 
     async def set_attributes(self, store: VectorStore, file_id: str, attributes: Attributes) -> bool:
         statement = "UPDATE antiphon_store_files SET attributes = $3 WHERE store = $1 AND id = $2 RETURNING id"
-        return bool(await self._change(statement, store.id, file_id, encode_fields(attributes)))
+        return bool(await self._tables.execute(statement, store.id, file_id, encode_fields(attributes)))
 
     async def remove(self, store: VectorStore, file_id: str) -> bool:
         statement = "DELETE FROM antiphon_store_files WHERE store = $1 AND id = $2 RETURNING store, {row}"
-        removed = await self._change(statement, store.id, file_id)
+        removed = await self._tables.execute(statement, store.id, file_id)
         await self.delete_chunks(removed)
         return bool(removed)
 
@@ -255,16 +272,24 @@ class SQLVectorStores(ABC):
         if files is not None and not files:
             return []
         found = await self._found(store.id, search_query, limit, files)
-        one_of, as_list, *_ = self._dialect
         # Files being indexed, or just removed, are not in these rows.
-        statement = f"{_ENTRIES} WHERE {{row}} {one_of} AND store = $2 AND status = 'completed'"
-        rows = await self._tables.fetch(statement, as_list([*{chunk.file for chunk in found}]), store.id)
+        statement = f"{_ENTRIES} WHERE {{row}} = ANY ($1) AND store = $2 AND status = 'completed'"
+        rows = await self._tables.fetch(statement, [*{chunk.file for chunk in found}], store.id)
         completed = {entry[-1]: store_file_of(entry) for entry in rows}
         return [
             Candidate(chunk.id, completed[chunk.file], chunk.text, chunk.text_score, chunk.similarity)
             for chunk in found
             if chunk.file in completed
         ]
+
+    async def sweep(self) -> None:
+        """Delete the files of expired vector stores."""
+        more = True
+        while more:
+            expired = await self._tables.execute(_DELETE_EXPIRED)
+            await self.delete_chunks(expired)
+            more = len(expired) == _EXPIRED_FILES
+        await self._tables.execute(_DELETE_TURNS)
 
     async def _matching(self, store: VectorStore, matches: Callable[[Attributes], bool]) -> Sequence[int]:
         rows = await self._tables.fetch(
@@ -273,7 +298,10 @@ class SQLVectorStores(ABC):
         return [number for number, text in rows if matches(decode_fields(text) or {})]
 
 
-def job_of(row: Row, claim: str) -> Job:
-    number, attempt, owner, key, store, file_id, max_tokens, overlap, filename, size = row
-    strategy = ChunkingStrategy(max_tokens, overlap)
-    return Job(number, claim, attempt, owner, key, store, file_id, filename, size, strategy)
+def _insert_files(store: VectorStore, files: Sequence[NewStoreFile], batch: int | None) -> Steps[None]:
+    """Queue a store's files for indexing; `batch` is their batch's row."""
+    rows: list[tuple[object, ...]] = []
+    for file in files:
+        chunking = file.strategy.max_tokens, file.strategy.overlap
+        rows.append((store.id, batch, file.id, file.key, encode_fields(file.attributes), *chunking, store.owner))
+    yield Statement(_INSERT_FILE, many=rows)
