@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field, TypeAdapter
 
 
-class _Options(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class _Options:
+    """Validated when a profile is loaded; dataclasses, because attributes of pydantic models are 15 times slower."""
+
+    __slots__ = ()
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
 
+@dataclass(frozen=True, slots=True)
 class TransportOptions(_Options):
     """How to reach the server. Times are in seconds."""
 
@@ -31,16 +36,17 @@ class TransportOptions(_Options):
     passthrough: Literal["auto", "always", "never"] = "auto"
     path: str | None = None  # None: the API's default; `{model}` is replaced by the backend's model name
     model_in_body: bool = True  # false: only in the path
-    query: dict[str, str] = {}
-    headers: dict[str, str] = {}
+    query: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
     auth_header: str = "Authorization"
     auth_scheme: str = "Bearer"  # empty: only the key
     api_key: str | None = None
-    connect_timeout: float = Field(10, gt=0)
-    first_byte_timeout: float = Field(300, gt=0)
-    idle_timeout: float = Field(120, gt=0)  # between two reads of a stream
+    connect_timeout: Annotated[float, Field(gt=0)] = 10
+    first_byte_timeout: Annotated[float, Field(gt=0)] = 300
+    idle_timeout: Annotated[float, Field(gt=0)] = 120  # between two reads of a stream
 
 
+@dataclass(frozen=True, slots=True)
 class RoleOptions(_Options):
     developer: Literal["system", "developer", "user"] = "system"
     # any: everywhere; first_only: at the start; single_first: one, at the start; user: none, so they are merged into
@@ -50,6 +56,7 @@ class RoleOptions(_Options):
     user_after_tool: Literal["ok", "bridge"] = "ok"  # bridge: insert an assistant message
 
 
+@dataclass(frozen=True, slots=True)
 class ContentOptions(_Options):
     parts: Literal["string", "array"] = "string"  # for text-only content
     assistant_null: Literal["omit", "null", "empty"] = "omit"  # `content` of a message with only tool calls
@@ -62,6 +69,7 @@ class ContentOptions(_Options):
     images: Literal["pass", "error", "drop"] = "pass"
 
 
+@dataclass(frozen=True, slots=True)
 class ToolChoiceOptions(_Options):
     required: Literal["required", "any", "auto", "message"] = "required"
     named: Literal["object", "filter_required", "drop"] = "object"
@@ -69,6 +77,7 @@ class ToolChoiceOptions(_Options):
     none: Literal["none", "drop_tools"] = "none"
 
 
+@dataclass(frozen=True, slots=True)
 class ResponseFormatOptions(_Options):
     json_schema: Literal["native", "json_object", "prompt", "drop"] = "native"
     json_object: Literal["native", "json_schema_any", "drop"] = "native"
@@ -87,22 +96,24 @@ ReasoningField = Literal[
 ]
 
 
+@dataclass(frozen=True, slots=True)
 class RequestOptions(_Options):
-    model_map: dict[str, str] = {}
+    model_map: dict[str, str] = field(default_factory=dict)
     roles: RoleOptions = RoleOptions()
     content: ContentOptions = ContentOptions()
     tool_ids: str = "verbatim"  # or a regular expression that ids must match
     tools_for_history: bool = False  # declare the history's functions if the request has no tools
     repair_arguments: bool = True
     max_tokens: Literal["max_tokens", "max_completion_tokens", "both"] = "max_tokens"
-    default_max_tokens: int = Field(32_000, ge=1)  # without a caller's limit, if the API requires one (messages)
+    # Without a caller's limit, if the API requires one (messages).
+    default_max_tokens: Annotated[int, Field(ge=1)] = 32_000
     stream_usage: Literal["stream_options", "always", "none"] = "stream_options"
     force_stream: bool = False
     force_nonstream_with_tools: bool = False
     tool_choice: ToolChoiceOptions = ToolChoiceOptions()
     parallel_tool_calls: Literal["send", "drop", "drop_false"] = "send"
     strict: Literal["send", "drop", "force"] = "send"
-    schema_drop: list[str] = []  # keywords to remove from non-strict tool schemas
+    schema_drop: tuple[str, ...] = ()  # keywords to remove from non-strict tool schemas
     # mfjs: rewrite tool schemas for Moonshot's validator, with the same meaning.
     schema_form: Literal["any", "mfjs"] = "any"
     # Tell the model about keywords that Claude's servers do not enforce (messages).
@@ -113,43 +124,45 @@ class RequestOptions(_Options):
     grammar: Literal["none", "pattern", "json_pattern", "xgrammar"] = "none"
     response_format: ResponseFormatOptions = ResponseFormatOptions()
     effort: EffortField = "reasoning_effort"
-    effort_map: dict[str, str | None] = {}  # "" or None: not sent
+    effort_map: dict[str, str | None] = field(default_factory=dict)  # "" or None: not sent
     # Globs of models with a thinking token budget instead of an effort (messages) or a level (gemini).
-    thinking_budget: list[str] = ["*"]
+    thinking_budget: tuple[str, ...] = ("*",)
     # Prompt cache breakpoints. None: off for chat, auto for messages.
     cache: Literal["auto", "off"] | None = None
-    cache_models: list[str] = ["*claude*"]  # globs of models with breakpoints in chat requests
+    cache_models: tuple[str, ...] = ("*claude*",)  # globs of models with breakpoints in chat requests
     # Which turns' reasoning is sent back as text. None: tool_turns, but never for `transport.api = "responses"`.
     # Encrypted and signed reasoning always returns to its own server.
     reasoning_replay: Literal["tool_turns", "never", "current_turn", "always"] | None = None
     reasoning_field: ReasoningField = "auto"  # auto: the original field
     reasoning_placeholder: str | None = None  # for turns without reasoning
-    drop_params: list[str] = []
-    clamp: dict[str, tuple[float, float]] = {}
-    extra_body: dict[str, object] = {}
+    drop_params: tuple[str, ...] = ()
+    clamp: dict[str, tuple[float, float]] = field(default_factory=dict)
+    extra_body: dict[str, object] = field(default_factory=dict)
     # Native tool types, for `transport.api = "responses"`: declared unchanged, with their items and events. Set by
     # `[backends.NAME] passes`.
-    passes: list[str] = []
+    passes: tuple[str, ...] = ()
     # Tool types sent unchanged for `transport.api = "responses"`; others become functions, with their namespace in the
     # name.
-    native_tools: list[Literal["custom", "namespace"]] = ["custom", "namespace"]
+    native_tools: tuple[Literal["custom", "namespace"], ...] = ("custom", "namespace")
     adapt: bool = True  # retry without an unknown field that the answer does not depend on
     # The server's parameters for callers, except for routing, scheduling or billing. Others are dropped with a warning.
-    extra_params: list[str] = ["top_k", "min_p", "repetition_penalty", "chat_template_kwargs"]
+    extra_params: tuple[str, ...] = ("top_k", "min_p", "repetition_penalty", "chat_template_kwargs")
     # Identifies a conversation to routers in front of the model servers.
     session_header: str | None = None
-    forward: list[str] = []  # for example metadata, store, user, service_tier, prompt_cache_key, verbosity
+    forward: tuple[str, ...] = ()  # for example metadata, store, user, service_tier, prompt_cache_key, verbosity
 
 
 CALL_NAME_NOISE = tuple(map(re.compile, (r"\s*<.*", r"^(?:functions|default_api)[.:]", r":\d+$")))
 
 
+@dataclass(frozen=True, slots=True)
 class ThinkTagOptions(_Options):
     mode: Literal["auto", "implicit_open"] = "auto"
     open: str = "<think>"
     close: str = "</think>"
 
 
+@dataclass(frozen=True, slots=True)
 class ResponseOptions(_Options):
     think_tags: Literal["off", "auto", "implicit_open"] | ThinkTagOptions = "off"
     # Tool calls in text. auto: between any known model's delimiters.
@@ -157,18 +170,19 @@ class ResponseOptions(_Options):
     # Template tokens to remove from unknown function names: gpt-oss sends `get_weather<|channel|>json`, GLM
     # `get_weather</arg_value>`; Kimi and Gemini add a namespace.
     call_name_noise: tuple[re.Pattern[str], ...] = CALL_NAME_NOISE
-    reasoning_fields: list[str] = ["reasoning_content", "reasoning", "reasoning_text"]
-    cumulative: list[Literal["content", "reasoning", "tool_arguments"]] = []
+    reasoning_fields: tuple[str, ...] = ("reasoning_content", "reasoning", "reasoning_text")
+    cumulative: tuple[Literal["content", "reasoning", "tool_arguments"], ...] = ()
     reasoning_only_as_message: bool = False
     whitespace_only_content: Literal["keep", "drop"] = "keep"
     choice_index: Literal["strict", "ignore", "merge"] = "strict"
-    finish_map: dict[str, str] = {}
+    finish_map: dict[str, str] = field(default_factory=dict)
     finish_required: bool = False
     # ask_whole: repeat without streaming, which returns the error or the answer.
     empty_stream: Literal["failure", "ask_whole"] = "failure"
-    finish_grace_s: float = Field(5, ge=0)
+    finish_grace_s: Annotated[float, Field(ge=0)] = 5
 
 
+@dataclass(frozen=True, slots=True)
 class Profile(_Options):
     name: str = "default"
     transport: TransportOptions = TransportOptions()
@@ -183,7 +197,10 @@ class Profile(_Options):
 
     def override(self, options: Mapping[str, object]) -> Profile:
         """`options` are dotted or nested; raises `ValidationError` with option names as locations."""
-        return Profile.model_validate(_merge(self.model_dump(), nested(options)))
+        return _PROFILE.validate_python(_merge(asdict(self), nested(options)))
+
+
+_PROFILE = TypeAdapter(Profile)
 
 
 def nested(options: Mapping[str, object]) -> dict[str, object]:

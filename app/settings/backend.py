@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -40,7 +41,7 @@ from app.settings.validation import (
 
 
 def _unknown_option(option: str) -> str:
-    close = get_close_matches(option, [*_names(Profile().model_dump())], n=1)
+    close = get_close_matches(option, [*_names(asdict(Profile()))], n=1)
     return f"unknown option{f'; did you mean {close[0]}?' if close else ''}"
 
 
@@ -60,7 +61,7 @@ def merged_profile(name: str, overrides: Mapping[str, object]) -> Profile:
             # For a union, pydantic adds the member's name to the location.
             option = ".".join(str(part) for part in detail["loc"] if str(part).islower() and "[" not in str(part))
             problems.setdefault(
-                option, _unknown_option(option) if detail["type"] == "extra_forbidden" else describe(detail)
+                option, _unknown_option(option) if detail["type"] == "unexpected_keyword_argument" else describe(detail)
             )
         raise ValueError("; ".join(f"{option}: {message}" for option, message in problems.items())) from None
     check_api(profile)

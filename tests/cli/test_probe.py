@@ -335,7 +335,7 @@ async def test_probe_settings_can_be_used(tmp_path: Any, monkeypatch: pytest.Mon
     (tmp_path / "antiphon.toml").write_text(report.settings("odd"))
     monkeypatch.setenv("ANTIPHON_CONFIG", "antiphon.toml")
     options = load_settings().served()["odd"].options()
-    assert (options.name, options.request.drop_params) == ("vllm", ["presence_penalty", "seed"])
+    assert (options.name, options.request.drop_params) == ("vllm", ("presence_penalty", "seed"))
     (line,) = [line for line in report.variables().splitlines() if line.startswith("ANTIPHON_BACKEND_OVERRIDES=")]
     assert json.loads(line.partition("=")[2].strip("'")) == report.overrides()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
@@ -98,15 +99,15 @@ def profiles_by_api(profile: Profile) -> list[Profile]:
     names: Sequence[str] = AUTOMATIC
     if options.path:
         names = [next((name for name, api in APIS.items() if (options.path or "").endswith(api.path)), "chat")]
-    return [profile.model_copy(update={"transport": options.model_copy(update={"api": name})}) for name in names]
+    return [replace(profile, transport=replace(options, api=name)) for name in names]
 
 
 def encode(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
     """Encode a model request, unless `model_request.encoded` has the same profile; raises `InvalidRequest`."""
     if model_request.descriptions is not None and profile.request.content.images != "pass":
         # The client replaces images with descriptions.
-        content = profile.request.content.model_copy(update={"images": "pass"})
-        profile = profile.model_copy(update={"request": profile.request.model_copy(update={"content": content})})
+        content = replace(profile.request.content, images="pass")
+        profile = replace(profile, request=replace(profile.request, content=content))
     encoded = model_request.encoded
     if encoded and (encoded.profile is profile or encoded.profile == profile):
         return encoded

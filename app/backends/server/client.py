@@ -15,6 +15,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from types import MappingProxyType, TracebackType
 from typing import Any
 
@@ -80,7 +81,7 @@ class ModelServer(Backend):
     ) -> None:
         options = profile.transport
         if base_url and base_url != options.base_url:
-            profile = profile.model_copy(update={"transport": options.model_copy(update={"base_url": base_url})})
+            profile = replace(profile, transport=replace(options, base_url=base_url))
         self._profile = profile
         self._key = api_key or options.api_key
         self._keys = keys

@@ -8,6 +8,7 @@ call results, in call order. Backends reject any other order.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
@@ -374,8 +375,9 @@ _MEDIA: dict[str, Callable[[ConversationReader, int, list[ChatPart]], _Split]] =
 
 def lenient_content(content: ContentOptions) -> ContentOptions:
     """Callers cannot change hosted tool results, so drop instead of rejecting."""
-    refused = [name for name in ("tool_images", "images", "files", "audio") if getattr(content, name) == "error"]
-    return content.model_copy(update=dict.fromkeys(refused, "drop")) if refused else content
+    refused = (name for name in ("tool_images", "images", "files", "audio") if getattr(content, name) == "error")
+    changes: dict[str, Any] = dict.fromkeys(refused, "drop")
+    return replace(content, **changes) if changes else content
 
 
 def _texts_or(parts: list[ChatPart], otherwise: str) -> list[ChatPart]:

@@ -7,6 +7,7 @@ An invented, minimal model server API in one file: text in, text out.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from app.backends.apis import Codec
@@ -25,8 +26,8 @@ from app.errors import InvalidRequest
 
 def to_echo(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
     """Encode a model request; raises `InvalidRequest` if it cannot be sent."""
-    content = profile.request.content.model_copy(update=dict.fromkeys(("images", "audio", "files"), "error"))
-    options = profile.request.model_copy(update={"content": content})
+    content = replace(profile.request.content, images="error", audio="error", files="error")
+    options = replace(profile.request, content=content)
     read = read_request(model_request, profile, options, ConversationReader)
     if read.choice.functions:
         raise InvalidRequest("This backend does not support tools.", param="tools")

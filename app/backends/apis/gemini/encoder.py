@@ -54,20 +54,20 @@ def _options(options: RequestOptions, model: str) -> RequestOptions:
     earlier = takes_budget(model, options)
     # Gemini 3 and later accept media within function responses, and require signatures.
     images = "inline" if content.tool_images == "hoist" and not earlier else content.tool_images
-    own = {
-        "content": content.model_copy(update={"parts": "array", "tool_content": "array", "tool_images": images}),
-        "tool_choice": choice.model_copy(update={"allowed": "keep"}),
-        "strict": "drop",
-        "reasoning_placeholder": None if earlier else options.reasoning_placeholder,
-    }
-    return options.model_copy(update=own)
+    return replace(
+        options,
+        content=replace(content, parts="array", tool_content="array", tool_images=images),
+        tool_choice=replace(choice, allowed="keep"),
+        strict="drop",
+        reasoning_placeholder=None if earlier else options.reasoning_placeholder,
+    )
 
 
 def _response_format(state: TranslationState, *, by_prompt: bool) -> tuple[JSONObject, str]:
     """`by_prompt`: models before Gemini 3 reject a format together with functions."""
     if by_prompt:
-        formats = state.options.response_format.model_copy(update={"json_schema": "prompt", "json_object": "drop"})
-        state = replace(state, options=state.options.model_copy(update={"response_format": formats}))
+        formats = replace(state.options.response_format, json_schema="prompt", json_object="drop")
+        state = replace(state, options=replace(state.options, response_format=formats))
     form, instruction = response_format(state)
     if form is None:
         return {}, instruction

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from app.backends.apis.messages.conversation import CachedConversation, MessagesConversation, system_and_messages
 from app.backends.apis.messages.schema import enforceable
 from app.backends.apis.messages.thinking import add_thinking
@@ -48,19 +50,18 @@ def to_messages_request(model_request: ModelRequest, profile: Profile) -> Encode
 
 def _options(options: RequestOptions) -> RequestOptions:
     content = options.content
-    own = {
-        "content": content.model_copy(
-            update={
-                "parts": "array",
-                "tool_content": "array",
-                "tool_images": "inline" if content.tool_images == "hoist" else content.tool_images,
-                "audio": "error" if content.audio == "pass" else content.audio,
-            }
+    return replace(
+        options,
+        content=replace(
+            content,
+            parts="array",
+            tool_content="array",
+            tool_images="inline" if content.tool_images == "hoist" else content.tool_images,
+            audio="error" if content.audio == "pass" else content.audio,
         ),
-        "tool_ids": "^[A-Za-z0-9_-]{1,64}$" if options.tool_ids == VERBATIM else options.tool_ids,
-        "tool_choice": options.tool_choice.model_copy(update={"allowed": "filter"}),
-    }
-    return options.model_copy(update=own)
+        tool_ids="^[A-Za-z0-9_-]{1,64}$" if options.tool_ids == VERBATIM else options.tool_ids,
+        tool_choice=replace(options.tool_choice, allowed="filter"),
+    )
 
 
 def _system(state: TranslationState) -> tuple[list[JSONObject], JSONObject | None]:

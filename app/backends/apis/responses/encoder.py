@@ -102,7 +102,7 @@ def to_responses(model_request: ModelRequest, profile: Profile) -> EncodedReques
 def _with_allowed_tools(options: RequestOptions) -> RequestOptions:
     if options.tool_choice.allowed == "keep":
         return options
-    return options.model_copy(update={"tool_choice": options.tool_choice.model_copy(update={"allowed": "keep"})})
+    return replace(options, tool_choice=replace(options.tool_choice, allowed="keep"))
 
 
 def _parameters(state: TranslationState) -> dict[str, object]:
