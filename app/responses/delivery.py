@@ -61,10 +61,10 @@ class Outbox:
 
     def send(self, events: EventBatch) -> Outbox:
         if self._batches:
-            self._batches[-1].extend(events)
+            self._batches[-1].add(events)
         else:
             self._batches.append(events)
-        self._size += sum(_weight(entry) for entry in events.entries if isinstance(entry, tuple))
+        self._size += sum(_weight(entry) for entry in events if isinstance(entry, tuple))
         self.paused = self._size > _MOST_UNSENT
         self._arrived.set()
         return self

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias
 
 from app.backends import Backend, BackendExchange, Delta, EncodedRequest, ModelRequest
 from app.core.history.truncation import Truncation, fitting_share
-from app.core.stream.answer import Answer
+from app.core.stream.answer import Tap
 from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.stop_sequences import StoppingReader
@@ -193,15 +193,20 @@ class OneAnswer:
         _record_usage(self.builder, self._query)
 
 
-class DeliveredAnswer(Answer):
-    """Delivers an answer on arrival; the first delta starts the response."""
+class DeliveredAnswer:
+    """Delivers an answer on arrival; the first delta starts the response. `taps` observe the deltas first."""
+
+    over = False  # whether further deltas are unwanted
 
     def __init__(
         self, builder: EventBuilder, reader: DeltaReader, delivery: EventWriter, deadline: Deadline | None
     ) -> None:
-        super().__init__(reader)
+        self.reader = reader
+        self.begun = False  # whether a delta was received; before that, another server can answer instead
+        self.taps: list[Tap] = []
         self.started = False  # this answer has started the response
         self.limit: asyncio.Timeout | None = None  # of the task that awaits the answer
+        self._reads = reader.reads  # Python 3.11 is slow to find class attributes
         self._builder = builder
         self._delivery = delivery
         self._deadline = deadline
@@ -224,7 +229,8 @@ class DeliveredAnswer(Answer):
         """Start the response once, and deliver its first events."""
         if not self.started:
             self._start()
-            self.deliver()
+            if events := self._builder.pop_events():
+                self._delivery = self._delivery.send(events)
 
     def _start(self) -> None:
         self.stop_timer()
@@ -246,16 +252,23 @@ class DeliveredAnswer(Answer):
         if self._delivery.paused:
             await self._delivery.drain()
 
-    def begin(self) -> None:
+    def _begin(self) -> None:
+        self.begun = True
         if not self.started:
             self._start()
         if self._deadline and self.limit:
             self._deadline.start()
             self.limit.reschedule(self._deadline.at)
 
-    def deliver(self) -> bool:
-        delivery = self._delivery
-        if (events := self._builder.pop_events()).entries:
+    def receive(self, deltas: Sequence[Delta]) -> bool:
+        if not self.begun:
+            self._begin()
+        for tap in self.taps:
+            tap(deltas)
+        reader, reads, delivery = self.reader, self._reads, self._delivery
+        for delta in deltas:  # not `feed`, to save a call per read
+            reads[type(delta)](reader, delta)
+        if events := self._builder.pop_events():
             delivery = self._delivery = delivery.send(events)
         return not delivery.paused
 

@@ -157,7 +157,7 @@ class Run:
         if self.response["output"]:
             self._lifecycle.first = clock()
         self._emit_warnings()
-        events.extend(self._builder.pop_events())
+        events.add(self._builder.pop_events())
         return self._lifecycle.first is not None
 
     def _emit_warnings(self) -> None:

@@ -79,7 +79,7 @@ def queued() -> list[Event]:
     made.text("Hello.")
     made.complete()
     made.end()
-    return [*made.pop_events()]
+    return made.pop_events().events()
 
 
 async def streams() -> AsyncIterator[list[Event]]:

@@ -31,7 +31,7 @@ async def ask(
     deadline = Deadline(seconds) if seconds else None
     await respond(made, query, writer, open_after=open_after, deadline=deadline)
     made.end()
-    return [*writer.events, *made.pop_events()]
+    return [*writer.events, *made.pop_events().events()]
 
 
 async def test_chunk_that_cannot_be_read_fails_the_response_with_the_output_so_far(

@@ -19,6 +19,7 @@ from openai.types.responses import ResponseStreamEvent
 from app.backends.profiles import load_profile, profile_names
 from app.core.request import to_chat
 from app.core.request.model_request import ModelRequest
+from app.core.stream.event_batch import EventBatch
 from app.core.types.request import CreateResponse, Event
 from app.errors import APIError, BackendError
 from app.responses import Caller, GenerationOptions, Responses
@@ -135,18 +136,18 @@ async def _play(
                 batch = await _next(stream, lab)
                 if batch is None:
                     break
-                events += batch
+                events += batch.events()
         except APIError:
             assert rounds[0].ending == "refused"
             assert not events
             return
-    events += [event for batch in writer.waiting for event in batch]
-    events += await run.stop(APIError("The server stops.") if error else None)
+    events += [event for batch in writer.waiting for event in batch.events()]
+    events += (await run.stop(APIError("The server stops.") if error else None)).events()
     _check(events, lab, backend, rounds, most, framework)
     await _check_replay(responses, events[-1]["response"])
 
 
-async def _next(stream: Any, lab: Lab) -> list[Event] | None:
+async def _next(stream: Any, lab: Lab) -> EventBatch | None:
     """Return the next events; None at the end, and if a call waits forever."""
     following = asyncio.ensure_future(anext(stream, None))
     waiting = asyncio.ensure_future(lab.started.wait())

@@ -99,7 +99,7 @@ def answer(
     reader.feed(deltas_of(chunks))
     end_response(made, querying(reader), failure)
     made.end()
-    return [*made.pop_events()]
+    return made.pop_events().events()
 
 
 def querying(reader: DeltaReader, backend: Any = None) -> ModelQuery:

@@ -21,7 +21,7 @@ class RecordingWriter:
 
     @property
     def events(self) -> list[Event]:
-        return [event for batch in self.batches for event in batch]
+        return [event for batch in self.batches for event in batch.events()]
 
     def send(self, events: EventBatch) -> RecordingWriter:
         self.batches.append(events)

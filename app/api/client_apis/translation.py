@@ -173,7 +173,9 @@ class _Answer:
 
     def _encode(self, events: EventBatch) -> bytes:
         write, last = self._writer.event, self._last
-        return b"".join([last[type_](self) if (type_ := event["type"]) in last else write(event) for event in events])
+        return b"".join(
+            [last[type_](self) if (type_ := event["type"]) in last else write(event) for event in events.events()]
+        )
 
     def _none(self) -> bytes:
         return b""

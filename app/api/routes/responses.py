@@ -28,7 +28,7 @@ from app.api.sse_response import EventStream, StreamEncoding
 from app.api.uvicorn.disconnect import DisconnectWatch
 from app.core.bounded_json import dumps
 from app.core.sse import encoder, log
-from app.core.stream.event_batch import EventBatch
+from app.core.stream.event_batch import DeltaEvents, EventBatch
 from app.core.stream.replay import replayed_events
 from app.core.types.request import TERMINAL, CreateResponse, Event
 from app.errors import APIError, InvalidRequest, NotFound
@@ -277,7 +277,7 @@ async def _drain(
 
 async def _json_on_shutdown(run: Run, document: Callable[[], Mapping[str, object]]) -> bytes:
     events = await run.stop(shutdown_error())
-    return dumps(document()) if events.entries else b""  # the document was already sent
+    return dumps(document()) if events else b""  # the document was already sent
 
 
 async def compacted_response(run: Run) -> Response:
@@ -341,7 +341,7 @@ async def _follow(subscription: EventSubscription, stream: EventStream[bytes]) -
             await asyncio.sleep(0)  # other requests first: a client may accept all stored events at once
 
 
-def _heartbeat_encoder(caller: Caller, keepalive: Callable[[], Iterable[Event]]) -> Callable[[], bytes]:
+def _heartbeat_encoder(caller: Caller, keepalive: Callable[[], Iterable[Event | DeltaEvents]]) -> Callable[[], bytes]:
     return (
         (lambda: encoder.encode_sse(keepalive()))
         if caller.dialect.heartbeat == "keepalive"

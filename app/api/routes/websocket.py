@@ -322,7 +322,7 @@ class WebSocketConnection:
     async def _send_events(self, events: EventBatch, stream_id: str | None) -> None:
         more = {} if stream_id is None else {"stream_id": stream_id}
         async with self._send_lock:
-            for event in events:
+            for event in events.events():
                 await self._send({**event, **more} if more else event)
             self._last_sent = asyncio.get_running_loop().time()
 

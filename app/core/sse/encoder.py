@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from app.core.bounded_json import dumps
 from app.core.size import LARGE
-from app.core.stream.event_batch import EventBatch
+from app.core.stream.event_batch import DeltaEvents, EventBatch
 from app.core.types.request import Event
 
 DONE_FRAME = b"data: [DONE]\n\n"
@@ -13,9 +13,8 @@ COMMENT = b": keepalive\n\n"
 
 def encode_batch(events: EventBatch) -> bytes | list[EventBatch]:
     """Encode a batch, or return its parts if it is large."""
-    entries = events.entries
-    if len(entries) == 1:
-        entry = entries[0]
+    if len(events) == 1:
+        entry = events[0]
         if type(entry) is tuple:
             return entry[0].sse(entry[1], entry[2])
     elif events.characters > LARGE:
@@ -23,10 +22,9 @@ def encode_batch(events: EventBatch) -> bytes | list[EventBatch]:
     return encode_sse(events)
 
 
-def encode_sse(events: EventBatch | Iterable[Event]) -> bytes:
-    entries = events.entries if isinstance(events, EventBatch) else [*events]
+def encode_sse(events: Iterable[Event | DeltaEvents]) -> bytes:
     encoded: list[bytes] = []
-    for entry in entries:
+    for entry in events:
         if isinstance(entry, tuple):
             fields, number, deltas = entry
             encoded.append(fields.sse(number, deltas))

@@ -1,15 +1,10 @@
-"""
-Translate a model's answer: an API-specific `AnswerDecoder` turns bytes into deltas, and an `Answer` turns deltas into
-events.
-"""
+"""Protocols for the path from an answer's bytes to its deltas."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
-from app.core.stream.delta_reader import DeltaReader
-from app.core.stream.event_batch import EventBatch
 from app.core.types import JSONObject
 from app.core.types.deltas import Delta
 from app.errors import BackendError
@@ -46,36 +41,3 @@ class AnswerDecoder(Protocol):
 
 
 Tap: TypeAlias = Callable[[Sequence[Delta]], None]
-
-
-class Answer:
-    """Turns a model query's deltas into events; `taps` observe the deltas first."""
-
-    over = False  # further deltas are unwanted
-
-    def __init__(self, reader: DeltaReader) -> None:
-        self.reader = reader
-        self._reads = reader.reads  # Python 3.11 is slow to find class attributes
-        self.begun = False  # received a delta; before that, another server can answer instead
-        self.taps: list[Tap] = []
-
-    def receive(self, deltas: Sequence[Delta]) -> bool:
-        if not self.begun:
-            self.begun = True
-            self.begin()
-        for tap in self.taps:
-            tap(deltas)
-        reader, reads = self.reader, self._reads
-        for delta in deltas:  # not `feed`, to save a call per read
-            reads[type(delta)](reader, delta)
-        return self.deliver()
-
-    def events(self) -> EventBatch:
-        return self.reader.builder.pop_events()
-
-    def begin(self) -> None:
-        """For subclasses; called before the first deltas."""
-
-    def deliver(self) -> bool:
-        """Whether more deltas can follow at once. By default, events wait for `events`."""
-        return True

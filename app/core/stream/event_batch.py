@@ -2,12 +2,11 @@
 Batches of events from `EventBuilder`.
 
 For deltas (nearly all events), a batch stores only sequence number and text; other fields are encoded once per part.
-Iteration yields dicts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import orjson
@@ -57,39 +56,28 @@ def events_of(run: DeltaEvents) -> list[Event]:
     return [fields.event(number, delta) for number, delta in enumerate(deltas, first)]
 
 
-class EventBatch:
-    __slots__ = ("characters", "entries")
+class EventBatch(list["Event | DeltaEvents"]):
+    characters = 0  # in texts other than deltas
 
-    def __init__(self, entries: list[Event | DeltaEvents] | None = None) -> None:
-        self.entries = [] if entries is None else entries
-        self.characters = 0  # in texts other than deltas
+    def events(self) -> list[Event]:
+        return [event for entry in self for event in (events_of(entry) if isinstance(entry, tuple) else (entry,))]
 
-    def __bool__(self) -> bool:
-        return bool(self.entries)
-
-    def __iter__(self) -> Iterator[Event]:
-        for entry in self.entries:
-            if isinstance(entry, tuple):
-                yield from events_of(entry)
-            else:
-                yield entry
-
-    def extend(self, later: EventBatch) -> None:
-        self.entries += later.entries
+    def add(self, later: EventBatch) -> None:
+        self += later
         self.characters += later.characters
 
     def parts(self) -> list[EventBatch]:
         """Split by entry: the final events repeat a text up to four times."""
-        if self.characters <= LARGE or len(self.entries) == 1:
+        if self.characters <= LARGE or len(self) == 1:
             return [self]
-        return [EventBatch([entry]) for entry in self.entries]
+        return [EventBatch([entry]) for entry in self]
 
     @property
     def first(self) -> Event:
-        entry = self.entries[0]
+        entry = self[0]
         return events_of(entry)[0] if isinstance(entry, tuple) else entry
 
     @property
     def last(self) -> Event:
-        entry = self.entries[-1]
+        entry = self[-1]
         return events_of(entry)[-1] if isinstance(entry, tuple) else entry

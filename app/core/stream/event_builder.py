@@ -266,7 +266,7 @@ class EventBuilder:
         if call.kind.delta:
             if call.delta is None:
                 call.delta = DeltaFields(call.kind.delta, {"item_id": call.item["id"], "output_index": call.index}, {})
-            self._events.entries.append((call.delta, self._sequence_number, deltas))
+            self._events.append((call.delta, self._sequence_number, deltas))
             self._sequence_number += len(deltas)
 
     def close_call(self, call: OpenCall, status: str = "completed") -> None:
@@ -423,7 +423,7 @@ class EventBuilder:
 
     def _emit(self, event_type: str, **fields: object) -> None:
         event = {"type": event_type, "sequence_number": self._sequence_number, **fields}
-        self._events.entries.append(event)  # type: ignore[arg-type]  # its fields depend on its type
+        self._events.append(event)  # type: ignore[arg-type]  # its fields depend on its type
         self._sequence_number += 1
 
     def _emit_each(self, call: OpenCall, types: Iterable[str]) -> None:
@@ -458,7 +458,7 @@ class EventBuilder:
         if len(open_.parts) == 1 and not logprobs:
             part = open_.parts[0]
             part.pieces += deltas
-            self._events.entries.append((part.delta, self._sequence_number, deltas))
+            self._events.append((part.delta, self._sequence_number, deltas))
             self._sequence_number += len(deltas)
             return open_
         # With two parts, each delta is an event for the first, then for the second.
@@ -470,7 +470,7 @@ class EventBuilder:
                     for delta in texts:
                         self._emit(part.row.delta, **part.where, delta=delta, logprobs=logprobs)
                 else:
-                    self._events.entries.append((part.delta, self._sequence_number, texts))
+                    self._events.append((part.delta, self._sequence_number, texts))
                     self._sequence_number += len(texts)
         return open_
 

@@ -22,8 +22,8 @@ def replayed_events(response: Response, reasoning: tuple[PartType, ...]) -> Even
     batch = EventBatch()
     characters = len(response.get("instructions") or ()) * 3  # repeated in the first two events and the last
     for number, (event_type, fields) in enumerate(_events(response, reasoning)):
-        batch.entries.append(cast(Event, {"type": event_type, "sequence_number": number, **fields}))
-        characters += 2 * len(fields.get("delta", ()))  # repeated when the item and response end
+        batch.append(cast(Event, {"type": event_type, "sequence_number": number, **fields}))
+        characters += 2 * len(fields.get("delta", ()))  # repeated when the item and the response end
     batch.characters = characters
     return batch
 

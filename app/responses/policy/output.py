@@ -101,7 +101,7 @@ class ReviewedGeneration:
         if not self.builder.started:
             self.builder.start()
             self._deliver()
-        for event in events.entries:
+        for event in events:
             if not isinstance(event, tuple) and event["type"] == "response.output_item.done":
                 self._finished[event["output_index"]] = event["item"]
                 self._changed.set()

@@ -167,7 +167,7 @@ def test_event_never_changes_once_taken() -> None:
     frozen = []
 
     def take() -> None:
-        events = [*made.pop_events()]
+        events = made.pop_events().events()
         taken.extend(events)
         frozen.extend(copy.deepcopy(events))
 
@@ -662,7 +662,7 @@ def test_failed_response_cannot_be_cancelled() -> None:
     assert made.started
     made.cancel()
     made.end()
-    *_, error, failed = [*made.pop_events()]
+    *_, error, failed = made.pop_events().events()
     assert (error["type"], failed["type"]) == ("error", "response.failed")
 
 
@@ -674,7 +674,7 @@ def test_failure_after_completion_is_a_failure(end: Callable[[EventBuilder], Non
     end(made)
     made.fail(BackendError("Gone."))
     made.end()
-    failed = [*made.pop_events()][-1]["response"]
+    failed = made.pop_events().events()[-1]["response"]
     assert (failed["status"], failed["completed_at"], failed["incomplete_details"]) == ("failed", None, None)
 
 

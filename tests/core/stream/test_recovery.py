@@ -38,14 +38,14 @@ def begun(chunks: list[Any], reasoning: Any = None, **reading: Any) -> tuple[Eve
     made.start()
     reader = reader_of(made, **reading)
     reader.feed(deltas_of(chunks))
-    return made, [*made.pop_events()]
+    return made, made.pop_events().events()
 
 
 def ended(made: EventBuilder) -> list[Event]:
     made.fail(DIED)
     made.response["usage"] = usage_of(None, {}, made.response["output"])
     made.end()
-    return [*made.pop_events()]
+    return made.pop_events().events()
 
 
 def recovered(stored: dict[str, Any], events: list[Event]) -> list[Event]:
@@ -55,7 +55,7 @@ def recovered(stored: dict[str, Any], events: list[Event]) -> list[Event]:
     found.fail(DIED)
     found.response["usage"] = usage_of(None, {}, found.response["output"])
     found.end()
-    return [*found.pop_events()]
+    return found.pop_events().events()
 
 
 def spoken(events: list[Event]) -> bytes:
@@ -98,7 +98,7 @@ def test_recovered_response_that_had_hardly_begun_is_failed(events: str, rest: s
     stored = {**made.response}
     made.mark_queued()
     made.start()
-    said = [*made.pop_events()][: len(events.split())]
+    said = made.pop_events().events()[: len(events.split())]
     assert story(said) == events
 
     found = recovered(stored, said)

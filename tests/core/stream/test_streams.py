@@ -84,7 +84,7 @@ def test_replay_of_a_recorded_answer_gives_it(name: str, uncut: Uncut) -> None:
     final: Any = copy.deepcopy(events[-1]["response"])
     stored = copy.deepcopy(final)
     rows = OPENAI_CONTENT_REASONING if any("reasoning_text" in event["type"] for event in events) else CONTENT_REASONING
-    replayed = [*replayed_events(final, rows)]
+    replayed = replayed_events(final, rows).events()
     laws.check(replayed)
     assert replayed[-1]["response"] == stored == final
     assert replayed[-1]["type"] == events[-1]["type"]

@@ -41,7 +41,7 @@ def response(*output: Any, status: str = "completed", reason: str | None = None)
 def written(final: Any, *, include_usage: bool = False) -> tuple[dict[str, Any], list[Any]]:
     """The JSON answer, and the chunks of the stream, for a response."""
     writer = ChatWriter(ClientRequest({}, options=ChatOptions(include_usage)), final)
-    events = [*replayed_events(final, CONTENT_REASONING)]
+    events = replayed_events(final, CONTENT_REASONING).events()
     ending = Ending(final)
     body = b"".join(writer.event(event) for event in events[:-1]) + writer.end(ending)
     frames = [frame.removeprefix("data: ") for frame in body.decode().split("\n\n")]

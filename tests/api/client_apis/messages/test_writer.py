@@ -46,7 +46,7 @@ def finished(
     else:
         made.complete()
     made.end()
-    *events, _ = made.pop_events()
+    *events, _ = made.pop_events().events()
     writer = MessagesWriter(options or WriterOptions())
     ending = Ending(made.response, stop_sequence)
     body = b"".join(map(writer.event, events)) + writer.end(ending)

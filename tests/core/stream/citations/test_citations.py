@@ -27,7 +27,7 @@ def events(batches: Iterable[list[str]]) -> list[Any]:
         made.text(*batch)
     made.complete()
     made.end()
-    return [*made.pop_events()]
+    return made.pop_events().events()
 
 
 @given(st.lists(st.lists(st.sampled_from(DELTAS).filter(bool), min_size=1, max_size=8), max_size=8))

@@ -124,7 +124,7 @@ def test_stream_laws_hold_for_text_held_back(operations: list[tuple[str, str]]) 
     made.complete()
     made.response["usage"] = usage_of(None, {}, [])
     made.end()
-    events = [*made.pop_events()]
+    events = made.pop_events().events()
     laws.check(events)
     texts = [
         part["text"] for item in output(events) for part in item.get("content", ()) if part["type"] == "output_text"
@@ -142,7 +142,7 @@ def test_logprobs_of_text_held_back_are_kept() -> None:
         made.text(piece, logprobs=[{"token": piece}])
     made.complete()
     made.end()
-    (item,) = output([*made.pop_events()])
+    (item,) = output(made.pop_events().events())
     part = item["content"][0]
     assert part["text"] == "a 【x"
     assert [one["token"] for one in part["logprobs"]] == ["a", " ", "【", "x"]
