@@ -151,20 +151,30 @@ class HTTPConnection(asyncio.Protocol):
         if reply is None:
             self.abort()  # without a request
             return
-        reusable = self._sent
         try:
             reply.parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            reusable = False
+            reply.keep_alive = False
             reply.end = reply.end or httpx.RemoteProtocolError(f"The reply is not HTTP/1.1: {error}")
+        pieces, take = reply.pieces, reply.take
         if reply.end:
             reply.unread += len(data)
-            self._end(reply.end, reusable=reusable and reply.keep_alive)
-        elif not reply.passed_on():
+            self._end(reply.end, reusable=self._sent and reply.keep_alive)
+        elif take and pieces:
+            body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            pieces.clear()
+            try:
+                if take(body):
+                    reply.active_at = self.loop.time()
+                else:
+                    reply.wake(stopped=True)
+            except Exception as error:
+                reply.fail(error)
+        else:
             reply.unread += len(data)
             if reply.unread <= HIGH_WATER:
                 reply.wake()
-            elif reply.pieces:
+            elif pieces:
                 reply.pause()
             else:
                 self.abort(httpx.RemoteProtocolError("The reply's head is too large."))
@@ -201,7 +211,8 @@ class Reply(httpx.AsyncByteStream):
         self.end: Exception | type[Exception] | None = None  # raised after the last bytes
         self.pieces: list[bytes] = []
         self.unread = 0  # bytes received since the last item
-        self._take: Callable[[bytes], bool] | None = None  # set while `deliver` waits
+        self.take: Callable[[bytes], bool] | None = None  # set while `deliver` waits
+        self.active_at = 0.0  # loop time of the last read, or of the wait's start
         self._connection = connection
         self._loop = connection.loop
         self._bodiless = bodiless
@@ -210,7 +221,6 @@ class Reply(httpx.AsyncByteStream):
         self._waiter: asyncio.Future[bool] | None = None
         self._timeout: float | None = None
         self._timeout_error: type[httpx.TimeoutException] = httpx.ReadTimeout
-        self._deadline = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0  # loop time
         self.on_body = self.pieces.append  # called by the parser: no Python code runs per body fragment
@@ -246,7 +256,7 @@ class Reply(httpx.AsyncByteStream):
                     raise self.end
                 else:
                     changed = self.changed()
-                    self._take = take
+                    self.take = take
                     self.unread = 0
                     if await changed:
                         return
@@ -254,25 +264,7 @@ class Reply(httpx.AsyncByteStream):
             self.close()
             raise
         finally:
-            self._take = None
-
-    def passed_on(self) -> bool:
-        """Pass a read to `deliver`; return whether it was waiting."""
-        take, pieces = self._take, self.pieces
-        if take is None or not pieces:
-            return False
-        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        pieces.clear()
-        try:
-            if not take(data):
-                self.wake(stopped=True)
-            elif self._timeout is not None:
-                self._deadline = self._loop.time() + self._timeout
-        except Exception as error:
-            waiter, self._waiter, self._take = self._waiter, None, None
-            if waiter and not waiter.done():
-                waiter.set_exception(error)
-        return True
+            self.take = None
 
     def _taken(self) -> bytes:
         pieces = self.pieces
@@ -331,17 +323,24 @@ class Reply(httpx.AsyncByteStream):
             raise RuntimeError("Another reader is waiting for this reply.")
         if self._timeout is not None:
             # A single timer serves many waits; it is rescheduled when it fires, or for a shorter timeout.
-            self._deadline = deadline = self._loop.time() + self._timeout
+            self.active_at = self._loop.time()
+            deadline = self.active_at + self._timeout
             if self._timer is None or deadline < self._timer_at:
-                self._start_timer()
+                self._start_timer(deadline)
         self._waiter = self._loop.create_future()
         return self._waiter
 
     def wake(self, *, stopped: bool = False) -> None:
         """Wake the reader; `stopped`: `take` has returned False."""
-        waiter, self._waiter, self._take = self._waiter, None, None
+        waiter, self._waiter, self.take = self._waiter, None, None
         if waiter and not waiter.done():
             waiter.set_result(stopped)
+
+    def fail(self, error: Exception) -> None:
+        """Wake the reader with an exception from `take`."""
+        waiter, self._waiter, self.take = self._waiter, None, None
+        if waiter and not waiter.done():
+            waiter.set_exception(error)
 
     def pause(self) -> None:
         """Stop receiving until all bytes have been read."""
@@ -384,15 +383,16 @@ class Reply(httpx.AsyncByteStream):
         self._timer = None
         if self._timeout is None or not self._waiter or self._waiter.done():
             return
-        if self._deadline - self._loop.time() > 0.001:  # timer tolerance
-            self._start_timer()
+        deadline = self.active_at + self._timeout
+        if deadline - self._loop.time() > 0.001:  # timer tolerance
+            self._start_timer(deadline)
         else:
             self._connection.abort(self._timeout_error(f"No data was transferred for {self._timeout:g} seconds."))
 
-    def _start_timer(self) -> None:
+    def _start_timer(self, deadline: float) -> None:
         self._cancel_timer()
-        self._timer_at = self._deadline
-        self._timer = self._loop.call_at(self._deadline, self._expire)
+        self._timer_at = deadline
+        self._timer = self._loop.call_at(deadline, self._expire)
 
     def _cancel_timer(self) -> None:
         if self._timer:
