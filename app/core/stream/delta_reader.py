@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from app.core.stream.event_builder import EventBuilder
+from app.core.stream.event_types import TEXT
 from app.core.stream.open_items import OpenNativeItem
 from app.core.stream.tool_calls import ANY_CALLS, CallLimits, CallRules, ToolCalls
 from app.core.types import JSONObject
@@ -71,7 +72,7 @@ class DeltaReader:
     def text(self, delta: TextDelta) -> None:
         if self.calls.has_pending_empty:
             self.calls.settle()
-        self.builder.texts(delta.texts, delta.logprobs if self._logprobs else None)
+        self.builder.write(TEXT, delta.texts, delta.logprobs if self._logprobs else None)
         if self._sources:
             self._cite()
 

@@ -155,13 +155,29 @@ class EventBuilder:
         if self._citations is None:
             self._citations = Citations()
         self._citations.add(sources)
+        if self._open:
+            self._open.plain = None
 
     def text(self, *deltas: str, logprobs: list[Any] | None = None) -> None:
-        self.texts(deltas, logprobs)
+        self.write(TEXT, deltas, logprobs)
 
-    def texts(self, deltas: Sequence[str], logprobs: list[Any] | None = None) -> None:
-        if self._citations is None or (not logprobs and not self._held_logprobs and self._citations.skip(deltas)):
-            self._write(TEXT, deltas, logprobs)
+    def write(self, rows: tuple[PartType, ...], deltas: Sequence[str], logprobs: list[Any] | None = None) -> None:
+        open_ = self._open
+        if open_ is None or open_.rows is not rows or (part := open_.plain) is None or logprobs:
+            self._write_other(rows, deltas, logprobs)
+            return
+        part.pieces += deltas
+        self._events.append((part.delta, self._sequence_number, deltas))
+        self._sequence_number += len(deltas)
+
+    def _write_other(self, rows: tuple[PartType, ...], deltas: Sequence[str], logprobs: list[Any] | None) -> None:
+        """Write a first delta, or deltas with logprobs, citations or two parts."""
+        if (
+            rows is not TEXT
+            or self._citations is None
+            or (not logprobs and not self._held_logprobs and self._citations.skip(deltas))
+        ):
+            self._append(rows, deltas, logprobs)
             return
         self._held_logprobs += logprobs or ()
         for delta in deltas:
@@ -171,7 +187,7 @@ class EventBuilder:
         for piece in pieces:
             if isinstance(piece, str):
                 logprobs, self._held_logprobs = self._held_logprobs, []
-                self._write(TEXT, (piece,), logprobs)
+                self._append(TEXT, (piece,), logprobs)
             else:
                 self.annotation(piece)
 
@@ -196,7 +212,7 @@ class EventBuilder:
             self._open.rows = ()
 
     def refusal(self, *deltas: str) -> None:
-        self._write(REFUSAL, deltas)
+        self.write(REFUSAL, deltas)
 
     def annotation(self, annotation: JSONObject) -> None:
         """For the open text part, or a new, empty part."""
@@ -207,11 +223,13 @@ class EventBuilder:
         self._emit("response.output_text.annotation.added", **part.where, annotation_index=index, annotation=annotation)
 
     def reasoning(self, *deltas: str, source: str = REASONING_CONTENT) -> None:
-        """`source` is the backend field with the text."""
-        self._write(self._reasoning, deltas).source = source
+        """Write reasoning; `source` is the backend field with the text."""
+        self.write(self._reasoning, deltas)
+        if self._open:
+            self._open.source = source
 
     def reasoning_summary(self, *deltas: str) -> None:
-        self._write(SUMMARY_REASONING, deltas)
+        self.write(SUMMARY_REASONING, deltas)
 
     def reasoning_upstream(self) -> Upstream:
         """
@@ -451,16 +469,8 @@ class EventBuilder:
         self.response["output"][index] = item
         self._emit("response.output_item.done", output_index=index, item=item)
 
-    def _write(self, rows: tuple[PartType, ...], deltas: Sequence[str], logprobs: list[Any] | None = None) -> OpenItem:
-        open_ = self._open
-        if open_ is None or open_.rows is not rows:
-            open_ = self._open_for(rows)
-        if len(open_.parts) == 1 and not logprobs:
-            part = open_.parts[0]
-            part.pieces += deltas
-            self._events.append((part.delta, self._sequence_number, deltas))
-            self._sequence_number += len(deltas)
-            return open_
+    def _append(self, rows: tuple[PartType, ...], deltas: Sequence[str], logprobs: list[Any] | None) -> None:
+        open_ = self._open_for(rows)
         # With two parts, each delta is an event for the first, then for the second.
         for texts in (deltas,) if len(rows) == 1 else [(delta,) for delta in deltas]:
             for part in open_.parts:
@@ -472,7 +482,6 @@ class EventBuilder:
                 else:
                     self._events.append((part.delta, self._sequence_number, texts))
                     self._sequence_number += len(texts)
-        return open_
 
     def _open_for(self, rows: tuple[PartType, ...]) -> OpenItem:
         if rows is not TEXT:
@@ -493,6 +502,8 @@ class EventBuilder:
             open_ = self._open = OpenItem(self._add(item), item, rows)
         for row in rows:
             self._open_part(open_, row)
+        if len(rows) == 1 and not (rows is TEXT and self._citations is not None):
+            open_.plain = open_.parts[0]
         return open_
 
     def _open_part(self, open_: OpenItem, row: PartType) -> None:
@@ -511,6 +522,7 @@ class EventBuilder:
             self._emit(part.row.part_done, **part.where, part=content)
             open_.item = with_fields(open_.item, {part.row.list: [*list_field(open_.item, part.row.list), content]})
         open_.parts = []
+        open_.plain = None
 
     def _close_open(self, status: str) -> None:
         open_, self._open = self._open, None

@@ -41,6 +41,7 @@ class OpenItem:
     item: Item
     rows: tuple[PartType, ...]
     parts: list[OpenPart] = field(default_factory=list)
+    plain: OpenPart | None = None  # the only part, unless citation marks are searched in its text
     source: str | None = None  # the backend's field with the reasoning text
 
 
