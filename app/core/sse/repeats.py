@@ -8,7 +8,6 @@ stream), only that JSON string is parsed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import TypeAlias
 
 import orjson
@@ -55,17 +54,17 @@ class PatternMatcher:
             self._pattern = pattern
             self._attempts -= 1
 
-    def match(self, events: Sequence[bytes], start: int = 0) -> RepeatedEvent | None:
+    def match(self, events: Sequence[bytes], start: int) -> RepeatedEvent | None:
         """Match single-line events from index `start` up to the first mismatch; None if the first does not match."""
         pattern = self._pattern
-        if pattern is None:
+        if pattern is None or not events[start].startswith(pattern.head):
             return None
         head, tail = pattern.head, pattern.tail
         around = len(head) + len(tail)
         strings = []
-        for event in islice(events, start, None) if start else events:
+        for event in events[start:]:
             string = event.removeprefix(head).removesuffix(tail)
-            if len(string) + around != len(event):
+            if len(event) - len(string) != around:
                 break
             strings.append(string)
         texts = _parsed(strings) if strings else None
