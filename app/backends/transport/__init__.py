@@ -22,9 +22,6 @@ from app.backends.transport.requests import (
     first_write,
 )
 
-# Unlimited connections: streams last minutes, and concurrency is limited elsewhere.
-LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=30)
-
 _NEXT_ADDRESS = 0.25  # seconds until the next address is also tried (RFC 8305, section 5)
 
 
@@ -42,17 +39,23 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
     """
 
     def __init__(
-        self, *, verify: ssl.SSLContext | bool = True, trust_env: bool = True, limits: httpx.Limits = LIMITS
+        self,
+        *,
+        verify: ssl.SSLContext | bool = True,
+        trust_env: bool = True,
+        max_idle: int = 256,
+        idle_seconds: float = 30,
     ) -> None:
+        """Open connections are not limited: streams last minutes, and concurrency is limited elsewhere."""
         self._verify = verify
         self._trust_env = trust_env
-        self._limits = limits
+        self._max_idle = max_idle
+        self._idle_seconds = idle_seconds
         self._ssl: ssl.SSLContext | None = None
         self._proxies = getproxies() if trust_env else {}
         self._proxied: dict[str, HTTPXTransport] = {}
         self._idle: list[HTTPConnection] = []  # most recently used last
         self._open: set[HTTPConnection] = set()  # idle or in use
-        self._slots = asyncio.Semaphore(limits.max_connections) if limits.max_connections else None
         self._expiry: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -81,13 +84,14 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
             return await proxy.send(target, headers, content, timeouts)
         message, more = first_write(b"%b%b\r\n" % (target.encoded, headers), content)
         bodiless = target.method == "HEAD"
-        try:
-            # A generated body can be sent only once, so it needs a new connection.
-            connection = await self._connection_to(target.origin, timeouts, fresh=not isinstance(content, bytes))
-            return await connection.send(message, more, timeouts, bodiless=bodiless)
-        except Stale:
-            connection = await self._connection_to(target.origin, timeouts, fresh=True)
-            return await connection.send(message, more, timeouts, bodiless=bodiless)
+        # A generated body can be sent only once, so it needs a new connection.
+        if isinstance(content, bytes) and (idle := self._take(target.origin)):
+            try:
+                return await idle.send(message, more, timeouts, bodiless=bodiless)
+            except Stale:
+                pass
+        connection = await self._connect(target.origin, timeouts.get("connect"))
+        return await connection.send(message, more, timeouts, bodiless=bodiless)
 
     async def aclose(self) -> None:
         self._closed = True
@@ -101,23 +105,6 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
         for proxied in self._proxied.values():
             await proxied.aclose()
 
-    async def _connection_to(
-        self, origin: Origin, timeouts: Mapping[str, float | None], *, fresh: bool
-    ) -> HTTPConnection:
-        """`released` frees the connection's slot."""
-        if self._slots:
-            try:
-                async with asyncio.timeout(timeouts.get("pool")):
-                    await self._slots.acquire()
-            except TimeoutError as error:
-                raise httpx.PoolTimeout("All connections are in use.") from error
-        try:
-            return (None if fresh else self._take(origin)) or await self._connect(origin, timeouts.get("connect"))
-        except BaseException:
-            if self._slots:
-                self._slots.release()
-            raise
-
     def _take(self, origin: Origin) -> HTTPConnection | None:
         """The most recently used connection: the least likely to be closed."""
         for connection in reversed(self._idle):
@@ -129,9 +116,6 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
     async def _connect(self, origin: Origin, seconds: float | None) -> HTTPConnection:
         if origin.scheme not in DEFAULT_PORTS:
             raise httpx.UnsupportedProtocol(f"Invalid URL scheme: must be 'http' or 'https', not {origin.scheme!r}.")
-        limit = self._limits.max_connections
-        if limit and len(self._open) >= limit and self._idle:
-            self._idle.pop(0).abort()
         try:
             async with asyncio.timeout(seconds):
                 connection = await self._reach(origin)
@@ -200,22 +184,18 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
             return None
         if address not in self._proxied:
             proxy = httpx.Proxy(address if "://" in address else f"http://{address}")
-            transport = httpx.AsyncHTTPTransport(verify=self._context(), proxy=proxy, limits=self._limits)
+            limits = httpx.Limits(max_keepalive_connections=self._max_idle, keepalive_expiry=self._idle_seconds)
+            transport = httpx.AsyncHTTPTransport(verify=self._context(), proxy=proxy, limits=limits)
             self._proxied[address] = HTTPXTransport(transport)
         return self._proxied[address]
 
     # Called by connections.
 
-    def released(self, connection: HTTPConnection, *, reusable: bool) -> None:
+    def keep(self, connection: HTTPConnection) -> None:
         """Keep a reusable connection for later requests."""
-        if self._slots:
-            self._slots.release()
-        if not reusable:
-            return
         connection.idle_since = connection.loop.time()
         self._idle.append(connection)
-        limit = self._limits.max_keepalive_connections
-        if limit is not None and len(self._idle) > limit:
+        if len(self._idle) > self._max_idle:
             self._idle.pop(0).abort()
         if self._expiry is None:
             self._close_expired()
@@ -227,10 +207,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
 
     def _close_expired(self) -> None:
         self._expiry = None
-        seconds = self._limits.keepalive_expiry
-        if seconds is None:
-            return
-        loop = asyncio.get_running_loop()
+        seconds, loop = self._idle_seconds, asyncio.get_running_loop()
         while self._idle and self._idle[0].idle_since + seconds <= loop.time() + 0.001:
             self._idle.pop(0).abort()
         if self._idle:

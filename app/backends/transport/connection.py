@@ -28,7 +28,7 @@ class Origin(NamedTuple):
 
 
 class ConnectionPool(Protocol):
-    def released(self, connection: HTTPConnection, *, reusable: bool) -> None: ...
+    def keep(self, connection: HTTPConnection) -> None: ...
 
     def closed(self, connection: HTTPConnection) -> None: ...
 
@@ -133,7 +133,8 @@ class HTTPConnection(asyncio.Protocol):
         if reply:
             self._used = True
             reply.finish(end)
-            self._pool.released(self, reusable=reusable)
+            if reusable:
+                self._pool.keep(self)
 
     # Called by the event loop.
 
@@ -356,9 +357,12 @@ class Reply(httpx.AsyncByteStream):
 
     def finish(self, end: Exception | type[Exception]) -> None:
         self.end = end
-        self._resume()
-        self._cancel_timer()
-        self.wake()
+        if self._paused:
+            self._resume()
+        if self._timer:
+            self._cancel_timer()
+        if self._waiter:
+            self.wake()
         del self.parser  # breaks a reference cycle
 
     @property

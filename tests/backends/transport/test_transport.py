@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import httpx
 import pytest
 
-from app.backends.transport import LIMITS, HTTPToolsTransport
+from app.backends.transport import HTTPToolsTransport
 from tests.support.raw_server import (
     CHUNKED,
     END,
@@ -23,10 +22,6 @@ from tests.support.raw_server import (
 )
 
 HELLO = saying(sized(b"hello"))
-
-
-def limits(**some: Any) -> httpx.Limits:
-    return httpx.Limits(**{**vars(LIMITS), **some})
 
 
 class Doors:
@@ -135,7 +130,7 @@ async def test_idle_connections_expire() -> None:
 
     async with (
         serve(script) as server,
-        HTTPToolsTransport(trust_env=False, limits=limits(keepalive_expiry=0.05)) as transport,
+        HTTPToolsTransport(trust_env=False, idle_seconds=0.05) as transport,
     ):
         assert await read(transport, request(server)) == b"hello"
         await expired.wait()
@@ -153,7 +148,7 @@ async def test_idle_connections_beyond_the_limit_are_closed() -> None:
 
     async with (
         serve(script) as server,
-        HTTPToolsTransport(trust_env=False, limits=limits(max_keepalive_connections=1)) as transport,
+        HTTPToolsTransport(trust_env=False, max_idle=1) as transport,
     ):
         asked = [asyncio.create_task(read(transport, request(server))) for _ in range(3)]
         for _ in asked:
@@ -163,79 +158,6 @@ async def test_idle_connections_beyond_the_limit_are_closed() -> None:
         await closed.acquire()
         await closed.acquire()
         assert closed.locked()
-
-
-@on_each_loop
-async def test_connections_can_be_limited() -> None:
-    doors = Doors()
-    async with (
-        serve(doors) as server,
-        HTTPToolsTransport(trust_env=False, limits=limits(max_connections=2)) as transport,
-    ):
-        asked = [asyncio.create_task(read(transport, request(server))) for _ in range(6)]
-        for _ in asked:
-            doors.open.release()
-        assert await asyncio.gather(*asked) == [b"hello"] * 6
-        assert len(server.peers) == 2
-
-
-@on_each_loop
-async def test_request_waiting_too_long_for_a_connection_is_a_pool_timeout() -> None:
-    doors = Doors()
-    async with (
-        serve(doors) as server,
-        HTTPToolsTransport(trust_env=False, limits=limits(max_connections=1)) as transport,
-    ):
-        first = asyncio.create_task(read(transport, request(server)))
-        await doors.asked.acquire()
-        with pytest.raises(httpx.PoolTimeout):
-            await read(transport, request(server, pool=0.02))
-        given_up = asyncio.create_task(read(transport, request(server)))
-        await asyncio.sleep(0.01)
-        given_up.cancel()
-        third = asyncio.create_task(read(transport, request(server)))
-        doors.open.release()
-        doors.open.release()
-        assert await asyncio.gather(first, third) == [b"hello", b"hello"]
-
-
-@on_each_loop
-async def test_failures_give_back_their_place_in_the_limit() -> None:
-    async def script(peer: Peer) -> None:
-        asked = await peer.request()
-        await peer.send(b"nonsense" if asked.startswith(b"DELETE") else CHUNKED + chunk(b"hello"))
-
-    async with (
-        serve(script) as server,
-        HTTPToolsTransport(trust_env=False, limits=limits(max_connections=1)) as transport,
-    ):
-        for _ in range(2):
-            with pytest.raises(httpx.ConnectError):
-                await transport.handle_async_request(httpx.Request("GET", f"http://{'x' * 64}.invalid/"))
-            with pytest.raises(httpx.RemoteProtocolError):
-                await transport.handle_async_request(request(server, "DELETE"))
-            response = await transport.handle_async_request(request(server, pool=5))
-            await response.aclose()
-
-
-@on_each_loop
-async def test_idle_connection_makes_room_for_another_origin() -> None:
-    left = asyncio.Event()
-
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        await peer.send(sized(b"hello"))
-        await peer.hung_up()
-        left.set()
-
-    async with (
-        serve(script) as one,
-        serve(HELLO) as other,
-        HTTPToolsTransport(trust_env=False, limits=limits(max_connections=1)) as transport,
-    ):
-        assert await read(transport, request(one)) == b"hello"
-        assert await read(transport, request(other)) == b"hello"
-        await left.wait()
 
 
 @on_each_loop
