@@ -102,13 +102,18 @@ def profiles_by_api(profile: Profile) -> list[Profile]:
     return [replace(profile, transport=replace(options, api=name)) for name in names]
 
 
+def already_encoded(model_request: ModelRequest, profile: Profile) -> EncodedRequest | None:
+    """`model_request.encoded`, if it has the same profile."""
+    encoded = model_request.encoded
+    return encoded if encoded and (encoded.profile is profile or encoded.profile == profile) else None
+
+
 def encode(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
     """Encode a model request, unless `model_request.encoded` has the same profile; raises `InvalidRequest`."""
     if model_request.descriptions is not None and profile.request.content.images != "pass":
         # The client replaces images with descriptions.
         content = replace(profile.request.content, images="pass")
         profile = replace(profile, request=replace(profile.request, content=content))
-    encoded = model_request.encoded
-    if encoded and (encoded.profile is profile or encoded.profile == profile):
+    if encoded := already_encoded(model_request, profile):
         return encoded
     return APIS[profiles_by_api(profile)[0].transport.api].codec.encode(model_request, profile)

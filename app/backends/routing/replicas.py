@@ -135,7 +135,8 @@ class ReplicaPool:
             )
             for number, settings in enumerate(config.each(), 1)
         ]
-        self.single = len(self.replicas) == 1
+        # Without its own `max_failures`, a single server is never paused if no other backend remains.
+        self.never_paused_alone = len(self.replicas) == 1 and "max_failures" not in config.explicit
         self._waiters: deque[_Waiter] = deque()
         self._failure: BackendError | None = None  # most recent
         self._pause_end: asyncio.TimerHandle | None = None  # when a server's circuit pause ends

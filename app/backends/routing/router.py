@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from app.backends import (
@@ -61,7 +61,9 @@ class Router(Backend):
         self._pools = pools
         for pool in pools.values():
             pool.announce()
-        self._route = lru_cache(maxsize=1024)(self._routed)  # each request looks up its model several times
+        # Each request looks up its model several times.
+        self._route = lru_cache(maxsize=1024)(self._routed)
+        self._label = lru_cache(maxsize=1024)(self._labelled)
 
     def reconfigure(self, configs: Mapping[str, BackendConfig]) -> None:
         """Unchanged backends keep their connections and state. If building a backend fails, nothing changes."""
@@ -82,6 +84,9 @@ class Router(Backend):
 
         `*` is not a label, because it matches made-up names.
         """
+        return self._label(model)
+
+    def _labelled(self, model: str) -> str | None:
         for pool in self._pools.values():
             if model in pool.config.aliases or model in pool.config.aliases.values():
                 return model
@@ -256,9 +261,7 @@ class _InFlight(Generic[_Request, _Answer]):
         self._first = pools[0]
         self._pools = [*pools]  # not yet ruled out
         self._users = pools  # kept open until the end
-        # A single server without its own `max_failures` is never paused: see `ReplicaPool.acquire`.
-        self._only_server = len(pools) == 1 and self._first.single
-        self._only_candidate = self._only_server and "max_failures" not in self._first.config.explicit
+        self._only_candidate = len(pools) == 1 and self._first.never_paused_alone
         self._tried: set[Replica] = set()
         self._error: APIError | None = None  # of the first backend
         self._last: APIError | None = None  # of the last server
@@ -276,7 +279,10 @@ class _InFlight(Generic[_Request, _Answer]):
     def _can_fail_over(self, error: APIError) -> bool:
         return isinstance(error, BackendError) and may_fail_over(error)
 
-    async def _open(self) -> None:
+    def _entered(self) -> Any:
+        return self
+
+    async def __aenter__(self) -> Any:
         for pool in self._users:
             pool.begin_use()
         try:
@@ -284,6 +290,7 @@ class _InFlight(Generic[_Request, _Answer]):
         except BaseException:
             self._end_use()
             raise
+        return self._entered()
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
@@ -342,9 +349,8 @@ class _InFlight(Generic[_Request, _Answer]):
     def _observed(self, request: _Request, lease: Lease) -> _Request:
         """Notify observers; return the request with their headers."""
         pool, replica = lease.pool, lease.replica
-        if request.retry_allowed and not self._only_server and (len(self._pools) > 1 or pool.has_other(self._tried)):
+        if request.retry_allowed and not self._only_candidate and (len(self._pools) > 1 or pool.has_other(self._tried)):
             request = dataclasses.replace(request, retry_allowed=False)
-        self._observations = []
         for observe in pool.hooks.observers:
             observation = observe(replica.backend, request, (pool.name, replica.index_label))
             self._observations.append(observation)
@@ -354,8 +360,8 @@ class _InFlight(Generic[_Request, _Answer]):
 
     async def _close(self, error: BaseException | None) -> None:
         """Close the answer, and release its server."""
-        lease, context = self._lease, self._context
-        self._lease = self._context = None
+        lease, context, observations = self._lease, self._context, self._observations
+        self._lease, self._context, self._observations = None, None, []
         if lease is None:
             return
         try:
@@ -366,7 +372,7 @@ class _InFlight(Generic[_Request, _Answer]):
             error = raised
             raise
         finally:
-            for observation in self._observations:
+            for observation in observations:
                 observation.end(error)
             lease.pool.release(lease, error)
 
@@ -385,10 +391,6 @@ class _InFlight(Generic[_Request, _Answer]):
 
 
 class ModelRequestInFlight(_InFlight[ModelRequest, BackendExchange]):
-    async def __aenter__(self) -> Self:
-        await self._open()
-        return self
-
     @property
     def warnings(self) -> Sequence[str] | None:
         return self._answer.warnings if self._answer else None
@@ -417,9 +419,7 @@ class ModelRequestInFlight(_InFlight[ModelRequest, BackendExchange]):
 
 
 class RawRequestInFlight(_InFlight[RawRequest, RawAnswer]):
-    async def __aenter__(self) -> RawAnswer:
-        await self._open()
-        assert self._answer
+    def _entered(self) -> RawAnswer | None:
         return self._answer
 
     def _exchange(self, backend: Backend, request: RawRequest) -> RawExchange:

@@ -32,7 +32,7 @@ from app.backends import (
     RawRequest,
     Translation,
 )
-from app.backends.apis import encode
+from app.backends.apis import already_encoded, encode
 from app.backends.server.adaptation import AdaptedRequest
 from app.backends.server.answer import AnswerBody
 from app.backends.server.endpoints import Endpoint, Endpoints, under
@@ -383,10 +383,11 @@ class SentRequest:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if answer := self._answer:
+        answer, self._answer = self._answer, None
+        if answer:
             if error is None and answer.done:
                 answer.reply.linger(_LINGER)
-            await self._close(answer)
+            await answer.reply.aclose()
         if isinstance(error, BackendError):
             explain(error, error.__cause__)
 
@@ -401,10 +402,10 @@ class SentRequest:
             except BackendError as error:
                 if receiver.begun or not await self._retry(error):
                     raise
-            await self._close(answer)
+            await answer.reply.aclose()
             await self._begin()
         while (body := answer.continuation) is not None:
-            await self._close(answer)
+            await answer.reply.aclose()
             answer = self._answer = answer.resumed(await self._send(self._endpoint, body))
             await answer.receive(receiver)
 
@@ -422,7 +423,7 @@ class SentRequest:
                     whole = True
                 elif not await self._retry(error):
                     raise
-            await self._close(answer)
+            await answer.reply.aclose()
 
     async def _open(self, *, whole: bool) -> AnswerBody:
         """
@@ -432,7 +433,10 @@ class SentRequest:
         """
         model_request, endpoints = self._model_request, self._server.endpoints
         for endpoint in endpoints.candidates():
-            encoded = await run_in_thread_if_large(encode, model_request, endpoint.profile)
+            profile = endpoint.profile
+            encoded = already_encoded(model_request, profile)
+            if encoded is None:
+                encoded = await run_in_thread_if_large(encode, model_request, profile)
             try:
                 reply = await self._send(endpoint, _unstreamed(encoded.body) if whole else encoded.body)
             except BackendRefusal:
@@ -440,12 +444,12 @@ class SentRequest:
             endpoints.answered(endpoint)
             self._endpoint, self._encoded = endpoint, encoded
             try:
-                decoder = endpoint.codec.decoder(encoded, endpoint.profile, self._error_in)
+                decoder = endpoint.codec.decoder(encoded, profile, self._error_in)
             except BaseException:
                 await reply.aclose()
                 raise
             self._answer_warnings = decoder.warnings
-            self._answer = AnswerBody(reply, endpoint.profile, decoder)
+            self._answer = AnswerBody(reply, profile, decoder)
             return self._answer
         raise AssertionError("the last endpoint answers, or raises a BackendError")
 
@@ -464,7 +468,9 @@ class SentRequest:
         adapted = self._adapted = endpoint.adaptation.adapt(body, model_request.descriptions, model_request.request)
         content = _json(endpoint.sent(adapted.body))
         target = endpoint.target(adapted.body.get("model"))
-        headers = {**session_header(endpoint.profile, model_request.conversation), **model_request.headers}
+        headers = model_request.headers
+        if endpoint.profile.request.session_header:
+            headers = {**session_header(endpoint.profile, model_request.conversation), **headers}
         while True:
             try:
                 reply = await server.send(endpoint, target, content, model_request.caller_key, headers)
@@ -484,10 +490,6 @@ class SentRequest:
         if self._retries is None:
             self._retries = self._server.retries(self._model_request)
         return await self._retries.wait(error, cause)
-
-    async def _close(self, answer: AnswerBody) -> None:
-        self._answer = None
-        await answer.reply.aclose()
 
 
 def transport_to(url: httpx.URL) -> HTTPToolsTransport:

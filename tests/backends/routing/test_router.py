@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from app.backends import DONE, ModelRequest
+from app.backends import DONE, EncodedRequest, ModelRequest
+from app.backends.routing.replicas import RoutingHooks
+from app.backends.routing.router import Router
 from app.core.types.request import CreateResponse
-from app.errors import BackendError, NotFound
+from app.errors import BackendError, InvalidRequest, NotFound
 from tests.support.build import texts_of
 from tests.support.exchanges import reads
 from tests.support.routing import (
@@ -26,6 +29,7 @@ from tests.support.routing import (
     settings,
     three,
 )
+from tests.support.scripted import Scripted
 from tests.support.upstream import DONE as END
 from tests.support.upstream import RESET, Upstream, chunk, finish, sse, status
 
@@ -235,6 +239,29 @@ async def test_last_backend_is_retried_before_the_request_fails(build: Build, th
     router = build(local={"url": three[0].url, "retries": 2}, cloud={"url": three[1].url, "retries": 2})
     assert await ask(router) == "Hello"
     assert asked(*three) == [1, 2, 0]
+
+
+async def test_fallback_that_cannot_encode_the_request_is_not_observed() -> None:
+    class Picky(Scripted):
+        def encode(self, model_request: ModelRequest) -> EncodedRequest:
+            raise InvalidRequest("Invalid 'input': too long.")
+
+    class Observation:
+        headers: Mapping[str, str] = {}
+        tap = None
+
+        def accepted(self, answer: object) -> None: ...
+
+        def end(self, error: BaseException | None) -> None:
+            ended.append(error)
+
+    ended = list[BaseException | None]()
+    servers = {"http://a/v1": Scripted([BackendError("Down.")]), "http://b/v1": Picky([])}
+    tables = settings(local={"url": "http://a/v1"}, cloud={"url": "http://b/v1"})
+    hooks = RoutingHooks(observers=[lambda *_: Observation()])
+    error = await refusal(Router(tables, lambda table: servers[table.url], hooks))
+    assert error.message == "Down."
+    assert ended == [error]
 
 
 async def test_failure_of_all_backends_is_that_of_the_first(build: Build, three: list[Upstream]) -> None:
