@@ -4,7 +4,7 @@ Create ids, and find an id's chain.
     resp_ 5f3759df5f3759df c0ffee00c0ffee00c0ffee00
           random           chain key
 
-The store keeps a chain in one bucket, and a conversation's requests can be routed to the same server.
+The store keeps a chain in one partition, and a conversation's requests can be routed to the same server.
 """
 
 import re
@@ -41,11 +41,11 @@ def chain_key(object_id: str) -> str | None:
     return match[1] if match else None
 
 
-def bucket_of(owner: str, object_id: str, part: str = "") -> str | None:
+def partition_of(owner: str, object_id: str, part: str = "") -> str | None:
     """
-    The bucket of an id's chain, or of its separately stored `part`; None for other id formats.
+    The partition of an id's chain, or of its separately stored `part`; None for other id formats.
 
-    A chain's buckets are equal up to the second colon: `owner:chain`, `owner:chain:part`.
+    A chain's partitions are equal up to the second colon: `owner:chain`, `owner:chain:part`.
     """
     key = chain_key(object_id)
     return f"{owner}:{key}{part and ':'}{part}" if key else None

@@ -391,37 +391,37 @@ class _MeasuredStore:
         if isinstance(store, MeasuringStore):
             self.stored_bytes = store.stored_bytes
 
-    async def put(self, bucket: str, name: str, record: bytes) -> None:
+    async def put(self, partition: str, name: str, record: bytes) -> None:
         with self._measured("put"):
-            await self._store.put(bucket, name, record)
+            await self._store.put(partition, name, record)
 
-    async def add(self, bucket: str, name: str, record: bytes) -> bool:
+    async def add(self, partition: str, name: str, record: bytes) -> bool:
         with self._measured("put"):
-            return await self._store.add(bucket, name, record)
+            return await self._store.add(partition, name, record)
 
     async def apply(self, *changes: Change) -> bool:
         with self._measured("put"):
             return await self._store.apply(*changes)
 
-    async def get(self, bucket: str, name: str) -> bytes | None:
+    async def get(self, partition: str, name: str) -> bytes | None:
         with self._measured("get"):
-            return await self._store.get(bucket, name)
+            return await self._store.get(partition, name)
 
-    async def all(self, bucket: str) -> dict[str, bytes]:
+    async def all(self, partition: str) -> dict[str, bytes]:
         with self._measured("all"):
-            return await self._store.all(bucket)
+            return await self._store.all(partition)
 
-    async def names(self, bucket: str) -> set[str]:
+    async def names(self, partition: str) -> set[str]:
         with self._measured("names"):
-            return await self._store.names(bucket)
+            return await self._store.names(partition)
 
-    async def delete(self, bucket: str, name: str) -> bool:
+    async def delete(self, partition: str, name: str) -> bool:
         with self._measured("delete"):
-            return await self._store.delete(bucket, name)
+            return await self._store.delete(partition, name)
 
-    async def drop(self, bucket: str) -> bool:
+    async def drop(self, partition: str) -> bool:
         with self._measured("delete"):
-            return await self._store.drop(bucket)
+            return await self._store.drop(partition)
 
     async def purge(self) -> None:
         with self._measured("purge"):

@@ -1,7 +1,7 @@
 """
 Chain names and pins, for the studio's conversation list.
 
-An owner's labels share a bucket, so a list of chains costs only one additional read.
+An owner's labels share a partition, so a list of chains costs only one additional read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ChainLabels:
         self._quota = quota
 
     async def all(self, owner: str) -> dict[str, JSONObject]:
-        records = await self._store.all(_bucket(owner))
+        records = await self._store.all(_partition(owner))
         return {key: orjson.loads(record) for key, record in records.items()}
 
     async def update(
@@ -39,13 +39,13 @@ class ChainLabels:
         labels = await self.all(owner)
         label = {"name": None, "pinned": False, **labels.get(key, {}), **changes, "changed_at": int(time.time())}
         if not (label["name"] or label["pinned"]):
-            await self._store.delete(_bucket(owner), key)
+            await self._store.delete(_partition(owner), key)
             return label
         oldest = sorted(labels, key=lambda each: labels[each]["changed_at"])
         dropped = [each for each in oldest if each != key][: max(0, len({*labels, key}) - MAX_LABELS)]
-        await self._quota.apply(access, Change(_bucket(owner), {key: orjson.dumps(label)}, dropped))
+        await self._quota.apply(access, Change(_partition(owner), {key: orjson.dumps(label)}, dropped))
         return label
 
 
-def _bucket(owner: str) -> str:
+def _partition(owner: str) -> str:
     return f"{owner}:chain_labels"

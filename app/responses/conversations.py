@@ -1,7 +1,7 @@
 """
 Conversations: stored item lists that responses read and extend.
 
-A bucket has a record for the conversation object, a record per addition, named in sort order, and a tombstone per
+A partition has a record for the conversation object, a record per addition, named in sort order, and a tombstone per
 deleted item. Additions never overwrite each other, so concurrent turns lose nothing. They require the conversation
 object: after its deletion, a turn stores nothing.
 """
@@ -19,7 +19,7 @@ import orjson
 from app.core.access import UNRESTRICTED, KeyAccess
 from app.core.history.images import references, without_images
 from app.core.history.turns import Turn, find_item, input_item
-from app.core.ids import bucket_of, chain_key, new_id, new_key
+from app.core.ids import chain_key, new_id, new_key, partition_of
 from app.core.items import ITEM_TYPES
 from app.core.redaction import ToolSecrets
 from app.core.stream.event_builder import Upstream
@@ -29,7 +29,7 @@ from app.responses.encryption import ContentCipher, decrypt_items
 from app.responses.images import StoredImages, turn_changes
 from app.responses.quota import StorageQuota
 from app.runtime.threads import read_records, run_in_thread_if_large
-from app.stores import Change, Store, images_bucket
+from app.stores import Change, Store, images_partition
 
 _CONVERSATION = "conversation"
 _ADDED = "added_"
@@ -62,15 +62,15 @@ class Conversations:
         turn = await self._turn(conversation_id, owner, items, {})
         described = {_CONVERSATION: orjson.dumps(conversation)}
         if turn.input:
-            addition, *images = await self._added(_bucket(conversation_id, owner), turn)
+            addition, *images = await self._added(_partition(conversation_id, owner), turn)
             addition = addition._replace(put={**described, **addition.put}, requires=None)
             await self._quota.apply(access, addition, *images)
         else:
-            await self._quota.apply(access, Change(_bucket(conversation_id, owner), described))
+            await self._quota.apply(access, Change(_partition(conversation_id, owner), described))
         return conversation
 
     async def retrieve(self, conversation_id: str, owner: str) -> dict[str, object]:
-        record = await self._store.get(_bucket(conversation_id, owner), _CONVERSATION)
+        record = await self._store.get(_partition(conversation_id, owner), _CONVERSATION)
         if record is None:
             raise _not_found(conversation_id)
         conversation: dict[str, object] = orjson.loads(record)
@@ -83,15 +83,15 @@ class Conversations:
 
     async def delete(self, conversation_id: str, owner: str) -> None:
         """Also deletes its items; responses stay."""
-        bucket = _bucket(conversation_id, owner)
-        dropped = await self._store.drop(bucket)
-        await self._store.drop(images_bucket(bucket))  # no addition can follow now
+        partition = _partition(conversation_id, owner)
+        dropped = await self._store.drop(partition)
+        await self._store.drop(images_partition(partition))  # no addition can follow now
         if not dropped:
             raise _not_found(conversation_id)
 
     async def turns(self, conversation_id: str, owner: str, *, param: str | None = None) -> list[Turn]:
         """The additions, oldest first, without images; items are in `input` or `response["output"]`."""
-        records = await self._store.all(_bucket(conversation_id, owner, param))
+        records = await self._store.all(_partition(conversation_id, owner, param))
         if _CONVERSATION not in records:
             raise _not_found(conversation_id, param)
         return await _turns(records)
@@ -118,12 +118,12 @@ class Conversations:
         An id stored elsewhere inserts that item. Raises `InvalidRequest`, also for items already in the conversation,
         and `StorageFull`.
         """
-        records = await self._store.all(_bucket(conversation_id, owner))
+        records = await self._store.all(_partition(conversation_id, owner))
         if _CONVERSATION not in records:
             raise _not_found(conversation_id)
         turn = await self._turn(conversation_id, owner, items, records)
         if turn.input and not await self._quota.apply(
-            access, *await self._added(_bucket(conversation_id, owner), turn)
+            access, *await self._added(_partition(conversation_id, owner), turn)
         ):
             raise _not_found(conversation_id)
         return turn.input
@@ -138,17 +138,17 @@ class Conversations:
         if not (request.conversation and request.store and response["status"] in ("completed", "incomplete")):
             return []
         shortened: Response = {"id": response["id"], "model": response["model"], "output": response["output"]}
-        return await self._added(_bucket(request.conversation, owner), turn._replace(response=shortened))
+        return await self._added(_partition(request.conversation, owner), turn._replace(response=shortened))
 
     async def delete_item(self, conversation_id: str, item_id: str, owner: str) -> dict[str, object]:
         conversation = await self.retrieve(conversation_id, owner)
         await self.item(conversation_id, item_id, owner)
-        bucket = _bucket(conversation_id, owner)
+        partition = _partition(conversation_id, owner)
         await self._put(conversation_id, owner, f"{_DELETED}{item_id}", b"1")
         rewriting = True
         while rewriting:  # repeat after another process's rewrite
-            records = await self._store.all(bucket)
-            changes = [await self._rewritten(bucket, name, record, item_id) for name, record in records.items()]
+            records = await self._store.all(partition)
+            changes = [await self._rewritten(partition, name, record, item_id) for name, record in records.items()]
             rewriting = not all([await self._store.apply(*change) for change in changes if change])
         return conversation
 
@@ -193,10 +193,10 @@ class Conversations:
         images = StoredImages(self._store, owner, references(turn))
         return await images.add_to(stored), turn.upstream.get(item_id, {})
 
-    async def _added(self, bucket: str, turn: Turn) -> list[Change]:
-        return await turn_changes(bucket, turn, name=self._name(), requires=_CONVERSATION, listed=False)
+    async def _added(self, partition: str, turn: Turn) -> list[Change]:
+        return await turn_changes(partition, turn, name=self._name(), requires=_CONVERSATION, listed=False)
 
-    async def _rewritten(self, bucket: str, name: str, record: bytes, item_id: str) -> list[Change]:
+    async def _rewritten(self, partition: str, name: str, record: bytes, item_id: str) -> list[Change]:
         """
         The changes that remove an item from its record.
 
@@ -210,16 +210,18 @@ class Conversations:
             return []  # the record only mentions the id
         rewritten = f"{name.rpartition('_')[0]}_{secrets.token_hex(4)}"
         put = {rewritten: await run_in_thread_if_large(left.record)} if left.items else {}
-        changes = [Change(bucket, put, delete=[name], requires=name)]
+        changes = [Change(partition, put, delete=[name], requires=name)]
         if item_id in (turn.images or {}):
-            images, response_id = images_bucket(bucket), turn.response["id"]
+            images, response_id = images_partition(partition), turn.response["id"]
             kept = without_images(await self._store.get(images, response_id), {item_id})
             changes.append(Change(images, {response_id: kept} if kept else {}, delete=[] if kept else [response_id]))
         return changes
 
     async def _put(self, conversation_id: str, owner: str, name: str, record: bytes) -> None:
         """Raises `NotFound` if the conversation was deleted meanwhile."""
-        if not await self._store.apply(Change(_bucket(conversation_id, owner), {name: record}, requires=_CONVERSATION)):
+        if not await self._store.apply(
+            Change(_partition(conversation_id, owner), {name: record}, requires=_CONVERSATION)
+        ):
             raise _not_found(conversation_id)
 
     def _name(self) -> str:
@@ -273,11 +275,11 @@ def _key(conversation_id: str) -> str:
     return key
 
 
-def _bucket(conversation_id: str, owner: str, param: str | None = None) -> str:
-    bucket = bucket_of(owner, conversation_id, "conversation") if conversation_id.startswith("conv_") else None
-    if bucket is None:
+def _partition(conversation_id: str, owner: str, param: str | None = None) -> str:
+    partition = partition_of(owner, conversation_id, "conversation") if conversation_id.startswith("conv_") else None
+    if partition is None:
         raise _not_found(conversation_id, param)
-    return bucket
+    return partition
 
 
 def _not_found(conversation_id: str, param: str | None = None) -> NotFound:

@@ -13,7 +13,7 @@ import orjson
 
 from app.core.history.context import RequestContext
 from app.core.history.turns import Turn, request_of
-from app.core.ids import bucket_of, chain_key
+from app.core.ids import chain_key, partition_of
 from app.core.prompt_template import PromptLibrary
 from app.core.types import JSONMapping, JSONObject, Usage
 from app.core.types.request import CreateResponse, Item
@@ -250,7 +250,7 @@ class Inspection:
         ]
         data[-1]["response"] = current
         path = {turn.response["id"] for turn in turns}
-        records = await self._responses.store.all(bucket_of(caller.owner, response_id) or "")
+        records = await self._responses.store.all(partition_of(caller.owner, response_id) or "")
         others = [Turn.of(record) for name, record in records.items() if name.startswith("resp_") and name not in path]
         forks = [orjson.loads(turn.entry()) for turn in others]
         earlier = [item for turn in turns if "object" not in turn.response for item in turn.items]

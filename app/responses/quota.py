@@ -65,7 +65,7 @@ class StorageQuota:
     async def apply(self, access: KeyAccess, *changes: Change) -> bool:
         """Apply changes like `Store.apply`; raises `StorageFull`."""
         size = sum(len(record) for change in changes for record in change.put.values())
-        with await self.reserve(access, owner_of(changes[0].bucket), size) or nullcontext():
+        with await self.reserve(access, owner_of(changes[0].partition), size) or nullcontext():
             return await self._store.apply(*changes)
 
     async def reserve(self, access: KeyAccess, owner: str, size: int) -> Reservation | None:

@@ -6,7 +6,7 @@ from functools import partial
 from app.backends import LOW_PRIORITY
 from app.core.history.context import RequestContext
 from app.core.history.turns import Turn, input_item, recorded_request
-from app.core.ids import bucket_of
+from app.core.ids import partition_of
 from app.core.profile import Profile
 from app.core.request import known_extra_parameters
 from app.core.types.request import TERMINAL, CreateResponse, Item, Response
@@ -17,7 +17,7 @@ from app.responses.images import load_images, turn_changes
 from app.responses.preparation import Preparation
 from app.responses.run import Caller, Run, SaveTurn, Storage
 from app.runtime.threads import read_records
-from app.stores import Change, Store, apply_with, images_bucket
+from app.stores import Change, Store, apply_with, images_partition
 from app.stores.event_log import RunKey
 from app.stores.layered import LayeredStore
 
@@ -65,14 +65,14 @@ class StoredResponses:
 
     async def delete(self, response_id: str, caller: Caller) -> None:
         """Later responses in its chain can no longer be continued."""
-        bucket = bucket_of(caller.owner, response_id)
-        deleted = bucket is not None and await self._store.apply(
-            Change(bucket, {}, delete=[response_id], requires=response_id),
-            Change(images_bucket(bucket), {}, delete=[response_id]),
+        partition = partition_of(caller.owner, response_id)
+        deleted = partition is not None and await self._store.apply(
+            Change(partition, {}, delete=[response_id], requires=response_id),
+            Change(images_partition(partition), {}, delete=[response_id]),
         )
         self._loader.cache.remove_with(caller.owner, response_id)
-        if bucket and self._background:  # last, because cleanup after a dead worker first checks for the response
-            await self._background.delete(RunKey(bucket, response_id))
+        if partition and self._background:  # last, because cleanup after a dead worker first checks for the response
+            await self._background.delete(RunKey(partition, response_id))
         if not deleted:
             raise _not_found(response_id)
 
@@ -124,11 +124,11 @@ class StoredResponses:
         Deleted objects stay deleted: with `again`, a turn is only replaced, and a deleted conversation is not extended.
         """
         response_id = turn.response["id"]
-        bucket = bucket_of(caller.owner, response_id)
-        assert bucket
+        partition = partition_of(caller.owner, response_id)
+        assert partition
         stored = turn.response["store"]
         requires = response_id if again and stored else None
-        changes = await turn_changes(bucket, turn, requires=requires, listed=stored)
+        changes = await turn_changes(partition, turn, requires=requires, listed=stored)
         if stored:
             await apply_with(layers.store, changes, addition)
             await self._loader.cache_turn(caller.owner, turn, changes[0].put[response_id])
@@ -139,26 +139,26 @@ class StoredResponses:
         return await load_images(self._store, caller.owner, await self._load(response_id, caller))
 
     async def _load(self, response_id: str, caller: Caller) -> Turn:
-        bucket = bucket_of(caller.owner, response_id)
-        record = await self._store.get(bucket, response_id) if bucket else None
-        if bucket is None or record is None:
+        partition = partition_of(caller.owner, response_id)
+        record = await self._store.get(partition, response_id) if partition else None
+        if partition is None or record is None:
             raise _not_found(response_id)
         turn = await read_records([record], Turn.of, record)
         if turn.response["status"] in TERMINAL or self._background is None:
             return turn
         # The response is running, has just ended, or its worker has died.
-        if not await self._background.ended(RunKey(bucket, response_id)):
+        if not await self._background.ended(RunKey(partition, response_id)):
             return turn
-        record = await self._store.get(bucket, response_id)
+        record = await self._store.get(partition, response_id)
         if record is None:
             raise _not_found(response_id)
         return Turn.of(record)
 
 
 def _run_key(response_id: str, caller: Caller) -> RunKey:
-    bucket = bucket_of(caller.owner, response_id)
-    assert bucket
-    return RunKey(bucket, response_id)
+    partition = partition_of(caller.owner, response_id)
+    assert partition
+    return RunKey(partition, response_id)
 
 
 def _not_found(response_id: str) -> NotFound:

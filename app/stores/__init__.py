@@ -1,9 +1,10 @@
 """
-Buckets of records, read in one round trip and expiring as a whole.
+Partitions of records, read in one round trip and expiring as a whole.
 
-A record is named bytes; a bucket, named `owner:chain`, holds an owner's records from a single chain. It expires `ttl`
-seconds after its last use. The large, rarely read images of its records are in a separate bucket (`images_bucket`),
-which every use of the bucket also renews. A record can have an entry, a short description for the owner's list.
+A record is named bytes; a partition, named `owner:chain`, holds an owner's records from a single chain. It expires
+`ttl` seconds after its last use. The large, rarely read images of its records are in a separate partition
+(`images_partition`), which every use of the partition also renews. A record can have an entry, a short description for
+the owner's list.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ STORES = {
 
 
 class Change(NamedTuple):
-    bucket: str
+    partition: str
     put: Mapping[str, bytes]  # by name
     delete: Collection[str] = ()  # missing records are ignored
     requires: str | None = None  # a record that must exist, otherwise the change is not made
@@ -36,16 +37,16 @@ class Change(NamedTuple):
 
 class Store(Protocol):
     """
-    Every method can raise `StoreUnavailable`, and works again after the outage. Methods with a bucket renew it.
+    Every method can raise `StoreUnavailable`, and works again after the outage. Methods with a partition renew it.
 
     A completed write is visible to readers in all processes, and survives this process if the store is persistent.
-    Writes are atomic, even if their caller is cancelled. Expired buckets (purged or not) and buckets without records
-    count as missing.
+    Writes are atomic, even if their caller is cancelled. Expired partitions (deleted or not) and partitions without
+    records count as missing.
     """
 
-    async def put(self, bucket: str, name: str, record: bytes) -> None: ...
+    async def put(self, partition: str, name: str, record: bytes) -> None: ...
 
-    async def add(self, bucket: str, name: str, record: bytes) -> bool:
+    async def add(self, partition: str, name: str, record: bytes) -> bool:
         """
         Store a record unless its name exists; return whether it was stored.
 
@@ -55,27 +56,27 @@ class Store(Protocol):
 
     async def apply(self, *changes: Change) -> bool:
         """
-        Make changes atomically, each to a different bucket in the chain; return whether they were made.
+        Make changes atomically, each to a different partition in the chain; return whether they were made.
 
         None is made if a required record is missing, for example because another request deletes the conversation.
-        Buckets of a chain have equal names up to the second colon (`owner:chain`, `owner:chain:conversation`).
+        Partitions of a chain have equal names up to the second colon (`owner:chain`, `owner:chain:conversation`).
         """
         ...
 
-    async def get(self, bucket: str, name: str) -> bytes | None: ...
+    async def get(self, partition: str, name: str) -> bytes | None: ...
 
-    async def all(self, bucket: str) -> dict[str, bytes]:
+    async def all(self, partition: str) -> dict[str, bytes]:
         """Records by name, in any order."""
         ...
 
-    async def names(self, bucket: str) -> set[str]: ...
+    async def names(self, partition: str) -> set[str]: ...
 
-    async def delete(self, bucket: str, name: str) -> bool:
-        """Return False if the record did not exist. Does not renew the bucket."""
+    async def delete(self, partition: str, name: str) -> bool:
+        """Return False if the record did not exist. Does not renew the partition."""
         ...
 
-    async def drop(self, bucket: str) -> bool:
-        """Return False if the bucket did not exist."""
+    async def drop(self, partition: str) -> bool:
+        """Return False if the partition did not exist."""
         ...
 
     async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
@@ -83,7 +84,7 @@ class Store(Protocol):
         At most `limit` entries, newest first; at least the newest `LISTED` records are listed.
 
         A replaced record keeps its position. `after` is a record's name: only later entries are returned; None if it is
-        not listed. Deleted records are not listed. Renews no bucket.
+        not listed. Deleted records are not listed. Renews no partition.
         """
         ...
 
@@ -107,9 +108,9 @@ class Store(Protocol):
 class MeasuringStore(Protocol):
     async def stored_bytes(self, owner: str) -> int:
         """
-        An owner's records' approximate size, for quotas; renews no bucket.
+        An owner's records' approximate size, for quotas; renews no partition.
 
-        A store can omit buckets last written before the process's first call.
+        A store can omit partitions last written before the process's first call.
         """
         ...
 
@@ -118,12 +119,12 @@ class MeasuringStore(Protocol):
 LISTED = 1000
 
 
-def images_bucket(bucket: str) -> str:
-    return f"{bucket}:images"
+def images_partition(partition: str) -> str:
+    return f"{partition}:images"
 
 
-def owner_of(bucket: str) -> str:
-    return bucket.partition(":")[0]
+def owner_of(partition: str) -> str:
+    return partition.partition(":")[0]
 
 
 async def apply_with(store: Store, changes: Sequence[Change], more: Sequence[Change]) -> bool:

@@ -5,9 +5,9 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 
 class RunKey(NamedTuple):
-    """A background run: its chain's bucket and its response's id."""
+    """A background run: its chain's partition and its response's id."""
 
-    bucket: str
+    partition: str
     id: str
 
 

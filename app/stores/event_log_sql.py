@@ -26,12 +26,13 @@ _ORPHANS = "SELECT bucket, response FROM antiphon_runs WHERE NOT ended AND lease
 class SQLLog(ABC):
     WORDS: ClassVar[Mapping[str, str]]
     # All times are in seconds.
-    BEGIN: ClassVar[str]  # (bucket, response, worker, lease, time until expiry)
+    BEGIN: ClassVar[str]  # (partition, response, worker, lease, time until expiry)
     CLAIM: ClassVar[str]  # as above; returns whether the run was claimed
-    # (bucket, response, worker, lease, time until expiry, first, last, ends, data): returns a `LeaseState`, or no row.
+    # (partition, response, worker, lease, time until expiry, first, last, ends, data): returns no row or a `LeaseState`
     APPEND: ClassVar[str]
-    RENEW: ClassVar[str]  # (worker, lease, time until expiry, buckets, responses): returns held runs and `LeaseState`s
-    DELETE: ClassVar[str]  # (bucket, response)
+    # (worker, lease, time until expiry, partitions, responses): returns held runs and their `LeaseState`s.
+    RENEW: ClassVar[str]
+    DELETE: ClassVar[str]  # (partition, response)
 
     def __init__(self, tables: Tables, *, ttl: float, lease: float) -> None:
         self._tables = tables
@@ -54,9 +55,9 @@ class SQLLog(ABC):
     async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, LeaseState]:
         if not runs:
             return {}
-        keys = [run.bucket for run in runs], [run.id for run in runs]
+        keys = [run.partition for run in runs], [run.id for run in runs]
         rows = await self._tables.execute(self.RENEW, worker, self._lease, self._ttl, *keys, idempotent=True)
-        states: dict[RunKey, LeaseState] = {RunKey(bucket, response): state for bucket, response, state in rows}
+        states: dict[RunKey, LeaseState] = {RunKey(partition, response): state for partition, response, state in rows}
         return {run: states.get(run, "lost") for run in runs}
 
     async def claim(self, run: RunKey, worker: str) -> bool:

@@ -29,7 +29,7 @@ _LOG, _USES = "server:keys", "server:keys:uses"  # a caller's owner never has th
 @runtime_checkable
 class LastingStore(Protocol):
     def lasting(self) -> Store:
-        """The same store, with buckets that do not expire."""
+        """The same store, with partitions that do not expire."""
         ...
 
 

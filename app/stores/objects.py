@@ -1,7 +1,7 @@
 """
 A store with images in object storage, and references in their records.
 
-Only images buckets are affected. If the object storage is unavailable, the store keeps the image itself. An image is
+Only images partitions are affected. If the object storage is unavailable, the store keeps the image itself. An image is
 deleted with its record: deletions are forwarded at once, and `purge` finds images with expired records.
 """
 
@@ -32,8 +32,8 @@ _PREFIX = orjson.dumps({_REFERENCE: ""})[:-2]
 class ExaminedStore(Protocol):
     """Shared by several processes."""
 
-    async def exists(self, bucket: str, name: str) -> bool:
-        """Does not renew the bucket."""
+    async def exists(self, partition: str, name: str) -> bool:
+        """Does not renew the partition."""
         ...
 
     def lasting(self) -> Store: ...
@@ -92,11 +92,11 @@ class ImageObjectStore:
         if isinstance(store, MeasuringStore):
             self.stored_bytes = self._stored_bytes
 
-    async def put(self, bucket: str, name: str, record: bytes) -> None:
-        await self.apply(Change(bucket, {name: record}))
+    async def put(self, partition: str, name: str, record: bytes) -> None:
+        await self.apply(Change(partition, {name: record}))
 
-    async def add(self, bucket: str, name: str, record: bytes) -> bool:
-        added: bool = await self._store.add(bucket, name, record)  # never images
+    async def add(self, partition: str, name: str, record: bytes) -> bool:
+        added: bool = await self._store.add(partition, name, record)  # never images
         return added
 
     async def apply(self, *changes: Change) -> bool:
@@ -107,31 +107,31 @@ class ImageObjectStore:
                 await self._storage.remove(written)
             return False
         for change in changes:
-            await self._delete(change.bucket, {*change.put, *change.delete}, written)
+            await self._delete(change.partition, {*change.put, *change.delete}, written)
         return True
 
-    async def get(self, bucket: str, name: str) -> bytes | None:
-        return await self._read(bucket, await self._store.get(bucket, name))
+    async def get(self, partition: str, name: str) -> bytes | None:
+        return await self._read(partition, await self._store.get(partition, name))
 
-    async def all(self, bucket: str) -> dict[str, bytes]:
-        records: dict[str, bytes] = await self._store.all(bucket)
-        if not bucket.endswith(_IMAGES):
+    async def all(self, partition: str) -> dict[str, bytes]:
+        records: dict[str, bytes] = await self._store.all(partition)
+        if not partition.endswith(_IMAGES):
             return records
-        images = {name: await self._read(bucket, record) for name, record in records.items()}
+        images = {name: await self._read(partition, record) for name, record in records.items()}
         return {name: image for name, image in images.items() if image is not None}
 
-    async def names(self, bucket: str) -> set[str]:
-        names: set[str] = await self._store.names(bucket)
+    async def names(self, partition: str) -> set[str]:
+        names: set[str] = await self._store.names(partition)
         return names
 
-    async def delete(self, bucket: str, name: str) -> bool:
-        deleted: bool = await self._store.delete(bucket, name)
-        await self._delete(bucket, [name])
+    async def delete(self, partition: str, name: str) -> bool:
+        deleted: bool = await self._store.delete(partition, name)
+        await self._delete(partition, [name])
         return deleted
 
-    async def drop(self, bucket: str) -> bool:
-        dropped: bool = await self._store.drop(bucket)
-        await self._delete(bucket)
+    async def drop(self, partition: str) -> bool:
+        dropped: bool = await self._store.drop(partition)
+        await self._delete(partition)
         return dropped
 
     async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
@@ -171,14 +171,14 @@ class ImageObjectStore:
 
     async def _written(self, change: Change, written: list[str]) -> Change:
         """Write a change's images, with their ids in `written`; return the change with references."""
-        bucket = change.bucket
-        if not bucket.endswith(_IMAGES) or not change.put:
+        partition = change.partition
+        if not partition.endswith(_IMAGES) or not change.put:
             return change
         put: dict[str, bytes] = {}
         for name, record in change.put.items():
             try:
                 image_id = await self._storage.add_checked(
-                    owner_of(bucket), bucket, name, record, await self._checker(), FIRST_CHECK
+                    owner_of(partition), partition, name, record, await self._checker(), FIRST_CHECK
                 )
             except APIError:
                 logger.warning("image stored with its response", extra={"reason": "object storage unavailable"})
@@ -188,16 +188,16 @@ class ImageObjectStore:
                 put[name] = orjson.dumps({_REFERENCE: image_id})
         return change._replace(put=put)
 
-    async def _read(self, bucket: str, record: bytes | None) -> bytes | None:
-        if record is None or not bucket.endswith(_IMAGES) or not record.startswith(_PREFIX):
+    async def _read(self, partition: str, record: bytes | None) -> bytes | None:
+        if record is None or not partition.endswith(_IMAGES) or not record.startswith(_PREFIX):
             return record
         reference = orjson.loads(record)
         try:
-            return await self._storage.read(owner_of(bucket), bucket, str(reference[_REFERENCE]))
+            return await self._storage.read(owner_of(partition), partition, str(reference[_REFERENCE]))
         except APIError:
             raise StoreUnavailable from None
 
-    async def _delete(self, bucket: str, names: Collection[str] | None = None, keep: Collection[str] = ()) -> None:
-        if bucket.endswith(_IMAGES) and (names is None or names):
+    async def _delete(self, partition: str, names: Collection[str] | None = None, keep: Collection[str] = ()) -> None:
+        if partition.endswith(_IMAGES) and (names is None or names):
             with suppress(APIError):  # a check deletes them later
-                await self._storage.delete(owner_of(bucket), bucket, names, keep)
+                await self._storage.delete(owner_of(partition), partition, names, keep)

@@ -247,7 +247,7 @@ async def test_slot_of_a_background_response_cancelled_before_it_begins_is_free(
 async def test_slot_of_a_background_response_that_cannot_be_stored_is_free() -> None:
     class Full(MemoryStore):
         async def apply(self, *changes: Change) -> bool:
-            if await self.all(changes[0].bucket):  # there was room for the queued response
+            if await self.all(changes[0].partition):  # there was room for the queued response
                 raise StoreUnavailable
             return await super().apply(*changes)
 

@@ -217,7 +217,7 @@ class Half(MemoryStore):
         self.seen: set[str] = set()
 
     async def apply(self, *changes: Change) -> bool:
-        if any(change.bucket.endswith(":conversation") and "conversation" not in change.put for change in changes):
+        if any(change.partition.endswith(":conversation") and "conversation" not in change.put for change in changes):
             raise StoreUnavailable
         made = await super().apply(*changes)
         self.seen |= {status for change in changes for status in statuses(change)}

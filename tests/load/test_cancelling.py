@@ -21,7 +21,7 @@ async def test_redis_query_that_is_cancelled_raises_it(redis_server: RedisServer
     await log.begin(RUN, "w1")
     ask: Callable[[], Awaitable[object]] = {
         "put": lambda: store.put(*RUN, b"record"),
-        "all": lambda: store.all(RUN.bucket),
+        "all": lambda: store.all(RUN.partition),
         "append": lambda: log.append(RUN, "w1", EventSegment(0, 0, b"a")),
     }[question]
     went_on = []

@@ -45,7 +45,7 @@ async def two_replicas(store_url: str, model: Upstream, **settings: Any) -> Asyn
 async def test_run_can_begin_while_its_slot_moves(nodes: Cluster) -> None:
     store = redis_store(nodes.url)
     log = store.log(ttl=1000, lease=20)
-    slot = nodes.slot(RUN.bucket)
+    slot = nodes.slot(RUN.partition)
     target = (nodes.holder(slot) + 1) % 3
     nodes.begin_to_move(slot, target)
 

@@ -16,7 +16,7 @@ import pytest
 from app.assembly.parts import build_store
 from app.errors import BackendError
 from app.main import create_app
-from app.responses.background.webhooks import BUCKET, WebhookEndpoint, Webhooks, _Delivery
+from app.responses.background.webhooks import PARTITION, WebhookEndpoint, Webhooks, _Delivery
 from app.settings import SettingsError, load_settings
 from app.stores import Change, Store
 from app.stores.memory import MemoryStore
@@ -161,7 +161,7 @@ async def test_webhook_that_is_not_accepted_is_sent_again(receiver: Receiver, fa
     assert first.body == second.body
     assert first.headers["webhook-id"] == second.headers["webhook-id"]
     assert int(second.headers["webhook-timestamp"]) == int(first.headers["webhook-timestamp"]) + 10
-    assert await store.all(BUCKET) == {}
+    assert await store.all(PARTITION) == {}
     await webhooks.aclose()
 
 
@@ -174,7 +174,7 @@ async def test_webhook_that_is_never_accepted_ends(receiver: Receiver, caplog: p
         await settled(webhooks)
         clock.now += 30 * 3600
     assert len(receiver.requests) == 11
-    assert await store.all(BUCKET) == {}
+    assert await store.all(PARTITION) == {}
     assert "webhook delivery abandoned" in caplog.text
     await webhooks.aclose()
 
@@ -186,7 +186,7 @@ async def test_webhook_for_a_removed_endpoint_is_deleted_after_the_last_attempt(
     for seconds, left in ((35, 1), (1, 0)):
         clock.now += seconds
         await settled(after)
-        assert len(await store.all(BUCKET)) == left
+        assert len(await store.all(PARTITION)) == left
     assert receiver.requests == []
     for webhooks in (before, after):
         await webhooks.aclose()
@@ -203,7 +203,7 @@ async def test_webhook_server_that_stalls_does_not_hold_up_others(
         await webhooks.announce({**RESPONSE, "id": f"resp_{number}"})
     await settled(webhooks)
     assert len(receiver.requests) == 2
-    assert len(await store.all(BUCKET)) == 1
+    assert len(await store.all(PARTITION)) == 1
     await webhooks.aclose()
 
 
@@ -263,9 +263,9 @@ async def test_webhook_survives_a_restart(receiver: Receiver, tmp_path: Path) ->
         response = (await http.post(f"{url}/v1/responses", json=ASK)).json()
         await receiver.received(1)
     store = build_store(settings(**values))
-    ((name, record),) = (await store.all(BUCKET)).items()  # claimed by a stopped process: due in a minute
+    ((name, record),) = (await store.all(PARTITION)).items()  # claimed by a stopped process: due in a minute
     due = _Delivery.of(record)._replace(due=0.0)
-    await store.apply(Change(BUCKET, {due.name: due.record()}, delete=[name]))
+    await store.apply(Change(PARTITION, {due.name: due.record()}, delete=[name]))
     async with serving(create_app(settings(**values), backend=Scripted([]), store=store)):
         *_, request = await receiver.received(2)
     assert unwrapped(request).data.id == response["id"]
@@ -281,9 +281,9 @@ async def test_webhook_survives_kill_9(receiver: Receiver, place: Place) -> None
         antiphon.process.kill()
         antiphon.process.wait()
     store = build_store(settings(store_url=place.url))
-    ((name, record),) = (await store.all(BUCKET)).items()  # claimed by the killed process: due in a minute
+    ((name, record),) = (await store.all(PARTITION)).items()  # claimed by the killed process: due in a minute
     due = _Delivery.of(record)._replace(due=0.0)
-    await store.apply(Change(BUCKET, {due.name: due.record()}, delete=[name]))
+    await store.apply(Change(PARTITION, {due.name: due.record()}, delete=[name]))
     await store.aclose()
     with server(**values):
         _, second = await receiver.received(2)

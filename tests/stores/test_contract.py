@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.stores import LISTED, Change, Store, images_bucket
+from app.stores import LISTED, Change, Store, images_partition
 from app.stores.objects import ExaminedStore
 from tests.support.store_places import SHARED, TTL, Memory, Place
 
@@ -377,7 +377,7 @@ async def test_every_process_lists_the_same(place: Place, store: Store) -> None:
 async def test_any_use_renews_the_whole_bucket(place: Place, store: Store, use: str) -> None:
     """And its images' bucket."""
     await store.put(CHAIN, "resp_1", b"1")
-    await store.put(images_bucket(CHAIN), "resp_1", b"an image")
+    await store.put(images_partition(CHAIN), "resp_1", b"an image")
     await store.put(CHAIN, "resp_2", b"2")
     for n in range(3, 7):
         place.advance(0.6 * TTL)
@@ -398,21 +398,21 @@ async def test_any_use_renews_the_whole_bucket(place: Place, store: Store, use: 
                 await store.names(CHAIN)
     place.advance(0.6 * TTL)
 
-    assert await store.all(images_bucket(CHAIN)) == {"resp_1": b"an image"}
+    assert await store.all(images_partition(CHAIN)) == {"resp_1": b"an image"}
     assert (await store.all(CHAIN)).items() >= {"resp_1": b"1", "resp_2": b"2"}.items()
     place.advance(1.1 * TTL)
-    assert await store.all(CHAIN) == await store.all(images_bucket(CHAIN)) == {}
+    assert await store.all(CHAIN) == await store.all(images_partition(CHAIN)) == {}
 
 
 async def test_images_last_as_long_as_what_is_often_added_to(place: Place, store: Store) -> None:
-    await store.apply(Change(CHAIN, {"resp_1": b"1"}), Change(images_bucket(CHAIN), {"resp_1": b"an image"}))
+    await store.apply(Change(CHAIN, {"resp_1": b"1"}), Change(images_partition(CHAIN), {"resp_1": b"an image"}))
     for n in range(20):
         place.advance(0.008 * TTL)
         await store.names(CHAIN)
         await store.put(CHAIN, f"resp_{n}", b"1")
     place.advance(0.9 * TTL)
 
-    assert await store.get(images_bucket(CHAIN), "resp_1") == b"an image"
+    assert await store.get(images_partition(CHAIN), "resp_1") == b"an image"
 
 
 async def test_frequent_use_renews_too(place: Place, store: Store) -> None:

@@ -115,12 +115,12 @@ async def test_log_is_no_record_of_its_bucket(place: Place) -> None:
     store = place.open()
     assert isinstance(store, LoggingStore)
     log = store.log(ttl=TTL, lease=LEASE)
-    await store.put(RUN.bucket, RUN.id, b"record")
+    await store.put(RUN.partition, RUN.id, b"record")
     await written(log)
 
-    assert await store.all(RUN.bucket) == {RUN.id: b"record"}
+    assert await store.all(RUN.partition) == {RUN.id: b"record"}
     await log.delete(RUN)
-    assert await store.all(RUN.bucket) == {RUN.id: b"record"}
+    assert await store.all(RUN.partition) == {RUN.id: b"record"}
     await log.aclose()
     await store.aclose()
 
@@ -239,7 +239,7 @@ async def test_log_of_an_ended_run_is_not_kept_for_its_lease(place: Place) -> No
     store = place.open()
     assert isinstance(store, LoggingStore)
     log = store.log(ttl=2, lease=60)
-    running = RunKey(RUN.bucket, "resp_2")
+    running = RunKey(RUN.partition, "resp_2")
     for run in (RUN, running):
         await log.begin(run, "one")
         await log.append(run, "one", EventSegment(0, 0, b"a", ends=run == RUN))

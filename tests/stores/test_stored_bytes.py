@@ -7,7 +7,7 @@ from typing import Protocol
 
 import pytest
 
-from app.stores import Change, MeasuringStore, Store, images_bucket
+from app.stores import Change, MeasuringStore, Store, images_partition
 from tests.support.store_places import SHARED, TTL, Place
 
 OWNER, OTHER = "2f1c9a", "2f1c9"
@@ -41,7 +41,7 @@ async def test_bytes_of_an_owner_are_those_of_all_its_buckets(store: Measured) -
     record = bytes(MEGABYTE)
     await store.apply(Change(CHAIN, {"resp_1": record}, entries={"resp_1": b"{}"}))
     assert await megabytes(store) == 1
-    images = Change(images_bucket(CHAIN), {"resp_2": record})
+    images = Change(images_partition(CHAIN), {"resp_2": record})
     await store.apply(Change(CHAIN, {"resp_2": 2 * record}), images)
     assert await megabytes(store) == 4
     await store.apply(Change(f"{OWNER}:decaf:conversation", {"conversation": b"{}", "added_1": record}))

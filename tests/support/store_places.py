@@ -68,7 +68,7 @@ class Memory:
 
     def contents(self) -> bytes:
         stores = [each for store in self.stores for each in (store, store._lasting) if each]
-        buckets = [bucket for store in stores for bucket in store._buckets.values()]
+        buckets = [bucket for store in stores for bucket in store._partitions.values()]
         return b"".join(
             content for bucket in buckets for content in (*bucket.records.values(), *bucket.entries.values())
         )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.stores import Change, Store, images_bucket
+from app.stores import Change, Store, images_partition
 from app.stores.memory import MemoryStore
 from app.stores.objects import FIRST_CHECK, NEXT_CHECK, ExaminedStore, ImageObjectStore, with_image_objects
 from app.tools.files.contents.attachments import UNCHECKED_AFTER
@@ -22,7 +22,7 @@ from tests.support.store_places import TTL, Place, place_of
 from tests.tools.test_stored_images import DRAW, EDIT, IMAGE, images_in, left, studio
 
 BUCKET = "ada:c0ffee"
-IMAGES = images_bucket(BUCKET)
+IMAGES = images_partition(BUCKET)
 RECORD = b'{"ig_1":"' + IMAGE.encode() + b'"}'
 TURN = Change(BUCKET, {"resp_1": b"a turn"})
 

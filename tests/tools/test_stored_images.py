@@ -266,17 +266,17 @@ async def test_stored_image_of_a_run_ended_for_a_dead_worker_is_kept(tmp_path: P
             run, "a worker that died", EventSegment(0, said.count("event: ") - 1, said.encode(), ends=False)
         )
         if status == "in_progress":
-            stored = Turn.of((await store.all(run.bucket))[id])
+            stored = Turn.of((await store.all(run.partition))[id])
             begun = stored._replace(response={**stored.response, "status": "in_progress", "output": []}, images=None)
             await store.put(*run, begun.record())
-            await store.drop(f"{run.bucket}:images")
+            await store.drop(f"{run.partition}:images")
 
         replay = (await at.http.get(f"/responses/{id}", params={"stream": "true"})).text
         last = json.loads(replay.rpartition("data: {")[2].split("\n\n")[0].join(["{", ""]))
         assert last["type"] == {"completed": "response.completed", "in_progress": "response.failed"}[status]
         assert images_in(last["response"]["output"]) == [IMAGE]
         assert await at.get(f"/responses/{id}") == last["response"]
-        assert sum(map(len, (await store.all(run.bucket)).values())) < SMALL
+        assert sum(map(len, (await store.all(run.partition)).values())) < SMALL
         await log.aclose()
 
 

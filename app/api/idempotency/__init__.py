@@ -78,14 +78,14 @@ class Idempotency:
         if not (0 < len(key) <= MAX_KEY and key.isprintable()):
             message = f"Invalid 'Idempotency-Key': must be 1 to {MAX_KEY} printable characters."
             raise InvalidRequest(message, param="Idempotency-Key")
-        bucket = f"{owner}:{hashlib.sha256(key.encode()).hexdigest()[:32]}:idempotency"
+        partition = f"{owner}:{hashlib.sha256(key.encode()).hexdigest()[:32]}:idempotency"
         pause = FIRST_POLL
         while True:
             now = self._clock()
-            data = await self._store.get(bucket, _CLAIM)
+            data = await self._store.get(partition, _CLAIM)
             existing = _Record(**json.loads(data)) if data else None
             if existing and existing.response_id and existing.created + self._ttl <= now:
-                await self._store.apply(Change(bucket, {}, delete=[_CLAIM, existing.lease], requires=_CLAIM))
+                await self._store.apply(Change(partition, {}, delete=[_CLAIM, existing.lease], requires=_CLAIM))
                 continue
             if existing and existing.digest != digest:
                 message = "This 'Idempotency-Key' was used with another request. Use a new key for each new request."
@@ -94,21 +94,21 @@ class Idempotency:
                 return existing.response_id
             if existing is None or existing.until <= now:
                 record = _Record(digest, now, secrets.token_hex(8), now + LEASE_SECONDS)
-                if await self._store_claim(bucket, record, existing):
-                    return KeyClaim(self, bucket, record)
+                if await self._store_claim(partition, record, existing):
+                    return KeyClaim(self, partition, record)
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_POLL)
 
-    async def _store_claim(self, bucket: str, record: _Record, expired: _Record | None) -> bool:
+    async def _store_claim(self, partition: str, record: _Record, expired: _Record | None) -> bool:
         """Replaces an expired claim; False if another process was faster."""
         if expired:
             put = {_CLAIM: record.encoded(), record.lease: b"1"}
-            return await self._store.apply(Change(bucket, put, delete=[expired.lease], requires=expired.lease))
+            return await self._store.apply(Change(partition, put, delete=[expired.lease], requires=expired.lease))
         # The lease is stored first, so that every visible claim has a lease; taking over a claim deletes its lease.
-        await self._store.put(bucket, record.lease, b"1")
-        if await self._store.add(bucket, _CLAIM, record.encoded()):
+        await self._store.put(partition, record.lease, b"1")
+        if await self._store.add(partition, _CLAIM, record.encoded()):
             return True
-        await self._store.delete(bucket, record.lease)
+        await self._store.delete(partition, record.lease)
         return False
 
     def start(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
@@ -117,12 +117,12 @@ class Idempotency:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def replace(self, bucket: str, old: _Record, new: _Record | None) -> bool:
+    async def replace(self, partition: str, old: _Record, new: _Record | None) -> bool:
         """False if another process has taken over the claim."""
         put = {_CLAIM: new.encoded()} if new else {}
         ended = new is None or new.response_id is not None
         delete = [*([] if new else [_CLAIM]), *([old.lease] if ended else [])]
-        return await self._store.apply(Change(bucket, put, delete=delete, requires=old.lease))
+        return await self._store.apply(Change(partition, put, delete=delete, requires=old.lease))
 
     def renewed(self, record: _Record) -> _Record:
         return record._replace(until=self._clock() + LEASE_SECONDS)
@@ -134,9 +134,9 @@ class Idempotency:
 
 
 class KeyClaim(Observer):
-    def __init__(self, keys: Idempotency, bucket: str, record: _Record) -> None:
+    def __init__(self, keys: Idempotency, partition: str, record: _Record) -> None:
         self._keys = keys
-        self._bucket = bucket
+        self._partition = partition
         self._record = record
         self._ended = False
         self._renewal = asyncio.create_task(self._renew())
@@ -155,7 +155,7 @@ class KeyClaim(Observer):
     async def _store(self, response_id: str | None) -> None:
         new = self._record._replace(response_id=response_id) if response_id else None
         try:
-            if not await self._keys.replace(self._bucket, self._record, new):
+            if not await self._keys.replace(self._partition, self._record, new):
                 logger.warning("idempotency key was taken over by another process")
         except StoreUnavailable:
             logger.warning("idempotency key not stored: store unavailable")
@@ -164,4 +164,4 @@ class KeyClaim(Observer):
         while True:
             await asyncio.sleep(LEASE_SECONDS / 3)
             with suppress(StoreUnavailable):
-                await self._keys.replace(self._bucket, self._record, self._keys.renewed(self._record))
+                await self._keys.replace(self._partition, self._record, self._keys.renewed(self._record))

@@ -26,7 +26,7 @@ from app.api.routes.websocket_frames import CANCEL, STEER, ControlFrame, Create,
 from app.api.uvicorn.websocket import SERVICE_RESTART
 from app.core.bounded_json import dumps
 from app.core.dialects import dialect_of
-from app.core.ids import bucket_of
+from app.core.ids import partition_of
 from app.core.size import is_large
 from app.core.stream.event_batch import EventBatch
 from app.core.types.request import TERMINAL, Response
@@ -35,7 +35,7 @@ from app.responses import Caller, Run
 from app.responses.delivery import Outbox
 from app.runtime.tasks import cancel, end
 from app.runtime.threads import LARGE_REQUEST, run_in_thread_if_large
-from app.stores import Store, images_bucket
+from app.stores import Store, images_partition
 from app.stores.layered import LayeredStore
 
 logger = logging.getLogger(__name__)
@@ -260,9 +260,9 @@ class WebSocketConnection:
             failed = True
             await self._send_frame(self._refused(error, create.stream_id))
         previous = create.previous_response_id or ""
-        if failed and (bucket := bucket_of(self._caller.owner, previous)):
-            await self._layers.delete_in_memory(bucket, previous)
-            await self._layers.delete_in_memory(images_bucket(bucket), previous)
+        if failed and (partition := partition_of(self._caller.owner, previous)):
+            await self._layers.delete_in_memory(partition, previous)
+            await self._layers.delete_in_memory(images_partition(partition), previous)
         lane.end_turn()
         self._turns -= 1
         self._turns_size -= create.length

@@ -20,7 +20,7 @@ _TYPE = "image_generation_call"
 
 class ImageReference(NamedTuple):
     turn_id: str  # the record's name
-    part: str  # the chain's part: see `bucket_of`
+    part: str  # the chain's part: see `partition_of`
 
 
 def references(turn: Turn) -> dict[str, ImageReference]:

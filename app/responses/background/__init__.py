@@ -179,7 +179,7 @@ class Background:
         for run, work in [*self._workers.items()]:
             if now - work.renewed >= self._ttl / 4:
                 work.renewed = now
-                await self._store.get(run.bucket, "")  # any read renews the bucket
+                await self._store.get(run.partition, "")  # any read renews the partition
 
     async def _sweep_periodically(self) -> None:
         """End dead workers' runs, at random intervals to spread the processes."""
@@ -213,7 +213,7 @@ class Background:
             abort_response(builder, APIError(WORKER_DIED))
             builder.response["usage"] = usage_of(None, {"messages": turn.input}, builder.response["output"])
             failed = turn._replace(response=builder.response)
-            if not await self._store.apply(*await turn_changes(run.bucket, failed, requires=run.id)):
+            if not await self._store.apply(*await turn_changes(run.partition, failed, requires=run.id)):
                 await self._log.delete(run)  # the response was deleted meanwhile
                 return
             logger.warning("background response failed: worker died", extra={"response_id": run.id})
@@ -225,7 +225,7 @@ class Background:
     async def _turn(self, run: RunKey) -> Turn | None:
         record = await self._store.get(*run)
         stored = await asyncio.to_thread(Turn.of, record) if record else None
-        return stored and await load_images(self._store, owner_of(run.bucket), stored)
+        return stored and await load_images(self._store, owner_of(run.partition), stored)
 
     async def _events(self, run: RunKey) -> AsyncGenerator[Event, None]:
         last = -1

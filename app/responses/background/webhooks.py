@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-BUCKET = "webhooks:pending"  # the store's bucket for all owners
+PARTITION = "webhooks:pending"  # the store's partition for all owners
 # Seconds before each retry: three days in all, like OpenAI.
 RETRY_DELAYS = (5, 30, 120, 600, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 24 * 3600, 24 * 3600)
 TIMEOUT = 15.0  # seconds per attempt
@@ -118,7 +118,7 @@ class Webhooks:
         ]
         if deliveries:
             put = {delivery.name: delivery.record() for delivery in deliveries}
-            await self._store.apply(Change(BUCKET, put))
+            await self._store.apply(Change(PARTITION, put))
             self._wake.set()
 
     async def aclose(self) -> None:
@@ -144,12 +144,12 @@ class Webhooks:
         """Start due attempts; return the seconds until the next check."""
         now = self._clock()
         next_due = now + CHECK_INTERVAL
-        for name, record in (await self._store.all(BUCKET)).items():
+        for name, record in (await self._store.all(PARTITION)).items():
             delivery = _Delivery.of(record)
             if delivery.endpoint not in self._endpoints:
                 # Other processes may know the endpoint: keep the event until the last retry is past.
                 if now - delivery.event["created_at"] > sum(self._delays):
-                    await self._store.delete(BUCKET, name)
+                    await self._store.delete(PARTITION, name)
             elif delivery.due > now:
                 next_due = min(next_due, delivery.due)
             elif len(self._attempts) >= MAX_ATTEMPTS_AT_ONCE:
@@ -169,7 +169,7 @@ class Webhooks:
     async def _update(self, delivery: _Delivery, attempts: int, due: float) -> _Delivery | None:
         """None if another process was first."""
         updated = delivery._replace(attempts=attempts, due=due)
-        change = Change(BUCKET, {updated.name: updated.record()}, delete=[delivery.name], requires=delivery.name)
+        change = Change(PARTITION, {updated.name: updated.record()}, delete=[delivery.name], requires=delivery.name)
         return updated if await self._store.apply(change) else None
 
     async def _attempt(self, delivery: _Delivery) -> None:
@@ -181,10 +181,10 @@ class Webhooks:
             "attempt": delivery.attempts,
         }
         if not failure:
-            await self._store.delete(BUCKET, delivery.name)
+            await self._store.delete(PARTITION, delivery.name)
             logger.info("webhook delivered", extra=fields)
         elif delivery.attempts > len(self._delays):
-            await self._store.delete(BUCKET, delivery.name)
+            await self._store.delete(PARTITION, delivery.name)
             logger.error("webhook delivery abandoned", extra={**fields, "reason": failure})
         else:
             delay = self._delays[delivery.attempts - 1] * random.uniform(0.9, 1.1)

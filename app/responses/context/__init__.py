@@ -14,7 +14,7 @@ from app.core.history.approvals import has_approval_responses
 from app.core.history.context import NewInput, RequestContext, are_messages, continue_past, first_context, join
 from app.core.history.past import NO_PAST, Past
 from app.core.history.turns import Turn
-from app.core.ids import bucket_of, chain_key, new_key
+from app.core.ids import chain_key, new_key, partition_of
 from app.core.size import LARGE
 from app.core.types.request import TERMINAL, CreateResponse, Item
 from app.errors import InvalidRequest, NotFound, PreviousResponseNotFound, Warnings
@@ -116,11 +116,11 @@ class ContextLoader:
 
     async def _cached_past(self, response_id: str, lookup: TurnLookup) -> CachedPast | None:
         """A response's cached past, if all of it is still stored."""
-        bucket = bucket_of(lookup.owner, response_id)
+        partition = partition_of(lookup.owner, response_id)
         cached = self.cache.get(lookup.owner, response_id)
-        if bucket is None or cached is None:
+        if partition is None or cached is None:
             return None
-        if not await lookup.layers.has_stored(bucket, cached.past.response_ids):
+        if not await lookup.layers.has_stored(partition, cached.past.response_ids):
             self.cache.remove(lookup.owner, response_id)
             return None
         self.cache.supersede(lookup.owner, cached)

@@ -9,7 +9,7 @@ from app.core.history.approvals import APPROVAL_REQUEST, APPROVAL_RESPONSE
 from app.core.history.images import references
 from app.core.history.past import Past
 from app.core.history.turns import Turn
-from app.core.ids import bucket_of
+from app.core.ids import partition_of
 from app.core.items import type_of
 from app.core.stream.event_builder import Upstream
 from app.core.types import with_fields
@@ -30,7 +30,7 @@ class TurnLookup:
     def __init__(self, layers: LayeredStore, owner: str) -> None:
         self.layers = layers
         self.owner = owner
-        self._buckets: dict[str, Mapping[str, bytes]] = {}
+        self._partitions: dict[str, Mapping[str, bytes]] = {}
 
     async def path(
         self, response_id: str, cache: HistoryCache | None = None
@@ -40,12 +40,12 @@ class TurnLookup:
 
         With a `cache`, the turns can continue a cached entry, which is also returned.
         """
-        if (bucket := bucket_of(self.owner, response_id)) is None:
+        if (partition := partition_of(self.owner, response_id)) is None:
             return None, None
-        records = await self.layers.all_in_memory(bucket)
+        records = await self.layers.all_in_memory(partition)
         if turns := await read_records(records.values(), history.path, records, response_id):
             return turns, None
-        records = await self.layers.all(bucket)
+        records = await self.layers.all(partition)
         known = cache.responses_of(self.owner) if cache else ()
         turns = await read_records(records.values(), history.path, records, response_id, known)
         if turns is None:
@@ -96,15 +96,15 @@ class TurnLookup:
                 return with_fields(stored, {name: value for name, value in item.items() if value is not None})
         return item
 
-    async def _records(self, bucket: str) -> Mapping[str, bytes]:
-        if bucket not in self._buckets:
-            self._buckets[bucket] = await self.layers.all(bucket)
-        return self._buckets[bucket]
+    async def _records(self, partition: str) -> Mapping[str, bytes]:
+        if partition not in self._partitions:
+            self._partitions[partition] = await self.layers.all(partition)
+        return self._partitions[partition]
 
     async def _find(self, item_id: str) -> tuple[Item, Upstream] | None:
-        if (bucket := bucket_of(self.owner, item_id)) is None:
+        if (partition := partition_of(self.owner, item_id)) is None:
             return None
-        match = await _found(await self._records(bucket), item_id)
+        match = await _found(await self._records(partition), item_id)
         if match is None:
             return None
         item, turn = match
@@ -118,7 +118,7 @@ class TurnLookup:
         Raises `InvalidRequest` for more than `MAX_CHAINS` chains.
         """
         sent = (str(item.get("id")) for item in items if item["type"] == APPROVAL_REQUEST)
-        if len({bucket_of(self.owner, item_id) for item_id in (*sent, *_answered(items))}) > MAX_CHAINS:
+        if len({partition_of(self.owner, item_id) for item_id in (*sent, *_answered(items))}) > MAX_CHAINS:
             message = f"Invalid 'input': must contain approval requests from at most {MAX_CHAINS} conversations."
             raise InvalidRequest(message, param="input")
         known = past.items_by_id()
@@ -132,10 +132,10 @@ class TurnLookup:
             item["type"] != APPROVAL_REQUEST
             or not isinstance(item_id, str)
             or item_id in known
-            or not (bucket := bucket_of(self.owner, item_id))
+            or not (partition := partition_of(self.owner, item_id))
         ):
             return None
-        match = await _found(await self._records(bucket), item_id)
+        match = await _found(await self._records(partition), item_id)
         if match is None:
             return None
         stored, turn = match
@@ -144,8 +144,9 @@ class TurnLookup:
 
     async def related(self, items: Sequence[Item]) -> list[Turn]:
         """All turns in the answered approval requests' chains, including siblings."""
-        buckets = dict.fromkeys(bucket for item_id in _answered(items) if (bucket := bucket_of(self.owner, item_id)))
-        records = [record for bucket in buckets for record in (await self._records(bucket)).values()]
+        answered = (partition_of(self.owner, item_id) for item_id in _answered(items))
+        partitions = dict.fromkeys(partition for partition in answered if partition)
+        records = [record for partition in partitions for record in (await self._records(partition)).values()]
         return await read_records(records, lambda: [*map(Turn.of, records)])
 
 

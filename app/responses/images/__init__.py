@@ -1,7 +1,7 @@
 """
 Store the images of turns in separate records, loaded only to be shown or edited.
 
-Images of bucket `owner:chain` are in `owner:chain:images`, of `owner:chain:conversation` in
+Images of partition `owner:chain` are in `owner:chain:images`, of `owner:chain:conversation` in
 `owner:chain:conversation:images`. A single change writes both.
 """
 
@@ -19,34 +19,34 @@ from app.core.history.images import (
     with_image,
 )
 from app.core.history.turns import Turn
-from app.core.ids import bucket_of
+from app.core.ids import partition_of
 from app.core.types.frozen import frozen
 from app.core.types.request import Item
 from app.runtime.threads import run_in_thread_if_large
-from app.stores import Change, images_bucket
+from app.stores import Change, images_partition
 
 
 class RecordSource(Protocol):
-    async def get(self, bucket: str, name: str) -> bytes | None: ...
+    async def get(self, partition: str, name: str) -> bytes | None: ...
 
 
 async def turn_changes(
-    bucket: str, turn: Turn, *, name: str | None = None, requires: str | None = None, listed: bool = True
+    partition: str, turn: Turn, *, name: str | None = None, requires: str | None = None, listed: bool = True
 ) -> list[Change]:
     """
-    The changes that store a turn: first its own bucket's, then its images', if any.
+    The changes that store a turn: first its own partition's, then its images', if any.
 
     `name` is the record's name, by default the response id, which always names the images. `listed` adds a list entry.
     """
-    return await run_in_thread_if_large(_turn_changes, bucket, turn, name, requires, listed)
+    return await run_in_thread_if_large(_turn_changes, partition, turn, name, requires, listed)
 
 
-def _turn_changes(bucket: str, turn: Turn, name: str | None, requires: str | None, listed: bool) -> list[Change]:
+def _turn_changes(partition: str, turn: Turn, name: str | None, requires: str | None, listed: bool) -> list[Change]:
     response_id = turn.response["id"]
-    images = images_bucket(bucket)
+    images = images_partition(partition)
     stored, record = detach_images(turn, images.split(":", 2)[2])
     entries = {response_id: stored.entry()} if listed else {}
-    change = Change(bucket, {name or response_id: stored.record()}, requires=requires, entries=entries)
+    change = Change(partition, {name or response_id: stored.record()}, requires=requires, entries=entries)
     return [change, Change(images, {response_id: record})] if record else [change]
 
 
@@ -57,8 +57,8 @@ async def load_images(source: RecordSource, owner: str, turn: Turn) -> Turn:
 
 
 async def _record(source: RecordSource, owner: str, reference: ImageReference) -> bytes | None:
-    bucket = bucket_of(owner, reference.turn_id, reference.part)
-    return await source.get(bucket, reference.turn_id) if bucket else None
+    partition = partition_of(owner, reference.turn_id, reference.part)
+    return await source.get(partition, reference.turn_id) if partition else None
 
 
 @frozen

@@ -67,40 +67,40 @@ class Vision:
         self.options = options
         self._backend = backend
         self._store = store
-        # A bucket's description, and whether it is stored; least recently used first.
+        # A partition's description, and whether it is stored; least recently used first.
         self._cache: OrderedDict[str, tuple[str, bool]] = OrderedDict()
 
-    def bucket(self, owner: str, url: str) -> str:
+    def partition(self, owner: str, url: str) -> str:
         described = f"{self.options.backend}\n{self.options.model}\n{_INSTRUCTIONS}\n{url}"
         return f"{owner}:vision{hashlib.sha256(described.encode(errors='surrogatepass')).hexdigest()}"
 
-    async def cached(self, bucket: str, *, stored: bool) -> str | None:
+    async def cached(self, partition: str, *, stored: bool) -> str | None:
         """The store is read only if `stored`."""
-        text, is_stored = self._cache.get(bucket, (None, False))
+        text, is_stored = self._cache.get(partition, (None, False))
         if stored and not is_stored:
-            text = await self._stored(bucket, text)
-        return None if text is None else self._remember(bucket, text, stored)
+            text = await self._stored(partition, text)
+        return None if text is None else self._remember(partition, text, stored)
 
-    async def put(self, bucket: str, text: str, *, stored: bool) -> str:
+    async def put(self, partition: str, text: str, *, stored: bool) -> str:
         """Return a concurrent request's description instead, if any."""
-        text, _ = self._cache.get(bucket, (text, False))
+        text, _ = self._cache.get(partition, (text, False))
         if stored:
-            text = await self._stored(bucket, text) or text
-        return self._remember(bucket, text, stored)
+            text = await self._stored(partition, text) or text
+        return self._remember(partition, text, stored)
 
-    async def _stored(self, bucket: str, text: str | None) -> str | None:
+    async def _stored(self, partition: str, text: str | None) -> str | None:
         """The store's description, after storing `text` if it has none."""
         try:
-            if text is not None and await self._store.add(bucket, _NAME, text.encode()):
+            if text is not None and await self._store.add(partition, _NAME, text.encode()):
                 return text
-            record = await self._store.get(bucket, _NAME)
+            record = await self._store.get(partition, _NAME)
         except StoreUnavailable:
             return text
         return text if record is None else record.decode()
 
-    def _remember(self, bucket: str, text: str, stored: bool) -> str:
-        _, was_stored = self._cache.pop(bucket, (text, False))
-        self._cache[bucket] = text, stored or was_stored
+    def _remember(self, partition: str, text: str, stored: bool) -> str:
+        _, was_stored = self._cache.pop(partition, (text, False))
+        self._cache[partition] = text, stored or was_stored
         if len(self._cache) > _CACHED:
             self._cache.popitem(last=False)
         return text
@@ -169,15 +169,15 @@ class ImageDescriber:
         if not urls:
             return
         model = self.vision.options.model
-        buckets = {url: self.vision.bucket(self.caller.owner, url) for url in urls if url not in self.texts}
+        partitions = {url: self.vision.partition(self.caller.owner, url) for url in urls if url not in self.texts}
         missing = []
-        for url, bucket in buckets.items():
-            text = await self.vision.cached(bucket, stored=self.stored)
+        for url, partition in partitions.items():
+            text = await self.vision.cached(partition, stored=self.stored)
             if text is None:
                 missing.append(url)
             else:
                 self.texts[url] = _DESCRIPTION.format(text)
-        if len(missing) < len(buckets):
+        if len(missing) < len(partitions):
             self.warnings.add(_DESCRIBED.format(model))
         if not missing:
             return
@@ -190,13 +190,13 @@ class ImageDescriber:
 
         async def add(url: str) -> None:
             async with free:
-                await self._add(url, buckets[url])
+                await self._add(url, partitions[url])
 
         async with asyncio.TaskGroup() as group:
             for url in missing[:limit]:
                 group.create_task(add(url))
 
-    async def _add(self, url: str, bucket: str) -> None:
+    async def _add(self, url: str, partition: str) -> None:
         try:
             await self.lifecycle.check_limits()
             text = await self.vision.describe(url, self.caller, self.lifecycle)
@@ -206,7 +206,7 @@ class ImageDescriber:
             logger.warning("image not described", extra={"reason": error.reason})
             self._give_up([url], f"the model '{self.vision.options.model}' failed: {error.reason}")
             return
-        text = await self.vision.put(bucket, text, stored=self.stored)
+        text = await self.vision.put(partition, text, stored=self.stored)
         self.texts[url] = _DESCRIPTION.format(text)
         self.warnings.add(_DESCRIBED.format(self.vision.options.model))
 

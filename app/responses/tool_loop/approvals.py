@@ -12,7 +12,7 @@ _APPROVED, _DENIED = b"1", b"denied"
 
 
 class ApprovalClaim(NamedTuple):
-    bucket: str
+    partition: str
     attempt: int  # number of released claims before it
 
     @property
@@ -36,25 +36,25 @@ class Approvals:
     async def claim(self, request_id: str) -> ApprovalClaim | None:
         """None if the approval is used or denied. Raises `StoreUnavailable`."""
         claim = await self._next(request_id)
-        return claim if await self._store.add(claim.bucket, claim.record, _APPROVED) else None
+        return claim if await self._store.add(claim.partition, claim.record, _APPROVED) else None
 
     async def deny(self, request_id: str) -> bool:
         """False if the approval is used. Raises `StoreUnavailable`."""
         claim = await self._next(request_id)
-        return await self._store.add(claim.bucket, claim.record, _DENIED) or await self._is_denied(claim)
+        return await self._store.add(claim.partition, claim.record, _DENIED) or await self._is_denied(claim)
 
     async def is_denied(self, request_id: str) -> bool:
         return await self._is_denied(await self._next(request_id))
 
     async def _next(self, request_id: str) -> ApprovalClaim:
         name = hashlib.sha256(request_id.encode()).hexdigest()[:32]
-        bucket = f"{self._owner}:{name}:approval"
-        names = await self._store.names(bucket)
-        return ApprovalClaim(bucket, sum(name.startswith(_RELEASED) for name in names))
+        partition = f"{self._owner}:{name}:approval"
+        names = await self._store.names(partition)
+        return ApprovalClaim(partition, sum(name.startswith(_RELEASED) for name in names))
 
     async def _is_denied(self, claim: ApprovalClaim) -> bool:
-        return await self._store.get(claim.bucket, claim.record) == _DENIED
+        return await self._store.get(claim.partition, claim.record) == _DENIED
 
     async def release(self, claim: ApprovalClaim) -> None:
         """For a call that was not started. Raises `StoreUnavailable`."""
-        await self._store.put(claim.bucket, f"{_RELEASED}{claim.attempt or ''}", _APPROVED)
+        await self._store.put(claim.partition, f"{_RELEASED}{claim.attempt or ''}", _APPROVED)

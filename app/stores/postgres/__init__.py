@@ -16,15 +16,15 @@ from typing import Any
 from app.storage.outage import Outage
 from app.storage.postgres import PostgresClient, PostgresTables, read_postgres_url
 from app.storage.tables import Statement, Steps
-from app.stores import Change, images_bucket, owner_of
+from app.stores import Change, images_partition, owner_of
 from app.stores.postgres.counters import FAST, PostgresCounters
 from app.stores.postgres.event_log import PostgresLog
 from app.stores.postgres.schema import migrate_store
 from app.stores.records_sql import EXPIRE, SQLStore, delete_expired
 from app.stores.usage_sql import POSTGRES_USAGE
 
-# $12: other image buckets, because a statement cannot update a row twice. They are renewed last; every statement locks
-# a bucket before its images' bucket.
+# $12: other image partitions, because a statement cannot update a row twice. They are renewed last: every statement
+# locks a partition before its images' partition.
 _APPLY = """
 WITH images AS (
     UPDATE antiphon_buckets SET expires = clock_timestamp() + make_interval(secs => $1)
@@ -52,7 +52,7 @@ _WORDS = {
     "{left}": "extract(epoch FROM expires - clock_timestamp())::float8",
     "{array}": "json_agg",
 }
-# Created only on servers with quotas, because every new bucket must update the index.
+# Created only on servers with quotas, because every new partition must update the index.
 _INDEX_OWNERS = """
 DO $$ BEGIN
     IF to_regclass('antiphon_buckets_by_owner') IS NULL THEN
@@ -105,9 +105,9 @@ class PostgresStore(SQLStore):
             ttl=ttl,
         )
 
-    async def add(self, bucket: str, name: str, record: bytes) -> bool:
-        await self._tables.execute(EXPIRE, bucket, idempotent=True)  # one statement cannot replace the row
-        return await super().add(bucket, name, record)
+    async def add(self, partition: str, name: str, record: bytes) -> bool:
+        await self._tables.execute(EXPIRE, partition, idempotent=True)  # one statement cannot replace the row
+        return await super().add(partition, name, record)
 
     async def apply(self, *changes: Change) -> bool:
         put = [
@@ -115,14 +115,14 @@ class PostgresStore(SQLStore):
             for place, change in enumerate(changes, 1)
             for name, record in change.put.items()
         ]
-        buckets = [change.bucket for change in changes]
-        images = [name for name in map(images_bucket, buckets) if name not in buckets]
+        partitions = [change.partition for change in changes]
+        images = [name for name in map(images_partition, partitions) if name not in partitions]
         deleted = [(place, name) for place, change in enumerate(changes, 1) for name in change.delete]
         values = (
             self._ttl,
             self._slack,
-            owner_of(changes[0].bucket),
-            buckets,
+            owner_of(changes[0].partition),
+            partitions,
             [change.requires for change in changes],
             *_columns(put, 4),
             *_columns(deleted, 2),

@@ -51,7 +51,7 @@ class PostgresLog(SQLLog):
         if segments or wait <= 0:
             return segments
         deadline = asyncio.get_running_loop().time() + wait
-        async with self._notifications.of(f"{run.bucket} {run.id}") as notified:
+        async with self._notifications.of(f"{run.partition} {run.id}") as notified:
             while not segments and (left := deadline - asyncio.get_running_loop().time()) > 0:
                 notified.clear()
                 pause = _LISTENING_PAUSE if await self._notifications.listen() else _PAUSE

@@ -4,9 +4,9 @@ A store in Redis or a compatible server, shared by any number of replicas of thi
     redis://[[user]:password@]host[:6379][/database]           rediss:// for TLS
     redis+cluster://[[user]:password@]host[:6379][,host:port]  rediss+cluster:// for TLS
 
-A bucket is a hash, `antiphon:{owner:chain}` or `antiphon:{owner:chain}:conversation`: the braces keep a chain's buckets
-in the same cluster slot. Redis deletes expired buckets itself; its `maxmemory-policy` must be `noeviction` or
-`volatile-*`.
+A partition is a hash, `antiphon:{owner:chain}` or `antiphon:{owner:chain}:conversation`: the braces keep a chain's
+partitions in the same cluster slot. Redis deletes expired partitions itself; its `maxmemory-policy` must be
+`noeviction` or `volatile-*`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from copy import copy
 from typing import Any
 
 from app.storage.outage import Outage
-from app.stores import Change, images_bucket
+from app.stores import Change, images_partition
 from app.stores.keys import FOREVER
 from app.stores.redis import listing
 from app.stores.redis.connection import Command, RedisClient, make_servers, read_address
@@ -31,8 +31,8 @@ CONNECT_TIMEOUT = 2.0
 READ_TIMEOUT = 5.0
 MAX_CONNECTIONS = 50
 
-# KEYS: the buckets. ARGV: the TTL; per bucket the required record (or '') and the numbers of records to store and to
-# delete; then their names, with the records to store. The first command changes nothing; errors other than WRONGTYPE
+# KEYS: the partitions. ARGV: the TTL; per partition the required record (or '') and the numbers of records to store and
+# to delete; then their names, with the records to store. The first command changes nothing; errors other than WRONGTYPE
 # mean that the server does not accept writes.
 _APPLY = """
 local ready = redis.pcall('SETRANGE', KEYS[1], 0, '')
@@ -68,7 +68,7 @@ class RedisStore:
         self._blocking = blocking
         self._fast = fast
         self._ttl = max(1, round(ttl * 1000))  # milliseconds
-        self._measures = False  # whether owners' buckets are listed, to be measured
+        self._measures = False  # whether owners' partitions are listed, to be measured
 
     @classmethod
     def from_url(
@@ -105,14 +105,14 @@ class RedisStore:
             ttl=ttl,
         )
 
-    async def put(self, bucket: str, name: str, record: bytes) -> None:
-        await self.apply(Change(bucket, {name: record}))
+    async def put(self, partition: str, name: str, record: bytes) -> None:
+        await self.apply(Change(partition, {name: record}))
 
-    async def add(self, bucket: str, name: str, record: bytes) -> bool:
-        return bool(await self._use(bucket, ("HSETNX", _key(bucket), name, record)))
+    async def add(self, partition: str, name: str, record: bytes) -> bool:
+        return bool(await self._use(partition, ("HSETNX", _key(partition), name, record)))
 
     async def apply(self, *changes: Change) -> bool:
-        keys = [_key(change.bucket) for change in changes]
+        keys = [_key(change.partition) for change in changes]
         heads: list[str | int | bytes] = []
         records: list[str | int | bytes] = []
         for _, put, delete, required, entries in changes:
@@ -121,8 +121,8 @@ class RedisStore:
             records += [part for name, value in fields.items() for part in (name, value)]
             records += [part for name in delete for part in (name, f"{ENTRY}{name}")]
         apply: Command = ("EVAL", _APPLY, len(keys), *keys, self._ttl, *heads, *records)
-        lists = [listing.update(change, self._ttl, all_buckets=self._measures) for change in changes]
-        images = [(name, [self._renewal(name)]) for name in map(images_bucket, keys) if name not in keys]
+        lists = [listing.update(change, self._ttl, all_partitions=self._measures) for change in changes]
+        images = [(name, [self._renewal(name)]) for name in map(images_partition, keys) if name not in keys]
         return bool(await self._after(lists + images, keys[0], apply))
 
     async def _after(self, others: Sequence[tuple[str, list[Command]]], key: str, command: Command) -> object:
@@ -135,9 +135,9 @@ class RedisStore:
                 await self._client.execute(other, *commands)
         return (await self._client.execute(key, command))[0]
 
-    async def _use(self, bucket: str, command: Command) -> Any:
-        key = _key(bucket)
-        images = images_bucket(key)
+    async def _use(self, partition: str, command: Command) -> Any:
+        key = _key(partition)
+        images = images_partition(key)
         if not self._client.slots:
             return (await self._client.execute(key, command, self._renewal(key), self._renewal(images)))[0]
         # Separately: together, they would be redirected if any key is missing here during a slot move.
@@ -150,37 +150,37 @@ class RedisStore:
     def _renewal(self, key: str) -> Command:
         return ("PEXPIRE", key, self._ttl)
 
-    async def get(self, bucket: str, name: str) -> bytes | None:
-        record: bytes | None = await self._use(bucket, ("HGET", _key(bucket), name))
+    async def get(self, partition: str, name: str) -> bytes | None:
+        record: bytes | None = await self._use(partition, ("HGET", _key(partition), name))
         return record
 
-    async def all(self, bucket: str) -> dict[str, bytes]:
-        fields = await self._use(bucket, ("HGETALL", _key(bucket)))
+    async def all(self, partition: str) -> dict[str, bytes]:
+        fields = await self._use(partition, ("HGETALL", _key(partition)))
         return {name.decode(): value for name, value in fields.items() if not name.startswith(ENTRY.encode())}
 
-    async def exists(self, bucket: str, name: str) -> bool:
-        [exists] = await self._client.execute(_key(bucket), ("HEXISTS", _key(bucket), name))
+    async def exists(self, partition: str, name: str) -> bool:
+        [exists] = await self._client.execute(_key(partition), ("HEXISTS", _key(partition), name))
         return bool(exists)
 
-    async def names(self, bucket: str) -> set[str]:
-        fields = await self._use(bucket, ("HKEYS", _key(bucket)))
+    async def names(self, partition: str) -> set[str]:
+        fields = await self._use(partition, ("HKEYS", _key(partition)))
         return {name.decode() for name in fields if not name.startswith(ENTRY.encode())}
 
-    async def delete(self, bucket: str, name: str) -> bool:
+    async def delete(self, partition: str, name: str) -> bool:
         """Return False also if the connection broke after deletion."""
-        unlist = listing.update(Change(bucket, {}, [name]), self._ttl)
-        return bool(await self._after([unlist], _key(bucket), ("HDEL", _key(bucket), name, f"{ENTRY}{name}")))
+        unlist = listing.update(Change(partition, {}, [name]), self._ttl)
+        return bool(await self._after([unlist], _key(partition), ("HDEL", _key(partition), name, f"{ENTRY}{name}")))
 
-    async def drop(self, bucket: str) -> bool:
+    async def drop(self, partition: str) -> bool:
         """Return False also if the connection broke after deletion."""
-        [dropped] = await self._client.execute(_key(bucket), ("DEL", _key(bucket)))
+        [dropped] = await self._client.execute(_key(partition), ("DEL", _key(partition)))
         return bool(dropped)
 
     async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
         return await listing.recent(self._client, _key, owner, limit, after)
 
     async def stored_bytes(self, owner: str) -> int:
-        """Measures buckets written after each process's first call."""
+        """Measures partitions written after each process's first call."""
         self._measures = True
         return await listing.stored_bytes(self._client, _key, owner, self._ttl)
 
@@ -209,7 +209,7 @@ class RedisStore:
         await self._client.aclose()
 
 
-def _key(bucket: str) -> str:
-    """The bucket's chain is the hash tag, which determines the slot."""
-    chain = ":".join(bucket.split(":", 2)[:2])
-    return f"antiphon:{{{chain}}}{bucket.removeprefix(chain)}"
+def _key(partition: str) -> str:
+    """The partition's chain is the hash tag, which determines the slot."""
+    chain = ":".join(partition.split(":", 2)[:2])
+    return f"antiphon:{{{chain}}}{partition.removeprefix(chain)}"

@@ -1,11 +1,11 @@
 """
 Event logs in Redis: per run a hash with its worker and state, and a stream with its segments.
 
-    antiphon:{bucket}:run:resp_...      worker, leased (until when, by Redis's clock), last (number), cancelled, ended
-    antiphon:{bucket}:events:resp_...   an entry per segment; its id is the last event's number plus one
-    antiphon:runs                       runs that have not ended, by the end of their lease
+    antiphon:{partition}:run:resp_...     worker, leased (until when, by Redis's clock), last (number), cancelled, ended
+    antiphon:{partition}:events:resp_...  an entry per segment; its id is the last event's number plus one
+    antiphon:runs                         runs that have not ended, by the end of their lease
 
-A run's keys are in its bucket's slot. The sorted set is not, so it can be outdated: its runs are only candidates.
+A run's keys are in its partition's slot. The sorted set is not, so it can be outdated: its runs are only candidates.
 """
 
 from __future__ import annotations
@@ -195,17 +195,17 @@ def _now() -> int:
 
 
 def _keys(run: RunKey) -> tuple[str, str]:
-    head = f"antiphon:{{{run.bucket}}}"
+    head = f"antiphon:{{{run.partition}}}"
     return f"{head}:run:{run.id}", f"{head}:events:{run.id}"
 
 
 def _member(run: RunKey) -> str:
-    return f"{run.id} {run.bucket}"
+    return f"{run.id} {run.partition}"
 
 
 def _run(member: bytes) -> RunKey:
-    entry_id, _, bucket = member.decode().partition(" ")
-    return RunKey(bucket, entry_id)
+    entry_id, _, partition = member.decode().partition(" ")
+    return RunKey(partition, entry_id)
 
 
 def _claim(answer: bytes) -> LeaseState:

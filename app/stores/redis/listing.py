@@ -2,11 +2,11 @@
 Owners' lists in Redis.
 
     antiphon:{owner}:listed    record names, by the time of the first put: a sorted set
-    antiphon:{owner}:buckets   the record's bucket, by record name: a hash
-    antiphon:{owner}:stored    all buckets of the owner, on servers with quotas: a set
+    antiphon:{owner}:buckets   the record's partition, by record name: a hash
+    antiphon:{owner}:stored    all partitions of the owner, on servers with quotas: a set
 
 The records have other cluster slots, so a name is written before its record, and names without a record are skipped. An
-entry is stored in its record's bucket, and deleted and expired with the record.
+entry is stored in its record's partition, and deleted and expired with the record.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from app.stores import LISTED, Change, owner_of
 from app.stores.redis.connection import Command, RedisClient, lua_write_guard
 
-_MEASURED = 100  # buckets per round trip
+_MEASURED = 100  # partitions per round trip
 _EXTRA = 20  # additional entries to read, because some records can have expired
 
 # The score is the server's time, and greater than all others.
@@ -51,34 +51,34 @@ return {names, redis.call('HMGET', KEYS[2], unpack(names))}
 ENTRY = "\0"  # before a record's name: the hash field with its entry
 
 
-def update(change: Change, ttl: int, *, all_buckets: bool = False) -> tuple[str, list[Command]]:
+def update(change: Change, ttl: int, *, all_partitions: bool = False) -> tuple[str, list[Command]]:
     """
     A key in the owner's slot, and commands that list a change's entries for at least `ttl` milliseconds.
 
-    With `all_buckets`, they also add the change's bucket to the set of all buckets.
+    With `all_partitions`, they also add the change's partition to the set of all partitions.
     """
-    owner = owner_of(change.bucket)
-    listed, buckets = _keys(owner)
+    owner = owner_of(change.partition)
+    listed, partitions = _keys(owner)
     commands: list[Command] = []
-    if all_buckets and change.put:
-        commands += [("SADD", _stored(owner), change.bucket), ("PEXPIRE", _stored(owner), ttl)]
+    if all_partitions and change.put:
+        commands += [("SADD", _stored(owner), change.partition), ("PEXPIRE", _stored(owner), ttl)]
     for name in change.entries:
-        commands.append(("EVAL", _LIST, 2, listed, buckets, name, change.bucket, ttl, LISTED))
+        commands.append(("EVAL", _LIST, 2, listed, partitions, name, change.partition, ttl, LISTED))
     if change.delete:
-        commands += [("ZREM", listed, *change.delete), ("HDEL", buckets, *change.delete)]
+        commands += [("ZREM", listed, *change.delete), ("HDEL", partitions, *change.delete)]
     return listed, commands
 
 
 async def recent(
     client: RedisClient, key_of: Callable[[str], str], owner: str, limit: int, after: str | None
 ) -> list[bytes] | None:
-    """See `Store.recent`. `key_of` returns a bucket's key."""
+    """See `Store.recent`. `key_of` returns a partition's key."""
     result: list[bytes] = []
     page = await _page(client, owner, limit + _EXTRA, after or "")
     if page is None:
         return None
     while page:
-        keys = [(key_of(bucket), name) for name, bucket in page]
+        keys = [(key_of(partition), name) for name, partition in page]
         entries = await _each(client, [(key, ("HGET", key, f"{ENTRY}{name}")) for key, name in keys])
         result += [entry for entry in entries if entry is not None]
         if len(result) >= limit or len(page) < limit + _EXTRA:
@@ -88,28 +88,28 @@ async def recent(
 
 
 async def _page(client: RedisClient, owner: str, size: int, after: str) -> list[tuple[str, str]] | None:
-    """Names and buckets, newest first; None if the name `after` is missing."""
-    listed, buckets = _keys(owner)
-    [page] = await client.execute(listed, ("EVAL", _RECENT, 2, listed, buckets, after, size))
+    """Names and partitions, newest first; None if the name `after` is missing."""
+    listed, partitions = _keys(owner)
+    [page] = await client.execute(listed, ("EVAL", _RECENT, 2, listed, partitions, after, size))
     if page is None:
         return None
-    return [(name.decode(), (bucket or b"").decode()) for name, bucket in zip(*page, strict=True)]
+    return [(name.decode(), (partition or b"").decode()) for name, partition in zip(*page, strict=True)]
 
 
 async def stored_bytes(client: RedisClient, key_of: Callable[[str], str], owner: str, ttl: int) -> int:
-    """The memory of an owner's buckets. Missing buckets are removed from the set."""
+    """The memory of an owner's partitions. Missing partitions are removed from the set."""
     stored = _stored(owner)
     names, _ = await client.execute(stored, ("SMEMBERS", stored), ("PEXPIRE", stored, ttl))
-    buckets = [name.decode() for name in names]
+    partitions = [name.decode() for name in names]
     total = 0
-    for at in range(0, len(buckets), _MEASURED):
-        part = buckets[at : at + _MEASURED]
+    for at in range(0, len(partitions), _MEASURED):
+        part = partitions[at : at + _MEASURED]
         measures: list[tuple[str, Command]] = [
-            (key_of(bucket), ("MEMORY", "USAGE", key_of(bucket), "SAMPLES", 0)) for bucket in part
+            (key_of(partition), ("MEMORY", "USAGE", key_of(partition), "SAMPLES", 0)) for partition in part
         ]
         sizes = await _each(client, measures)
         total += sum(size or 0 for size in sizes)
-        if missing := [bucket for bucket, size in zip(part, sizes, strict=True) if size is None]:
+        if missing := [partition for partition, size in zip(part, sizes, strict=True) if size is None]:
             await client.execute(stored, ("SREM", stored, *missing))
     return total
 

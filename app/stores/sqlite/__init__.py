@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 from app.storage.sqlite import Database, SQLiteTables
 from app.storage.tables import Row, Rows, Statement, Steps
 from app.storage.url_options import one_of, read_options, seconds
-from app.stores import Change, images_bucket, owner_of
+from app.stores import Change, images_partition, owner_of
 from app.stores.records_sql import EXISTS, EXPIRE, SQLStore, delete_expired
 from app.stores.sqlite.event_log import SQLiteLog
 from app.stores.sqlite.schema import MIGRATIONS, RECORD_PIECE
@@ -27,7 +27,7 @@ from app.stores.usage_sql import SQLITE_USAGE
 
 _WORDS = {**SQLITE_USAGE, **SQLiteLog.WORDS, "{left}": "expires - $now", "{array}": "json_group_array"}
 
-# Delete an expired bucket, then create or renew the bucket, and renew its images' bucket.
+# Delete an expired partition, then create or renew the partition, and renew its images' partition.
 _OPEN = f"""
 {EXPIRE};
 INSERT INTO antiphon_buckets (name, expires) VALUES ($1, {{moment}} + $3)
@@ -165,17 +165,17 @@ def _whole_records(statement: str, values: tuple[str, ...]) -> Steps[Rows]:
 
 def _apply(changes: Sequence[Change], ttl: float) -> Steps[bool]:
     for change in changes:
-        if change.requires is not None and not (yield Statement(EXISTS, (change.bucket, change.requires))):
+        if change.requires is not None and not (yield Statement(EXISTS, (change.partition, change.requires))):
             return False
-    for bucket, put, delete, _, entries in changes:
-        yield Statement(_OPEN, (bucket, images_bucket(bucket), ttl))
+    for partition, put, delete, _, entries in changes:
+        yield Statement(_OPEN, (partition, images_partition(partition), ttl))
         for name, record in put.items():
             view = memoryview(record)
             first, *others = [view[at : at + RECORD_PIECE] for at in range(0, max(1, len(record)), RECORD_PIECE)]
-            yield Statement(_PUT, (bucket, name, entries.get(name), first))
-            yield Statement(_PUT_PIECE, many=[(bucket, name, *piece) for piece in enumerate(others)])
-        yield Statement(_LIST, many=[(bucket, name, owner_of(bucket)) for name in entries])
-        yield Statement(_DELETE, many=[(bucket, name) for name in delete])
+            yield Statement(_PUT, (partition, name, entries.get(name), first))
+            yield Statement(_PUT_PIECE, many=[(partition, name, *piece) for piece in enumerate(others)])
+        yield Statement(_LIST, many=[(partition, name, owner_of(partition)) for name in entries])
+        yield Statement(_DELETE, many=[(partition, name) for name in delete])
         if delete or not put:
-            yield Statement(_DROP_EMPTY, (bucket,))
+            yield Statement(_DROP_EMPTY, (partition,))
     return True

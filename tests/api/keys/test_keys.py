@@ -262,7 +262,7 @@ async def test_keys_of_an_emptied_store_are_forgotten_and_created_again(
     store = MemoryStore(ttl=100)
     async with serving_keys(store=store) as keys:
         made = [await keys.create(name) for name in ("alice", "bob")]
-        store.lasting()._buckets.clear()
+        store.lasting()._partitions.clear()
         await until_asked(keys, made[0]["secret"], 401)
         again = await keys.create("alice")
         assert await keys.asked(again["secret"], made[1]["secret"]) == [200, 401]
