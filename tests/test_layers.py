@@ -290,7 +290,7 @@ def parameters(function: Function) -> list[str]:
 
 
 def is_command(function: Function) -> bool:
-    """Whether a function is a typer command: its decorator is a call to `command`."""
+    """Whether a function is a click command: its decorator is a call to `command`."""
     decorators = (decorator for decorator in function.decorator_list if isinstance(decorator, ast.Call))
     return any(isinstance(each.func, ast.Attribute) and each.func.attr == "command" for each in decorators)
 

@@ -27,78 +27,56 @@ import os
 import sys
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-import typer
+import click
 
 from app import __version__
+from app.cli import options
 from app.cli.keys import keys_cli
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from app.cli.client import ServerClient
     from app.settings import Settings
 
-cli = typer.Typer(
-    name="antiphon",
-    help="The Open Responses API, answered by any model server.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # its rendering would dominate the time of `--help`
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 
-cli.add_typer(keys_cli)
-
-ServerURL = Annotated[str | None, typer.Option(help="An Antiphon's base URL, with /v1; by default from the settings.")]
-ServerKey = Annotated[str | None, typer.Option(help="The server's key; by default from the settings.")]
-ResponseId = Annotated[str, typer.Argument(metavar="ID", help="A stored response's id.")]
-AsJSON = Annotated[bool, typer.Option("--json", help="Print the JSON.")]
-ConfigFile = Annotated[str | None, typer.Option(help="A TOML settings file.")]
-
-
-def _print_version(wanted: bool) -> None:
+def _print_version(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
     if wanted:
-        version()
-        raise typer.Exit
+        click.echo(_version())
+        context.exit()
 
 
-@cli.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
-    ] = False,
-) -> None:
+@click.group(cls=options.OrderedGroup, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
+)
+def cli() -> None:
     """The Open Responses API, answered by any model server."""
 
 
+_model = click.option("--model", help="Model to use; by default the first listed.")
+
+
 @cli.command()
-def serve(
-    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 for any free port.")] = None,
-    backend: Annotated[str | None, typer.Option(help="demo, openai, or an import path.")] = None,
-    backend_url: Annotated[str | None, typer.Option(help="Base URL of a model server.")] = None,
-    backend_api_key: Annotated[str | None, typer.Option(help="Key for the backend; or passthrough.")] = None,
-    backend_profile: Annotated[str | None, typer.Option(help="The backend's profile, for example vllm.")] = None,
-    store_url: Annotated[
-        str | None, typer.Option(help="memory://, sqlite:///file.db, redis:// or postgresql://.")
-    ] = None,
-    workers: Annotated[int | None, typer.Option(help="Number of processes.")] = None,
-    config: ConfigFile = None,
-    mcp: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=URL|COMMAND", help="An MCP server for models; repeatable."),
-    ] = None,
-    mcp_approval: Annotated[str | None, typer.Option(help="Caller approval for MCP calls: always or never.")] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
-    log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
-    reload: Annotated[bool, typer.Option("--reload", help="Restart when a file changes, for development.")] = False,
-) -> None:
+@click.option("--host", help="Address to listen on.")
+@click.option("--port", type=int, help="Port to listen on; 0 for any free port.")
+@click.option("--backend", help="demo, openai, or an import path.")
+@click.option("--backend-url", help="Base URL of a model server.")
+@click.option("--backend-api-key", help="Key for the backend; or passthrough.")
+@click.option("--backend-profile", help="The backend's profile, for example vllm.")
+@click.option("--store-url", help="memory://, sqlite:///file.db, redis:// or postgresql://.")
+@click.option("--workers", type=int, help="Number of processes.")
+@options.config_file
+@click.option("--mcp", multiple=True, metavar="NAME=URL|COMMAND", help="An MCP server for models; repeatable.")
+@click.option("--mcp-approval", help="Caller approval for MCP calls: always or never.")
+@click.option("--log-level", help="debug, info, warning or error.")
+@click.option("--log-format", help="text or json.")
+@click.option("--reload", is_flag=True, help="Restart when a file changes, for development.")
+def serve(reload: bool, mcp: Sequence[str], **values: object) -> None:
     """Start the server. Options override the variables (ANTIPHON_HOST etc.); `antiphon settings` prints all of them."""
-    options = {name: value for name, value in locals().items() if name not in ("reload", "mcp") and value is not None}
     import logging
     import secrets
 
@@ -110,8 +88,9 @@ def serve(
         from app.settings import unknown_variables
 
         if mcp:
-            options["mcp"] = _mcp_servers(mcp)
-        os.environ.update({f"ANTIPHON_{name.upper()}": str(value) for name, value in options.items()})
+            values["mcp"] = _mcp_servers(mcp)
+        given = {f"ANTIPHON_{name.upper()}": str(value) for name, value in values.items() if value is not None}
+        os.environ.update(given)
         settings = _settings(status=2)
         warnings = _try_to_build(settings)
     sockets = _listen(settings)
@@ -130,7 +109,7 @@ def serve(
     run_server(settings, sockets, watch_files=reload)
 
 
-def _mcp_servers(options: list[str]) -> str:
+def _mcp_servers(pairs: Sequence[str]) -> str:
     """Add the servers from `--mcp` to ANTIPHON_MCP."""
     import json
 
@@ -139,8 +118,8 @@ def _mcp_servers(options: list[str]) -> str:
     servers: dict[str, str] = {}
     with suppress(ValueError):  # an invalid variable is reported with the settings
         servers |= json.loads(environment().get("ANTIPHON_MCP", "{}"))
-    for option in options:
-        name, separator, target = (part.strip() for part in option.partition("="))
+    for pair in pairs:
+        name, separator, target = (part.strip() for part in pair.partition("="))
         if not (name and separator and target):
             _refuse("--mcp: must be NAME=URL or NAME=COMMAND, such as time='uvx mcp-server-time'", status=2)
         servers[name] = target
@@ -148,9 +127,8 @@ def _mcp_servers(options: list[str]) -> str:
 
 
 @cli.command("reload", short_help="Make the running server reload its settings.")
-def reload_settings(
-    port: Annotated[int | None, typer.Option(help="The server's port; by default from the settings.")] = None,
-) -> None:
+@click.option("--port", type=int, help="The server's port; by default from the settings.")
+def reload_settings(port: int | None) -> None:
     """Make the running server on this machine reload its settings, and print the result; exit 1 if they are invalid."""
     from app.cli.reload import ReloadError, reload_server, summary
     from app.observability.logging import printable
@@ -165,7 +143,7 @@ def reload_settings(
         processes = ", ".join(str(report.pid) for report in refused)
         text = f"The new settings are invalid; process {processes} continues with the old ones:\n" + "\n".join(problems)
         _refuse(printable(text, keep="\n"), status=1)
-    typer.echo(printable(summary(reports), keep="\n"))
+    click.echo(printable(summary(reports), keep="\n"))
 
 
 def _pid_file(port: int | None) -> Path:
@@ -187,7 +165,8 @@ def _pid_file(port: int | None) -> Path:
 
 
 @cli.command(short_help="Check the settings, backends, store and tools.")
-def check(config: ConfigFile = None) -> None:
+@options.config_file
+def check(config: str | None) -> None:
     """Check the settings, backends, store and tools, and print the results; exit 1 if any of them fails."""
     import asyncio
 
@@ -206,22 +185,21 @@ def check(config: ConfigFile = None) -> None:
         _refuse("\n".join(error.problems), status=1)
     count = len(settings.api_keys) + len(settings.keys)
     keys = f"{count} caller keys" if count else "open, no caller keys"
-    typer.echo(f"ok    settings  {address_of(settings)}, {keys}")
+    click.echo(f"ok    settings  {address_of(settings)}, {keys}")
     for problem in unknown_variables():
-        typer.echo(f"note  settings  {problem}")
+        click.echo(f"note  settings  {problem}")
     logs.configure(settings.model_copy(update={"log_level": "error"}))  # failures are printed below
     if not asyncio.run(check_connectivity(settings)):
-        raise typer.Exit(1)
+        sys.exit(1)
 
 
 @cli.command("probe", short_help="Detect a server's features.")
-def probe_backend(
-    url: Annotated[str, typer.Argument(help="Base URL of a model server.")],
-    model: Annotated[str | None, typer.Option(help="Model to use; by default the first listed.")] = None,
-    api_key: Annotated[str | None, typer.Option(envvar="ANTIPHON_BACKEND_API_KEY", help="The key to send.")] = None,
-    name: Annotated[str, typer.Option(help="The backend's name in the settings.")] = "local",
-    seconds: Annotated[float, typer.Option(help="Seconds after which to stop.")] = 180,
-) -> None:
+@click.argument("url", help="Base URL of a model server.")
+@_model
+@click.option("--api-key", envvar="ANTIPHON_BACKEND_API_KEY", show_envvar=True, help="The key to send.")
+@click.option("--name", default="local", show_default=True, help="The backend's name in the settings.")
+@click.option("--seconds", type=float, default=180, show_default=True, help="Seconds after which to stop.")
+def probe_backend(url: str, model: str | None, api_key: str | None, name: str, seconds: float) -> None:
     """Send a server about sixty small requests, and print its features and suitable settings."""
     import asyncio
 
@@ -238,41 +216,48 @@ def probe_backend(
     try:
         report = asyncio.run(probe(url, api_key, model, seconds=seconds))
     except APIError as error:
-        typer.echo(logs.printable(f"fail  {without_password(url)}: {error.message}"), err=True)
-        raise typer.Exit(1) from None
-    typer.echo(logs.printable(f"{report.table()}\n\n# For the file of settings:\n{report.settings(name)}", keep="\n"))
-    typer.echo(f"\n# The same, as variables:\n{report.variables()}")
+        click.echo(logs.printable(f"fail  {without_password(url)}: {error.message}"), err=True)
+        sys.exit(1)
+    click.echo(logs.printable(f"{report.table()}\n\n# For the file of settings:\n{report.settings(name)}", keep="\n"))
+    click.echo(f"\n# The same, as variables:\n{report.variables()}")
 
 
 @cli.command("verify", short_help="Check a Responses server against the specification.")
+@click.argument("url", help="Base URL of a Responses server.")
+@_model
+@click.option("--api-key", envvar="OPENAI_API_KEY", show_envvar=True, help="The key to send.")
+@click.option("--second-api-key", help="The key of another user, to check isolation.")
+@click.option("--only", multiple=True, metavar="GLOB", help="Checks to run; repeatable.")
+@click.option("--skip", multiple=True, metavar="GLOB", help="Checks to skip; repeatable.")
+@click.option("--json", "json_file", type=options.PATH, help="Write the results to this file, as JSON.")
+@click.option("--junit", "junit_file", type=options.PATH, help="Write the results to this file, as JUnit XML.")
+@click.option("--timeout", type=float, default=60, show_default=True, help="Seconds to wait for an answer.")
+@click.option("--concurrency", type=click.IntRange(1), default=4, show_default=True, help="Concurrent requests.")
+@click.option("--header", multiple=True, metavar="NAME:VALUE", help="A header to send; repeatable.")
 def verify(
-    url: Annotated[str, typer.Argument(help="Base URL of a Responses server.")],
-    model: Annotated[str | None, typer.Option(help="Model to use; by default the first listed.")] = None,
-    api_key: Annotated[str | None, typer.Option(envvar="OPENAI_API_KEY", help="The key to send.")] = None,
-    second_api_key: Annotated[str | None, typer.Option(help="The key of another user, to check isolation.")] = None,
-    only: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="Checks to run; repeatable.")] = None,
-    skip: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="Checks to skip; repeatable.")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file, as JSON.")] = None,
-    junit_file: Annotated[
-        Path | None, typer.Option("--junit", help="Write the results to this file, as JUnit XML.")
-    ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer.")] = 60,
-    concurrency: Annotated[int, typer.Option(min=1, help="Concurrent requests.")] = 4,
-    header: Annotated[
-        list[str] | None, typer.Option(metavar="NAME:VALUE", help="A header to send; repeatable.")
-    ] = None,
+    url: str,
+    model: str | None,
+    api_key: str | None,
+    second_api_key: str | None,
+    only: Sequence[str],
+    skip: Sequence[str],
+    json_file: Path | None,
+    junit_file: Path | None,
+    timeout: float,
+    concurrency: int,
+    header: Sequence[str],
 ) -> None:
     """Check a Responses server against the specification; exit 1 if a check fails, 2 if no check could run."""
     from openresponses_verify.cli import Selection, run_checks
     from openresponses_verify.server import ServerAccess, read_headers
 
     try:
-        headers = read_headers(header or ())
+        headers = read_headers(header)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--header") from None
+        raise click.BadParameter(str(error), param_hint="--header") from None
     access = ServerAccess(url, model, api_key, second_api_key, timeout, concurrency, headers)
-    selection = Selection(only or (), skip or (), json_file, junit_file)
-    raise typer.Exit(run_checks(access, selection, "antiphon"))
+    selection = Selection(only, skip, json_file, junit_file)
+    sys.exit(run_checks(access, selection, "antiphon"))
 
 
 @cli.command("settings", short_help="Print all settings, as a `.env` file.")
@@ -280,7 +265,7 @@ def show_settings() -> None:
     """Print all settings with descriptions and defaults, as a `.env` file."""
     from app.settings.example import env_example
 
-    typer.echo(env_example(), nl=False)
+    click.echo(env_example(), nl=False)
 
 
 @cli.command(
@@ -288,11 +273,10 @@ def show_settings() -> None:
     short_help="Run Codex with this server.",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
-def run_codex(
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="-- ARGUMENTS", help="Arguments for Codex.")] = None,
-    url: Annotated[str | None, typer.Option(help="An Antiphon's base URL; by default from the settings.")] = None,
-    show: Annotated[bool, typer.Option("--print", help="Print the lines for Codex's config.toml instead.")] = False,
-) -> None:
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS]...", help="Arguments for Codex.")
+@click.option("--url", help="An Antiphon's base URL; by default from the settings.")
+@click.option("--print", "show", is_flag=True, help="Print the lines for Codex's config.toml instead.")
+def run_codex(arguments: Sequence[str], url: str | None, show: bool) -> None:
     """Run Codex with this server, without changing its configuration: `antiphon codex -- exec "Mend the tests."`."""
     import shutil
     from functools import partial
@@ -313,24 +297,34 @@ def run_codex(
     searches = "web_search" in own.tool_tables() if own else has_web_search(base, key)
     codex = partial(configure.codex_settings, base, keyed=bool(key), web_search=searches)
     if show:
-        typer.echo(configure.toml(codex(model=model or "YOUR_MODEL")), nl=False)
+        click.echo(configure.toml(codex(model=model or "YOUR_MODEL")), nl=False)
         return
     options = configure.options(codex(model=model))
-    _exec([str(program), *options, *(arguments or [])], {configure.KEY: key} if key else {})
+    _exec([str(program), *options, *arguments], {configure.KEY: key} if key else {})
 
 
 @cli.command("chat", short_help="Chat with a running server's model.")
+@click.argument("prompt", required=False, help="A message; by default, messages are read line by line.")
+@click.option("--model", "-m", help="The model; by default the server's first.")
+@options.server
+@click.option("--instructions", help="Instructions for the model.")
+@click.option("--effort", help="Reasoning effort, for example low or high.")
+@click.option("--tools", type=options.PATH, help="A JSON file with a list of tools.")
+@click.option(
+    "--store/--no-store",
+    default=True,
+    show_default=True,
+    help="Store the responses on the server; conversations need this.",
+)
 def run_chat(
-    prompt: Annotated[str | None, typer.Argument(help="A message; by default, messages are read line by line.")] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", help="The model; by default the server's first.")
-    ] = None,
-    url: ServerURL = None,
-    api_key: ServerKey = None,
-    instructions: Annotated[str | None, typer.Option(help="Instructions for the model.")] = None,
-    effort: Annotated[str | None, typer.Option(help="Reasoning effort, for example low or high.")] = None,
-    tools: Annotated[Path | None, typer.Option(help="A JSON file with a list of tools.")] = None,
-    store: Annotated[bool, typer.Option(help="Store the responses on the server; conversations need this.")] = True,
+    prompt: str | None,
+    model: str | None,
+    url: str | None,
+    api_key: str | None,
+    instructions: str | None,
+    effort: str | None,
+    tools: Path | None,
+    store: bool,
 ) -> None:
     """Chat with a running server's model; reasoning, calls and approvals are shown live."""
     from rich.console import Console
@@ -356,12 +350,10 @@ def run_chat(
 
 
 @cli.command("show", short_help="Show a stored response and its conversation.")
-def show_response(
-    response_id: ResponseId,
-    url: ServerURL = None,
-    api_key: ServerKey = None,
-    as_json: AsJSON = False,
-) -> None:
+@click.argument("response_id", metavar="ID", help="A stored response's id.")
+@options.server
+@options.as_json
+def show_response(response_id: str, url: str | None, api_key: str | None, as_json: bool) -> None:
     """Show a stored response: its conversation, its forks, and its backend request."""
     from rich.console import Console
 
@@ -372,18 +364,20 @@ def show_response(
 
 
 @cli.command("replay", short_help="Repeat a stored response, and compare.")
+@click.argument("response_ids", nargs=-1, metavar="[ID...]", help="Ids of stored responses.")
+@click.option("--last", type=click.IntRange(1, 100), help="The newest responses instead.")
+@click.option("--model", "-m", help="Another model; by default the same model.")
+@click.option("--check", is_flag=True, help="Exit 1 if status, text or calls differ.")
+@options.server
+@options.as_json
 def replay_response(
-    response_ids: Annotated[
-        list[str] | None, typer.Argument(metavar="ID...", help="Ids of stored responses.", show_default=False)
-    ] = None,
-    last: Annotated[int | None, typer.Option("--last", min=1, max=100, help="The newest responses instead.")] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", help="Another model; by default the same model.")
-    ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Exit 1 if status, text or calls differ.")] = False,
-    url: ServerURL = None,
-    api_key: ServerKey = None,
-    as_json: AsJSON = False,
+    response_ids: Sequence[str],
+    last: int | None,
+    model: str | None,
+    check: bool,
+    url: str | None,
+    api_key: str | None,
+    as_json: bool,
 ) -> None:
     """
     Send the requests of stored responses again, and compare text, calls, tokens and cost; nothing is stored.
@@ -395,7 +389,7 @@ def replay_response(
     from app.cli.replay import newest, replay, replay_all
 
     if bool(response_ids) == bool(last):
-        raise typer.BadParameter("must have response ids or --last, not both")
+        raise click.BadParameter("must have response ids or --last, not both")
     with connected_client(url, api_key) as (client, *_):
         ids = response_ids or newest(client, last or 0)
         if response_ids and len(ids) == 1:
@@ -403,37 +397,31 @@ def replay_response(
         else:
             same = replay_all(client, Console(), ids, model, as_json=as_json)
     if check and not same:
-        raise typer.Exit(1)
+        sys.exit(1)
 
 
 @cli.command("usage", short_help="Show usage and cost per key.")
-def usage(
-    first: Annotated[
-        str | None, typer.Option("--from", help="The first day; by default the first of the month.")
-    ] = None,
-    last: Annotated[str | None, typer.Option("--to", help="The last day; by default today.")] = None,
-    key: Annotated[str | None, typer.Option(help="Glob for key names.")] = None,
-    model: Annotated[str | None, typer.Option(help="Glob for models.")] = None,
-    group: Annotated[str, typer.Option(help="Any of day, month, key, model, backend.")] = "day,key,model",
-    url: ServerURL = None,
-    api_key: ServerKey = None,
-    as_json: AsJSON = False,
-) -> None:
+@click.option("--from", help="The first day; by default the first of the month.")
+@click.option("--to", help="The last day; by default today.")
+@click.option("--key", help="Glob for key names.")
+@click.option("--model", help="Glob for models.")
+@click.option("--group", default="day,key,model", show_default=True, help="Any of day, month, key, model, backend.")
+@options.server
+@options.as_json
+def usage(url: str | None, api_key: str | None, as_json: bool, **query: str | None) -> None:
     """Show usage and cost per key: your own key, or all keys with an admin key."""
     from rich.console import Console
 
     from app.cli.usage import show_usage
 
-    query = {"from": first, "to": last, "key": key, "model": model, "group": group}
     with connected_client(url, api_key) as (client, *_):
         show_usage(client, Console(), query, as_json=as_json)
 
 
 @cli.command(short_help="Back up the configured SQLite files.")
-def backup(
-    file: Annotated[Path, typer.Argument(help="The copy to write; files and vector stores go to FILE-files.")],
-    config: ConfigFile = None,
-) -> None:
+@click.argument("file", type=options.PATH, help="The copy to write; files and vector stores go to FILE-files.")
+@options.config_file
+def backup(file: Path, config: str | None) -> None:
     """Back up the configured SQLite files, while the server runs. Other stores have their own tools."""
     from app.cli.backup import BackupError, back_up
 
@@ -441,7 +429,7 @@ def backup(
         os.environ["ANTIPHON_CONFIG"] = config
     try:
         for path in back_up(_settings(status=2), file):
-            typer.echo(f"{path}  {path.stat().st_size} bytes")
+            click.echo(f"{path}  {path.stat().st_size} bytes")
     except BackupError as error:
         _refuse(str(error), status=1)
 
@@ -493,20 +481,24 @@ def _exec(command: list[str], variables: dict[str, str]) -> NoReturn:
     variables = {**os.environ, **variables}
     if os.name == "posix":
         os.execve(command[0], command, variables)
-    raise typer.Exit(subprocess.run(command, env=variables, check=False).returncode)
+    sys.exit(subprocess.run(command, env=variables, check=False).returncode)
 
 
 def _refuse(problem: str, *, status: int) -> NoReturn:
-    typer.echo(problem, err=True)
-    raise typer.Exit(status)
+    click.echo(problem, err=True)
+    sys.exit(status)
 
 
 @cli.command()
 def version() -> None:
     """Print the version."""
+    click.echo(_version())
+
+
+def _version() -> str:
     import platform
 
-    typer.echo(f"antiphon {__version__} (Python {platform.python_version()}, {platform.system()})")
+    return f"antiphon {__version__} (Python {platform.python_version()}, {platform.system()})"
 
 
 def _settings(*, status: int) -> Settings:
@@ -516,8 +508,8 @@ def _settings(*, status: int) -> Settings:
         return load_settings()
     except SettingsError as error:
         for problem in error.problems:
-            typer.echo(problem, err=True)
-        raise typer.Exit(status) from None
+            click.echo(problem, err=True)
+        sys.exit(status)
 
 
 def _listen(settings: Settings) -> list[socket.socket]:
@@ -556,6 +548,9 @@ def _try_to_build(settings: Settings) -> list[str]:
         except ValueError as error:
             _refuse(f"ANTIPHON_{variable}: {error}", status=2)
     return warnings
+
+
+cli.add_command(keys_cli)
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable
 from contextlib import aclosing
 
-import typer
+import click
 
 from app.backends.apis import profiles_by_api
 from app.core.redaction import without_password
@@ -114,5 +114,5 @@ async def _try(part: str, name: str, attempt: Awaitable[str]) -> bool:
 
 
 def _print(part: str, works: bool, result: str) -> bool:
-    typer.echo(logs.printable(f"{'ok' if works else 'fail':5} {part:9} {result}"))
+    click.echo(logs.printable(f"{'ok' if works else 'fail':5} {part:9} {result}"))
     return works

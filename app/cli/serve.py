@@ -18,7 +18,7 @@ from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
+import click
 import uvicorn
 from uvicorn.supervisors import ChangeReload
 from uvicorn.supervisors.multiprocess import Multiprocess
@@ -107,6 +107,7 @@ def app_factory() -> FastAPI:
         process.map_large_blocks()
         app = create_app(settings, reload=load_settings)
     process.tune_gc()
+    process.return_free_memory()  # 1 MB if modules were compiled
     return app
 
 
@@ -190,7 +191,7 @@ def print_banner(settings: Settings) -> None:
     if settings.log_format == "json":
         logger.info("server started", extra={"version": __version__, **parts})
         return
-    typer.echo(
+    click.echo(
         f"Antiphon {__version__} on {parts['address']}, backend {parts['backend']}, store {parts['store']}.", err=True
     )
     server = next(iter(next(iter(settings.served().values())).each()))
@@ -218,7 +219,7 @@ def _suggest_listed(settings: Settings) -> None:
 def _suggest(settings: Settings, model: str) -> None:
     key = " -H 'Authorization: Bearer YOUR_KEY'" if settings.has_keys else ""
     page = f"\nor open {address_of(settings, reachable=True)}/studio in a browser." if settings.studio else ""
-    typer.echo(
+    click.echo(
         f"Try:\n  curl {address_of(settings)}/v1/responses{key} -H 'Content-Type: application/json' "
         f'-d \'{{"model": "{model}", "input": "Hello!"}}\'{page}',
         err=True,

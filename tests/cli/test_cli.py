@@ -134,7 +134,19 @@ def test_help_imports_nothing_that_only_other_commands_need(tmp_path: Path) -> N
 def test_serve_imports_nothing_before_it_is_used(tmp_path: Path) -> None:
     with served(tmp_path, PYTHONPROFILEIMPORTTIME="1"):
         imported = {line.rpartition("|")[2].strip() for line in log_of(tmp_path).splitlines() if "import time:" in line}
-    needless = {"httpx", "httpcore", "rich", "redis", "sqlite3", "asyncpg", "apsw", "pypdf", "mcp", "opentelemetry.sdk"}
+    needless = {
+        "argparse",
+        "httpx",
+        "httpcore",
+        "rich",
+        "redis",
+        "sqlite3",
+        "asyncpg",
+        "apsw",
+        "pypdf",
+        "mcp",
+        "opentelemetry.sdk",
+    }
     needless |= {
         "cryptography",
         "app.settings.example",

@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
-from typer.testing import CliRunner
 
 from app.cli import cli
 from app.cli.client import ServerClient, ServerError

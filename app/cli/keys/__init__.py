@@ -3,38 +3,41 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
-keys_cli = typer.Typer(name="key", help="Create and manage API keys.", no_args_is_help=True, rich_markup_mode=None)
-
-_URL = Annotated[str | None, typer.Option(help="An Antiphon's base URL, with /v1; by default from the settings.")]
-_AdminKey = Annotated[str | None, typer.Option(help="An admin key; by default CODEX_ANTIPHON_KEY.")]
-_AsJSON = Annotated[bool, typer.Option("--json", help="Print the JSON.")]
-_Key = Annotated[str, typer.Argument(metavar="KEY", help="The key's name or id.")]
-_Owner = Annotated[str | None, typer.Option(help="Owner of its stored objects; by default the name.")]
-_Models = Annotated[list[str] | None, typer.Option("--model", help="Glob for permitted models; repeatable.")]
-_Tools = Annotated[
-    list[str] | None, typer.Option("--tool", help="Glob for permitted hosted tools, or mcp:LABEL; repeatable.")
-]
-_Requests = Annotated[int | None, typer.Option(help="0 for no limit.")]
-_Tokens = Annotated[int | None, typer.Option(help="0 for no limit.")]
-_Concurrent = Annotated[int | None, typer.Option(help="Concurrent responses; 0 for no limit.")]
-_Budgets = Annotated[
-    list[str] | None,
-    typer.Option("--budget", metavar="NAME=AMOUNT", help="For example tokens_per_day=100000; repeatable."),
-]
-_StoredBytes = Annotated[int | None, typer.Option(help="Bytes for responses and conversations; 0 for no limit.")]
-_Expires = Annotated[str | None, typer.Option(help="Day or time (UTC): 2027-01-31, or a Unix time.")]
-_Admin = Annotated[bool | None, typer.Option("--admin/--no-admin", help="Whether it manages keys.")]
+from app.cli import options
 
 
-@keys_cli.callback()
-def _root() -> None:
+@click.group("key", cls=options.OrderedGroup, no_args_is_help=True)
+def keys_cli() -> None:
     """Create and manage API keys."""
+
+
+_key = click.argument("key", metavar="KEY", help="The key's name or id.")
+
+
+_fields = options.combined(
+    click.option("--owner", help="Owner of its stored objects; by default the name."),
+    click.option("--model", "models", multiple=True, help="Glob for permitted models; repeatable."),
+    click.option("--tool", "tools", multiple=True, help="Glob for permitted hosted tools, or mcp:LABEL; repeatable."),
+    click.option("--requests-per-minute", type=int, help="0 for no limit."),
+    click.option("--tokens-per-minute", type=int, help="0 for no limit."),
+    click.option("--max-concurrent", type=int, help="Concurrent responses; 0 for no limit."),
+    click.option(
+        "--budget",
+        "budgets",
+        multiple=True,
+        metavar="NAME=AMOUNT",
+        help="For example tokens_per_day=100000; repeatable.",
+    ),
+    click.option("--max-stored-bytes", type=int, help="Bytes for responses and conversations; 0 for no limit."),
+    click.option("--expires", help="Day or time (UTC): 2027-01-31, or a Unix time."),
+    click.option("--admin/--no-admin", default=None, help="Whether it manages keys."),
+)
 
 
 def _instructions(name: str) -> str:
@@ -50,13 +53,12 @@ def _instructions(name: str) -> str:
 
 
 @keys_cli.command("new")
-def make_key(
-    name: Annotated[str, typer.Argument(help="The key's name in settings, logs and usage.")],
-    owner: Annotated[str | None, typer.Option(help="Owner of its stored objects; by default the name.")] = None,
-    existing: Annotated[
-        bool, typer.Option("--existing", help="Read an existing key from standard input instead of creating a new key.")
-    ] = False,
-) -> None:
+@click.argument("name", help="The key's name in settings, logs and usage.")
+@click.option("--owner", help="Owner of its stored objects; by default the name.")
+@click.option(
+    "--existing", is_flag=True, help="Read an existing key from standard input instead of creating a new key."
+)
+def make_key(name: str, owner: str | None, existing: bool) -> None:
     """
     Create a key, and print its table for the TOML file, which contains only the hash.
 
@@ -70,57 +72,41 @@ def make_key(
     try:
         check_key_name(name)
     except ValueError as error:
-        typer.echo(f"NAME: {error}", err=True)
-        raise typer.Exit(2) from None
+        click.echo(f"NAME: {error}", err=True)
+        sys.exit(2)
     if existing:
         key = getpass.getpass("Key: ") if sys.stdin.isatty() else sys.stdin.readline()
         key = key.strip()
         if not (key and key.isascii() and key.isprintable()):
-            typer.echo("The key must be printable ASCII: a header cannot contain anything else.", err=True)
-            raise typer.Exit(2)
+            click.echo("The key must be printable ASCII: a header cannot contain anything else.", err=True)
+            sys.exit(2)
         owner = owner or digest_of(key)[:32]  # keeps the owner of the objects already stored with this key
     else:
         key = generate_key()
-        typer.echo(f"The key of {name}, which is not shown again:\n\n  {key}\n", err=True)
-        typer.echo(f"{_instructions(name)}\n", err=True)
+        click.echo(f"The key of {name}, which is not shown again:\n\n  {key}\n", err=True)
+        click.echo(f"{_instructions(name)}\n", err=True)
     fields = {"owner": owner} if owner else {}
-    typer.echo(key_table(name, hash_of(key), **fields), nl=False)
+    click.echo(key_table(name, hash_of(key), **fields), nl=False)
 
 
 @keys_cli.command("create")
-def create_key(
-    name: Annotated[str, typer.Argument(help="The key's name in logs and usage.")],
-    owner: _Owner = None,
-    models: _Models = None,
-    tools: _Tools = None,
-    requests_per_minute: _Requests = None,
-    tokens_per_minute: _Tokens = None,
-    max_concurrent: _Concurrent = None,
-    budgets: _Budgets = None,
-    max_stored_bytes: _StoredBytes = None,
-    expires: _Expires = None,
-    admin: _Admin = None,
-    url: _URL = None,
-    api_key: _AdminKey = None,
-    as_json: _AsJSON = False,
-) -> None:
+@click.argument("name", help="The key's name in logs and usage.")
+@_fields
+@options.admin
+def create_key(name: str, url: str | None, api_key: str | None, as_json: bool, **fields: Any) -> None:
     """Create a key on a running server, and print it once."""
-    options = dict(locals())
     from app.cli import connected_client
     from app.cli.keys.managed import changed_fields, print_secret
 
-    fields = {"name": name, **_or_exit(changed_fields, options)}
+    body = {"name": name, **_or_exit(changed_fields, fields)}
     with connected_client(url, api_key) as (client, *_):
-        print_secret(client.send("POST", "antiphon/keys", fields), as_json=as_json)
+        print_secret(client.send("POST", "antiphon/keys", body), as_json=as_json)
 
 
 @keys_cli.command("list")
-def list_keys(
-    revoked: Annotated[bool, typer.Option("--revoked", help="List the revoked keys instead.")] = False,
-    url: _URL = None,
-    api_key: _AdminKey = None,
-    as_json: _AsJSON = False,
-) -> None:
+@click.option("--revoked", is_flag=True, help="List the revoked keys instead.")
+@options.admin
+def list_keys(revoked: bool, url: str | None, api_key: str | None, as_json: bool) -> None:
     """List a running server's keys, with limits and last use."""
     from app.cli import connected_client
     from app.cli.keys.managed import all_keys, print_keys
@@ -130,38 +116,27 @@ def list_keys(
 
 
 @keys_cli.command("update")
+@_key
+@_fields
+@click.option("--reset", multiple=True, metavar="FIELD", help="Reset a field, for example models; repeatable.")
+@options.admin
 def update_key(
-    key: _Key,
-    owner: _Owner = None,
-    models: _Models = None,
-    tools: _Tools = None,
-    requests_per_minute: _Requests = None,
-    tokens_per_minute: _Tokens = None,
-    max_concurrent: _Concurrent = None,
-    budgets: _Budgets = None,
-    max_stored_bytes: _StoredBytes = None,
-    expires: _Expires = None,
-    admin: _Admin = None,
-    reset: Annotated[
-        list[str] | None, typer.Option(metavar="FIELD", help="Reset a field, for example models; repeatable.")
-    ] = None,
-    url: _URL = None,
-    api_key: _AdminKey = None,
-    as_json: _AsJSON = False,
+    key: str, reset: Sequence[str], url: str | None, api_key: str | None, as_json: bool, **fields: Any
 ) -> None:
     """Change fields of a running server's key."""
-    options = dict(locals())
     from app.cli import connected_client
     from app.cli.keys.managed import changed_fields, id_of, print_keys
 
-    fields = {**dict.fromkeys(reset or ()), **_or_exit(changed_fields, options)}
+    body = {**dict.fromkeys(reset), **_or_exit(changed_fields, fields)}
     with connected_client(url, api_key) as (client, *_):
-        changed = client.send("PATCH", f"antiphon/keys/{id_of(client, key)}", fields)
+        changed = client.send("PATCH", f"antiphon/keys/{id_of(client, key)}", body)
         print_keys([changed], as_json=as_json)
 
 
 @keys_cli.command("revoke")
-def revoke_key(key: _Key, url: _URL = None, api_key: _AdminKey = None, as_json: _AsJSON = False) -> None:
+@_key
+@options.admin
+def revoke_key(key: str, url: str | None, api_key: str | None, as_json: bool) -> None:
     """Revoke a running server's key permanently."""
     from app.cli import connected_client
     from app.cli.keys.managed import id_of, print_keys
@@ -171,13 +146,10 @@ def revoke_key(key: _Key, url: _URL = None, api_key: _AdminKey = None, as_json: 
 
 
 @keys_cli.command("rotate")
-def rotate_key(
-    key: _Key,
-    grace_period: Annotated[int, typer.Option(help="Seconds until the current secret expires.")] = 86_400,
-    url: _URL = None,
-    api_key: _AdminKey = None,
-    as_json: _AsJSON = False,
-) -> None:
+@_key
+@click.option("--grace-period", default=86_400, show_default=True, help="Seconds until the current secret expires.")
+@options.admin
+def rotate_key(key: str, grace_period: int, url: str | None, api_key: str | None, as_json: bool) -> None:
     """Give a running server's key a new secret, and print it once."""
     from app.cli import connected_client
     from app.cli.keys.managed import id_of, print_secret
@@ -187,9 +159,9 @@ def rotate_key(
         print_secret(client.send("POST", path, {"grace_period": grace_period}), as_json=as_json)
 
 
-def _or_exit(read: Callable[[Mapping[str, Any]], dict[str, object]], options: Mapping[str, Any]) -> dict[str, object]:
+def _or_exit(read: Callable[[Mapping[str, Any]], dict[str, object]], values: Mapping[str, Any]) -> dict[str, object]:
     try:
-        return read(options)
+        return read(values)
     except ValueError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
+        click.echo(str(error), err=True)
+        sys.exit(2)

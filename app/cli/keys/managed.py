@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
-import typer
+import click
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -32,7 +32,7 @@ _LIMITS = {"requests_per_minute": "requests/min", "tokens_per_minute": "tokens/m
 
 def changed_fields(options: Mapping[str, Any]) -> dict[str, object]:
     """API fields for options; raises `ValueError` for invalid text."""
-    fields: dict[str, object] = {name: options[name] for name in _SAME if options[name] is not None}
+    fields: dict[str, object] = {name: options[name] for name in _SAME if options[name] not in (None, ())}
     if options["budgets"]:
         fields["budgets"] = dict(map(_budget, options["budgets"]))
     if options["expires"] is not None:
@@ -85,8 +85,8 @@ def print_secret(key: JSONObject, *, as_json: bool) -> None:
     if as_json:
         Console().print_json(data=key)
         return
-    typer.echo(f"The key of {safe(key['name'])}, which is not shown again:\n", err=True)
-    typer.echo(key["secret"])
+    click.echo(f"The key of {safe(key['name'])}, which is not shown again:\n", err=True)
+    click.echo(key["secret"])
 
 
 def print_keys(keys: Sequence[JSONObject], *, as_json: bool) -> None:
