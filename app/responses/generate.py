@@ -12,6 +12,7 @@ from app.backends import Backend, BackendExchange, Delta, EncodedRequest, ModelR
 from app.core.history.truncation import Truncation, fitting_share
 from app.core.stream.answer import Tap
 from app.core.stream.delta_reader import DeltaReader
+from app.core.stream.event_batch import EventBatch
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.stop_sequences import StoppingReader
 from app.core.types import Item, JSONObject, Usage
@@ -263,12 +264,14 @@ class DeliveredAnswer:
     def receive(self, deltas: Sequence[Delta]) -> bool:
         if not self.begun:
             self._begin()
-        for tap in self.taps:
-            tap(deltas)
-        reader, reads, delivery = self.reader, self._reads, self._delivery
+        if self.taps:
+            for tap in self.taps:
+                tap(deltas)
+        reader, reads, builder, delivery = self.reader, self._reads, self._builder, self._delivery
         for delta in deltas:  # not `feed`, to save a call per read
             reads[type(delta)](reader, delta)
-        if events := self._builder.pop_events():
+        if events := builder.events:  # not `pop_events`, for the same reason
+            builder.events = EventBatch()
             delivery = self._delivery = delivery.send(events)
         return not delivery.paused
 

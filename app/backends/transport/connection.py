@@ -162,7 +162,7 @@ class HTTPConnection(asyncio.Protocol):
             reply.unread += len(data)
             self._end(reply.end, reusable=self._sent and reply.keep_alive)
         elif take and pieces:
-            body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            body = b"".join(pieces)
             pieces.clear()
             try:
                 if take(body):

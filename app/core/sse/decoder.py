@@ -64,7 +64,8 @@ class EventDecoder:
             return []
         chunks = self._events(self._framer.feed(data))
         if self._repeats:
-            self._repeats.enabled = self._framer.between_events and not (self._joiner.pending or self._done)
+            between_events = self._framer.between_events and not (self._joiner.pending or self._done)
+            self._repeats.expect_frame(between_events)
         return chunks
 
     def end(self) -> list[ServerEvent]:

@@ -47,7 +47,7 @@ class PatternMatcher:
         self._find_text = find_text
         self._pattern: EventPattern | None = None
         self._attempts = _ATTEMPTS
-        self.enabled = False  # whether the next byte begins an event
+        self._frame: EventPattern | None = None  # for the next read, if its first byte begins an event
 
     def learn(self, event: bytes, parsed: RawEvent) -> None:
         if self._attempts and (pattern := pattern_of(event, parsed, self._find_text)):
@@ -73,14 +73,18 @@ class PatternMatcher:
         self._attempts = _ATTEMPTS
         return RepeatedEvent(pattern.read, texts)
 
+    def expect_frame(self, between_events: bool) -> None:
+        """Called after each read; `between_events`: the next byte begins an event."""
+        self._frame = self._pattern if between_events else None
+
     def match_frame(self, frame: bytes) -> Delta | None:
         """The delta for a read with exactly one event and its blank line; None without a match."""
-        pattern = self._pattern
-        if pattern is None or not self.enabled:
+        pattern = self._frame
+        if pattern is None:
             return None
         value = frame.removeprefix(pattern.frame_head).removesuffix(pattern.frame_tail)
         # Several events are separated by line ends, which JSON strings cannot contain.
-        if len(value) + pattern.frame_size != len(frame) or _LINE_END in value:
+        if len(frame) - len(value) != pattern.frame_size or _LINE_END in value:
             return None
         try:
             text = orjson.loads(value)

@@ -38,7 +38,7 @@ class DeltaFields:
             template = self._template = self._sse_template()
         if len(deltas) == 1:
             return template % (number, orjson.dumps(deltas[0]))
-        return b"".join([template % pair for pair in enumerate(map(orjson.dumps, deltas), number)])
+        return b"".join(map(template.__mod__, enumerate(map(orjson.dumps, deltas), number)))
 
     def _sse_template(self) -> bytes:
         head, tail = orjson.dumps(self.event(-1, "\\")).split(b'"\\\\"')

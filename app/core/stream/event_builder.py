@@ -76,7 +76,7 @@ class EventBuilder:
         self._reasoning = reasoning
         self._clock = clock
         self._encryption = encryption
-        self._events = EventBatch()
+        self.events = EventBatch()  # see `pop_events`
         self._closed = len(response.get("instructions") or ())  # characters in the response, except in open items
         self._sequence_number = state.sequence_number
         self._open = state.open
@@ -89,7 +89,7 @@ class EventBuilder:
         self._held_logprobs: list[Any] = []  # of text held back because it may begin a citation mark
 
     def pop_events(self) -> EventBatch:
-        events, self._events = self._events, EventBatch()
+        events, self.events = self.events, EventBatch()
         return events
 
     # Response status.
@@ -167,7 +167,7 @@ class EventBuilder:
             self._write_other(rows, deltas, logprobs)
             return
         part.pieces += deltas
-        self._events.append((part.delta, self._sequence_number, deltas))
+        self.events.append((part.delta, self._sequence_number, deltas))
         self._sequence_number += len(deltas)
 
     def _write_other(self, rows: tuple[PartType, ...], deltas: Sequence[str], logprobs: list[Any] | None) -> None:
@@ -284,7 +284,7 @@ class EventBuilder:
         if call.kind.delta:
             if call.delta is None:
                 call.delta = DeltaFields(call.kind.delta, {"item_id": call.item["id"], "output_index": call.index}, {})
-            self._events.append((call.delta, self._sequence_number, deltas))
+            self.events.append((call.delta, self._sequence_number, deltas))
             self._sequence_number += len(deltas)
 
     def close_call(self, call: OpenCall, status: str = "completed") -> None:
@@ -441,7 +441,7 @@ class EventBuilder:
 
     def _emit(self, event_type: str, **fields: object) -> None:
         event = {"type": event_type, "sequence_number": self._sequence_number, **fields}
-        self._events.append(event)  # type: ignore[arg-type]  # its fields depend on its type
+        self.events.append(event)  # type: ignore[arg-type]  # its fields depend on its type
         self._sequence_number += 1
 
     def _emit_each(self, call: OpenCall, types: Iterable[str]) -> None:
@@ -451,10 +451,10 @@ class EventBuilder:
     def _note_closed(self, length: int) -> None:
         """Count characters added to items; call before their events are emitted."""
         self._closed += length
-        self._events.characters += length
+        self.events.characters += length
 
     def _snapshot(self) -> Response:
-        self._events.characters += self._closed
+        self.events.characters += self._closed
         return {**self.response, "output": [*self.response["output"]]}
 
     def _add(self, item: Item) -> int:
@@ -480,7 +480,7 @@ class EventBuilder:
                     for delta in texts:
                         self._emit(part.row.delta, **part.where, delta=delta, logprobs=logprobs)
                 else:
-                    self._events.append((part.delta, self._sequence_number, texts))
+                    self.events.append((part.delta, self._sequence_number, texts))
                     self._sequence_number += len(texts)
 
     def _open_for(self, rows: tuple[PartType, ...]) -> OpenItem:
