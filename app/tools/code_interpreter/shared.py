@@ -62,7 +62,7 @@ class SharedContainers(Containers):
 
     async def _host(self) -> LocalContainers | None:
         """None unless this process is the host, or becomes it."""
-        if self._local or not self._take_lock():
+        if self._local or not self._acquire_lock():
             return self._local
         self._local = LocalContainers(self._bubblewrap, self.settings, self.skills)
         self._local.uploads = self.uploads
@@ -70,7 +70,7 @@ class SharedContainers(Containers):
         self._server = await asyncio.start_unix_server(self._accept, self._socket_path, limit=_MAX_LINE)
         return self._local
 
-    def _take_lock(self) -> bool:
+    def _acquire_lock(self) -> bool:
         lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
