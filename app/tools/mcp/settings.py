@@ -136,7 +136,7 @@ class MCPServer(_Settings):
     """Whether all callers share a session, for servers without state. By default, each owner has a session."""
 
     @model_validator(mode="after")
-    def _has_one_place(self) -> MCPServer:
+    def _has_one_address(self) -> MCPServer:
         if bool(self.url) == bool(self.command):
             raise ValueError("must have either a `url` or a `command`")
         return self
