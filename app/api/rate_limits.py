@@ -68,7 +68,7 @@ class LimitReached(TooManyRequests):
 
 
 class _KeyLimits(NamedTuple):
-    takes: Sequence[TokenCharge]  # per request
+    charges: Sequence[TokenCharge]  # per request
     tokens: int
     streams: int
 
@@ -78,8 +78,8 @@ class _KeyLimits(NamedTuple):
             (default if limit is None else limit) or 0 for limit, default in zip(own, defaults, strict=True)
         )
         # A response needs at least one token; the rest is charged at its end.
-        takes = [TokenCharge("requests", requests, 1, 1), TokenCharge("tokens", tokens, 0, 1)]
-        return cls([take for take in takes if take.capacity], tokens, streams)
+        charges = [TokenCharge("requests", requests, 1, 1), TokenCharge("tokens", tokens, 0, 1)]
+        return cls([charge for charge in charges if charge.capacity], tokens, streams)
 
 
 class Limits:
@@ -125,17 +125,17 @@ class Limits:
     async def admit(self, access: KeyAccess) -> Admission:
         """Count a request, without acquiring a slot; raises `LimitReached`."""
         admission = Admission(self, access)
-        if not (takes := self._limits_of(access).takes):
+        if not (charges := self._limits_of(access).charges):
             return admission
-        result = await self._query(self._counters.consume(access.counted_as, takes), admits=True)
+        result = await self._query(self._counters.consume(access.counted_as, charges), admits=True)
         if result is None:
             return admission
         admission.allowances = [
-            Allowance(take.bucket, take.capacity, missing) for take, missing in zip(takes, result.missing, strict=True)
+            Allowance(charge.bucket, charge.capacity, missing) for charge, missing in zip(charges, result.missing, strict=True)
         ]
         if result.granted:
             return admission
-        waits = [allowance.wait(take.needs) for allowance, take in zip(admission.allowances, takes, strict=True)]
+        waits = [allowance.wait(charge.needs) for allowance, charge in zip(admission.allowances, charges, strict=True)]
         wait, longest = max(zip(waits, admission.allowances, strict=True))
         raise self._bucket_empty(longest, wait, admission.headers())
 
@@ -236,8 +236,8 @@ class Limits:
         limit = self._limits_of(access).tokens
         if not limit:
             return
-        take = TokenCharge("tokens", limit, 0, 1)
-        result = await self._query(self._counters.consume(access.counted_as, [take]), admits=True)
+        charge = TokenCharge("tokens", limit, 0, 1)
+        result = await self._query(self._counters.consume(access.counted_as, [charge]), admits=True)
         if result is None or result.granted:
             return
         allowance = Allowance("tokens", limit, result.missing[0])
