@@ -24,17 +24,17 @@ def grounding_sources(grounding: JSONMapping) -> list[CitedSource]:
 def _supports(text: str, grounding: JSONMapping) -> Iterator[JSONObject]:
     pages = [*map(_page, json_list(grounding.get("groundingChunks")))]
     for support in json_objects(grounding.get("groundingSupports")):
-        place = _place(text, json_object(support.get("segment")))
+        span = _span(text, json_object(support.get("segment")))
         for index in json_list(support.get("groundingChunkIndices")):
-            if place and isinstance(index, int) and 0 <= index < len(pages) and (page := pages[index]):
-                yield {"type": "url_citation", **page, **place}
+            if span and isinstance(index, int) and 0 <= index < len(pages) and (page := pages[index]):
+                yield {"type": "url_citation", **page, **span}
 
 
 def _quotations(text: str, cited: Iterable[JSONMapping]) -> Iterator[JSONObject]:
     for citation in cited:
-        url, place = json_text(citation.get("uri")), _place(text, citation)
-        if place and url.startswith(_WEB):
-            yield {"type": "url_citation", "url": url, "title": json_text(citation.get("title")) or url, **place}
+        url, span = json_text(citation.get("uri")), _span(text, citation)
+        if span and url.startswith(_WEB):
+            yield {"type": "url_citation", "url": url, "title": json_text(citation.get("title")) or url, **span}
 
 
 def _page(chunk: object) -> JSONObject | None:
@@ -46,7 +46,7 @@ def _page(chunk: object) -> JSONObject | None:
     return None
 
 
-def _place(text: str, segment: JSONMapping) -> JSONObject | None:
+def _span(text: str, segment: JSONMapping) -> JSONObject | None:
     """Positions in characters; None if the segment is not in the text."""
     start, end = segment.get("startIndex") or 0, segment.get("endIndex")
     quoted = json_text(segment.get("text"))

@@ -249,8 +249,8 @@ class MessageReader:
         url = citation.get("url") or citation.get("source")
         if not isinstance(url, str) or not url.startswith(("https://", "http://")):
             return None
-        place = {"start_index": block["start"], "end_index": self._length}
-        return {"type": "url_citation", "url": url, "title": citation.get("title"), **place}
+        span = {"start_index": block["start"], "end_index": self._length}
+        return {"type": "url_citation", "url": url, "title": citation.get("title"), **span}
 
     def finish(self, event: JSONMapping) -> list[Delta]:
         delta, reason = json_object(event.get("delta")), json_object(event.get("delta")).get("stop_reason")
