@@ -16,7 +16,7 @@ from app.stores.redis.connection import RedisClient, lua_write_guard
 
 FAST_TIMEOUT = 0.5  # seconds to connect, and for a response: limits must not delay a request for long
 
-_TAKE = f"""{lua_write_guard("'HDEL', KEYS[1], ''")}
+_CONSUME = f"""{lua_write_guard("'HDEL', KEYS[1], ''")}
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
 local missing, levels, granted = {{}}, {{}}, 1
@@ -72,7 +72,7 @@ class RedisCounters:
         arguments = [
             value for charge in charges for value in (charge.bucket, charge.capacity, charge.amount, charge.needs)
         ]
-        [[granted, *missing]] = await self._server.execute(key, ("EVAL", _TAKE, 1, key, *arguments))
+        [[granted, *missing]] = await self._server.execute(key, ("EVAL", _CONSUME, 1, key, *arguments))
         return TokenResult(bool(granted), [float(tokens) for tokens in missing])
 
     async def acquire(self, pool: str, holder: str, limit: int) -> bool:
