@@ -39,7 +39,7 @@ class LineRequests:
 
     def __init__(self, api: APIDependencies) -> None:
         self._api = api
-        self._passed = {
+        self._passthrough = {
             f"/v1{endpoint.path}": Passthrough(api, endpoint, "/v1")
             for endpoint in ENDPOINTS
             if endpoint.path in ("/chat/completions", "/embeddings")
@@ -68,8 +68,8 @@ class LineRequests:
             account.bind_account(self._api.accounting, budget)
             if claimed.batch.endpoint == "/v1/responses":
                 return 200, await self._response(claimed.request.body, caller, account), None
-            passed = self._passed[claimed.batch.endpoint]
-            return await _forwarded(passed.as_caller(caller, account), claimed)
+            passthrough = self._passthrough[claimed.batch.endpoint]
+            return await _forwarded(passthrough.as_caller(caller, account), claimed)
         except APIError as error:
             return error.status, orjson.dumps(error.body()), error
         except Exception:
