@@ -69,11 +69,11 @@ def add_routes(
     """Return the backend endpoint routes for `add_middleware`."""
     _add_endpoints(app, settings, api, keys, backends)
     _add_pages(app, api.responses, settings, metrics)
-    passed = passthrough_routes(api, "/v1", "", translated_only=not settings.passthrough)
-    app.router.routes.extend(passed)
+    forwarded = passthrough_routes(api, "/v1", "", translated_only=not settings.passthrough)
+    app.router.routes.extend(forwarded)
     app.more_paths = passthrough_operations("/v1", translated_only=not settings.passthrough)
     errors.install(app, _absent(settings, api.responses.tools))
-    return passed
+    return forwarded
 
 
 def _add_endpoints(
@@ -162,10 +162,10 @@ def add_middleware(
     api: APIDependencies,
     metrics: Metrics | None,
     tracing: Tracing | None,
-    passed: Sequence[Route],
+    forwarded: Sequence[Route],
 ) -> None:
     """
-    Add the middleware, outermost last. `passed` are the backend endpoint routes.
+    Add the middleware, outermost last. `forwarded` are the backend endpoint routes.
 
     `FastPath` and further layers wrap FastAPI's own stack, because most requests do not need it.
     """
@@ -182,7 +182,7 @@ def add_middleware(
         allow_headers=["*"],
         expose_headers=["*"],
     )
-    outermost: ASGIApp = response_routes.FastPath(app.outermost, api, prefixes=["/v1", ""], others=passed)
+    outermost: ASGIApp = response_routes.FastPath(app.outermost, api, prefixes=["/v1", ""], others=forwarded)
     if tracing:
         outermost = tracing.middleware(outermost)
     if api.auth.has_identities:
