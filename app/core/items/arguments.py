@@ -233,7 +233,7 @@ class InputReader:
         return ""
 
     def cut(self, emitted: Sequence[str], *, broken: bool) -> bool:
-        return broken if self._state in _WHOLE else not self.closed
+        return broken if self._state in _UNBOUNDED else not self.closed
 
     def _turn(self, state: str) -> None:
         self._state = state
@@ -335,7 +335,7 @@ _HANDLERS: dict[str, Callable[[InputReader, str, int, list[str]], int]] = {
 }
 _DECIDED = frozenset({"input", "closed"})  # states in which the kind of text is certain
 _UNDECIDED = frozenset({*_EXPECTED, "alone", "name", "other", "other string"})
-_WHOLE = frozenset({"begin", "alone", "raw"})  # states of text without its own end
+_UNBOUNDED = frozenset({"begin", "alone", "raw"})  # states of text without its own end
 
 
 class _String:
