@@ -23,7 +23,7 @@ ChatMessage = JSONObject
 
 HELLO = "Say hello."
 WEATHER = "What is the weather in Paris?"
-_PLACE = {"type": "object", "properties": {"location": {"type": "string"}}, "required": ["location"]}
+_LOCATION = {"type": "object", "properties": {"location": {"type": "string"}}, "required": ["location"]}
 _COLOR = {"type": "object", "properties": {"color": {"type": "string", "enum": ["red"]}}, "required": ["color"]}
 _PIXEL = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5E"
@@ -43,7 +43,7 @@ def tool(name: str, parameters: ChatMessage | None = None, **fields: object) -> 
     }
 
 
-GET_WEATHER, GET_TIME = tool("get_weather", _PLACE), tool("get_time")
+GET_WEATHER, GET_TIME = tool("get_weather", _LOCATION), tool("get_time")
 EXAMPLE_TOOLS = [GET_WEATHER, GET_TIME]
 
 
@@ -156,10 +156,10 @@ async def _placed(server: ProbedServer) -> Findings:
     rule = {"role": "system", "content": "Be brief."}
     later = await probe_request(server, [user(HELLO), {"role": "assistant", "content": "Hello."}, rule, user(HELLO)])
     second = await probe_request(server, [rule, rule, user(HELLO)])
-    place = "single_first" if second.refused else "first_only" if later.refused else "any"
+    position = "single_first" if second.refused else "first_only" if later.refused else "any"
     turns = await probe_request(server, [user(HELLO), user(HELLO)])
     return [
-        Finding("system message later", verdict(later), {"request.roles.system": place}),
+        Finding("system message later", verdict(later), {"request.roles.system": position}),
         Finding("two system messages", verdict(second)),
         Finding("two user messages in a row", verdict(turns), {"request.roles.alternate": turns.refused}),
     ]
@@ -214,17 +214,17 @@ async def _choices(server: ProbedServer) -> Findings:
     required = await server.answer(HELLO, tools=[GET_WEATHER], tool_choice="required")
     named = await server.answer(WEATHER, tools=EXAMPLE_TOOLS, tool_choice=by_name)
     none = await server.answer(WEATHER, tools=EXAMPLE_TOOLS, tool_choice="none")
-    way = "required" if required.called else "message"
+    mode = "required" if required.called else "message"
     if not required.ok:
         any_ = await server.answer(HELLO, tools=[GET_WEATHER], tool_choice="any")
-        way = "any" if any_.called else "message"
+        mode = "any" if any_.called else "message"
     forced = named.called[:1] == ["get_time"]
     object_ = "object" if forced else "filter_required"
     called = none.called or any(mark in none.text for mark in _MARKS)
     tools = "drop_tools" if called or not none.ok else "none"
     return [
         parameter_finding(
-            "tool_choice required", required, "forced" if required.called else None, {f"{_CHOICE}.required": way}
+            "tool_choice required", required, "forced" if required.called else None, {f"{_CHOICE}.required": mode}
         ),
         parameter_finding("tool_choice by name", named, "forced" if forced else None, {f"{_CHOICE}.named": object_}),
         parameter_finding(
@@ -234,7 +234,7 @@ async def _choices(server: ProbedServer) -> Findings:
 
 
 async def _strict(server: ProbedServer) -> Findings:
-    schema = {**_PLACE, "additionalProperties": False}
+    schema = {**_LOCATION, "additionalProperties": False}
     result = await server.ask(WEATHER, tools=[tool("get_weather", schema, strict=True)], tokens=PROMPT_ONLY_TOKENS)
     return [Finding("strict tools", verdict(result), {"request.strict": "drop"} if result.refused else {})]
 
@@ -242,15 +242,15 @@ async def _strict(server: ProbedServer) -> Findings:
 async def tool_results(server: ProbedServer) -> Findings:
     """The required form of conversations with tool calls."""
     forms: dict[str, ChatMessage] = {"omit": {}, "null": {"content": None}, "empty": {"content": ""}}
-    taken = [
+    accepted = [
         name
         for name, fields in forms.items()
         if (await probe_request(server, history(**fields), tools=EXAMPLE_TOOLS)).ok
     ]
-    fields = forms[taken[0] if taken else "empty"]
-    content = {"request.content.assistant_null": taken[0]} if taken and taken[0] != "omit" else {}
-    findings = [Finding("no text beside calls", ", ".join(taken) or "refused", content)]
-    if not taken:
+    fields = forms[accepted[0] if accepted else "empty"]
+    content = {"request.content.assistant_null": accepted[0]} if accepted and accepted[0] != "omit" else {}
+    findings = [Finding("no text beside calls", ", ".join(accepted) or "refused", content)]
+    if not accepted:
         short = await probe_request(server, history(call_id="a1b2c3d4e", **fields), tools=EXAMPLE_TOOLS)
         option = {"request.tool_ids": "^[A-Za-z0-9]{9}$"} if short.ok else {}
         return [*findings, Finding("ids of calls", verdict(short, "only such as Mistral's"), option)]
@@ -281,10 +281,10 @@ async def formats(server: ProbedServer) -> Findings:
     if not object_.ok:  # some servers require the word in the prompt, so it must not also instruct the model
         object_ = await server.answer(f"{HELLO} Do not answer in JSON.", response_format=as_object)
     obeyed, is_object = held.ok and _json(held) == {"color": "red"}, object_.ok and _is_object(object_)
-    way = "native" if obeyed else "json_object" if is_object else "prompt"
+    mode = "native" if obeyed else "json_object" if is_object else "prompt"
     any_object = "native" if is_object else "json_schema_any" if obeyed else "drop"
     return [
-        parameter_finding("JSON schema", held, "forced" if obeyed else None, {f"{_FORMAT}.json_schema": way}),
+        parameter_finding("JSON schema", held, "forced" if obeyed else None, {f"{_FORMAT}.json_schema": mode}),
         parameter_finding(
             "JSON object", object_, "forced" if is_object else None, {f"{_FORMAT}.json_object": any_object}
         ),
