@@ -22,7 +22,7 @@ async def _begun(server: VerifiedServer) -> HTTPExchange:
     return await server.respond(input="Say hello.", background=True, store=True, max_output_tokens=LIMIT)
 
 
-async def _taken(server: VerifiedServer) -> HTTPExchange:
+async def _background_response(server: VerifiedServer) -> HTTPExchange:
     """Return a background response; raises `Unsupported` if it ran in the foreground, `Inconclusive` without status."""
     exchange = assume_ok(await server.memoized(_begun), "background")
     samples.echoed_field(exchange, "status")
@@ -32,7 +32,7 @@ async def _taken(server: VerifiedServer) -> HTTPExchange:
 
 
 async def _ended(server: VerifiedServer) -> HTTPExchange:
-    identifier = response_id(await _taken(server))
+    identifier = response_id(await _background_response(server))
     until = time.monotonic() + server.timeout
     pause = 0.05
     while True:
@@ -47,7 +47,7 @@ async def _ended(server: VerifiedServer) -> HTTPExchange:
 async def _create(server: VerifiedServer) -> None:
     """`background: true` returns at once: the status is `queued` or `in_progress`."""
     exchange = require_ok(await server.memoized(_begun), "background")
-    await _taken(server)
+    await _background_response(server)
     status = exchange.response.get("status")
     require(status in ("queued", "in_progress", *_ENDED), f"The status is {status!r}.", exchange)
     require(exchange.response.get("background") is True, "The response does not have background: true.", exchange)
@@ -56,7 +56,7 @@ async def _create(server: VerifiedServer) -> None:
 @check_row("background.poll", "A background response can be polled until it ends", _GUIDE)
 async def _poll(server: VerifiedServer) -> None:
     """Clients poll with GET until the status is no longer `queued` or `in_progress`."""
-    await _taken(server)
+    await _background_response(server)
     exchange = await server.memoized(_ended)
     require(exchange.ok, f"The answer is {exchange.outcome()}", exchange)
     status = exchange.object.get("status")
@@ -71,7 +71,7 @@ async def _streamed(server: VerifiedServer) -> HTTPExchange:
 @check_row("background.stream", "A background response can be streamed", _GUIDE)
 async def _stream(server: VerifiedServer) -> None:
     """`background` and `stream` can be combined. The stream follows the stream laws."""
-    await _taken(server)
+    await _background_response(server)
     exchange = require_ok(await server.memoized(_streamed), "background", "stream")
     require(exchange.events, "The stream has no events.", exchange)
     require_laws(exchange, exchange.events)
@@ -86,7 +86,7 @@ async def _resumed(server: VerifiedServer) -> HTTPExchange:
 @check_row("background.resume", "A stream can be resumed", f"{_API}Get a model response, starting_after")
 async def _resume(server: VerifiedServer) -> None:
     """Streaming resumes after the sequence number `starting_after`."""
-    await _taken(server)
+    await _background_response(server)
     exchange = require_ok(await server.memoized(_resumed), "stream", "starting_after")
     if exchange.content_type != "text/event-stream":
         raise Unsupported("The answer is not an event stream.", exchange)
@@ -100,7 +100,7 @@ async def _resume(server: VerifiedServer) -> None:
 )
 async def _same(server: VerifiedServer) -> None:
     """A resumed stream repeats the original events after `starting_after`."""
-    await _taken(server)
+    await _background_response(server)
     before = [event for event in assume_ok(await server.memoized(_streamed)).events if event.get("type") != "keepalive"]
     exchange = assume_ok(await server.memoized(_resumed), "stream", "starting_after")
     after = [event for event in exchange.events if event.get("type") != "keepalive"]
@@ -126,7 +126,7 @@ async def _cancelled(server: VerifiedServer) -> HTTPExchange:
 @check_row("background.cancel", "A background response can be cancelled", f"{_API}Cancel a response")
 async def _cancel(server: VerifiedServer) -> None:
     """`POST /responses/{id}/cancel` cancels a background response and returns it."""
-    await _taken(server)
+    await _background_response(server)
     exchange = require_ok(await server.memoized(_cancelled))
     status = exchange.object.get("status")
     if status in ("completed", "incomplete"):
@@ -137,7 +137,7 @@ async def _cancel(server: VerifiedServer) -> None:
 @check_row("background.cancel-again", "Cancelling twice is idempotent", _GUIDE)
 async def _again(server: VerifiedServer) -> None:
     """A second cancellation returns the response."""
-    await _taken(server)
+    await _background_response(server)
     first = assume_ok(await server.memoized(_cancelled))
     exchange = await server.send("POST", f"/responses/{response_id(first)}/cancel")
     require(exchange.ok, f"The second cancellation is answered with {exchange.outcome()}", exchange)
@@ -148,7 +148,7 @@ async def _again(server: VerifiedServer) -> None:
 @check_row("background.cancel-foreground", "A foreground response cannot be cancelled", f"{_API}Cancel a response")
 async def _foreground(server: VerifiedServer) -> None:
     """Only responses created with `background: true` can be cancelled."""
-    await _taken(server)
+    await _background_response(server)
     assume_ok(await server.memoized(_cancelled))
     identifier = response_id(await server.memoized(samples.stored))
     require_status(await server.send("POST", f"/responses/{identifier}/cancel"), REFUSED)
@@ -157,7 +157,7 @@ async def _foreground(server: VerifiedServer) -> None:
 @check_row("background.not-stored", "A background response must be stored", _GUIDE)
 async def _not_stored(server: VerifiedServer) -> None:
     """Background mode requires `store: true`. Stateless requests are rejected."""
-    await _taken(server)
+    await _background_response(server)
     require_status(await server.respond(background=True, store=False, max_output_tokens=16), INVALID)
 
 
