@@ -94,7 +94,7 @@ async def _find(server: VerifiedServer) -> None:
         exchange = await server.memoized(samples.text)
         if exchange.ok:
             return
-        server.forget()
+        server.clear()
         if exchange.error or exchange.status not in (404, 405):
             break
     server.url = base_url

@@ -82,7 +82,7 @@ class VerifiedServer:
         LAST_EXCHANGE.set(exchange)
         return exchange
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Discard shared answers."""
         self._memoized.clear()
 
