@@ -29,7 +29,7 @@ def _text(text: str) -> dict[str, Any]:
     return {"type": "input_text", "text": text}
 
 
-def _said(text: str) -> dict[str, Any]:
+def _output_text(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": []}
 
 
@@ -98,7 +98,7 @@ _form(
     f"{_ITEMS}; {_PARAM}OutputTextContentParam",
     [
         user_message("Hi."),
-        assistant_message([_said("Hello!")], id="msg_1", status="completed"),
+        assistant_message([_output_text("Hello!")], id="msg_1", status="completed"),
         user_message("Say hello."),
     ],
 )
@@ -114,7 +114,7 @@ _form(
     "A message with a phase",
     "`phase` labels an assistant message as commentary or final answer. Clients send it back.",
     f"{_PARAM}Message.phase",
-    [user_message("Hi."), assistant_message([_said("Let me see.")], phase="commentary"), user_message("Say hello.")],
+    [user_message("Hi."), assistant_message([_output_text("Let me see.")], phase="commentary"), user_message("Say hello.")],
 )
 _form(
     "input.empty-message",
@@ -130,7 +130,7 @@ _form(
     "openai-python, ResponseOutputMessage.model_dump()",
     [
         {"type": "message", "role": "user", "content": "Hi.", "id": None, "status": None},
-        assistant_message([{**_said("Hello!"), "logprobs": None}], id="msg_1", status="completed", phase=None),
+        assistant_message([{**_output_text("Hello!"), "logprobs": None}], id="msg_1", status="completed", phase=None),
         {
             **{"type": "function_call", "id": None, "call_id": "call_1", "name": "get_weather", "arguments": "{}"},
             **{"status": None, "namespace": None},
@@ -228,7 +228,7 @@ async def _history(server: VerifiedServer) -> None:
     """All input items are part of the context."""
     for before in (
         [user_message(samples.WORDS), assistant_message("Yes.")],
-        [user_message("Hi."), assistant_message([_said(samples.WORDS)])],
+        [user_message("Hi."), assistant_message([_output_text(samples.WORDS)])],
         [message("system", samples.WORDS)],
     ):
         short = assume_ok(await server.respond(input=[user_message("Say hello.")], max_output_tokens=16))
