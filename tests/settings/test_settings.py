@@ -18,7 +18,7 @@ from app.settings.webhooks import WebhookSettings
 ENV_EXAMPLE = Path(__file__).parents[2] / ".env.example"
 
 
-class Place:
+class Workspace:
     """An empty directory to start in, and an environment with nothing of ours in it."""
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,11 +38,11 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     for name in [name for name in os.environ if name.upper().startswith("ANTIPHON_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
-    return Place(tmp_path, monkeypatch)
+    return Workspace(tmp_path, monkeypatch)
 
 
 def problems() -> list[str]:
@@ -51,7 +51,7 @@ def problems() -> list[str]:
     return caught.value.problems
 
 
-def test_settings_without_any_serve_the_demo_on_loopback_from_memory(place: Place) -> None:
+def test_settings_without_any_serve_the_demo_on_loopback_from_memory(workspace: Workspace) -> None:
     settings = load_settings()
     assert (settings.host, settings.port, settings.workers) == ("127.0.0.1", 8080, 1)
     assert settings.store_url == "memory://"
@@ -68,8 +68,8 @@ def test_settings_are_all_in_the_example_with_their_defaults() -> None:
     assert text == env_example(), "write it anew with `make env-example`"
 
 
-def test_settings_of_the_example_are_the_defaults(place: Place) -> None:
-    place.dotenv(re.sub(r"^#(?=ANTIPHON_)", "", ENV_EXAMPLE.read_text(), flags=re.MULTILINE))
+def test_settings_of_the_example_are_the_defaults(workspace: Workspace) -> None:
+    workspace.dotenv(re.sub(r"^#(?=ANTIPHON_)", "", ENV_EXAMPLE.read_text(), flags=re.MULTILINE))
     assert load_settings() == Settings()
     assert unknown_variables() == []
 
@@ -79,42 +79,42 @@ def test_settings_have_descriptions() -> None:
         assert field_docstrings(table).keys() == table.model_fields.keys()
 
 
-def test_environment_overrides_dotenv_and_dotenv_toml(place: Place) -> None:
-    place.toml('port = 1001\nlog_level = "error"\ndialect = "openai"')
-    place.dotenv("ANTIPHON_PORT=1002\nANTIPHON_LOG_LEVEL=warning\n")
-    place.variables(ANTIPHON_PORT="1003")
+def test_environment_overrides_dotenv_and_dotenv_toml(workspace: Workspace) -> None:
+    workspace.toml('port = 1001\nlog_level = "error"\ndialect = "openai"')
+    workspace.dotenv("ANTIPHON_PORT=1002\nANTIPHON_LOG_LEVEL=warning\n")
+    workspace.variables(ANTIPHON_PORT="1003")
     settings = load_settings()
     assert (settings.port, settings.log_level, settings.dialect) == (1003, "warning", "openai")
     assert load_settings(port=1004).port == 1004
 
 
-def test_empty_variable_is_as_if_unset(place: Place) -> None:
-    place.variables(ANTIPHON_PORT="", ANTIPHON_API_KEYS="", ANTIPHON_BACKEND_URL="", ANTIPHON_CONFIG="")
+def test_empty_variable_is_as_if_unset(workspace: Workspace) -> None:
+    workspace.variables(ANTIPHON_PORT="", ANTIPHON_API_KEYS="", ANTIPHON_BACKEND_URL="", ANTIPHON_CONFIG="")
     settings = load_settings()
     assert (settings.port, settings.api_keys, settings.config) == (8080, [], None)
 
 
-def test_empty_variable_does_not_hide_dotenv(place: Place) -> None:
-    place.variables(ANTIPHON_PORT="", MY_KEY="")
-    place.dotenv("ANTIPHON_PORT=9\nMY_KEY=from-dotenv\n")
+def test_empty_variable_does_not_hide_dotenv(workspace: Workspace) -> None:
+    workspace.variables(ANTIPHON_PORT="", MY_KEY="")
+    workspace.dotenv("ANTIPHON_PORT=9\nMY_KEY=from-dotenv\n")
     assert load_settings().port == 9
     assert variable("MY_KEY") == "from-dotenv"
 
 
-def test_variables_are_read_in_any_case(place: Place) -> None:
-    place.variables(antiphon_port="9")
-    place.dotenv("ANTIPHON_PORT=8\nantiphon_log_level=error\n")
+def test_variables_are_read_in_any_case(workspace: Workspace) -> None:
+    workspace.variables(antiphon_port="9")
+    workspace.dotenv("ANTIPHON_PORT=8\nantiphon_log_level=error\n")
     assert (load_settings().port, load_settings().log_level) == (9, "error")
 
 
-def test_settings_file_may_be_named_in_dotenv(place: Place, tmp_path: Path) -> None:
+def test_settings_file_may_be_named_in_dotenv(workspace: Workspace, tmp_path: Path) -> None:
     (tmp_path / "other.toml").write_text("port = 9")
-    place.dotenv("ANTIPHON_CONFIG=other.toml")
+    workspace.dotenv("ANTIPHON_CONFIG=other.toml")
     assert load_settings().port == 9
 
 
-def test_lists_are_separated_by_commas_and_objects_are_json(place: Place) -> None:
-    place.variables(
+def test_lists_are_separated_by_commas_and_objects_are_json(workspace: Workspace) -> None:
+    workspace.variables(
         ANTIPHON_API_KEYS="sk-one, sk-two,",
         ANTIPHON_SECRET_KEY="new,old",
         ANTIPHON_CORS_ORIGINS="https://a.example,https://b.example",
@@ -129,11 +129,11 @@ def test_lists_are_separated_by_commas_and_objects_are_json(place: Place) -> Non
     assert settings.max_body_bytes == 1024 * 1024
 
 
-def test_mcp_servers_of_a_variable_are_added_to_those_of_the_file(place: Place, tmp_path: Path) -> None:
+def test_mcp_servers_of_a_variable_are_added_to_those_of_the_file(workspace: Workspace, tmp_path: Path) -> None:
     (tmp_path / "tools.toml").write_text(
         '[tools.mcp.servers.lab]\nurl = "http://lab/mcp"\nheaders_env = { Authorization = "LAB_TOKEN" }'
     )
-    place.variables(
+    workspace.variables(
         ANTIPHON_CONFIG="tools.toml",
         ANTIPHON_MCP='{"time": "uvx mcp-server-time"}',
         ANTIPHON_MCP_APPROVAL="never",
@@ -146,8 +146,8 @@ def test_mcp_servers_of_a_variable_are_added_to_those_of_the_file(place: Place, 
     assert settings.tool_secrets() == ["of-the-lab"]
 
 
-def test_backend_url_makes_a_backend_named_default(place: Place) -> None:
-    place.variables(
+def test_backend_url_makes_a_backend_named_default(workspace: Workspace) -> None:
+    workspace.variables(
         ANTIPHON_BACKEND_URL="http://localhost:8000/v1/",
         ANTIPHON_BACKEND_API_KEY="sk-upstream",
         ANTIPHON_BACKEND_PROFILE="vllm",
@@ -167,15 +167,15 @@ def test_backend_url_makes_a_backend_named_default(place: Place) -> None:
     assert (profile.transport.base_url, profile.transport.api_key) == ("http://localhost:8000/v1", "sk-upstream")
 
 
-def test_passthrough_is_not_sent_as_a_key(place: Place) -> None:
-    place.variables(ANTIPHON_BACKEND_URL="http://localhost/v1", ANTIPHON_BACKEND_API_KEY="passthrough")
+def test_passthrough_is_not_sent_as_a_key(workspace: Workspace) -> None:
+    workspace.variables(ANTIPHON_BACKEND_URL="http://localhost/v1", ANTIPHON_BACKEND_API_KEY="passthrough")
     backend = load_settings().served()["default"]
     assert backend.key and backend.key.get_secret_value() == "passthrough"
     assert backend.options().transport.api_key is None
 
 
-def test_demo_can_be_selected_beside_a_url(place: Place) -> None:
-    place.variables(ANTIPHON_BACKEND="demo", ANTIPHON_BACKEND_URL="http://localhost/v1")
+def test_demo_can_be_selected_beside_a_url(workspace: Workspace) -> None:
+    workspace.variables(ANTIPHON_BACKEND="demo", ANTIPHON_BACKEND_URL="http://localhost/v1")
     assert load_settings().served()["default"].backend == "demo"
 
 
@@ -195,9 +195,9 @@ api_key = "sk-cloud"
 """
 
 
-def test_backends_of_the_file_keep_their_order(place: Place) -> None:
-    place.toml(SEVERAL)
-    place.dotenv("LOCAL_KEY=sk-local\n")
+def test_backends_of_the_file_keep_their_order(workspace: Workspace) -> None:
+    workspace.toml(SEVERAL)
+    workspace.dotenv("LOCAL_KEY=sk-local\n")
     backends = load_settings().served()
     assert list(backends) == ["local", "cloud"]
     local, cloud = backends.values()
@@ -206,16 +206,16 @@ def test_backends_of_the_file_keep_their_order(place: Place) -> None:
     assert (local.options().transport.api_key, cloud.options().transport.api_key) == ("sk-local", "sk-cloud")
 
 
-def test_backend_of_the_variables_follows_those_of_the_file(place: Place) -> None:
-    place.toml(SEVERAL)
-    place.variables(LOCAL_KEY="sk-local", ANTIPHON_BACKEND_URL="http://localhost:1/v1")
+def test_backend_of_the_variables_follows_those_of_the_file(workspace: Workspace) -> None:
+    workspace.toml(SEVERAL)
+    workspace.variables(LOCAL_KEY="sk-local", ANTIPHON_BACKEND_URL="http://localhost:1/v1")
     assert list(load_settings().served()) == ["local", "cloud", "default"]
 
 
-def test_backend_of_the_variables_overrides_a_table_named_default(place: Place) -> None:
-    place.toml('[backends.default]\nurl = "http://file/v1"')
+def test_backend_of_the_variables_overrides_a_table_named_default(workspace: Workspace) -> None:
+    workspace.toml('[backends.default]\nurl = "http://file/v1"')
     assert load_settings().served()["default"].url == "http://file/v1"
-    place.variables(ANTIPHON_BACKEND_URL="http://variable/v1")
+    workspace.variables(ANTIPHON_BACKEND_URL="http://variable/v1")
     assert load_settings().served()["default"].url == "http://variable/v1"
 
 
@@ -279,24 +279,24 @@ def test_backend_of_the_variables_overrides_a_table_named_default(place: Place) 
     ],
 )
 def test_setting_that_is_invalid_in_a_variable_is_named_with_what_would_be_right(
-    place: Place, name: str, value: str, problem: str
+    workspace: Workspace, name: str, value: str, problem: str
 ) -> None:
-    place.variables(**{f"ANTIPHON_{name}": value})
+    workspace.variables(**{f"ANTIPHON_{name}": value})
     assert problems() == [f"ANTIPHON_{name}: {problem}"]
 
 
 @pytest.mark.parametrize("origin", ["https://chat.example/", "https://chat.example/page", "chat.example", "https://"])
-def test_origin_has_the_form_that_browsers_send(place: Place, origin: str) -> None:
+def test_origin_has_the_form_that_browsers_send(workspace: Workspace, origin: str) -> None:
     fit = "https://chat.example:8443, http://[::1]:3000, app://obsidian.md, null, *"
-    place.variables(ANTIPHON_CORS_ORIGINS=fit)
+    workspace.variables(ANTIPHON_CORS_ORIGINS=fit)
     assert load_settings().cors_origins == fit.split(", ")
-    place.variables(ANTIPHON_CORS_ORIGINS=f"https://other.example, {origin}")
+    workspace.variables(ANTIPHON_CORS_ORIGINS=f"https://other.example, {origin}")
     problem = "must be an origin without a slash or a path after it, such as https://chat.example; or *"
     assert problems() == [f"ANTIPHON_CORS_ORIGINS.1: {problem}"]
 
 
-def test_profile_that_is_unknown_is_refused_with_those_there_are(place: Place) -> None:
-    place.variables(ANTIPHON_BACKEND_PROFILE="vlm")
+def test_profile_that_is_unknown_is_refused_with_those_there_are(workspace: Workspace) -> None:
+    workspace.variables(ANTIPHON_BACKEND_PROFILE="vlm")
     (problem,) = problems()
     assert problem.startswith("ANTIPHON_BACKEND_PROFILE: profile 'vlm' not found; available: default, ")
     assert "vllm" in problem
@@ -331,44 +331,44 @@ def test_profile_that_is_unknown_is_refused_with_those_there_are(place: Place) -
         ),
     ],
 )
-def test_setting_that_is_invalid_in_the_file_is_named_by_its_key(place: Place, text: str, problem: str) -> None:
-    place.toml(text)
+def test_setting_that_is_invalid_in_the_file_is_named_by_its_key(workspace: Workspace, text: str, problem: str) -> None:
+    workspace.toml(text)
     assert problems() == [problem]
 
 
-def test_setting_that_overrides_the_file_is_named_by_its_variable(place: Place) -> None:
-    place.toml("port = 8000")
-    place.variables(ANTIPHON_PORT="http")
+def test_setting_that_overrides_the_file_is_named_by_its_variable(workspace: Workspace) -> None:
+    workspace.toml("port = 8000")
+    workspace.variables(ANTIPHON_PORT="http")
     assert problems()[0].startswith("ANTIPHON_PORT: ")
 
 
-def test_settings_file_that_is_missing_is_an_error(place: Place) -> None:
-    place.variables(ANTIPHON_CONFIG="nowhere.toml")
+def test_settings_file_that_is_missing_is_an_error(workspace: Workspace) -> None:
+    workspace.variables(ANTIPHON_CONFIG="nowhere.toml")
     assert problems() == ["ANTIPHON_CONFIG: cannot read 'nowhere.toml': No such file or directory"]
 
 
-def test_settings_files_may_begin_with_a_byte_order_mark(place: Place) -> None:
-    place.toml("\ufeffport = 8001")
-    place.dotenv("\ufeffANTIPHON_WORKERS=2\nANTIPHON_STORE_URL=sqlite:///antiphon.db\n")
+def test_settings_files_may_begin_with_a_byte_order_mark(workspace: Workspace) -> None:
+    workspace.toml("\ufeffport = 8001")
+    workspace.dotenv("\ufeffANTIPHON_WORKERS=2\nANTIPHON_STORE_URL=sqlite:///antiphon.db\n")
     settings = load_settings()
     assert (settings.port, settings.workers) == (8001, 2)
 
 
-def test_dotenv_file_that_is_not_utf_8_is_an_error(place: Place, tmp_path: Path) -> None:
+def test_dotenv_file_that_is_not_utf_8_is_an_error(workspace: Workspace, tmp_path: Path) -> None:
     (tmp_path / ".env").write_bytes("ANTIPHON_API_KEYS=schlüssel".encode("latin-1"))
     (problem,) = problems()
     assert problem.startswith(".env: must be UTF-8; ")
 
 
-def test_variable_that_kubernetes_sets_is_recognized(place: Place) -> None:
-    place.variables(ANTIPHON_PORT="tcp://10.0.0.1:8080")
+def test_variable_that_kubernetes_sets_is_recognized(workspace: Workspace) -> None:
+    workspace.variables(ANTIPHON_PORT="tcp://10.0.0.1:8080")
     (problem,) = problems()
     assert "Kubernetes" in problem
 
 
-def test_errors_show_no_value(place: Place) -> None:
-    place.toml("[backends.local]\nurl = 'ftp://user:hush@localhost'\napi_key = ['hush']\noverrides = 'hush'")
-    place.variables(
+def test_errors_show_no_value(workspace: Workspace) -> None:
+    workspace.toml("[backends.local]\nurl = 'ftp://user:hush@localhost'\napi_key = ['hush']\noverrides = 'hush'")
+    workspace.variables(
         ANTIPHON_BACKEND_URL="ftp://user:hush@localhost",
         ANTIPHON_STORE_URL="reddis://:hush@localhost",
         ANTIPHON_BACKEND_OVERRIDES='"hush"',
@@ -379,8 +379,8 @@ def test_errors_show_no_value(place: Place) -> None:
     assert "hush" not in "\n".join(found)
 
 
-def test_open_server_beyond_loopback_is_refused(place: Place) -> None:
-    place.variables(ANTIPHON_HOST="0.0.0.0")
+def test_open_server_beyond_loopback_is_refused(workspace: Workspace) -> None:
+    workspace.variables(ANTIPHON_HOST="0.0.0.0")
     (problem,) = problems()
     assert problem.startswith("ANTIPHON_API_KEYS: must contain at least one key, because ANTIPHON_HOST=0.0.0.0 is")
     assert "ANTIPHON_ALLOW_OPEN=true" in problem
@@ -396,37 +396,37 @@ def test_open_server_beyond_loopback_is_refused(place: Place) -> None:
         {"ANTIPHON_HOST": "localhost"},
     ],
 )
-def test_server_that_is_closed_allowed_or_on_loopback_starts(place: Place, variables: dict[str, str]) -> None:
-    place.variables(**variables)
+def test_server_that_is_closed_allowed_or_on_loopback_starts(workspace: Workspace, variables: dict[str, str]) -> None:
+    workspace.variables(**variables)
     assert load_settings().host == variables["ANTIPHON_HOST"]
 
 
-def test_workers_with_a_memory_store_are_refused(place: Place) -> None:
-    place.variables(ANTIPHON_WORKERS="2")
+def test_workers_with_a_memory_store_are_refused(workspace: Workspace) -> None:
+    workspace.variables(ANTIPHON_WORKERS="2")
     (problem,) = problems()
     assert problem.startswith("ANTIPHON_STORE_URL: must be a store that 2 workers can share")
-    place.variables(ANTIPHON_STORE_URL="sqlite:///antiphon.db")
+    workspace.variables(ANTIPHON_STORE_URL="sqlite:///antiphon.db")
     assert load_settings().workers == 2
 
 
-def test_variable_that_is_misspelt_is_a_warning(place: Place) -> None:
-    place.variables(ANTIPHON_BAKEND_URL="http://localhost/v1")
+def test_variable_that_is_misspelt_is_a_warning(workspace: Workspace) -> None:
+    workspace.variables(ANTIPHON_BAKEND_URL="http://localhost/v1")
     assert unknown_variables() == ["ANTIPHON_BAKEND_URL: unknown setting, ignored; did you mean ANTIPHON_BACKEND_URL?"]
 
 
-def test_secrets_are_not_shown(place: Place) -> None:
+def test_secrets_are_not_shown(workspace: Workspace) -> None:
     settings = load_settings(api_keys=["hush"], secret_key=["hush"], backend_api_key="hush")
     assert "hush" not in f"{settings!r} {settings} {settings.served()}"
 
 
-def test_key_from_a_variable_is_read_once_with_the_settings(place: Place) -> None:
-    place.dotenv("LOCAL_KEY=sk-one")
-    place.toml('[backends.local]\nurl = "http://a/v1"\nreplicas = ["http://b/v1"]\napi_key_env = "LOCAL_KEY"\n')
+def test_key_from_a_variable_is_read_once_with_the_settings(workspace: Workspace) -> None:
+    workspace.dotenv("LOCAL_KEY=sk-one")
+    workspace.toml('[backends.local]\nurl = "http://a/v1"\nreplicas = ["http://b/v1"]\napi_key_env = "LOCAL_KEY"\n')
     first = load_settings().served()["local"]
-    place.dotenv("OTHER=1")
+    workspace.dotenv("OTHER=1")
     keys = [one.key.get_secret_value() for one in (first, *first.each()) if one.key]
     assert (keys, first.forwards_caller_key) == (["sk-one"] * 3, False)
-    place.dotenv("LOCAL_KEY=sk-two")
+    workspace.dotenv("LOCAL_KEY=sk-two")
     second = load_settings().served()["local"]
     assert second.key and second.key.get_secret_value() == "sk-two"
     assert first != second == load_settings().served()["local"]
