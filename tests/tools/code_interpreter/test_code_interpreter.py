@@ -45,7 +45,7 @@ def says(*pieces: str) -> list[Any]:
 
 
 @dataclass
-class Place:
+class InterpreterServer:
     client: AsyncOpenAI
     other: AsyncOpenAI
     backend: Scripted
@@ -61,7 +61,7 @@ class Place:
 
 
 @pytest_asyncio.fixture
-async def place(bubblewrap: Bubblewrap, tmp_path: Path) -> AsyncIterator[Place]:
+async def server(bubblewrap: Bubblewrap, tmp_path: Path) -> AsyncIterator[InterpreterServer]:
     tools = {
         "code_interpreter": {"provider": "bubblewrap", "call_seconds": 20, "max_containers": 4, "disk": "4MiB"},
         "file_search": {"store_url": f"sqlite:///{tmp_path}/files.db"},
@@ -72,34 +72,34 @@ async def place(bubblewrap: Bubblewrap, tmp_path: Path) -> AsyncIterator[Place]:
         openai_client(url) as client,
         openai_client(url, "bob") as other,
     ):
-        yield Place(client, other, backend)
+        yield InterpreterServer(client, other, backend)
 
 
 def logs(call: Any) -> str:
     return "".join(output.logs for output in call.outputs if output.type == "logs")
 
 
-async def test_code_is_run_and_its_output_shown_to_the_model(place: Place) -> None:
-    response = await place.respond(runs("print('hello')\n6 * 7"))
+async def test_code_is_run_and_its_output_shown_to_the_model(server: InterpreterServer) -> None:
+    response = await server.respond(runs("print('hello')\n6 * 7"))
     call, message = response.output
     assert (call.type, call.status, call.code) == ("code_interpreter_call", "completed", "print('hello')\n6 * 7")
     assert logs(call) == "hello\n42\n"
-    assert place.shown() == "hello\n42\n"
+    assert server.shown() == "hello\n42\n"
     assert message.content[0].text == "Done."
-    container = await place.client.containers.retrieve(call.container_id)
+    container = await server.client.containers.retrieve(call.container_id)
     assert (container.status, container.memory_limit) == ("running", "1g")
 
 
-async def test_code_outputs_are_returned_only_if_included(place: Place) -> None:
-    response = await place.respond(runs("1 + 1"), include=[])
+async def test_code_outputs_are_returned_only_if_included(server: InterpreterServer) -> None:
+    response = await server.respond(runs("1 + 1"), include=[])
     assert response.output[0].outputs is None
-    assert place.shown() == "2\n"
+    assert server.shown() == "2\n"
 
 
-async def test_file_whose_name_is_not_utf_8_is_read_and_deleted(place: Place) -> None:
-    response = await place.respond(runs("open(b'/mnt/data/caf\\xe9.txt', 'w').write('content')"))
+async def test_file_whose_name_is_not_utf_8_is_read_and_deleted(server: InterpreterServer) -> None:
+    response = await server.respond(runs("open(b'/mnt/data/caf\\xe9.txt', 'w').write('content')"))
     container = response.output[0].container_id
-    files = place.client.containers.files
+    files = server.client.containers.files
     (file,) = (await files.list(container)).data
     assert file.path == "/mnt/data/caf\\xe9.txt"
     assert (await files.content.retrieve(file.id, container_id=container)).read() == b"content"
@@ -107,68 +107,70 @@ async def test_file_whose_name_is_not_utf_8_is_read_and_deleted(place: Place) ->
     assert (await files.list(container)).data == []
 
 
-async def test_file_that_cannot_be_read_is_a_404(place: Place) -> None:
-    response = await place.respond(runs("import os; open('a', 'w').write('content'); os.chmod('a', 0)"))
+async def test_file_that_cannot_be_read_is_a_404(server: InterpreterServer) -> None:
+    response = await server.respond(runs("import os; open('a', 'w').write('content'); os.chmod('a', 0)"))
     container = response.output[0].container_id
-    (file,) = (await place.client.containers.files.list(container)).data
+    (file,) = (await server.client.containers.files.list(container)).data
     with pytest.raises(openai.NotFoundError):
-        await place.client.containers.files.content.retrieve(file.id, container_id=container)
+        await server.client.containers.files.content.retrieve(file.id, container_id=container)
 
 
-async def test_code_state_is_kept_between_calls_and_turns(place: Place) -> None:
-    first = await place.respond(runs("x = 20"), runs("x += 1; x"))
+async def test_code_state_is_kept_between_calls_and_turns(server: InterpreterServer) -> None:
+    first = await server.respond(runs("x = 20"), runs("x += 1; x"))
     assert logs(first.output[1]) == "21\n"
-    second = await place.respond(runs("x * 2"), previous_response_id=first.id)
+    second = await server.respond(runs("x * 2"), previous_response_id=first.id)
     assert logs(second.output[0]) == "42\n"
     assert second.output[0].container_id == first.output[0].container_id
-    stateless = await place.respond(
+    stateless = await server.respond(
         runs("x * 3"), input=[item.to_dict() for item in first.output] + [{"role": "user", "content": "Again."}]
     )
     assert logs(stateless.output[0]) == "63\n"
-    apart = await place.respond(runs("x"))
+    apart = await server.respond(runs("x"))
     assert "NameError" in logs(apart.output[0])
     assert apart.output[0].container_id != first.output[0].container_id
 
 
-async def test_container_is_one_for_a_conversation_and_lists_its_calls(place: Place) -> None:
-    conversation = await place.client.conversations.create()
-    first = await place.respond(runs("x = 20"), conversation=conversation.id)
-    second = await place.respond(runs("x + 1"), conversation=conversation.id)
+async def test_container_is_one_for_a_conversation_and_lists_its_calls(server: InterpreterServer) -> None:
+    conversation = await server.client.conversations.create()
+    first = await server.respond(runs("x = 20"), conversation=conversation.id)
+    second = await server.respond(runs("x + 1"), conversation=conversation.id)
     assert logs(second.output[0]) == "21\n"
     assert second.output[0].container_id == first.output[0].container_id
-    items = [item async for item in await place.client.conversations.items.list(conversation.id, order="asc")]
+    items = [item async for item in await server.client.conversations.items.list(conversation.id, order="asc")]
     calls = [item for item in items if item.type == "code_interpreter_call"]
     assert [call.code for call in calls] == ["x = 20", "x + 1"]
-    assert place.backend.asked[-1]["messages"][-1]["content"] == "21\n"
+    assert server.backend.asked[-1]["messages"][-1]["content"] == "21\n"
 
 
-async def test_code_in_the_background_is_followed_from_the_middle_of_its_run(place: Place) -> None:
-    queued = await place.respond(runs("import time; time.sleep(0.3); print('gone')"), background=True)
+async def test_code_in_the_background_is_followed_from_the_middle_of_its_run(server: InterpreterServer) -> None:
+    queued = await server.respond(runs("import time; time.sleep(0.3); print('gone')"), background=True)
     seen = 0
-    async for event in await place.client.responses.retrieve(queued.id, stream=True):
+    async for event in await server.client.responses.retrieve(queued.id, stream=True):
         seen = event.sequence_number
         if event.type == "response.code_interpreter_call.interpreting":
             break
-    rest = [event async for event in await place.client.responses.retrieve(queued.id, stream=True, starting_after=seen)]
+    rest = [
+        event async for event in await server.client.responses.retrieve(queued.id, stream=True, starting_after=seen)
+    ]
     assert [event.sequence_number for event in rest] == list(range(seen + 1, seen + 1 + len(rest)))
     assert rest[0].type == "response.code_interpreter_call.completed"
-    ended = await place.client.responses.retrieve(queued.id)
+    ended = await server.client.responses.retrieve(queued.id)
     assert ended.status == "completed" and logs(ended.output[0]) == "gone\n"
 
 
-async def test_code_of_a_cancelled_background_response_is_stopped(place: Place) -> None:
-    queued = await place.respond(runs("open('begun', 'w').close()\nimport time; time.sleep(600)"), background=True)
-    async for event in await place.client.responses.retrieve(queued.id, stream=True):
+async def test_code_of_a_cancelled_background_response_is_stopped(server: InterpreterServer) -> None:
+    queued = await server.respond(runs("open('begun', 'w').close()\nimport time; time.sleep(600)"), background=True)
+    async for event in await server.client.responses.retrieve(queued.id, stream=True):
         if event.type == "response.code_interpreter_call.interpreting":
-            await place.client.responses.cancel(queued.id)
-    ended = await place.client.responses.retrieve(queued.id)
+            await server.client.responses.cancel(queued.id)
+    ended = await server.client.responses.retrieve(queued.id)
     assert (ended.status, ended.output[0].status) == ("cancelled", "incomplete")
-    follow = await place.respond(runs("6 * 7"), tools=[{**AUTO, "container": ended.output[0].container_id}])
+    follow = await server.respond(runs("6 * 7"), tools=[{**AUTO, "container": ended.output[0].container_id}])
     assert logs(follow.output[0]) == "42\n"
 
 
-async def test_code_events_come_in_openais_order(place: Place) -> None:
-    stream = await place.respond(runs("1 + 1"), stream=True)
+async def test_code_events_come_in_openais_order(server: InterpreterServer) -> None:
+    stream = await server.respond(runs("1 + 1"), stream=True)
     events = [event.to_dict() async for event in stream]
     of_call = [event["type"].removeprefix("response.") for event in events if event.get("output_index") == 0]
     assert of_call[:2] == ["output_item.added", "code_interpreter_call.in_progress"]
@@ -183,17 +185,17 @@ async def test_code_events_come_in_openais_order(place: Place) -> None:
     laws.check(events)
 
 
-async def test_code_that_raises_returns_the_error(place: Place) -> None:
-    response = await place.respond(runs("1 / 0"))
+async def test_code_that_raises_returns_the_error(server: InterpreterServer) -> None:
+    response = await server.respond(runs("1 / 0"))
     assert response.output[0].status == "completed"
     assert "ZeroDivisionError" in logs(response.output[0])
-    assert "ZeroDivisionError" in place.shown()
+    assert "ZeroDivisionError" in server.shown()
 
 
-async def test_code_file_that_is_written_is_cited_and_can_be_downloaded(place: Place) -> None:
-    place.backend.scripts = [runs("open('sums.csv', 'w').write('a,b')"), says("See sums.csv", " 【900001", "】.")]
-    response = await place.client.responses.create(model="m", input="Go.", tools=[AUTO])
-    assert "【900001】 /mnt/data/sums.csv" in place.shown()
+async def test_code_file_that_is_written_is_cited_and_can_be_downloaded(server: InterpreterServer) -> None:
+    server.backend.scripts = [runs("open('sums.csv', 'w').write('a,b')"), says("See sums.csv", " 【900001", "】.")]
+    response = await server.client.responses.create(model="m", input="Go.", tools=[AUTO])
+    assert "【900001】 /mnt/data/sums.csv" in server.shown()
     call, message = response.output
     part = message.content[0]
     assert part.text == "See sums.csv."
@@ -204,44 +206,44 @@ async def test_code_file_that_is_written_is_cited_and_can_be_downloaded(place: P
         call.container_id,
     )
     assert (cited.start_index, cited.end_index) == (12, 12)
-    content = await place.client.containers.files.content.retrieve(cited.file_id, container_id=cited.container_id)
+    content = await server.client.containers.files.content.retrieve(cited.file_id, container_id=cited.container_id)
     assert content.read() == b"a,b"
     assert content.response.headers["content-disposition"].startswith("attachment")
 
 
-async def test_code_figures_are_shown_as_images(place: Place) -> None:
+async def test_code_figures_are_shown_as_images(server: InterpreterServer) -> None:
     tried = await asyncio.create_subprocess_exec("/usr/bin/python3", "-I", "-c", "import matplotlib")
     if await tried.wait():
         pytest.skip("the system's Python has no matplotlib (apt install python3-matplotlib)")
-    response = await place.respond(runs("import matplotlib.pyplot as p\np.plot([1, 2])\np.show()\np.plot([2, 1])"))
+    response = await server.respond(runs("import matplotlib.pyplot as p\np.plot([1, 2])\np.show()\np.plot([2, 1])"))
     images = [output.url for output in response.output[0].outputs if output.type == "image"]
     assert len(images) == 2
     assert all(url.startswith("data:image/png;base64,iVBOR") for url in images)
 
 
-async def test_code_image_that_is_saved_is_shown(place: Place) -> None:
+async def test_code_image_that_is_saved_is_shown(server: InterpreterServer) -> None:
     code = "import base64\nopen('dot.gif', 'wb').write(base64.b64decode('R0lGODlhAQABAAAAACwAAAAAAQABAAA='))"
-    response = await place.respond(runs(code))
+    response = await server.respond(runs(code))
     images = [output.url for output in response.output[0].outputs if output.type == "image"]
     assert images == ["data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA="]
 
 
-async def test_uploaded_files_are_mounted(place: Place) -> None:
-    file = await place.client.files.create(file=("in.txt", b"content"), purpose="user_data")
+async def test_uploaded_files_are_mounted(server: InterpreterServer) -> None:
+    file = await server.client.files.create(file=("in.txt", b"content"), purpose="user_data")
     tool = {"type": "code_interpreter", "container": {"type": "auto", "file_ids": [file.id]}}
-    response = await place.respond(runs("open('/mnt/data/in.txt').read()"), tools=[tool])
+    response = await server.respond(runs("open('/mnt/data/in.txt').read()"), tools=[tool])
     assert logs(response.output[0]) == "'content'\n"
     with pytest.raises(openai.NotFoundError) as foreign:
-        await place.other.responses.create(model="m", input="Go.", tools=[tool])  # type: ignore[list-item]
+        await server.other.responses.create(model="m", input="Go.", tools=[tool])  # type: ignore[list-item]
     assert foreign.value.param == "tools[0].container.file_ids"
 
 
-async def test_container_is_named_by_its_id(place: Place) -> None:
-    container = await place.client.containers.create(name="mine")
+async def test_container_is_named_by_its_id(server: InterpreterServer) -> None:
+    container = await server.client.containers.create(name="mine")
     tool: Any = {"type": "code_interpreter", "container": container.id}
-    response = await place.respond(runs("1"), tools=[tool])
+    response = await server.respond(runs("1"), tools=[tool])
     assert response.output[0].container_id == container.id
-    for client, id in ((place.other, container.id), (place.client, "cntr_unknown")):
+    for client, id in ((server.other, container.id), (server.client, "cntr_unknown")):
         with pytest.raises(openai.NotFoundError) as error:
             await client.responses.create(model="m", input="Go.", tools=[{"type": "code_interpreter", "container": id}])
         assert error.value.param == "tools[0].container"
@@ -258,11 +260,11 @@ async def test_container_is_named_by_its_id(place: Place) -> None:
     ],
 )
 async def test_code_interpreter_declaration_that_is_invalid_names_the_field(
-    place: Place, container: Any, param: str
+    server: InterpreterServer, container: Any, param: str
 ) -> None:
     tool = {"type": "code_interpreter", **({"container": container} if container else {})}
     with pytest.raises(openai.BadRequestError) as error:
-        await place.respond(runs("1"), tools=[tool])
+        await server.respond(runs("1"), tools=[tool])
     assert error.value.param == param
 
 
@@ -277,24 +279,24 @@ async def test_code_that_takes_too_long_is_stopped(bubblewrap: Bubblewrap) -> No
     assert logs(second) == "['a']\n"
 
 
-async def test_code_of_a_cancelled_response_is_stopped(place: Place) -> None:
-    container = await place.client.containers.create(name="mine")
+async def test_code_of_a_cancelled_response_is_stopped(server: InterpreterServer) -> None:
+    container = await server.client.containers.create(name="mine")
     tool = {"type": "code_interpreter", "container": container.id}
-    stream = await place.respond(runs("open('a', 'w').close()\nwhile True: pass"), tools=[tool], stream=True)
+    stream = await server.respond(runs("open('a', 'w').close()\nwhile True: pass"), tools=[tool], stream=True)
     async for event in stream:
         if event.type == "response.code_interpreter_call.interpreting":
             break
     await stream.close()
     # The list waits for the call to end: it would take 20 seconds.
     async with asyncio.timeout(15):
-        await place.client.containers.files.list(container.id)
+        await server.client.containers.files.list(container.id)
 
 
 # The shell.
 
 
-async def test_shell_commands_are_run_and_their_output_is_an_item(place: Place) -> None:
-    response = await place.respond(commands("echo one; echo two >&2; exit 3", "cat /mnt/data/none"), tools=[SHELL])
+async def test_shell_commands_are_run_and_their_output_is_an_item(server: InterpreterServer) -> None:
+    response = await server.respond(commands("echo one; echo two >&2; exit 3", "cat /mnt/data/none"), tools=[SHELL])
     call, output, message = response.output
     assert (call.type, call.status, call.environment.type) == ("shell_call", "completed", "container_reference")
     assert (output.type, output.call_id, output.status) == ("shell_call_output", call.call_id, "completed")
@@ -303,11 +305,11 @@ async def test_shell_commands_are_run_and_their_output_is_an_item(place: Place) 
     assert (second.stdout, second.outcome.exit_code) == ("", 1)
     assert "No such file" in second.stderr
     assert message.content[0].text == "Done."
-    assert '"exit_code": 3' in place.shown()
+    assert '"exit_code": 3' in server.shown()
 
 
-async def test_shell_output_is_streamed(place: Place) -> None:
-    stream = await place.respond(commands("echo hi"), tools=[SHELL], stream=True)
+async def test_shell_output_is_streamed(server: InterpreterServer) -> None:
+    stream = await server.respond(commands("echo hi"), tools=[SHELL], stream=True)
     events = [event.to_dict() async for event in stream]
     types = [event["type"].removeprefix("response.") for event in events]
     assert [type for type in types if type.startswith("shell_call")] == [
@@ -321,48 +323,48 @@ async def test_shell_output_is_streamed(place: Place) -> None:
     laws.check(events)
 
 
-async def test_shell_and_code_share_a_container_with_later_turns(place: Place) -> None:
-    first = await place.respond(commands("echo kept > note"), runs("open('note').read()"), tools=[SHELL, AUTO])
+async def test_shell_and_code_share_a_container_with_later_turns(server: InterpreterServer) -> None:
+    first = await server.respond(commands("echo kept > note"), runs("open('note').read()"), tools=[SHELL, AUTO])
     assert logs(first.output[2]) == "'kept\\n'\n"
-    second = await place.respond(commands("cat note"), tools=[SHELL], previous_response_id=first.id)
+    second = await server.respond(commands("cat note"), tools=[SHELL], previous_response_id=first.id)
     assert second.output[1].output[0].stdout == "kept\n"
 
 
-async def test_shell_command_has_a_timeout_of_its_own(place: Place) -> None:
-    response = await place.respond(commands("echo begun; sleep 60", timeout_ms=300), tools=[SHELL])
+async def test_shell_command_has_a_timeout_of_its_own(server: InterpreterServer) -> None:
+    response = await server.respond(commands("echo begun; sleep 60", timeout_ms=300), tools=[SHELL])
     (entry,) = response.output[1].output
     assert (entry.stdout, entry.outcome.type) == ("begun\n", "timeout")
 
 
-async def test_shell_of_the_client_is_not_run(place: Place) -> None:
-    response = await place.respond(commands("ls"), tools=[{"type": "shell", "environment": {"type": "local"}}])
+async def test_shell_of_the_client_is_not_run(server: InterpreterServer) -> None:
+    response = await server.respond(commands("ls"), tools=[{"type": "shell", "environment": {"type": "local"}}])
     assert [item.type for item in response.output] == ["shell_call"]
-    assert len(place.backend.asked) == 1
+    assert len(server.backend.asked) == 1
 
 
 # The endpoints.
 
 
-async def test_containers_are_created_listed_and_deleted(place: Place) -> None:
+async def test_containers_are_created_listed_and_deleted(server: InterpreterServer) -> None:
     expiry: Any = {"anchor": "last_active_at", "minutes": 5}
-    first = await place.client.containers.create(name="first", expires_after=expiry)
-    second = await place.client.containers.create(name="second")
+    first = await server.client.containers.create(name="first", expires_after=expiry)
+    second = await server.client.containers.create(name="second")
     assert first.expires_after
     assert (first.object, first.name, first.expires_after.minutes) == ("container", "first", 5)
-    assert [one.id async for one in place.client.containers.list(limit=1)] == [second.id, first.id]
-    assert [one.name async for one in place.client.containers.list(order="asc")] == ["first", "second"]
-    await place.client.containers.delete(first.id)
+    assert [one.id async for one in server.client.containers.list(limit=1)] == [second.id, first.id]
+    assert [one.name async for one in server.client.containers.list(order="asc")] == ["first", "second"]
+    await server.client.containers.delete(first.id)
     with pytest.raises(openai.NotFoundError):
-        await place.client.containers.retrieve(first.id)
-    assert [one.id async for one in place.client.containers.list()] == [second.id]
+        await server.client.containers.retrieve(first.id)
+    assert [one.id async for one in server.client.containers.list()] == [second.id]
 
 
-async def test_container_files_are_added_listed_read_and_deleted(place: Place) -> None:
-    id = (await place.client.containers.create(name="mine")).id
-    files = place.client.containers.files
+async def test_container_files_are_added_listed_read_and_deleted(server: InterpreterServer) -> None:
+    id = (await server.client.containers.create(name="mine")).id
+    files = server.client.containers.files
     added = await files.create(id, file=("a.txt", b"content"))
     assert (added.object, added.path, added.bytes, added.source) == ("container.file", "/mnt/data/a.txt", 7, "user")
-    upload = await place.client.files.create(file=("b.txt", b"uploaded"), purpose="user_data")
+    upload = await server.client.files.create(file=("b.txt", b"uploaded"), purpose="user_data")
     copied = await files.create(id, file_id=upload.id)
     assert {one.path async for one in files.list(id)} == {"/mnt/data/a.txt", "/mnt/data/b.txt"}
     assert (await files.retrieve(added.id, container_id=id)).id == added.id
@@ -373,24 +375,24 @@ async def test_container_files_are_added_listed_read_and_deleted(place: Place) -
         await files.content.retrieve(added.id, container_id=id)
 
 
-async def test_container_file_that_does_not_fit_is_refused(place: Place) -> None:
-    id = (await place.client.containers.create(name="mine")).id
+async def test_container_file_that_does_not_fit_is_refused(server: InterpreterServer) -> None:
+    id = (await server.client.containers.create(name="mine")).id
     with pytest.raises(openai.BadRequestError) as error:
-        await place.client.containers.files.create(id, file=("large", bytes(6 * 1024 * 1024)))
+        await server.client.containers.files.create(id, file=("large", bytes(6 * 1024 * 1024)))
     assert error.value.code == "container_full"
-    assert [one async for one in place.client.containers.files.list(id)] == []
+    assert [one async for one in server.client.containers.files.list(id)] == []
 
 
 @pytest.mark.parametrize("name", ["../../etc/x", "a/b", "..\\x", "/etc/passwd"])
-async def test_container_file_name_is_no_path(place: Place, name: str) -> None:
-    id = (await place.client.containers.create(name="mine")).id
-    added = await place.client.containers.files.create(id, file=(name, b"x"))
+async def test_container_file_name_is_no_path(server: InterpreterServer, name: str) -> None:
+    id = (await server.client.containers.create(name="mine")).id
+    added = await server.client.containers.files.create(id, file=(name, b"x"))
     assert added.path.count("/") == 3
 
 
-async def test_container_of_another_owner_is_not_found(place: Place) -> None:
-    id = (await place.client.containers.create(name="mine")).id
-    file = (await place.client.containers.files.create(id, file=("a", b"x"))).id
+async def test_container_of_another_owner_is_not_found(server: InterpreterServer) -> None:
+    id = (await server.client.containers.create(name="mine")).id
+    file = (await server.client.containers.files.create(id, file=("a", b"x"))).id
 
     async def answers(client: AsyncOpenAI, container: str) -> list[str]:
         files = client.containers.files
@@ -409,18 +411,18 @@ async def test_container_of_another_owner_is_not_found(place: Place) -> None:
             told.append(error.value.message.replace(container, "ID"))
         return told
 
-    assert await answers(place.other, id) == await answers(place.client, "cntr_unknown")
-    assert [one async for one in place.other.containers.list()] == []
-    assert (await place.client.containers.retrieve(id)).id == id
+    assert await answers(server.other, id) == await answers(server.client, "cntr_unknown")
+    assert [one async for one in server.other.containers.list()] == []
+    assert (await server.client.containers.retrieve(id)).id == id
 
 
-async def test_containers_beyond_the_limit_keep_their_files(place: Place) -> None:
-    first = await place.respond(runs("x = 1; open('kept', 'w').write('content')"))
+async def test_containers_beyond_the_limit_keep_their_files(server: InterpreterServer) -> None:
+    first = await server.respond(runs("x = 1; open('kept', 'w').write('content')"))
     for _ in range(3):  # of four, a key may have three
-        await place.respond(runs("2"))
-    again = await place.respond(runs("open('kept').read()"), previous_response_id=first.id)
+        await server.respond(runs("2"))
+    again = await server.respond(runs("open('kept').read()"), previous_response_id=first.id)
     assert logs(again.output[0]) == "'content'\n"
-    assert place.shown().startswith("The Python process was restarted. The variables of earlier calls are lost")
+    assert server.shown().startswith("The Python process was restarted. The variables of earlier calls are lost")
     assert again.output[0].container_id == first.output[0].container_id
 
 

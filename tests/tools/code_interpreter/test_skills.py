@@ -25,7 +25,7 @@ from app.tools.code_interpreter.bubblewrap import Bubblewrap
 from app.tools.code_interpreter.skills import InlineSkill, SkillFolder, read_archive, read_heading, read_skill_files
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
-from tests.tools.code_interpreter.test_code_interpreter import Place, commands, logs, runs
+from tests.tools.code_interpreter.test_code_interpreter import InterpreterServer, commands, logs, runs
 from tests.tools.files.conftest import openai_client
 
 HEADING = "---\nname: plotter\ndescription: Draws plots.\n---\n# How\nRead on.\n"
@@ -56,7 +56,7 @@ def shell(*declared: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest_asyncio.fixture
-async def place(bubblewrap: Bubblewrap, tmp_path: Path) -> AsyncIterator[Place]:
+async def server(bubblewrap: Bubblewrap, tmp_path: Path) -> AsyncIterator[InterpreterServer]:
     folder = tmp_path / "skills" / "letters"
     folder.mkdir(parents=True)
     (folder / "SKILL.md").write_text("---\nname: letters\ndescription: >\n  Writes\n  letters.\n---\nDear reader,\n")
@@ -69,26 +69,26 @@ async def place(bubblewrap: Bubblewrap, tmp_path: Path) -> AsyncIterator[Place]:
     tools = {"code_interpreter": {**table, "skills": str(tmp_path / "skills")}}
     async with antiphon(backend, tools=tools, api_keys="ada,bob") as url:
         async with openai_client(url) as client, openai_client(url, "bob") as other:
-            yield Place(client, other, backend)
+            yield InterpreterServer(client, other, backend)
 
 
-def offered(place: Place) -> str:
-    return str(place.backend.asked[0]["tools"][0]["function"]["description"])
+def offered(server: InterpreterServer) -> str:
+    return str(server.backend.asked[0]["tools"][0]["function"]["description"])
 
 
-async def test_inline_skill_is_read_and_run_in_the_shell(place: Place) -> None:
+async def test_inline_skill_is_read_and_run_in_the_shell(server: InterpreterServer) -> None:
     lines = ["cat /mnt/skills/plotter/SKILL.md", "python3 /mnt/skills/plotter/lib/go.py"]
-    response = await place.respond(commands(*lines), tools=[shell(inline())])
-    assert "- plotter: Draws plots. (/mnt/skills/plotter)" in offered(place)
-    assert "Read on." in place.shown() and "went" in place.shown()
+    response = await server.respond(commands(*lines), tools=[shell(inline())])
+    assert "- plotter: Draws plots. (/mnt/skills/plotter)" in offered(server)
+    assert "Read on." in server.shown() and "went" in server.shown()
     assert [item.type for item in response.output] == ["shell_call", "shell_call_output", "message"]
 
 
-async def test_skill_of_the_operator_is_read_by_code(place: Place) -> None:
+async def test_skill_of_the_operator_is_read_by_code(server: InterpreterServer) -> None:
     tool = {"type": "code_interpreter", "container": {"type": "auto", "skills": [LETTERS]}}
     code = "import os; print(open('/mnt/skills/letters/SKILL.md').read(), os.listdir('/mnt/skills/letters'))"
-    response = await place.respond(runs(code), tools=[tool])
-    assert "- letters: Writes letters. (/mnt/skills/letters)" in offered(place)
+    response = await server.respond(runs(code), tools=[tool])
+    assert "- letters: Writes letters. (/mnt/skills/letters)" in offered(server)
     printed = logs(response.output[0])
     assert "Dear reader," in printed
     assert "['SKILL.md']" in printed  # neither the link nor the pipe
@@ -97,7 +97,7 @@ async def test_skill_of_the_operator_is_read_by_code(place: Place) -> None:
 LETTERS = {"type": "skill_reference", "skill_id": "letters", "version": "latest"}
 
 
-async def test_skill_cannot_be_changed_in_its_container(place: Place) -> None:
+async def test_skill_cannot_be_changed_in_its_container(server: InterpreterServer) -> None:
     attempts = [
         "echo evil > /mnt/skills/plotter/SKILL.md",
         "rm -f /mnt/skills/plotter/SKILL.md",
@@ -106,35 +106,35 @@ async def test_skill_cannot_be_changed_in_its_container(place: Place) -> None:
         "mkdir /mnt/skills/other",
         "grep -c Read /mnt/skills/plotter/SKILL.md",
     ]
-    response = await place.respond(commands(*attempts), tools=[shell(inline())])
+    response = await server.respond(commands(*attempts), tools=[shell(inline())])
     codes = [entry.outcome.exit_code for entry in response.output[1].output]
     assert all(codes[:-1]) and codes[-1] == 0
 
 
-async def test_later_turn_has_the_skills_that_it_declares_and_the_files_of_before(place: Place) -> None:
-    first = await place.respond(commands("echo kept > /mnt/data/a.txt"), tools=[shell(inline())])
+async def test_later_turn_has_the_skills_that_it_declares_and_the_files_of_before(server: InterpreterServer) -> None:
+    first = await server.respond(commands("echo kept > /mnt/data/a.txt"), tools=[shell(inline())])
     both = [shell(inline(), LETTERS)]
     lines = ["cat /mnt/data/a.txt", "ls /mnt/skills"]
-    await place.respond(commands(*lines), tools=both, previous_response_id=first.id)
-    assert "kept" in place.shown() and "letters" in place.shown() and "plotter" in place.shown()
+    await server.respond(commands(*lines), tools=both, previous_response_id=first.id)
+    assert "kept" in server.shown() and "letters" in server.shown() and "plotter" in server.shown()
 
 
-async def test_archive_is_not_in_the_response(place: Place) -> None:
-    response = await place.respond(tools=[shell(inline())])
-    stored = await place.client.responses.retrieve(response.id)
+async def test_archive_is_not_in_the_response(server: InterpreterServer) -> None:
+    response = await server.respond(tools=[shell(inline())])
+    stored = await server.client.responses.retrieve(response.id)
     for shown in (response, stored):
         (skill,) = shown.model_dump()["tools"][0]["environment"]["skills"]
         assert skill["name"] == "plotter" and not skill["source"].get("data")
 
 
-async def test_container_is_created_with_skills(place: Place) -> None:
-    container = await place.client.containers.create(name="c", skills=[inline()])  # type: ignore[list-item]
+async def test_container_is_created_with_skills(server: InterpreterServer) -> None:
+    container = await server.client.containers.create(name="c", skills=[inline()])  # type: ignore[list-item]
     tool = {"type": "shell", "environment": {"type": "container_reference", "container_id": container.id}}
-    await place.respond(commands("cat /mnt/skills/plotter/SKILL.md"), tools=[tool])
-    assert "- plotter: Draws plots." in offered(place)
-    assert "Read on." in place.shown()
+    await server.respond(commands("cat /mnt/skills/plotter/SKILL.md"), tools=[tool])
+    assert "- plotter: Draws plots." in offered(server)
+    assert "Read on." in server.shown()
     with pytest.raises(openai.NotFoundError):
-        await place.other.containers.retrieve(container.id)
+        await server.other.containers.retrieve(container.id)
 
 
 BAD = "tools[0].environment.skills[0]"
@@ -152,18 +152,20 @@ BAD = "tools[0].environment.skills[0]"
         ({"type": "inline", "name": "a"}, f"{BAD}.description"),
     ],
 )
-async def test_skill_that_cannot_be_used_is_refused(place: Place, skill: dict[str, Any], param: str) -> None:
+async def test_skill_that_cannot_be_used_is_refused(
+    server: InterpreterServer, skill: dict[str, Any], param: str
+) -> None:
     with pytest.raises(openai.BadRequestError) as refusal:
-        await place.respond(tools=[shell(skill)])
+        await server.respond(tools=[shell(skill)])
     assert refusal.value.param == param
 
 
-async def test_skills_are_bounded_in_number(place: Place) -> None:
+async def test_skills_are_bounded_in_number(server: InterpreterServer) -> None:
     with pytest.raises(openai.BadRequestError) as refusal:
-        await place.respond(tools=[shell(*[LETTERS] * 17)])
+        await server.respond(tools=[shell(*[LETTERS] * 17)])
     assert refusal.value.param == "tools[0].environment.skills"
     with pytest.raises(openai.BadRequestError, match="must not contain the skill"):
-        await place.respond(tools=[shell(LETTERS, LETTERS)])
+        await server.respond(tools=[shell(LETTERS, LETTERS)])
 
 
 @pytest.mark.parametrize(
@@ -240,9 +242,9 @@ async def test_skill_that_cannot_be_stored_is_an_error_and_leaves_nothing(
     assert os.listdir(tmp_path) == []
 
 
-async def test_unknown_field_of_a_skill_is_named(place: Place) -> None:
+async def test_unknown_field_of_a_skill_is_named(server: InterpreterServer) -> None:
     headers = {"authorization": "Bearer ada"}
-    async with httpx.AsyncClient(base_url=str(place.client.base_url), headers=headers) as http:
+    async with httpx.AsyncClient(base_url=str(server.client.base_url), headers=headers) as http:
         answer = await http.post("/containers", json={"name": "c", "skills": [{**LETTERS, "versio": "1"}]})
     assert answer.status_code == 400
     assert json.loads(answer.content)["error"]["param"] == "skills[0].versio"

@@ -36,7 +36,7 @@ def says(*pieces: str) -> list[Any]:
 
 
 @dataclass
-class Place:
+class SearchServer:
     client: AsyncOpenAI
     backend: Scripted
     store: str
@@ -61,7 +61,7 @@ class Place:
 
 
 @asynccontextmanager
-async def place_with(database: FilePlace, backend: Scripted, **options: Any) -> AsyncIterator[Place]:
+async def place_with(database: FilePlace, backend: Scripted, **options: Any) -> AsyncIterator[SearchServer]:
     tools = {"file_search": database.settings}
     async with antiphon(backend, tools=tools, **options) as url, openai_client(url) as client:
         store = await client.vector_stores.create()
@@ -71,18 +71,18 @@ async def place_with(database: FilePlace, backend: Scripted, **options: Any) -> 
                 vector_store_id=store.id, file=(name, text.encode()), poll_interval_ms=20
             )
             ids[name] = file.id
-        yield Place(client, backend, store.id, ids)
+        yield SearchServer(client, backend, store.id, ids)
 
 
 @pytest_asyncio.fixture
-async def place(database: FilePlace) -> AsyncIterator[Place]:
+async def server(database: FilePlace) -> AsyncIterator[SearchServer]:
     async with place_with(database, Scripted()) as made_place:
         yield made_place
 
 
-async def test_file_search_is_called_and_its_results_cited(place: Place) -> None:
-    place.backend.scripts = [asks("sourdough starter"), says("It needs ", "a starter", " 【1", "】", ". Enjoy!")]
-    response = await place.respond()
+async def test_file_search_is_called_and_its_results_cited(server: SearchServer) -> None:
+    server.backend.scripts = [asks("sourdough starter"), says("It needs ", "a starter", " 【1", "】", ". Enjoy!")]
+    response = await server.respond()
     call, message = response.output
     assert (call.type, call.status, call.queries, call.results) == (
         "file_search_call",
@@ -93,16 +93,16 @@ async def test_file_search_is_called_and_its_results_cited(place: Place) -> None
     part = message.content[0]
     assert part.text == "It needs a starter. Enjoy!"
     assert [one.to_dict() for one in part.annotations] == [
-        {"type": "file_citation", "file_id": place.files["bread.txt"], "filename": "bread.txt", "index": 18}
+        {"type": "file_citation", "file_id": server.files["bread.txt"], "filename": "bread.txt", "index": 18}
     ]
-    assert f"【1】 bread.txt\n{TEXTS['bread.txt']}" in place.shown()
-    (declared,) = place.backend.asked[0]["tools"]
+    assert f"【1】 bread.txt\n{TEXTS['bread.txt']}" in server.shown()
+    (declared,) = server.backend.asked[0]["tools"]
     assert declared["function"]["name"] == "file_search"
 
 
-async def test_file_search_events_come_in_openais_order(place: Place) -> None:
-    place.backend.scripts = [asks("sourdough"), says("A starter【1】.")]
-    events = await place.events()
+async def test_file_search_events_come_in_openais_order(server: SearchServer) -> None:
+    server.backend.scripts = [asks("sourdough"), says("A starter【1】.")]
+    events = await server.events()
     assert [event["type"].removeprefix("response.") for event in events] == [
         "created",
         "in_progress",
@@ -130,10 +130,10 @@ async def test_file_search_events_come_in_openais_order(place: Place) -> None:
     assert final[1]["content"][0]["annotations"] == [annotated["annotation"]]
 
 
-async def test_file_search_stream_is_the_same_as_the_json_answer(place: Place) -> None:
-    place.backend.scripts = [asks("bread", "choirs"), says("Two【1】【2】", " things 【9】", ".")] * 2
-    streamed = (await place.events())[-1]["response"]["output"]
-    whole = [item.to_dict() for item in (await place.respond()).output]
+async def test_file_search_stream_is_the_same_as_the_json_answer(server: SearchServer) -> None:
+    server.backend.scripts = [asks("bread", "choirs"), says("Two【1】【2】", " things 【9】", ".")] * 2
+    streamed = (await server.events())[-1]["response"]["output"]
+    whole = [item.to_dict() for item in (await server.respond()).output]
     for items in (streamed, whole):
         for item in items:
             del item["id"]
@@ -142,52 +142,52 @@ async def test_file_search_stream_is_the_same_as_the_json_answer(place: Place) -
     assert {one["filename"] for one in whole[1]["content"][0]["annotations"]} == set(TEXTS)
 
 
-async def test_file_search_answer_without_a_mark_has_no_citation(place: Place) -> None:
-    place.backend.scripts = [asks("bread"), says("It needs a starter.")]
-    response = await place.respond()
+async def test_file_search_answer_without_a_mark_has_no_citation(server: SearchServer) -> None:
+    server.backend.scripts = [asks("bread"), says("It needs a starter.")]
+    response = await server.respond()
     assert response.output[1].content[0].annotations == []
 
 
-async def test_file_search_results_are_returned_if_included(place: Place) -> None:
-    place.backend.scripts = [asks("sourdough"), says("Yes.")]
-    response = await place.respond(include=["file_search_call.results"])
+async def test_file_search_results_are_returned_if_included(server: SearchServer) -> None:
+    server.backend.scripts = [asks("sourdough"), says("Yes.")]
+    response = await server.respond(include=["file_search_call.results"])
     (result,) = response.output[0].results
     assert (result.file_id, result.filename, result.text) == (
-        place.files["bread.txt"],
+        server.files["bread.txt"],
         "bread.txt",
         TEXTS["bread.txt"],
     )
     assert result.attributes == {}
     assert 0 < result.score <= 1
-    stored = await place.client.responses.retrieve(response.id)
+    stored = await server.client.responses.retrieve(response.id)
     assert stored.output[0].results == response.output[0].results  # type: ignore[union-attr]
 
 
-async def test_file_search_results_may_be_cited_in_the_next_turn(place: Place) -> None:
-    place.backend.scripts = [
+async def test_file_search_results_may_be_cited_in_the_next_turn(server: SearchServer) -> None:
+    server.backend.scripts = [
         asks("sourdough"),
         says("A starter【1】."),
         says("As I said【1】."),
         asks("choirs"),
         says("【51】."),
     ]
-    first = await place.respond()
-    second = await place.respond(input="Sure?", previous_response_id=first.id, tools=[])
-    asked = place.backend.asked[2]["messages"]
+    first = await server.respond()
+    second = await server.respond(input="Sure?", previous_response_id=first.id, tools=[])
+    asked = server.backend.asked[2]["messages"]
     assert any(TEXTS["bread.txt"] in str(message.get("content")) for message in asked)
     part = second.output[0].content[0]
     assert (part.text, [one.filename for one in part.annotations]) == ("As I said.", ["bread.txt"])
     # Later results have new marks.
-    third = await place.respond(input="And choirs?", previous_response_id=second.id)
-    assert "【51】 choir.txt" in place.shown()
+    third = await server.respond(input="And choirs?", previous_response_id=second.id)
+    assert "【51】 choir.txt" in server.shown()
     assert [one.filename for one in third.output[1].content[0].annotations] == ["choir.txt"]
 
 
-async def test_file_search_that_finds_nothing_says_so(place: Place) -> None:
-    place.backend.scripts = [asks("quantum"), says("Nothing.")]
-    response = await place.respond(include=["file_search_call.results"])
+async def test_file_search_that_finds_nothing_says_so(server: SearchServer) -> None:
+    server.backend.scripts = [asks("quantum"), says("Nothing.")]
+    response = await server.respond(include=["file_search_call.results"])
     assert (response.output[0].status, response.output[0].results) == ("completed", [])
-    assert "No passages match" in place.shown()
+    assert "No passages match" in server.shown()
 
 
 @pytest.mark.parametrize(
@@ -199,23 +199,23 @@ async def test_file_search_that_finds_nothing_says_so(place: Place) -> None:
     ],
 )
 async def test_file_search_arguments_of_small_models_are_understood(
-    place: Place, arguments: Any, queries: list[str]
+    server: SearchServer, arguments: Any, queries: list[str]
 ) -> None:
-    place.backend.scripts = [made(("file_search", arguments)), says("Yes.")]
-    response = await place.respond()
+    server.backend.scripts = [made(("file_search", arguments)), says("Yes.")]
+    response = await server.respond()
     assert (response.output[0].status, response.output[0].queries) == ("completed", queries)
 
 
-async def test_file_search_call_without_a_query_fails_and_the_answer_goes_on(place: Place) -> None:
-    place.backend.scripts = [made(("file_search", {})), says("I cannot.")]
-    response = await place.respond()
+async def test_file_search_call_without_a_query_fails_and_the_answer_goes_on(server: SearchServer) -> None:
+    server.backend.scripts = [made(("file_search", {})), says("I cannot.")]
+    response = await server.respond()
     assert (response.status, response.output[0].status, response.output[0].queries) == ("completed", "failed", [])
-    assert "queries" in place.shown()
+    assert "queries" in server.shown()
 
 
-async def test_file_search_filters_number_and_threshold_apply(place: Place) -> None:
-    await place.client.vector_stores.files.update(
-        place.files["choir.txt"], vector_store_id=place.store, attributes={"kind": "music"}
+async def test_file_search_filters_number_and_threshold_apply(server: SearchServer) -> None:
+    await server.client.vector_stores.files.update(
+        server.files["choir.txt"], vector_store_id=server.store, attributes={"kind": "music"}
     )
     queries = ("bread", "choirs")
     for options, expected in (
@@ -223,11 +223,11 @@ async def test_file_search_filters_number_and_threshold_apply(place: Place) -> N
         ({"max_num_results": 1}, None),
         ({"ranking_options": {"score_threshold": 1.0}}, set()),
     ):
-        place.backend.scripts = [asks(*queries), says("Yes.")]
-        response = await place.respond(tools=[place.tool(**options)], include=["file_search_call.results"])
+        server.backend.scripts = [asks(*queries), says("Yes.")]
+        response = await server.respond(tools=[server.tool(**options)], include=["file_search_call.results"])
         names = {result.filename for result in response.output[0].results}
         assert names == expected if expected is not None else len(names) == 1
-    assert "choir.txt (kind: music)" in place.shown(1)
+    assert "choir.txt (kind: music)" in server.shown(1)
 
 
 INVALID: list[tuple[dict[str, Any], str]] = [
@@ -240,21 +240,21 @@ INVALID: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-async def test_file_search_that_is_invalid_is_refused_before_the_model_is_asked(place: Place) -> None:
+async def test_file_search_that_is_invalid_is_refused_before_the_model_is_asked(server: SearchServer) -> None:
     for tool, param in INVALID:
         for options in ({}, {"stream": True}):
             with pytest.raises((openai.BadRequestError, openai.NotFoundError)) as refused:
-                await place.respond(tools=[{"type": "file_search", **tool}], **options)
+                await server.respond(tools=[{"type": "file_search", **tool}], **options)
             assert str(refused.value.param).startswith(param), (tool, refused.value)
-    assert place.backend.asked == []
+    assert server.backend.asked == []
 
 
 async def test_file_search_in_stores_of_another_owner_is_refused(database: FilePlace) -> None:
     backend = Scripted([finish("stop")])
-    async with place_with(database, backend, api_keys="ada,bob") as place:
-        async with openai_client(str(place.client.base_url).removesuffix("/v1/"), "bob") as bob:
+    async with place_with(database, backend, api_keys="ada,bob") as server:
+        async with openai_client(str(server.client.base_url).removesuffix("/v1/"), "bob") as bob:
             refusals = []
-            for store in (place.store, "vs_none"):
+            for store in (server.store, "vs_none"):
                 tool: Any = {"type": "file_search", "vector_store_ids": [store]}
                 with pytest.raises(openai.NotFoundError) as refused:
                     await bob.responses.create(model="m", input="x", tools=[tool])
@@ -263,26 +263,26 @@ async def test_file_search_in_stores_of_another_owner_is_refused(database: FileP
     assert backend.asked == []
 
 
-async def test_file_search_can_be_forced_and_left_out(place: Place) -> None:
-    place.backend.scripts = [asks("bread"), says("Yes."), says("No.")]
-    await place.respond(tool_choice={"type": "file_search"})
-    assert place.backend.asked[0]["tool_choice"] == {"type": "function", "function": {"name": "file_search"}}
-    await place.respond(tool_choice="none")
-    assert "tools" not in place.backend.asked[-1] or place.backend.asked[-1].get("tool_choice") == "none"
+async def test_file_search_can_be_forced_and_left_out(server: SearchServer) -> None:
+    server.backend.scripts = [asks("bread"), says("Yes."), says("No.")]
+    await server.respond(tool_choice={"type": "file_search"})
+    assert server.backend.asked[0]["tool_choice"] == {"type": "function", "function": {"name": "file_search"}}
+    await server.respond(tool_choice="none")
+    assert "tools" not in server.backend.asked[-1] or server.backend.asked[-1].get("tool_choice") == "none"
 
 
 async def test_file_search_results_that_are_long_are_shown_as_far_as_there_is_room(database: FilePlace) -> None:
     backend = Scripted()
-    async with place_with(database, backend) as place:
+    async with place_with(database, backend) as server:
         text = "bread " * 700
         for number in range(30):
-            await place.client.vector_stores.files.upload_and_poll(
-                vector_store_id=place.store, file=(f"{number}.txt", text.encode()), poll_interval_ms=20
+            await server.client.vector_stores.files.upload_and_poll(
+                vector_store_id=server.store, file=(f"{number}.txt", text.encode()), poll_interval_ms=20
             )
         backend.scripts = [asks("bread"), says("Yes【50】.")]
-        response = await place.respond(tools=[place.tool(max_num_results=50)], include=["file_search_call.results"])
+        response = await server.respond(tools=[server.tool(max_num_results=50)], include=["file_search_call.results"])
         assert len(response.output[0].results) > 20
-        assert len(place.shown()) <= 60_000
-        assert place.shown().rstrip().endswith("bread")
+        assert len(server.shown()) <= 60_000
+        assert server.shown().rstrip().endswith("bread")
         # Unknown marks are not cited.
         assert response.output[1].content[0].text == "Yes【50】."
