@@ -20,7 +20,7 @@ SLACK = 120.0  # seconds that a stream may exceed its duration
 
 
 @dataclass
-class Told:
+class ReceivedDeltas:
     """The received deltas."""
 
     deltas: list[tuple[float, float]] = field(
@@ -33,7 +33,7 @@ class Told:
 class Stream(asyncio.Protocol):
     """One stream, from the question to its end."""
 
-    def __init__(self, api: str, request: bytes, deltas: int, told: Told) -> None:
+    def __init__(self, api: str, request: bytes, deltas: int, told: ReceivedDeltas) -> None:
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._api, self._request, self._deltas, self._told = api, request, deltas, told
         self._tail = b""
@@ -70,13 +70,13 @@ class Stream(asyncio.Protocol):
 
 def run(
     api: str, ports: Sequence[int], *, streams: int, deltas: int, period: float, ramp: float
-) -> tuple[Told, asyncio.Task[None]]:
+) -> tuple[ReceivedDeltas, asyncio.Task[None]]:
     """
     Open streams evenly over `ramp` seconds; each sends `deltas`, every `period` seconds.
 
     Returns their running output, and the task that ends with the last stream.
     """
-    loop, told = asyncio.get_running_loop(), Told()
+    loop, told = asyncio.get_running_loop(), ReceivedDeltas()
     body = {"model": f"clock-{deltas}-{round(period * 1000)}", "stream": True}
     path = "/v1/responses" if api == "responses" else "/v1/chat/completions"
     said = {"input": "When?"} if api == "responses" else {"messages": [{"role": "user", "content": "When?"}]}

@@ -78,7 +78,7 @@ async def test_server_that_stops_does_not_take_back_what_has_ended(word: bytes, 
     assert await status(app, events[0]["response"]["id"]) == ending
 
 
-class Late(MemoryStore):
+class UnconfirmedStore(MemoryStore):
     """A store whose first write succeeds without confirmation."""
 
     late = True
@@ -92,7 +92,7 @@ class Late(MemoryStore):
 
 
 async def test_response_that_is_stored_late_equals_the_stream() -> None:
-    app = create_app(settings(), backend=Scripted([delta(content="Hello")]), store=Late(ttl=60))
+    app = create_app(settings(), backend=Scripted([delta(content="Hello")]), store=UnconfirmedStore(ttl=60))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
         told = (await http.post("/v1/responses", json={"model": "m", "input": "Hi"})).json()
         assert (told["status"], told["error"]["message"]) == ("failed", "The store is away.")

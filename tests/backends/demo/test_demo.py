@@ -55,7 +55,7 @@ async def deltas_from(*messages: dict[str, Any] | str, **body: Any) -> list[Delt
         return [one async for deltas in reads(answer) for one in deltas]
 
 
-class Said:
+class AnswerContent:
     """Content in an answer's deltas."""
 
     def __init__(self, deltas: list[Delta]) -> None:
@@ -74,8 +74,8 @@ class Said:
         return self.calls[0].name, json.loads("".join(text for call in self.calls for text in call.arguments))
 
 
-async def said(*messages: dict[str, Any] | str, **body: Any) -> Said:
-    return Said(await deltas_from(*messages, **body))
+async def said(*messages: dict[str, Any] | str, **body: Any) -> AnswerContent:
+    return AnswerContent(await deltas_from(*messages, **body))
 
 
 @pytest.mark.parametrize(
