@@ -19,7 +19,7 @@ from app.tools.files import FilesUnavailable
 from tests.api.key_attacks import GLIMPSES
 from tests.support import sockets
 from tests.support.build import call, delta, finish, reported
-from tests.support.hosted_lab import Lab
+from tests.support.hosted_lab import ScriptedTool
 from tests.support.scripted import Scripted, Step
 from tests.support.serving import antiphon
 
@@ -232,7 +232,7 @@ async def test_running_responses_are_listed_while_files_are_unavailable(
 
 async def test_listed_responses_have_times_cost_and_tools() -> None:
     asks_for_tool: list[Step] = [call(id="c1", name="lab__echo", arguments="{}"), finish("tool_calls"), DONE]
-    Lab.reset()
+    ScriptedTool.reset()
     tools = {"lab": {"tool": "tests.support.hosted_lab:LabTool"}}
     async with served(asks_for_tool, HELLO, tools=tools) as (http, _):
         answer = await ask(http, tools=[{"type": "mcp", "server_label": "lab"}])

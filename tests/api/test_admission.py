@@ -16,7 +16,7 @@ from app.core.access import hash_of
 from app.main import create_app
 from app.responses.inspection import MCP_LISTINGS
 from tests.support.build import delta, finish, reported
-from tests.support.hosted_lab import Lab
+from tests.support.hosted_lab import ScriptedTool
 from tests.support.routes import routes_of
 from tests.support.scripted import Scripted
 from tests.support.serving import settings
@@ -138,7 +138,7 @@ async def test_route_is_refused_beyond_a_limit_or_exempt_with_a_reason(
 
 async def test_get_that_acts_is_refused_for_pages_of_other_sites(tmp_path: Path) -> None:
     """Any page can send such a GET by an image or a link. GETs with effects count against limits."""
-    Lab.reset()
+    ScriptedTool.reset()
     async with client(tmp_path) as (http, walked):
         acting = {path for method, path in walked if method == "GET" and path not in EXEMPT}
         acting = {path for path in acting if f"GET {path}" not in EXEMPT}
@@ -146,7 +146,7 @@ async def test_get_that_acts_is_refused_for_pages_of_other_sites(tmp_path: Path)
         for path in (*acting, "/v1/antiphon/mcp/lab"):
             refused = await http.get(path, headers=CROSS_SITE)
             assert (refused.status_code, refused.json()["error"]["code"]) == (403, "origin_not_allowed")
-        assert not Lab.current.declarations
+        assert not ScriptedTool.current.declarations
         for headers in ({}, {"sec-fetch-site": "same-origin"}, {"sec-fetch-site": "none"}):
             assert (await http.get("/v1/antiphon/mcp/lab", headers=headers)).status_code == 200
         page = {**CROSS_SITE, "origin": "app://obsidian.md"}  # an application, which CORS lets read the answer
@@ -154,7 +154,7 @@ async def test_get_that_acts_is_refused_for_pages_of_other_sites(tmp_path: Path)
 
 
 async def test_concurrent_listings_of_mcp_servers_are_bounded(tmp_path: Path) -> None:
-    lab, gate, full, open_at_once = Lab.reset(), asyncio.Event(), asyncio.Event(), []
+    lab, gate, full, open_at_once = ScriptedTool.reset(), asyncio.Event(), asyncio.Event(), []
 
     async def listing(call: Any, report: Any) -> Any:
         open_at_once.append(lab.opened)

@@ -16,7 +16,7 @@ from app.errors import BackendError
 from app.responses.compaction import PROMPT
 from tests.support import laws
 from tests.support.build import call, delta, finish, story
-from tests.support.hosted_lab import Lab
+from tests.support.hosted_lab import ScriptedTool
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
 from tests.support.sockets import ask, dial, listening
@@ -148,7 +148,7 @@ async def test_results_of_the_clients_functions_are_in_the_summary() -> None:
 
 
 async def test_response_is_compacted_between_its_rounds() -> None:
-    lab = Lab.reset()
+    lab = ScriptedTool.reset()
     calling = [call(0, "c1", "lab__echo", json.dumps({"text": LONG})), finish("tool_calls")]
     tools = {"lab": {"tool": "tests.support.hosted_lab:LabTool"}}
     async with serving(calling, SUMMARY, ANSWER, ANSWER, tools=tools) as (http, backend):

@@ -14,7 +14,7 @@ import pytest_asyncio
 from tests.api.routes.test_responses import client
 from tests.support import laws
 from tests.support.gemini_server import GeminiServer, answer, call, error, signed, text, thought
-from tests.support.hosted_lab import Lab
+from tests.support.hosted_lab import ScriptedTool
 from tests.support.serving import antiphon
 from tests.support.upstream import DONE, Upstream, chunk, finish, sse
 
@@ -140,7 +140,7 @@ async def test_stream_and_document_are_the_same_and_keep_the_laws(gemini: Gemini
 
 
 async def test_signatures_are_kept_between_the_rounds_of_hosted_tools_and_after_them(gemini: GeminiServer) -> None:
-    Lab.reset()
+    ScriptedTool.reset()
     made = signed(call("lab__add", {"a": 1, "b": 2}))
     gemini.say(answer(thought("I should add."), made))
     gemini.say(answer(text("It is 3.")))

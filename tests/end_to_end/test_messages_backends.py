@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from tests.api.routes.test_responses import client
 from tests.support import laws
-from tests.support.hosted_lab import Lab
+from tests.support.hosted_lab import ScriptedTool
 from tests.support.messages_server import (
     MessagesServer,
     error,
@@ -256,7 +256,7 @@ async def test_fallback_is_asked_by_its_own_api(claude: MessagesServer) -> None:
 
 
 async def test_thoughts_are_kept_between_the_rounds_of_hosted_tools_and_behind_them(claude: MessagesServer) -> None:
-    Lab.reset()
+    ScriptedTool.reset()
     claude.say(message(thinking("I should add."), tool_use("toolu_1", "lab__add", '{"a": 1', ', "b": 2}')))
     claude.say(message(thinking("Three."), text("It is 3.")))
     async with (

@@ -17,13 +17,13 @@ from app.stores.sqlite import SQLiteStore
 from tests.responses.test_tool_loop import body, client, events_of, hello, made, shape, types
 from tests.support import laws
 from tests.support.build import call, finish
-from tests.support.hosted_lab import FUNCTIONS, Lab
+from tests.support.hosted_lab import FUNCTIONS, ScriptedTool
 from tests.support.scripted import Scripted
 
 
 @pytest.fixture
-def lab() -> Lab:
-    return Lab.reset()
+def lab() -> ScriptedTool:
+    return ScriptedTool.reset()
 
 
 def decision(request: Any, approve: bool = True, **more: Any) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def all_bytes(folder: Path) -> bytes:
 ASKED = made(("lab__ask", {"what": "it"}))
 
 
-async def test_call_that_needs_approval_ends_the_response_with_a_request(lab: Lab) -> None:
+async def test_call_that_needs_approval_ends_the_response_with_a_request(lab: ScriptedTool) -> None:
     async with client(Scripted(ASKED)) as http:
         events = await events_of(http)
     laws.check(events)
@@ -58,7 +58,7 @@ async def test_call_that_needs_approval_ends_the_response_with_a_request(lab: La
     assert lab.calls == []
 
 
-async def test_call_that_needs_approval_and_was_cut_off_is_no_request(lab: Lab) -> None:
+async def test_call_that_needs_approval_and_was_cut_off_is_no_request(lab: ScriptedTool) -> None:
     cut = [call(0, "c0", "lab__ask", '{"wh'), finish("length")]
     async with client(Scripted(cut)) as http:
         events = await events_of(http)
@@ -67,7 +67,7 @@ async def test_call_that_needs_approval_and_was_cut_off_is_no_request(lab: Lab) 
     assert (response["status"], response["output"]) == ("incomplete", [])
 
 
-async def test_calls_without_approval_of_the_same_answer_are_run_first(lab: Lab) -> None:
+async def test_calls_without_approval_of_the_same_answer_are_run_first(lab: ScriptedTool) -> None:
     backend = Scripted(made(("lab__ask", {}), ("lab__echo", {"text": "a"})), hello())
     async with client(backend) as http:
         response = (await http.post("/responses", json=body())).json()
@@ -76,7 +76,7 @@ async def test_calls_without_approval_of_the_same_answer_are_run_first(lab: Lab)
     assert len(backend.asked) == 1
 
 
-async def test_approved_call_is_run_before_the_model_is_asked(lab: Lab) -> None:
+async def test_approved_call_is_run_before_the_model_is_asked(lab: ScriptedTool) -> None:
     backend = Scripted(ASKED, hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
         first = (await http.post("/responses", json=body())).json()
@@ -93,7 +93,7 @@ async def test_approved_call_is_run_before_the_model_is_asked(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("reason", [None, "Too dear."])
-async def test_denied_call_is_reported_to_the_model(lab: Lab, reason: str | None) -> None:
+async def test_denied_call_is_reported_to_the_model(lab: ScriptedTool, reason: str | None) -> None:
     backend = Scripted(ASKED, hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
         first = (await http.post("/responses", json=body())).json()
@@ -104,7 +104,7 @@ async def test_denied_call_is_reported_to_the_model(lab: Lab, reason: str | None
     assert told == "The user did not approve this call" + (f": {reason}" if reason else ".")
 
 
-async def test_turn_without_a_decision_leaves_the_call_open(lab: Lab) -> None:
+async def test_turn_without_a_decision_leaves_the_call_open(lab: ScriptedTool) -> None:
     backend = Scripted(ASKED, hello(), hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
         first = (await http.post("/responses", json=body())).json()
@@ -116,7 +116,7 @@ async def test_turn_without_a_decision_leaves_the_call_open(lab: Lab) -> None:
     assert len(lab.calls) == 1
 
 
-async def test_approval_in_a_conversation_is_run(lab: Lab) -> None:
+async def test_approval_in_a_conversation_is_run(lab: ScriptedTool) -> None:
     backend = Scripted(ASKED, hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
         conversation = (await http.post("/conversations", json={})).json()["id"]
@@ -128,7 +128,7 @@ async def test_approval_in_a_conversation_is_run(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("by_reference", [True, False])
-async def test_approval_without_an_earlier_response_is_run(lab: Lab, by_reference: bool) -> None:
+async def test_approval_without_an_earlier_response_is_run(lab: ScriptedTool, by_reference: bool) -> None:
     """Like the AI SDK with storage (`item_reference`), and like clients with their own history."""
     backend = Scripted(ASKED, hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
@@ -140,7 +140,7 @@ async def test_approval_without_an_earlier_response_is_run(lab: Lab, by_referenc
     assert lab.calls == [("ask", {"what": "it"})]
 
 
-async def test_approved_call_is_run_as_stored_and_not_as_copied(lab: Lab) -> None:
+async def test_approved_call_is_run_as_stored_and_not_as_copied(lab: ScriptedTool) -> None:
     backend = Scripted(ASKED, hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
         (request,) = (await http.post("/responses", json=body())).json()["output"]
@@ -149,7 +149,7 @@ async def test_approved_call_is_run_as_stored_and_not_as_copied(lab: Lab) -> Non
     assert lab.calls == [("ask", {"what": "it"})]
 
 
-async def test_approval_in_two_branches_counts_once(lab: Lab) -> None:
+async def test_approval_in_two_branches_counts_once(lab: ScriptedTool) -> None:
     backend = Scripted(ASKED, hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
         first = (await http.post("/responses", json=body())).json()
@@ -162,7 +162,7 @@ async def test_approval_in_two_branches_counts_once(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("store", [True, False])
-async def test_concurrent_approvals_run_the_call_once(lab: Lab, store: bool) -> None:
+async def test_concurrent_approvals_run_the_call_once(lab: ScriptedTool, store: bool) -> None:
     backend = Scripted(ASKED, hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
         first = (await http.post("/responses", json=body(store=store))).json()
@@ -175,7 +175,7 @@ async def test_concurrent_approvals_run_the_call_once(lab: Lab, store: bool) -> 
     assert sorted(answer.json()["output"][0]["status"] for answer in answers) == ["completed", "failed"]
 
 
-async def test_approval_that_is_stored_nowhere_runs_once_over_two_workers(lab: Lab, tmp_path: Path) -> None:
+async def test_approval_that_is_stored_nowhere_runs_once_over_two_workers(lab: ScriptedTool, tmp_path: Path) -> None:
     """Only the requests contain the call; the workers' store contains the used approval."""
     stores = [SQLiteStore(tmp_path / "store.db", ttl=60) for _ in range(2)]
     async with client(Scripted(ASKED, hello()), stores[0]) as one, client(Scripted(hello()), stores[1]) as other:
@@ -200,14 +200,14 @@ async def test_approval_that_is_stored_nowhere_runs_once_over_two_workers(lab: L
         ({"approve": "yes"}, "input[1].approve"),
     ],
 )
-async def test_approval_without_a_request_is_refused(lab: Lab, more: dict[str, Any], param: str) -> None:
+async def test_approval_without_a_request_is_refused(lab: ScriptedTool, more: dict[str, Any], param: str) -> None:
     async with client(Scripted(hello())) as http:
         wrong = {**decision({"id": "mcpr_1"}), **more}
         answer = await http.post("/responses", json=body(input=[user(), wrong]))
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
-async def test_approved_tool_has_to_be_declared_again(lab: Lab) -> None:
+async def test_approved_tool_has_to_be_declared_again(lab: ScriptedTool) -> None:
     async with client(Scripted(ASKED, hello()), MemoryStore(ttl=60)) as http:
         first = (await http.post("/responses", json=body())).json()
         more = {"previous_response_id": first["id"], "input": [decision(first["output"][0])], "tools": []}
@@ -216,7 +216,7 @@ async def test_approved_tool_has_to_be_declared_again(lab: Lab) -> None:
     assert lab.calls == []
 
 
-async def test_approval_of_another_callers_request_is_refused(lab: Lab) -> None:
+async def test_approval_of_another_callers_request_is_refused(lab: ScriptedTool) -> None:
     async with client(Scripted(ASKED, hello()), MemoryStore(ttl=60), api_keys=["ada", "bob"]) as http:
         ada, bob = ({"Authorization": f"Bearer {key}"} for key in ("ada", "bob"))
         first = (await http.post("/responses", json=body(), headers=ada)).json()
@@ -228,7 +228,7 @@ async def test_approval_of_another_callers_request_is_refused(lab: Lab) -> None:
     assert lab.calls == []
 
 
-async def test_backend_refusal_after_an_approved_call_keeps_its_result(lab: Lab) -> None:
+async def test_backend_refusal_after_an_approved_call_keeps_its_result(lab: ScriptedTool) -> None:
     from app.errors import BackendError
 
     backend = Scripted(ASKED, [BackendError("Away.", status=503)], hello())
@@ -241,7 +241,7 @@ async def test_backend_refusal_after_an_approved_call_keeps_its_result(lab: Lab)
     assert (again["status"], again["output"][0]["output"], len(lab.calls)) == ("completed", "It was done.", 1)
 
 
-async def test_approval_while_the_tool_is_unavailable_is_not_used_up(lab: Lab) -> None:
+async def test_approval_while_the_tool_is_unavailable_is_not_used_up(lab: ScriptedTool) -> None:
     backend = Scripted(ASKED, hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
         first = (await http.post("/responses", json=body())).json()
@@ -269,7 +269,7 @@ async def test_approval_while_the_tool_is_unavailable_is_not_used_up(lab: Lab) -
     assert lab.calls == [("ask", {"what": "it"})]
 
 
-async def test_approval_may_be_repeated_by_a_client_with_its_own_history(lab: Lab) -> None:
+async def test_approval_may_be_repeated_by_a_client_with_its_own_history(lab: ScriptedTool) -> None:
     """The failed call in its history does not count, and the earlier approval does not run it later."""
     backend = Scripted(ASKED, hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
@@ -285,7 +285,7 @@ async def test_approval_may_be_repeated_by_a_client_with_its_own_history(lab: La
     assert (statuses, len(lab.calls)) == (["completed", "failed"], 1)
 
 
-async def test_approval_of_a_tool_that_is_gone_is_not_used_up(lab: Lab) -> None:
+async def test_approval_of_a_tool_that_is_gone_is_not_used_up(lab: ScriptedTool) -> None:
     """An unreachable server may list no functions."""
     backend = Scripted(ASKED, hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
@@ -299,7 +299,7 @@ async def test_approval_of_a_tool_that_is_gone_is_not_used_up(lab: Lab) -> None:
     assert len(lab.calls) == 1
 
 
-async def test_approval_may_be_tried_again_by_one_of_two_workers(lab: Lab, tmp_path: Path) -> None:
+async def test_approval_may_be_tried_again_by_one_of_two_workers(lab: ScriptedTool, tmp_path: Path) -> None:
     stores = [SQLiteStore(tmp_path / "store.db", ttl=60) for _ in range(2)]
     async with client(Scripted(ASKED, hello()), stores[0]) as one, client(Scripted(hello()), stores[1]) as other:
         (request,) = (await one.post("/responses", json=body(store=False))).json()["output"]
@@ -322,7 +322,7 @@ def refused(answer: httpx.Response, param: str) -> bool:
 
 
 @pytest.mark.parametrize("way", ["next turn", "sibling", "conversation", "reference", "replay", "bare replay"])
-async def test_denied_call_cannot_be_approved_later(lab: Lab, way: str) -> None:
+async def test_denied_call_cannot_be_approved_later(lab: ScriptedTool, way: str) -> None:
     backend = Scripted(ASKED, hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
         more: dict[str, Any] = {"store": "replay" not in way}
@@ -348,7 +348,7 @@ async def test_denied_call_cannot_be_approved_later(lab: Lab, way: str) -> None:
     assert lab.calls == []
 
 
-async def test_call_denied_and_approved_in_one_request_is_refused(lab: Lab) -> None:
+async def test_call_denied_and_approved_in_one_request_is_refused(lab: ScriptedTool) -> None:
     async with client(Scripted(ASKED, hello()), MemoryStore(ttl=60)) as http:
         first = (await http.post("/responses", json=body())).json()
         (request,) = first["output"]
@@ -360,7 +360,7 @@ async def test_call_denied_and_approved_in_one_request_is_refused(lab: Lab) -> N
     assert lab.calls == []
 
 
-async def test_call_that_was_run_cannot_be_denied(lab: Lab) -> None:
+async def test_call_that_was_run_cannot_be_denied(lab: ScriptedTool) -> None:
     async with client(Scripted(ASKED, hello()), MemoryStore(ttl=60)) as http:
         first = (await http.post("/responses", json=body())).json()
         (request,) = first["output"]
@@ -372,7 +372,7 @@ async def test_call_that_was_run_cannot_be_denied(lab: Lab) -> None:
     assert len(lab.calls) == 1
 
 
-async def test_call_that_could_not_begin_can_be_denied_and_then_not_approved(lab: Lab) -> None:
+async def test_call_that_could_not_begin_can_be_denied_and_then_not_approved(lab: ScriptedTool) -> None:
     async with client(Scripted(ASKED, hello()), MemoryStore(ttl=60)) as http:
         first = (await http.post("/responses", json=body())).json()
         (request,) = first["output"]
@@ -387,7 +387,7 @@ async def test_call_that_could_not_begin_can_be_denied_and_then_not_approved(lab
     assert lab.calls == []
 
 
-async def test_denial_and_approval_at_the_same_time_count_as_one(lab: Lab) -> None:
+async def test_denial_and_approval_at_the_same_time_count_as_one(lab: ScriptedTool) -> None:
     for _ in range(5):
         lab.calls.clear()
         async with client(Scripted(ASKED, hello()), MemoryStore(ttl=60)) as http:
@@ -406,7 +406,7 @@ async def test_denial_and_approval_at_the_same_time_count_as_one(lab: Lab) -> No
             assert refused(denied, "input[0].approve") and len(lab.calls) == 1
 
 
-async def test_denial_counts_in_every_worker_with_nothing_else_stored(lab: Lab, tmp_path: Path) -> None:
+async def test_denial_counts_in_every_worker_with_nothing_else_stored(lab: ScriptedTool, tmp_path: Path) -> None:
     stores = [SQLiteStore(tmp_path / "store.db", ttl=60) for _ in range(2)]
     async with client(Scripted(ASKED, hello()), stores[0]) as one, client(Scripted(hello()), stores[1]) as other:
         (request,) = (await one.post("/responses", json=body(store=False))).json()["output"]
@@ -420,7 +420,7 @@ async def test_denial_counts_in_every_worker_with_nothing_else_stored(lab: Lab, 
 
 
 @pytest.mark.parametrize("way", ["chained", "stored", "referred to", "conversation"])
-async def test_forged_copy_that_was_stored_is_not_run(lab: Lab, way: str) -> None:
+async def test_forged_copy_that_was_stored_is_not_run(lab: ScriptedTool, way: str) -> None:
     """A turn's input is stored, too, with the client's id."""
     backend = Scripted(ASKED, hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
@@ -445,7 +445,7 @@ async def test_forged_copy_that_was_stored_is_not_run(lab: Lab, way: str) -> Non
     assert lab.calls == [("ask", {"what": "it"})]
 
 
-async def test_approvals_of_one_request_are_bounded(lab: Lab) -> None:
+async def test_approvals_of_one_request_are_bounded(lab: ScriptedTool) -> None:
     """Without storage, only the caller claims that a model made them."""
     requests = [
         {"type": "mcp_approval_request", "id": f"mcpr_{n}", "server_label": "lab", "name": "ask", "arguments": "{}"}
@@ -469,7 +469,7 @@ class CountingStore(MemoryStore):
         return await super().add(bucket, name, record)
 
 
-async def test_denials_of_a_history_are_stored_up_to_a_bound(lab: Lab) -> None:
+async def test_denials_of_a_history_are_stored_up_to_a_bound(lab: ScriptedTool) -> None:
     """Earlier denials were stored when they were new; each needs a store request."""
     requests = [
         {"type": "mcp_approval_request", "id": f"mcpr_{n}", "server_label": "lab", "name": "ask", "arguments": "{}"}
@@ -495,7 +495,7 @@ class ReadCountingStore(MemoryStore):
 
 
 @pytest.mark.parametrize("copies", [1, 20])
-async def test_chain_of_approval_requests_is_read_once_for_a_request(lab: Lab, copies: int) -> None:
+async def test_chain_of_approval_requests_is_read_once_for_a_request(lab: ScriptedTool, copies: int) -> None:
     store = ReadCountingStore(ttl=60)
     async with client(Scripted(ASKED, hello()), store) as http:
         (request,) = (await http.post("/responses", json=body())).json()["output"]
@@ -506,7 +506,7 @@ async def test_chain_of_approval_requests_is_read_once_for_a_request(lab: Lab, c
 
 
 @pytest.mark.parametrize("answered", [False, True], ids=["sent", "answered"])
-async def test_approval_requests_of_too_many_chains_are_refused(lab: Lab, answered: bool) -> None:
+async def test_approval_requests_of_too_many_chains_are_refused(lab: ScriptedTool, answered: bool) -> None:
     store = ReadCountingStore(ttl=60)
     async with client(Scripted(ASKED, hello()), store) as http:
         (request,) = (await http.post("/responses", json=body())).json()["output"]

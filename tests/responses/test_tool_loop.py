@@ -28,7 +28,7 @@ from app.stores.memory import MemoryStore
 from tests.core.stream.test_recovery import recovered
 from tests.support import laws
 from tests.support.build import call, delta, finish
-from tests.support.hosted_lab import Lab
+from tests.support.hosted_lab import ScriptedTool
 from tests.support.scripted import Scripted
 from tests.support.serving import serving, settings
 
@@ -52,8 +52,8 @@ def hello(text: str = "Hello.") -> list[Any]:
 
 
 @pytest.fixture
-def lab() -> Lab:
-    return Lab.reset()
+def lab() -> ScriptedTool:
+    return ScriptedTool.reset()
 
 
 @contextlib.asynccontextmanager
@@ -98,7 +98,7 @@ def offered(asked: dict[str, Any]) -> set[str]:
     return {tool["function"]["name"] for tool in asked.get("tools", [])}
 
 
-async def test_hosted_call_is_run_and_the_model_answers(lab: Lab) -> None:
+async def test_hosted_call_is_run_and_the_model_answers(lab: ScriptedTool) -> None:
     backend = Scripted(made(("lab__add", {"a": 1, "b": 2}), text="Let me see."), hello("It is 3."))
     response = await ask(backend)
     assert (response["status"], types(response)) == ("completed", ["message", "mcp_call", "message"])
@@ -122,7 +122,7 @@ async def test_hosted_call_is_run_and_the_model_answers(lab: Lab) -> None:
     assert lab.opened == 0
 
 
-async def test_hosted_call_stream_has_each_event_once_and_in_order(lab: Lab) -> None:
+async def test_hosted_call_stream_has_each_event_once_and_in_order(lab: ScriptedTool) -> None:
     backend = Scripted(made(("lab__add", {"a": 1, "b": 2})), hello())
     async with client(backend) as http:
         events = await events_of(http)
@@ -137,7 +137,7 @@ async def test_hosted_call_stream_has_each_event_once_and_in_order(lab: Lab) -> 
     ]
 
 
-async def test_tokens_of_a_round_count_before_the_next(lab: Lab) -> None:
+async def test_tokens_of_a_round_count_before_the_next(lab: ScriptedTool) -> None:
     """They count for the caller's other responses while the tool runs, and for the loop itself afterwards."""
     backend = Scripted(made(("lab__echo", {"text": "a"}), usage=(90, 10)), hello())
     async with client(backend, limit_tokens_per_minute=50) as http:
@@ -157,7 +157,7 @@ async def test_tokens_of_a_round_count_before_the_next(lab: Lab) -> None:
     [({"tokens_per_day": 150}, "200 of 150 tokens"), ({"money_per_month": 0.0015}, "0.002 of 0.0015")],
 )
 async def test_response_ends_with_the_round_that_uses_up_its_budget(
-    lab: Lab, budget: dict[str, Any], spent: str
+    lab: ScriptedTool, budget: dict[str, Any], spent: str
 ) -> None:
     rounds = [made(("lab__echo", {"text": str(n)}), usage=(90, 10)) for n in range(4)]
     backend = Scripted(*rounds, hello())
@@ -175,7 +175,7 @@ async def test_response_ends_with_the_round_that_uses_up_its_budget(
     assert (refused.status_code, refused.json()["error"]["code"], len(backend.asked)) == (429, "insufficient_quota", 2)
 
 
-async def test_tokens_of_a_response_are_charged_once(lab: Lab) -> None:
+async def test_tokens_of_a_response_are_charged_once(lab: ScriptedTool) -> None:
     rounds = [made(("lab__echo", {"text": str(n)}), usage=(20, 5)) for n in range(3)]
     async with client(Scripted(*rounds, hello()), limit_tokens_per_minute=100) as http:
         response = (await http.post("/responses", json=body())).json()
@@ -184,14 +184,14 @@ async def test_tokens_of_a_response_are_charged_once(lab: Lab) -> None:
     assert int(answer.headers["x-ratelimit-remaining-tokens"]) < 100
 
 
-async def test_usage_is_the_sum_of_all_rounds(lab: Lab) -> None:
+async def test_usage_is_the_sum_of_all_rounds(lab: ScriptedTool) -> None:
     rounds = [made(("lab__echo", {"text": str(n)}), usage=(10 + n, 1)) for n in range(3)]
     response = await ask(Scripted(*rounds, made(text="Hi.", usage=(20, 5))))
     usage = response["usage"]
     assert (usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]) == (10 + 11 + 12 + 20, 8, 61)
 
 
-async def test_hosted_calls_of_one_answer_run_side_by_side_and_are_one_message(lab: Lab) -> None:
+async def test_hosted_calls_of_one_answer_run_side_by_side_and_are_one_message(lab: ScriptedTool) -> None:
     backend = Scripted(made(("lab__wait", {"n": 1}), ("lab__wait", {"n": 2}), ("lab__wait", {"n": 3})), hello())
     async with client(backend, tools={"parallel": 2}) as http:
         asking = asyncio.create_task(http.post("/responses", json=body()))
@@ -203,7 +203,7 @@ async def test_hosted_calls_of_one_answer_run_side_by_side_and_are_one_message(l
     assert shape(backend.asked[1]) == ["user", ("assistant", 3), "tool", "tool", "tool"]
 
 
-async def test_hosted_calls_run_one_at_a_time_if_requested(lab: Lab) -> None:
+async def test_hosted_calls_run_one_at_a_time_if_requested(lab: ScriptedTool) -> None:
     backend = Scripted(made(("lab__echo", {"text": "a"}), ("lab__echo", {"text": "b"})), hello())
     response = await ask(backend, parallel_tool_calls=False)
     assert types(response) == ["mcp_call", "message"]
@@ -219,7 +219,7 @@ async def test_hosted_calls_run_one_at_a_time_if_requested(lab: Lab) -> None:
         {"type": "allowed_tools", "mode": "required", "tools": [{"type": "mcp", "server_label": "lab"}]},
     ],
 )
-async def test_tool_choice_that_is_forced_holds_for_the_first_round(lab: Lab, choice: Any) -> None:
+async def test_tool_choice_that_is_forced_holds_for_the_first_round(lab: ScriptedTool, choice: Any) -> None:
     backend = Scripted(made(("lab__echo", {"text": "a"})), hello())
     response = await ask(backend, tool_choice=choice)
     assert types(response) == ["mcp_call", "message"]
@@ -228,7 +228,7 @@ async def test_tool_choice_that_is_forced_holds_for_the_first_round(lab: Lab, ch
     assert second in (None, "auto")
 
 
-async def test_hosted_calls_beyond_max_tool_calls_leave_no_trace(lab: Lab) -> None:
+async def test_hosted_calls_beyond_max_tool_calls_leave_no_trace(lab: ScriptedTool) -> None:
     backend = Scripted(made(*(("lab__echo", {"text": str(n)}) for n in range(3))), hello())
     response = await ask(backend, max_tool_calls=2, tools=[LAB, MINE])
     assert types(response) == ["mcp_call", "mcp_call", "message"]
@@ -236,7 +236,7 @@ async def test_hosted_calls_beyond_max_tool_calls_leave_no_trace(lab: Lab) -> No
     assert offered(backend.asked[1]) == {"mine"}, "the last question has no hosted functions"
 
 
-async def test_model_that_calls_in_every_round_has_to_answer_in_the_end(lab: Lab) -> None:
+async def test_model_that_calls_in_every_round_has_to_answer_in_the_end(lab: ScriptedTool) -> None:
     rounds = [made(("lab__echo", {"text": str(n)})) for n in range(3)]
     backend = Scripted(*rounds, made(("lab__echo", {"text": "more"}), text="Enough."))
     async with client(backend, tools={"max_rounds": 3}) as http:
@@ -247,7 +247,7 @@ async def test_model_that_calls_in_every_round_has_to_answer_in_the_end(lab: Lab
     assert "rounds" in answer.headers["x-antiphon-warning"]
 
 
-async def test_hosted_call_that_is_repeated_comes_to_an_end(lab: Lab) -> None:
+async def test_hosted_call_that_is_repeated_comes_to_an_end(lab: ScriptedTool) -> None:
     same = made(("lab__echo", {"text": "a", "x": 1}))
     backend = Scripted(same, same, made(("lab__echo", '{"x":1,"text":"a"}')), hello())
     response = await ask(backend)
@@ -256,7 +256,7 @@ async def test_hosted_call_that_is_repeated_comes_to_an_end(lab: Lab) -> None:
     assert not offered(backend.asked[-1])
 
 
-async def test_client_call_ends_the_response_after_hosted_calls(lab: Lab) -> None:
+async def test_client_call_ends_the_response_after_hosted_calls(lab: ScriptedTool) -> None:
     backend = Scripted(made(("lab__echo", {"text": "a"}), ("mine", {}), ("lab__echo", {"text": "b"})), hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
         first = (await http.post("/responses", json=body(tools=[LAB, MINE]))).json()
@@ -271,7 +271,7 @@ async def test_client_call_ends_the_response_after_hosted_calls(lab: Lab) -> Non
     assert [m["content"] for m in backend.asked[1]["messages"][2:]] == ["a", "mine!", "b"]
 
 
-async def test_hosted_tool_that_fails_is_reported_and_the_answer_goes_on(lab: Lab) -> None:
+async def test_hosted_tool_that_fails_is_reported_and_the_answer_goes_on(lab: ScriptedTool) -> None:
     backend = Scripted(made(("lab__fail", {}), ("lab__crash", {})), hello())
     response = await ask(backend)
     failed, crashed, _ = response["output"]
@@ -288,7 +288,7 @@ TOO_MANY_VALUES = '{"a": [' + "[]," * MAX_VALUES + "1]}"
 
 
 @pytest.mark.parametrize("written", ["[1]", "{'a': 1}", '"text"', pytest.param(TOO_MANY_VALUES, id="values")])
-async def test_arguments_that_are_no_object_do_not_reach_the_tool(lab: Lab, written: str) -> None:
+async def test_arguments_that_are_no_object_do_not_reach_the_tool(lab: ScriptedTool, written: str) -> None:
     backend = Scripted(made(("lab__echo", written)), hello())
     response = await ask(backend)
     item = response["output"][0]
@@ -296,20 +296,20 @@ async def test_arguments_that_are_no_object_do_not_reach_the_tool(lab: Lab, writ
     assert isinstance(json.loads(item["arguments"]), dict)
 
 
-async def test_arguments_that_are_large_reach_the_tool(lab: Lab) -> None:
+async def test_arguments_that_are_large_reach_the_tool(lab: ScriptedTool) -> None:
     text = "line\n" * (LARGE // 4)
     response = await ask(Scripted(made(("lab__echo", {"text": text})), hello()))
     assert lab.calls == [("echo", {"text": text})]
     assert json.loads(response["output"][0]["arguments"]) == {"text": text}
 
 
-async def test_arguments_left_out_are_an_empty_object(lab: Lab) -> None:
+async def test_arguments_left_out_are_an_empty_object(lab: ScriptedTool) -> None:
     response = await ask(Scripted(made(("lab__echo", "")), hello()))
     assert lab.calls == [("echo", {})]
     assert response["output"][0]["arguments"] == "{}"
 
 
-async def test_result_that_is_too_long_is_cut(lab: Lab) -> None:
+async def test_result_that_is_too_long_is_cut(lab: ScriptedTool) -> None:
     backend = Scripted(made(("lab__long", {})), hello())
     async with client(backend, tools={"max_result_chars": 1000}) as http:
         await http.post("/responses", json=body())
@@ -318,7 +318,7 @@ async def test_result_that_is_too_long_is_cut(lab: Lab) -> None:
     assert "truncated" in content
 
 
-async def test_result_with_an_image_is_shown_now_and_in_the_next_turn(lab: Lab) -> None:
+async def test_result_with_an_image_is_shown_now_and_in_the_next_turn(lab: ScriptedTool) -> None:
     backend = Scripted(made(("lab__image", {})), hello(), hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
         first = (await http.post("/responses", json=body())).json()
@@ -328,7 +328,7 @@ async def test_result_with_an_image_is_shown_now_and_in_the_next_turn(lab: Lab) 
     assert third["messages"][: len(second["messages"])] == second["messages"]
 
 
-async def test_refusal_before_anything_was_run_is_an_http_error(lab: Lab) -> None:
+async def test_refusal_before_anything_was_run_is_an_http_error(lab: ScriptedTool) -> None:
     async with client(Scripted([BackendError("No.", status=503)])) as http:
         for stream in (False, True):
             answer = await http.post("/responses", json=body(stream=stream))
@@ -336,7 +336,7 @@ async def test_refusal_before_anything_was_run_is_an_http_error(lab: Lab) -> Non
     assert lab.opened == 0
 
 
-async def test_error_in_a_later_round_fails_the_response_with_the_output_so_far(lab: Lab) -> None:
+async def test_error_in_a_later_round_fails_the_response_with_the_output_so_far(lab: ScriptedTool) -> None:
     backend = Scripted(made(("lab__echo", {"text": "a"})), [BackendError("Away.", status=503)])
     async with client(backend) as http:
         events = await events_of(http)
@@ -347,7 +347,7 @@ async def test_error_in_a_later_round_fails_the_response_with_the_output_so_far(
     assert failed["usage"]["input_tokens"] > 0
 
 
-async def test_max_output_tokens_counts_over_all_rounds(lab: Lab) -> None:
+async def test_max_output_tokens_counts_over_all_rounds(lab: ScriptedTool) -> None:
     backend = Scripted(made(("lab__echo", {"text": "a"}), usage=(10, 30)), hello())
     await ask(backend, max_output_tokens=100)
     assert [asked["max_tokens"] for asked in backend.asked] == [100, 70]
@@ -357,7 +357,7 @@ async def test_max_output_tokens_counts_over_all_rounds(lab: Lab) -> None:
     assert len(backend.asked) == 1
 
 
-async def test_max_output_seconds_counts_over_all_rounds_and_stops_a_tool(lab: Lab) -> None:
+async def test_max_output_seconds_counts_over_all_rounds_and_stops_a_tool(lab: ScriptedTool) -> None:
     backend = Scripted(made(("lab__wait", {})), hello())
     async with client(backend, max_output_seconds=0.05) as http:
         events = await events_of(http)
@@ -368,7 +368,7 @@ async def test_max_output_seconds_counts_over_all_rounds_and_stops_a_tool(lab: L
     assert (lab.stopped, lab.opened) == (["wait"], 0)
 
 
-async def test_hosted_tool_that_hangs_is_cancelled(lab: Lab) -> None:
+async def test_hosted_tool_that_hangs_is_cancelled(lab: ScriptedTool) -> None:
     backend = Scripted(made(("lab__wait", {})), hello())
     async with client(backend, tools={"max_call_seconds": 0.05}) as http:
         response = (await http.post("/responses", json=body())).json()
@@ -376,7 +376,7 @@ async def test_hosted_tool_that_hangs_is_cancelled(lab: Lab) -> None:
     assert lab.stopped == ["wait"]
 
 
-async def test_answer_that_is_cut_off_runs_nothing(lab: Lab) -> None:
+async def test_answer_that_is_cut_off_runs_nothing(lab: ScriptedTool) -> None:
     cut = [call(0, "a", "lab__echo", '{"text": "a"}'), call(1, "b", "lab__echo", '{"te'), finish("length")]
     response = await ask(Scripted(cut, hello()))
     assert response["incomplete_details"] == {"reason": "max_output_tokens"}
@@ -384,7 +384,7 @@ async def test_answer_that_is_cut_off_runs_nothing(lab: Lab) -> None:
     assert lab.calls == []
 
 
-async def test_client_that_disconnects_stops_the_tool(lab: Lab) -> None:
+async def test_client_that_disconnects_stops_the_tool(lab: ScriptedTool) -> None:
     backend = Scripted(made(("lab__wait", {})), hello())
     async with serving(create_app(settings(tools=TABLES), backend=backend)) as url:
         async with httpx.AsyncClient(base_url=url) as http, asyncio.timeout(10):
@@ -399,7 +399,7 @@ async def test_client_that_disconnects_stops_the_tool(lab: Lab) -> None:
     assert (lab.stopped, len(backend.asked)) == (["wait"], 1)
 
 
-async def test_background_response_that_is_cancelled_stops_the_tool(lab: Lab) -> None:
+async def test_background_response_that_is_cancelled_stops_the_tool(lab: ScriptedTool) -> None:
     backend = Scripted(made(("lab__wait", {})), hello())
     async with serving(create_app(settings(tools=TABLES), backend=backend)) as url:
         async with httpx.AsyncClient(base_url=f"{url}/v1") as http, asyncio.timeout(20):
@@ -410,7 +410,7 @@ async def test_background_response_that_is_cancelled_stops_the_tool(lab: Lab) ->
     assert (lab.stopped, lab.opened, len(backend.asked)) == (["wait"], 0, 1)
 
 
-async def test_stream_in_the_middle_of_a_call_can_be_resumed(lab: Lab) -> None:
+async def test_stream_in_the_middle_of_a_call_can_be_resumed(lab: ScriptedTool) -> None:
     backend = Scripted(made(("lab__wait", {})), hello())
     async with serving(create_app(settings(tools=TABLES), backend=backend)) as url:
         async with httpx.AsyncClient(base_url=f"{url}/v1") as http, asyncio.timeout(20):
@@ -426,7 +426,7 @@ async def test_stream_in_the_middle_of_a_call_can_be_resumed(lab: Lab) -> None:
     assert lab.calls == [("wait", {})]
 
 
-async def test_next_turn_begins_as_the_last_question_did(lab: Lab) -> None:
+async def test_next_turn_begins_as_the_last_question_did(lab: ScriptedTool) -> None:
     """Over an earlier response, a conversation, references and a replay the model is shown the same."""
     answers = [made(("lab__add", {"a": 1, "b": 2}), ("lab__echo", {"text": "x"})), hello()]
     backend = Scripted(*answers, *answers, *[hello()] * 9)
@@ -452,7 +452,7 @@ async def test_next_turn_begins_as_the_last_question_did(lab: Lab) -> None:
         assert told == ["3", "x"]
 
 
-async def test_response_with_store_false_has_its_tools_over_a_websocket(lab: Lab) -> None:
+async def test_response_with_store_false_has_its_tools_over_a_websocket(lab: ScriptedTool) -> None:
     from websockets.asyncio.client import connect
 
     backend = Scripted(made(("lab__add", {"a": 1, "b": 2})), hello(), hello())
@@ -470,7 +470,7 @@ async def test_response_with_store_false_has_its_tools_over_a_websocket(lab: Lab
     assert shape(backend.asked[2])[:3] == ["user", ("assistant", 1), "tool"]
 
 
-async def test_hosted_tool_receives_its_call(lab: Lab) -> None:
+async def test_hosted_tool_receives_its_call(lab: ScriptedTool) -> None:
     tool = {**LAB, "server_url": "https://lab.example/secret/path", "authorization": "a-token"}
     backend = Scripted(hello())
     async with client(backend) as http:
@@ -484,7 +484,7 @@ async def test_hosted_tool_receives_its_call(lab: Lab) -> None:
     assert [item["type"] for item in lab.known] == ["message"]
 
 
-async def test_tool_list_that_is_slow_opens_the_stream_and_is_waited_for(lab: Lab) -> None:
+async def test_tool_list_that_is_slow_opens_the_stream_and_is_waited_for(lab: ScriptedTool) -> None:
     async def list_slowly(call: Any, report: Any) -> Any:
         item = report.add("mcp_list_tools", server_label="lab")
         lab.started.set()
@@ -507,7 +507,7 @@ async def test_tool_list_that_is_slow_opens_the_stream_and_is_waited_for(lab: La
     assert types(events[-1]["response"]) == ["mcp_list_tools", "message"]
 
 
-async def test_hosted_tool_that_cannot_be_opened_is_left_out_with_a_warning(lab: Lab) -> None:
+async def test_hosted_tool_that_cannot_be_opened_is_left_out_with_a_warning(lab: ScriptedTool) -> None:
     async def break_(call: Any, report: Any) -> Any:
         raise ZeroDivisionError
 
@@ -519,7 +519,7 @@ async def test_hosted_tool_that_cannot_be_opened_is_left_out_with_a_warning(lab:
     assert "could not be opened" in answer.headers["x-antiphon-warning"]
 
 
-async def test_framework_events_of_rounds_and_calls_are_sent_if_included(lab: Lab) -> None:
+async def test_framework_events_of_rounds_and_calls_are_sent_if_included(lab: ScriptedTool) -> None:
     backend = Scripted(made(("lab__echo", {"text": "a"}), ("lab__fail", {})), hello())
     async with client(backend) as http:
         events = await events_of(http, include=["antiphon:events"])
@@ -537,7 +537,7 @@ async def test_framework_events_of_rounds_and_calls_are_sent_if_included(lab: La
     assert sorted(map(str, errors)) == ["It did not work.", "None"]
 
 
-async def test_official_client_accumulates_the_stream(lab: Lab) -> None:
+async def test_official_client_accumulates_the_stream(lab: ScriptedTool) -> None:
     backend = Scripted(made(("lab__add", {"a": 1, "b": 2}), text="Well."), hello())
     async with serving(create_app(settings(tools=TABLES), backend=backend)) as url:
         async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k") as official:
@@ -557,7 +557,7 @@ async def test_tool_table_that_is_invalid_is_named_at_start() -> None:
         create_app(settings(tools={"laboratory": {}}), backend=Scripted([]))
 
 
-async def test_hosted_call_of_a_dead_worker_is_never_run_again(lab: Lab, tmp_path: Path) -> None:
+async def test_hosted_call_of_a_dead_worker_is_never_run_again(lab: ScriptedTool, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/store.db"
     backend = Scripted(made(("lab__wait", {})), hello())
     common = {"store_url": url, "background_lease": 0.3, "tools": TABLES}
@@ -587,7 +587,7 @@ async def test_hosted_call_of_a_dead_worker_is_never_run_again(lab: Lab, tmp_pat
     assert (lab.calls, len(backend.asked)) == ([("wait", {})], 1)
 
 
-async def test_hosted_tools_of_a_stopping_server_are_stopped(lab: Lab) -> None:
+async def test_hosted_tools_of_a_stopping_server_are_stopped(lab: ScriptedTool) -> None:
     backend = Scripted(made(("lab__wait", {})), hello())
     lines: list[str] = []
 
@@ -607,7 +607,7 @@ async def test_hosted_tools_of_a_stopping_server_are_stopped(lab: Lab) -> None:
     assert (events[-1]["type"], lab.stopped, lab.opened) == ("response.failed", ["wait"], 0)
 
 
-async def test_truncation_of_a_conversation_with_rounds_drops_whole_rounds(lab: Lab) -> None:
+async def test_truncation_of_a_conversation_with_rounds_drops_whole_rounds(lab: ScriptedTool) -> None:
     """With `truncation: auto` in the middle of a response; a call is never cut from its result."""
     too_long = BackendError("Too long.", code="context_length_exceeded", status=400)
     rounds = [made((("lab__long"), {"n": n})) for n in range(3)]
@@ -622,7 +622,7 @@ async def test_truncation_of_a_conversation_with_rounds_drops_whole_rounds(lab: 
         assert one.count("tool") == one.count(("assistant", 1))
 
 
-async def test_conversation_with_hosted_calls_can_be_compacted(lab: Lab) -> None:
+async def test_conversation_with_hosted_calls_can_be_compacted(lab: ScriptedTool) -> None:
     backend = Scripted(made(("lab__add", {"a": 1, "b": 2})), hello(), hello("A summary."), hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
         first = (await http.post("/responses", json=body())).json()
@@ -636,13 +636,13 @@ async def test_conversation_with_hosted_calls_can_be_compacted(lab: Lab) -> None
     assert "lab__add" not in json.dumps(backend.asked[3]["messages"])
 
 
-async def test_deferred_functions_without_a_search_are_all_offered(lab: Lab) -> None:
+async def test_deferred_functions_without_a_search_are_all_offered(lab: ScriptedTool) -> None:
     backend = Scripted(hello())
     await ask(backend, tools=[{**LAB, "defer_loading": True}])
     assert "lab__add" in offered(backend.asked[0])
 
 
-async def test_shell_that_the_server_runs_does_not_wait_for_the_client(lab: Lab) -> None:
+async def test_shell_that_the_server_runs_does_not_wait_for_the_client(lab: ScriptedTool) -> None:
     tool = {"type": "shell", "environment": {"type": "container_auto"}}
     tables = {"box": {"tool": "tests.support.hosted_lab:ShellTool"}}
     backend = Scripted(made(("shell", {"commands": ["ls", "pwd"]})), hello())
@@ -660,7 +660,7 @@ async def test_shell_that_the_server_runs_does_not_wait_for_the_client(lab: Lab)
 
 
 @pytest.mark.parametrize("last", ["shell_call_command.done", "shell_call_output_content.done", "output_item.done"])
-async def test_shell_of_a_dead_worker_ends_with_what_is_known_of_it(lab: Lab, last: str) -> None:
+async def test_shell_of_a_dead_worker_ends_with_what_is_known_of_it(lab: ScriptedTool, last: str) -> None:
     tool = {"type": "shell", "environment": {"type": "container_auto"}}
     tables = {"box": {"tool": "tests.support.hosted_lab:ShellTool"}}
     async with client(Scripted(made(("shell", {"commands": ["ls", "pwd"]})), hello()), tools=tables) as http:

@@ -29,7 +29,7 @@ from app.tools.demo import DemoTool
 from tests.support import laws
 from tests.support.build import call, delta, finish
 from tests.support.deliveries import SlowWriter
-from tests.support.hosted_lab import Lab, LabTool
+from tests.support.hosted_lab import LabTool, ScriptedTool
 from tests.support.scripted import Scripted
 
 TOOLS = [
@@ -109,7 +109,7 @@ def test_tool_loop_with_any_calls_and_stops_keeps_its_laws(
 async def _play(
     rounds: list[Answer], stop: int | None, error: bool, parallel: bool, most: int | None, framework: bool
 ) -> None:
-    lab = Lab.reset()
+    lab = ScriptedTool.reset()
     if stop is None:
         lab.gate.set()  # otherwise a waiting call waits until it is stopped
     backend = Scripted(*(answer.script() for answer in rounds), [delta(content="Done."), finish("stop")])
@@ -147,7 +147,7 @@ async def _play(
     await _check_replay(responses, events[-1]["response"])
 
 
-async def _next(stream: Any, lab: Lab) -> EventBatch | None:
+async def _next(stream: Any, lab: ScriptedTool) -> EventBatch | None:
     """Return the next events; None at the end, and if a call waits forever."""
     following = asyncio.ensure_future(anext(stream, None))
     waiting = asyncio.ensure_future(lab.started.wait())
@@ -161,7 +161,7 @@ async def _next(stream: Any, lab: Lab) -> EventBatch | None:
 
 
 def _check(
-    events: list[Event], lab: Lab, backend: Scripted, rounds: list[Answer], most: int | None, framework: bool
+    events: list[Event], lab: ScriptedTool, backend: Scripted, rounds: list[Answer], most: int | None, framework: bool
 ) -> None:
     laws.check(events)
     final = events[-1]["response"]

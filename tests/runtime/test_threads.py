@@ -16,7 +16,7 @@ from app.errors import BackendError
 from app.runtime.threads import LARGE_REQUEST, read_records, run_in_thread_if_large
 from tests.responses.test_tool_loop import LAB, TABLES, hello, made
 from tests.support.build import delta, finish
-from tests.support.hosted_lab import Lab
+from tests.support.hosted_lab import ScriptedTool
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
 
@@ -95,7 +95,7 @@ async def test_request_that_names_a_large_stored_item_is_translated_in_a_thread(
 
 
 async def test_large_request_is_translated_in_a_thread_in_each_round() -> None:
-    Lab.reset()
+    ScriptedTool.reset()
     backend = Noting(made(("lab__echo", {"text": "a"})), hello())
     input = [{"role": "user", "content": f"{n}"} for n in range(MANY + 1)]
     async with antiphon(backend, tools=TABLES) as url:

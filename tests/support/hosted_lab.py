@@ -13,10 +13,10 @@ from app.tools import Declaration, HostedFunction, Outcome, Report, ToolCall, To
 Action = Callable[[ToolCall, Report], Awaitable[Outcome]]
 
 
-class Lab:
-    """The tool's script and record; a test starts a new one with `Lab.reset()`."""
+class ScriptedTool:
+    """The tool's script and record; a test starts a new one with `ScriptedTool.reset()`."""
 
-    current: Lab
+    current: ScriptedTool
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, dict[str, Any]]] = []
@@ -33,7 +33,7 @@ class Lab:
         self.known: list[Any] = []  # items passed to `functions`
 
     @classmethod
-    def reset(cls) -> Lab:
+    def reset(cls) -> ScriptedTool:
         cls.current = cls()
         return cls.current
 
@@ -56,7 +56,7 @@ FUNCTIONS = (
 )
 
 
-Lab.reset()
+ScriptedTool.reset()
 
 
 class LabTool:
@@ -71,13 +71,13 @@ class LabTool:
         return cls()
 
     def open(self, declaration: Declaration) -> Any:
-        Lab.current.declarations.append(declaration)
+        ScriptedTool.current.declarations.append(declaration)
         deferred = declaration.tool.get("defer_loading") is True
         return self._open(deferred) if declaration.tool.get("server_label", "lab") == "lab" else None
 
     @asynccontextmanager
     async def _open(self, deferred: bool) -> AsyncIterator[LabSession]:
-        lab = Lab.current
+        lab = ScriptedTool.current
         lab.opened += 1
         try:
             yield LabSession(lab, deferred)
@@ -92,7 +92,7 @@ class LabTool:
 
 
 class LabSession:
-    def __init__(self, lab: Lab, deferred: bool) -> None:
+    def __init__(self, lab: ScriptedTool, deferred: bool) -> None:
         self._lab = lab
         self._deferred = deferred
 

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from app.core.access import hash_of
-from tests.support.hosted_lab import Lab
+from tests.support.hosted_lab import ScriptedTool
 from tests.support.server_apis import SERVER_APIS, ServerAPI
 from tests.support.serving import antiphon
 from tests.support.upstream import DONE, HANG, Upstream, call, chunk, finish, reply, sse, status
@@ -137,13 +137,13 @@ async def test_passthrough_of_the_backends_table_is_an_option_of_its_profile(up:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_hosted_tool_is_run_and_its_calls_are_not_shown(up: Upstream, stream: bool) -> None:
-    Lab.reset()
+    ScriptedTool.reset()
     up.say(sse(chunk("Wait."), call(id="c1", name="lab__echo", arguments='{"text": "42"}'), finish("tool_calls"), DONE))
     up.say(sse(chunk("It is 42."), finish(), DONE))
     body = {**HI, "stream": stream, "tools": [{"type": "lab"}]}
     async with client_of(up, "chat", overrides={"transport.passthrough": "auto"}, tools=LAB) as client:
         answer = await client.post(CHAT, json=body)
-    assert Lab.current.calls == [("echo", {"text": "42"})]
+    assert ScriptedTool.current.calls == [("echo", {"text": "42"})]
     assert "tool_calls" not in answer.text
     if stream:
         chunks = chunks_of(answer)

@@ -11,7 +11,7 @@ from tests.responses.policy.test_policy import served
 from tests.responses.test_tool_loop import TABLES, hello, made
 from tests.responses.test_tool_loop import lab as lab
 from tests.support import laws
-from tests.support.hosted_lab import Lab
+from tests.support.hosted_lab import ScriptedTool
 from tests.support.policy import ALLOW, policy_server, refuse, refuses, replace, texts
 from tests.support.scripted import Scripted
 from tests.support.upstream import status
@@ -35,7 +35,7 @@ def result_of(asked: dict[str, Any]) -> Any:
     return next((item for item in asked["items"] if item["type"] == "function_call_output"), None)
 
 
-async def test_result_is_sent_as_input_before_the_next_round(lab: Lab) -> None:
+async def test_result_is_sent_as_input_before_the_next_round(lab: ScriptedTool) -> None:
     backend = echoing()
     async with policy_server() as policy:
         await ask(backend, policy.table("input"))
@@ -45,7 +45,7 @@ async def test_result_is_sent_as_input_before_the_next_round(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("action", ["refuse", "replace"])
-async def test_result_that_is_not_allowed_is_seen_by_nobody(lab: Lab, action: str) -> None:
+async def test_result_that_is_not_allowed_is_seen_by_nobody(lab: ScriptedTool, action: str) -> None:
     backend = echoing()
 
     def decide(asked: dict[str, Any]) -> Any:
@@ -62,7 +62,7 @@ async def test_result_that_is_not_allowed_is_seen_by_nobody(lab: Lab, action: st
     assert response["status"] == "completed"
 
 
-async def test_hosted_call_that_is_refused_as_output_ends_the_response(lab: Lab) -> None:
+async def test_hosted_call_that_is_refused_as_output_ends_the_response(lab: ScriptedTool) -> None:
     backend = echoing()
     async with (
         policy_server(refuses("kryptos")) as policy,
@@ -78,7 +78,7 @@ async def test_hosted_call_that_is_refused_as_output_ends_the_response(lab: Lab)
     assert texts(response["output"]) == ["Not here."]
 
 
-async def test_rounds_with_a_service_that_allows_have_the_same_output(lab: Lab) -> None:
+async def test_rounds_with_a_service_that_allows_have_the_same_output(lab: ScriptedTool) -> None:
     async with policy_server() as policy:
         reviewed = await ask(echoing(), policy.table())
     plain = await ask(echoing(), None)
@@ -91,7 +91,7 @@ def listing_of(asked: dict[str, Any]) -> Any:
     return next((item for item in asked["items"] if item["type"] == "mcp_list_tools"), None)
 
 
-async def test_tools_of_an_mcp_server_are_sent_as_input_in_every_turn(lab: Lab) -> None:
+async def test_tools_of_an_mcp_server_are_sent_as_input_in_every_turn(lab: ScriptedTool) -> None:
     async with policy_server() as policy:
         async with served(Scripted(hello(), hello()), policy.table("input"), tools=TABLES) as http:
             body = {"model": "m", "input": "Hi", "tools": [LAB]}
@@ -104,7 +104,7 @@ async def test_tools_of_an_mcp_server_are_sent_as_input_in_every_turn(lab: Lab) 
     assert all(tool.keys() == {"name", "description", "input_schema"} for tool in listings[0]["tools"])
 
 
-async def test_tools_that_are_refused_are_not_offered_in_any_turn(lab: Lab) -> None:
+async def test_tools_that_are_refused_are_not_offered_in_any_turn(lab: ScriptedTool) -> None:
     backend = Scripted(hello(), hello())
     async with policy_server(lambda asked: refuse() if listing_of(asked) else ALLOW) as policy:
         async with served(backend, policy.table("input"), tools=TABLES) as http:
@@ -117,7 +117,7 @@ async def test_tools_that_are_refused_are_not_offered_in_any_turn(lab: Lab) -> N
     assert not any(asked.get("tools") for asked in backend.asked)
 
 
-async def test_tools_without_a_decision_fail_the_response(lab: Lab) -> None:
+async def test_tools_without_a_decision_fail_the_response(lab: ScriptedTool) -> None:
     backend = Scripted(hello())
     async with policy_server(lambda asked: status(500, {}) if listing_of(asked) else ALLOW) as policy:
         async with served(backend, policy.table("input"), tools=TABLES) as http:
