@@ -12,7 +12,7 @@ import pytest
 from tests.support.build import delta
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
-from tests.support.store_places import STORES, Place, place_of
+from tests.support.store_places import STORES, StoreLocation, place_of
 
 NUL = "a\0b"
 HI = {"model": "m", "input": "Hi."}
@@ -93,7 +93,7 @@ FOUND = [
 
 
 @pytest.fixture(params=STORES)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
     return place_of(request, tmp_path)
 
 
@@ -130,7 +130,7 @@ def numbers(body: Any, path: str = "") -> list[tuple[str, str]]:
     return [(path, "%s")] if isinstance(body, int | float) else []
 
 
-async def test_value_that_one_store_cannot_hold_is_refused_with_all(place: Place, tmp_path: Path) -> None:
+async def test_value_that_one_store_cannot_hold_is_refused_with_all(place: StoreLocation, tmp_path: Path) -> None:
     postgres = place.url.startswith("postgresql:")
     tools = {"file_search": {"store_url": place.url if postgres else f"sqlite:///{tmp_path}/files.db"}}
     async with antiphon(Scripted([delta(content="Hello")]), store_url=place.url, tools=tools) as url:

@@ -32,7 +32,7 @@ from tests.support import fork_server
 from tests.support.fork_server import Process
 from tests.support.ports import free_port
 from tests.support.serving import settings
-from tests.support.store_places import Place, place_of
+from tests.support.store_places import StoreLocation, place_of
 from tests.support.upstream import Upstream
 from tests.support.usage_journal import holds_usage
 
@@ -621,13 +621,13 @@ def test_every_worker_tells_what_all_did_also_after_a_restart(tmp_path: Path) ->
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
     return place_of(request, tmp_path)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @pytest.mark.parametrize("place", ["sqlite", "postgres", "redis"], indirect=True)
-def test_usage_after_all_workers_are_killed_is_the_sum_of_all_answers(tmp_path: Path, place: Place) -> None:
+def test_usage_after_all_workers_are_killed_is_the_sum_of_all_answers(tmp_path: Path, place: StoreLocation) -> None:
     settings = {"ANTIPHON_STORE_URL": place.url, "TMPDIR": str(tmp_path)}
     tokens = 0
     with served(tmp_path, "--workers", "2", **settings) as (process, address):

@@ -31,13 +31,13 @@ from tests.faults.servers import server
 from tests.support.build import delta
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
-from tests.support.store_places import STORES, Memory, Place, SQLite, place_of
+from tests.support.store_places import STORES, Memory, SQLite, StoreLocation, place_of
 
 CANARY = "c4n4ry"
 
 
 @pytest.fixture(params=STORES)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
     return place_of(request, tmp_path)
 
 
@@ -80,7 +80,7 @@ def statuses(change: Change) -> set[str]:
 
 @dataclass
 class Workers:
-    place: Place
+    place: StoreLocation
     store: Holding  # the first worker's
     one: httpx.AsyncClient
     other: httpx.AsyncClient
@@ -91,7 +91,7 @@ class Workers:
 
 
 @contextlib.asynccontextmanager
-async def workers(place: Place) -> AsyncIterator[Workers]:
+async def workers(place: StoreLocation) -> AsyncIterator[Workers]:
     backend = Scripted([delta(content=f"{CANARY} from the model")])
     store = Holding(place.open())
     async with contextlib.AsyncExitStack() as stack:
@@ -119,7 +119,7 @@ async def ended(http: httpx.AsyncClient, id: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("way", ["json", "sse", "background"])
-async def test_conversation_deleted_during_a_turn_stays_deleted(place: Place, way: str) -> None:
+async def test_conversation_deleted_during_a_turn_stays_deleted(place: StoreLocation, way: str) -> None:
     async with workers(place) as both:
         made = await both.one.post("/conversations", json={"items": [{"role": "user", "content": f"{CANARY} before"}]})
         conversation = made.json()["id"]
@@ -140,7 +140,7 @@ async def test_conversation_deleted_during_a_turn_stays_deleted(place: Place, wa
         assert not both.left()
 
 
-async def test_response_deleted_while_it_runs_stays_deleted(place: Place) -> None:
+async def test_response_deleted_while_it_runs_stays_deleted(place: StoreLocation) -> None:
     async with workers(place) as both:
         both.store.held = stored_as("completed")
         id = (await both.one.post("/responses", json=asked(background=True))).json()["id"]
@@ -155,7 +155,7 @@ async def test_response_deleted_while_it_runs_stays_deleted(place: Place) -> Non
         assert (await both.one.get(f"/responses/{id}")).status_code == 404
 
 
-async def test_metadata_changed_while_the_conversation_is_deleted_is_gone(place: Place) -> None:
+async def test_metadata_changed_while_the_conversation_is_deleted_is_gone(place: StoreLocation) -> None:
     async with workers(place) as both:
         id = (await both.one.post("/conversations", json={})).json()["id"]
         both.store.held = lambda change: any(CANARY.encode() in record for record in change.put.values())
@@ -167,7 +167,7 @@ async def test_metadata_changed_while_the_conversation_is_deleted_is_gone(place:
         assert not both.left()
 
 
-async def test_items_of_one_record_deleted_at_once_are_both_gone(place: Place) -> None:
+async def test_items_of_one_record_deleted_at_once_are_both_gone(place: StoreLocation) -> None:
     async with workers(place) as both:
         texts = ["one", f"two {CANARY}", "three"]
         items = [{"role": "user", "content": text} for text in texts]
@@ -186,7 +186,7 @@ async def test_items_of_one_record_deleted_at_once_are_both_gone(place: Place) -
         assert [item["id"] for item in (await both.one.get(path)).json()["data"]] == [ids[2]]
 
 
-async def test_response_deleted_while_it_is_ended_for_a_dead_worker_stays_deleted(place: Place) -> None:
+async def test_response_deleted_while_it_is_ended_for_a_dead_worker_stays_deleted(place: StoreLocation) -> None:
     store = Holding(place.open())
     store.held = stored_as("failed")
     run = RunKey(f"anonymous:{'c0ffee' * 4}", f"resp_{'0' * 16}{'c0ffee' * 4}")

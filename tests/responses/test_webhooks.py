@@ -24,7 +24,7 @@ from tests.faults.servers import server
 from tests.support.build import delta, finish
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon, serving, settings
-from tests.support.store_places import Place, place_of
+from tests.support.store_places import StoreLocation, place_of
 from tests.support.upstream import CLOSE, HANG, Received, Upstream, status
 
 KEY = b"k" * 32
@@ -208,12 +208,12 @@ async def test_webhook_server_that_stalls_does_not_hold_up_others(
 
 
 @pytest.fixture(params=["sqlite", "postgres", "redis"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
     return place_of(request, tmp_path)
 
 
 @pytest.fixture
-async def opened(place: Place) -> AsyncIterator[Callable[[], Store]]:
+async def opened(place: StoreLocation) -> AsyncIterator[Callable[[], Store]]:
     """Open a shared store, once per process."""
     stores: list[Store] = []
 
@@ -271,7 +271,7 @@ async def test_webhook_survives_a_restart(receiver: Receiver, tmp_path: Path) ->
     assert unwrapped(request).data.id == response["id"]
 
 
-async def test_webhook_survives_kill_9(receiver: Receiver, place: Place) -> None:
+async def test_webhook_survives_kill_9(receiver: Receiver, place: StoreLocation) -> None:
     values = {"store_url": place.url, "webhooks": json.dumps(told(receiver)["webhooks"])}
     receiver.say(HANG)
     with server(**values) as antiphon:

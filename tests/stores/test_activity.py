@@ -15,13 +15,13 @@ from app.observability.activity.hours import HOUR, OTHER, ActivityHour, Refusal
 from app.observability.lifecycle import ResponseLifecycle, clock
 from app.stores import Store
 from app.stores.memory import MemoryStore
-from tests.support.store_places import Clock, Place
+from tests.support.store_places import Clock, StoreLocation
 
 BUSY = {"name": "default", "queued": 1, "replicas": []}
 
 
 @pytest.fixture
-async def store(place: Place) -> AsyncIterator[Store]:
+async def store(place: StoreLocation) -> AsyncIterator[Store]:
     store = place.open()
     yield store
     await store.aclose()

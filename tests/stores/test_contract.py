@@ -12,21 +12,21 @@ from hypothesis import strategies as st
 
 from app.stores import LISTED, Change, Store, images_partition
 from app.stores.objects import ExaminedStore
-from tests.support.store_places import SHARED, TTL, Memory, Place
+from tests.support.store_places import SHARED, TTL, Memory, StoreLocation
 
 CHAIN = "2f1c9a:c0ffee"
 CONVERSATION = f"{CHAIN}:conversation"
 
 
 @pytest.fixture
-async def store(place: Place) -> AsyncIterator[Store]:
+async def store(place: StoreLocation) -> AsyncIterator[Store]:
     store = place.open()
     yield store
     await store.aclose()
 
 
 @pytest.fixture
-async def another(place: Place) -> AsyncIterator[Store]:
+async def another(place: StoreLocation) -> AsyncIterator[Store]:
     """Another store in the same place, as another process has it."""
     store = place.open()
     yield store
@@ -125,7 +125,9 @@ async def test_changes_of_several_buckets_are_made_together(store: Store) -> Non
 
 
 @pytest.mark.parametrize("missing", ["never there", "deleted", "dropped", "expired", "of another bucket"])
-async def test_change_that_depends_on_a_missing_record_is_not_made(place: Place, store: Store, missing: str) -> None:
+async def test_change_that_depends_on_a_missing_record_is_not_made(
+    place: StoreLocation, store: Store, missing: str
+) -> None:
     if missing != "never there":
         await store.put(CONVERSATION if missing != "of another bucket" else CHAIN, "itself", b"0")
     match missing:
@@ -148,7 +150,7 @@ async def test_change_that_depends_on_a_missing_record_is_not_made(place: Place,
 
 
 @pytest.mark.parametrize("how", ["delete", "drop", "change", "expire"])
-async def test_index_entries_of_a_record_go_with_it(place: Place, store: Store, how: str) -> None:
+async def test_index_entries_of_a_record_go_with_it(place: StoreLocation, store: Store, how: str) -> None:
     await store.apply(Change(CHAIN, {"resp_1": b"record"}, entries={"resp_1": b"c4n4ry"}))
     assert b"c4n4ry" in place.contents()
     match how:
@@ -181,7 +183,7 @@ async def test_record_is_replaced_under_another_name_by_one_of_many(store: Store
     assert await store.all(CHAIN) == dict(changes[made.index(True)].put)
 
 
-async def test_change_renews_the_bucket(place: Place, store: Store) -> None:
+async def test_change_renews_the_bucket(place: StoreLocation, store: Store) -> None:
     await store.put(CHAIN, "resp_1", b"1")
     for _ in range(3):
         place.advance(0.6 * TTL)
@@ -189,7 +191,7 @@ async def test_change_renews_the_bucket(place: Place, store: Store) -> None:
     assert await store.all(CHAIN) == {"resp_1": b"1", "resp_2": b"2"}
 
 
-async def test_record_is_added_once(place: Place, store: Store) -> None:
+async def test_record_is_added_once(place: StoreLocation, store: Store) -> None:
     assert await store.add(CHAIN, "used", b"1") is True
     assert await store.add(CHAIN, "used", b"2") is False
     assert await store.add(CHAIN, "other", b"3") is True
@@ -202,7 +204,7 @@ async def test_record_is_added_once(place: Place, store: Store) -> None:
     assert await store.all(CHAIN) == {"used": b"5"}
 
 
-async def test_record_added_by_many_at_once_is_added_by_one(place: Place, store: Store, another: Store) -> None:
+async def test_record_added_by_many_at_once_is_added_by_one(place: StoreLocation, store: Store, another: Store) -> None:
     stores = [store] if isinstance(place, Memory) else [store, another]
     for attempt in range(5):
         added = await asyncio.gather(
@@ -235,7 +237,7 @@ async def test_bucket_is_dropped_once_and_no_other_with_it(store: Store) -> None
     assert len(await store.all(CONVERSATION)) == len(await store.all("2f1c9a:other")) == 3
 
 
-async def test_bucket_that_has_expired_cannot_be_dropped(place: Place, store: Store) -> None:
+async def test_bucket_that_has_expired_cannot_be_dropped(place: StoreLocation, store: Store) -> None:
     await store.put(CHAIN, "resp_1", b"1")
     place.advance(1.1 * TTL)
     assert await store.drop(CHAIN) is False
@@ -243,7 +245,7 @@ async def test_bucket_that_has_expired_cannot_be_dropped(place: Place, store: St
 
 @pytest.mark.parametrize("how", ["delete", "drop"])
 async def test_records_added_during_a_deletion_are_not_kept(
-    place: Place, store: Store, another: Store, how: str
+    place: StoreLocation, store: Store, another: Store, how: str
 ) -> None:
     """Joining and deleting agree, in whatever order they come, also from two processes where these share the store."""
     deleting = store if isinstance(place, Memory) else another
@@ -269,7 +271,7 @@ async def test_thousands_of_records_fit_in_one_bucket(store: Store) -> None:
     assert await store.all(CHAIN) == records
 
 
-async def test_bucket_that_is_unused_expires_as_a_whole(place: Place, store: Store) -> None:
+async def test_bucket_that_is_unused_expires_as_a_whole(place: StoreLocation, store: Store) -> None:
     await store.put(CHAIN, "resp_1", b"1")
     await store.put(CHAIN, "resp_2", b"2")
     place.advance(1.1 * TTL)
@@ -279,7 +281,7 @@ async def test_bucket_that_is_unused_expires_as_a_whole(place: Place, store: Sto
     assert await store.delete(CHAIN, "resp_2") is False
 
 
-async def test_expired_records_are_gone_before_a_sweep(place: Place, store: Store) -> None:
+async def test_expired_records_are_gone_before_a_sweep(place: StoreLocation, store: Store) -> None:
     for number in range(10):
         await store.put(f"a:{number}", "resp_1", b"1")
     place.advance(1.1 * TTL)
@@ -331,7 +333,7 @@ async def test_deleted_record_is_not_listed(store: Store) -> None:
     assert await store.recent("a", limit=10, after="resp_1") is None
 
 
-async def test_expired_record_is_not_listed(place: Place, store: Store) -> None:
+async def test_expired_record_is_not_listed(place: StoreLocation, store: Store) -> None:
     await add(store, "a:1", "resp_1", b"old")
     await add(store, "a:2", "resp_2", b"renewed")
     place.advance(0.6 * TTL)
@@ -342,7 +344,7 @@ async def test_expired_record_is_not_listed(place: Place, store: Store) -> None:
     assert await store.recent("a", limit=10) == [b"new", b"renewed"]
 
 
-async def test_listing_renews_nothing(place: Place, store: Store) -> None:
+async def test_listing_renews_nothing(place: StoreLocation, store: Store) -> None:
     await add(store, "a:1", "resp_1", b"entry")
     for _ in range(3):
         place.advance(0.4 * TTL)
@@ -362,7 +364,7 @@ async def test_newest_of_many_records_are_listed(store: Store) -> None:
     assert await store.recent("a", limit=100) == [b"%d" % (109 - number) for number in range(100)]
 
 
-async def test_every_process_lists_the_same(place: Place, store: Store) -> None:
+async def test_every_process_lists_the_same(place: StoreLocation, store: Store) -> None:
     if isinstance(place, Memory):
         return
     other = place.open()
@@ -374,7 +376,7 @@ async def test_every_process_lists_the_same(place: Place, store: Store) -> None:
 
 
 @pytest.mark.parametrize("use", ["put", "add", "add again", "get", "get what is not there", "all", "names"])
-async def test_any_use_renews_the_whole_bucket(place: Place, store: Store, use: str) -> None:
+async def test_any_use_renews_the_whole_bucket(place: StoreLocation, store: Store, use: str) -> None:
     """And its images' bucket."""
     await store.put(CHAIN, "resp_1", b"1")
     await store.put(images_partition(CHAIN), "resp_1", b"an image")
@@ -404,7 +406,7 @@ async def test_any_use_renews_the_whole_bucket(place: Place, store: Store, use: 
     assert await store.all(CHAIN) == await store.all(images_partition(CHAIN)) == {}
 
 
-async def test_images_last_as_long_as_what_is_often_added_to(place: Place, store: Store) -> None:
+async def test_images_last_as_long_as_what_is_often_added_to(place: StoreLocation, store: Store) -> None:
     await store.apply(Change(CHAIN, {"resp_1": b"1"}), Change(images_partition(CHAIN), {"resp_1": b"an image"}))
     for n in range(20):
         place.advance(0.008 * TTL)
@@ -415,7 +417,7 @@ async def test_images_last_as_long_as_what_is_often_added_to(place: Place, store
     assert await store.get(images_partition(CHAIN), "resp_1") == b"an image"
 
 
-async def test_frequent_use_renews_too(place: Place, store: Store) -> None:
+async def test_frequent_use_renews_too(place: StoreLocation, store: Store) -> None:
     await store.put(CHAIN, "resp_1", b"1")
     for _ in range(20):
         place.advance(0.008 * TTL)
@@ -425,7 +427,7 @@ async def test_frequent_use_renews_too(place: Place, store: Store) -> None:
     assert await store.get(CHAIN, "resp_1") == b"1"
 
 
-async def test_delete_does_not_renew(place: Place, store: Store) -> None:
+async def test_delete_does_not_renew(place: StoreLocation, store: Store) -> None:
     await store.put(CHAIN, "resp_1", b"1")
     await store.put(CHAIN, "resp_2", b"2")
     place.advance(0.6 * TTL)
@@ -435,7 +437,7 @@ async def test_delete_does_not_renew(place: Place, store: Store) -> None:
     assert await store.all(CHAIN) == {}
 
 
-async def test_question_for_a_record_does_not_renew(place: Place, store: Store) -> None:
+async def test_question_for_a_record_does_not_renew(place: StoreLocation, store: Store) -> None:
     if not isinstance(store, ExaminedStore):
         pytest.skip("the memory of a process is not asked")
     await store.put(CHAIN, "resp_1", b"1")
@@ -446,7 +448,7 @@ async def test_question_for_a_record_does_not_renew(place: Place, store: Store) 
     assert not await store.exists(CHAIN, "resp_1")
 
 
-async def test_use_of_one_bucket_does_not_renew_another(place: Place, store: Store) -> None:
+async def test_use_of_one_bucket_does_not_renew_another(place: StoreLocation, store: Store) -> None:
     await store.put("a:1", "resp_1", b"1")
     await store.put("a:2", "resp_2", b"2")
     place.advance(0.6 * TTL)
@@ -457,7 +459,7 @@ async def test_use_of_one_bucket_does_not_renew_another(place: Place, store: Sto
     assert await store.all("a:2") == {"resp_2": b"2"}
 
 
-async def test_expired_records_do_not_come_back(place: Place, store: Store) -> None:
+async def test_expired_records_do_not_come_back(place: StoreLocation, store: Store) -> None:
     await store.put(CHAIN, "resp_1", b"1")
     place.advance(1.1 * TTL)
     await store.put(CHAIN, "resp_2", b"2")
@@ -466,7 +468,7 @@ async def test_expired_records_do_not_come_back(place: Place, store: Store) -> N
     assert await store.get(CHAIN, "resp_1") is None
 
 
-async def test_ttl_may_have_a_fraction(place: Place) -> None:
+async def test_ttl_may_have_a_fraction(place: StoreLocation) -> None:
     store = place.open(ttl=100.75)
     await store.put(CHAIN, "resp_1", b"1")
     place.advance(90)
@@ -512,7 +514,7 @@ async def test_cancelled_caller_leaves_nothing_to_the_next(store: Store) -> None
 
 
 @pytest.mark.parametrize("place", SHARED, indirect=True)
-async def test_stores_in_one_place_see_each_other_at_once(place: Place, store: Store, another: Store) -> None:
+async def test_stores_in_one_place_see_each_other_at_once(place: StoreLocation, store: Store, another: Store) -> None:
     await store.put(CHAIN, "resp_1", b"1")
     assert await another.get(CHAIN, "resp_1") == b"1"
 
@@ -538,7 +540,7 @@ async def test_stores_in_one_place_lose_nothing_of_each_other(store: Store, anot
     assert await store.all(CHAIN) == records
 
 
-async def test_purge_leaves_only_what_is_in_use(place: Place, store: Store) -> None:
+async def test_purge_leaves_only_what_is_in_use(place: StoreLocation, store: Store) -> None:
     for number in range(50):
         await store.put(f"a:{number}", "resp_1", b"expired")
     place.advance(0.6 * TTL)
@@ -551,7 +553,7 @@ async def test_purge_leaves_only_what_is_in_use(place: Place, store: Store) -> N
     assert await store.all("b:1") == {"resp_1": b"in use"}
 
 
-async def test_purge_of_an_unused_store_purges_nothing(place: Place) -> None:
+async def test_purge_of_an_unused_store_purges_nothing(place: StoreLocation) -> None:
     store = place.open()
     await store.purge()
     await store.aclose()
@@ -565,14 +567,14 @@ async def test_healthy_store_says_so(store: Store) -> None:
     assert await store.all(CHAIN) == {"resp_1": b"1"}
 
 
-async def test_closing_twice_is_accepted(place: Place) -> None:
+async def test_closing_twice_is_accepted(place: StoreLocation) -> None:
     store = place.open()
     await store.put(CHAIN, "resp_1", b"1")
     await store.aclose()
     await store.aclose()
 
 
-async def test_closing_an_unused_store_is_accepted(place: Place) -> None:
+async def test_closing_an_unused_store_is_accepted(place: StoreLocation) -> None:
     await place.open().aclose()
 
 
@@ -594,7 +596,7 @@ fresh = itertools.count()
 
 @given(moves=st.lists(moves, min_size=5, max_size=25))
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-async def test_store_behaves_as_a_dict_that_forgets(place: Place, store: Store, moves: list[tuple]) -> None:
+async def test_store_behaves_as_a_dict_that_forgets(place: StoreLocation, store: Store, moves: list[tuple]) -> None:
     example = next(fresh)
     kept: dict[str, dict[str, bytes]] = {}
     used: dict[str, int] = {}

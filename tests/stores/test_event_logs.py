@@ -9,7 +9,7 @@ import pytest
 
 from app.stores.event_log import EventLog, EventSegment, LoggingStore, RunKey
 from app.stores.memory.event_log import MemoryLog
-from tests.support.store_places import Memory, Place, Redis
+from tests.support.store_places import Memory, Redis, StoreLocation
 
 LEASE = 20.0
 TTL = 1000.0
@@ -24,7 +24,7 @@ HELLO = [
 
 
 @pytest.fixture
-async def log(place: Place) -> AsyncIterator[EventLog]:
+async def log(place: StoreLocation) -> AsyncIterator[EventLog]:
     store = place.open()
     assert isinstance(store, LoggingStore)
     log = store.log(ttl=TTL, lease=LEASE)
@@ -34,7 +34,7 @@ async def log(place: Place) -> AsyncIterator[EventLog]:
 
 
 @pytest.fixture
-async def another(place: Place, log: EventLog) -> AsyncIterator[EventLog]:
+async def another(place: StoreLocation, log: EventLog) -> AsyncIterator[EventLog]:
     """The same log, as another process has it; memory is not shared."""
     if isinstance(place, Memory):
         yield log
@@ -47,7 +47,7 @@ async def another(place: Place, log: EventLog) -> AsyncIterator[EventLog]:
     await store.aclose()
 
 
-def advance(place: Place, seconds: float) -> None:
+def advance(place: StoreLocation, seconds: float) -> None:
     """Let time pass, for leases too."""
     if not isinstance(place, Redis):
         place.advance(seconds)
@@ -111,7 +111,7 @@ async def test_logs_of_runs_never_mix(log: EventLog) -> None:
     assert kept == {run: [] if run.id == "_" else [EventSegment(0, 0, repr(run).encode())] for run in runs}
 
 
-async def test_log_is_no_record_of_its_bucket(place: Place) -> None:
+async def test_log_is_no_record_of_its_bucket(place: StoreLocation) -> None:
     store = place.open()
     assert isinstance(store, LoggingStore)
     log = store.log(ttl=TTL, lease=LEASE)
@@ -221,7 +221,7 @@ async def _until_read(reading: asyncio.Task[list[EventSegment]], log: EventLog) 
 # Leases.
 
 
-async def test_run_goes_from_begin_to_end(log: EventLog, place: Place) -> None:
+async def test_run_goes_from_begin_to_end(log: EventLog, place: StoreLocation) -> None:
     assert await log.state(RUN) == "absent"
     await log.begin(RUN, "w1")
     assert await log.state(RUN) == "running"
@@ -235,7 +235,7 @@ async def test_run_goes_from_begin_to_end(log: EventLog, place: Place) -> None:
     assert await log.state(RUN) == "ended"
 
 
-async def test_log_of_an_ended_run_is_not_kept_for_its_lease(place: Place) -> None:
+async def test_log_of_an_ended_run_is_not_kept_for_its_lease(place: StoreLocation) -> None:
     store = place.open()
     assert isinstance(store, LoggingStore)
     log = store.log(ttl=2, lease=60)
@@ -251,7 +251,7 @@ async def test_log_of_an_ended_run_is_not_kept_for_its_lease(place: Place) -> No
     await store.aclose()
 
 
-async def test_appending_renews_the_lease(log: EventLog, place: Place) -> None:
+async def test_appending_renews_the_lease(log: EventLog, place: StoreLocation) -> None:
     await log.begin(RUN, "w1")
     for number in range(4):
         advance(place, 0.7 * LEASE)
@@ -267,7 +267,7 @@ async def test_run_of_a_living_worker_is_not_claimed(log: EventLog) -> None:
     assert await log.append(RUN, "w1", HELLO[0]) == "held"
 
 
-async def test_orphan_is_claimed_once(log: EventLog, place: Place) -> None:
+async def test_orphan_is_claimed_once(log: EventLog, place: StoreLocation) -> None:
     await written(log, batches=HELLO[:2])
     advance(place, LEASE + 1)
 
@@ -281,14 +281,14 @@ async def test_orphan_is_claimed_once(log: EventLog, place: Place) -> None:
     assert await log.read(RUN, -1) == HELLO[:3]
 
 
-async def test_concurrent_claims_of_a_run_succeed_once(log: EventLog, another: EventLog, place: Place) -> None:
+async def test_concurrent_claims_of_a_run_succeed_once(log: EventLog, another: EventLog, place: StoreLocation) -> None:
     await log.begin(RUN, "w1")
     advance(place, LEASE + 1)
 
     assert sorted(await asyncio.gather(log.claim(RUN, "w2"), another.claim(RUN, "w3"))) == [False, True]
 
 
-async def test_claimed_run_may_be_lost_too(log: EventLog, place: Place) -> None:
+async def test_claimed_run_may_be_lost_too(log: EventLog, place: StoreLocation) -> None:
     await log.begin(RUN, "w1")
     advance(place, LEASE + 1)
     assert await log.claim(RUN, "w2") is True
@@ -298,7 +298,7 @@ async def test_claimed_run_may_be_lost_too(log: EventLog, place: Place) -> None:
     assert await log.append(RUN, "w2", HELLO[0]) == "lost"
 
 
-async def test_run_that_has_ended_is_not_claimed(log: EventLog, place: Place) -> None:
+async def test_run_that_has_ended_is_not_claimed(log: EventLog, place: StoreLocation) -> None:
     await written(log)
     advance(place, LEASE + 1)
 
@@ -313,7 +313,7 @@ async def test_run_without_a_log_is_claimed_once(log: EventLog) -> None:
     assert await log.read(RUN, -1) == [HELLO[0]]
 
 
-async def test_many_leases_are_renewed_at_once(log: EventLog, place: Place) -> None:
+async def test_many_leases_are_renewed_at_once(log: EventLog, place: StoreLocation) -> None:
     runs = [RunKey(f"2f1c9a:{number}", f"resp_{number}") for number in range(40)]
     for run in runs[:30]:
         await log.begin(run, "w1")
@@ -356,7 +356,7 @@ async def test_run_that_is_deleted_is_lost_to_its_worker(log: EventLog) -> None:
     assert await log.read(RUN, -1) == []
 
 
-async def test_log_expires(log: EventLog, place: Place) -> None:
+async def test_log_expires(log: EventLog, place: StoreLocation) -> None:
     await written(log)
     advance(place, 0.9 * TTL)
     assert await log.read(RUN, 6) == HELLO[3:]
@@ -366,7 +366,7 @@ async def test_log_expires(log: EventLog, place: Place) -> None:
     assert await log.state(RUN) == "absent"
 
 
-async def test_log_that_is_written_to_does_not_expire(log: EventLog, place: Place) -> None:
+async def test_log_that_is_written_to_does_not_expire(log: EventLog, place: StoreLocation) -> None:
     await log.begin(RUN, "w1")
     for number in range(4):
         advance(place, 0.6 * TTL)
@@ -376,7 +376,7 @@ async def test_log_that_is_written_to_does_not_expire(log: EventLog, place: Plac
     assert len(await log.read(RUN, -1)) == 4
 
 
-async def test_orphans_are_found(log: EventLog, place: Place) -> None:
+async def test_orphans_are_found(log: EventLog, place: StoreLocation) -> None:
     orphan, alive, over = (RunKey(f"2f1c9a:{name}", f"resp_{name}") for name in ("orphan", "alive", "over"))
     await written(log, orphan, batches=HELLO[:2])
     await written(log, alive, batches=HELLO[:2])
@@ -393,7 +393,7 @@ async def test_orphans_are_found(log: EventLog, place: Place) -> None:
     assert await log.orphans() == [alive]
 
 
-async def test_orphans_of_another_process_are_found(log: EventLog, another: EventLog, place: Place) -> None:
+async def test_orphans_of_another_process_are_found(log: EventLog, another: EventLog, place: StoreLocation) -> None:
     await log.begin(RUN, "w1")
     advance(place, LEASE + 1)
 
@@ -410,7 +410,7 @@ async def test_memory_is_bounded_by_evicting_ended_logs() -> None:
     assert [await log.state(run) for run in (old, new, running)] == ["absent", "ended", "running"]
 
 
-async def test_log_of_an_ended_run_expires_though_its_worker_still_polls(log: EventLog, place: Place) -> None:
+async def test_log_of_an_ended_run_expires_though_its_worker_still_polls(log: EventLog, place: StoreLocation) -> None:
     await written(log)
     advance(place, 0.9 * TTL)
     assert await log.renew("w1", [RUN]) == {RUN: "held"}

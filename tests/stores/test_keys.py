@@ -12,7 +12,7 @@ import pytest
 
 from app.stores import keys as keys_module
 from app.stores.keys import KeyChange, KeySnapshot, LastingStore, Secret, StoredKey, StoredKeys
-from tests.support.store_places import SHARED, TTL, Place, place_of
+from tests.support.store_places import SHARED, TTL, StoreLocation, place_of
 
 ALICE = StoredKey(
     "key_a",
@@ -37,7 +37,7 @@ def change(key: StoredKey = ALICE, id: str = "one", action: str = "create") -> K
 
 
 @contextlib.asynccontextmanager
-async def keys_at(place: Place) -> AsyncIterator[StoredKeys]:
+async def keys_at(place: StoreLocation) -> AsyncIterator[StoredKeys]:
     store = place.open()
     assert isinstance(store, LastingStore)
     yield StoredKeys(store.lasting())
@@ -45,13 +45,13 @@ async def keys_at(place: Place) -> AsyncIterator[StoredKeys]:
 
 
 @pytest.fixture
-async def keys(place: Place) -> AsyncIterator[StoredKeys]:
+async def keys(place: StoreLocation) -> AsyncIterator[StoredKeys]:
     async with keys_at(place) as keys:
         yield keys
 
 
 @pytest.fixture(params=SHARED)
-def shared(request: pytest.FixtureRequest, tmp_path: Any) -> Place:
+def shared(request: pytest.FixtureRequest, tmp_path: Any) -> StoreLocation:
     return place_of(request, tmp_path)
 
 
@@ -108,14 +108,14 @@ async def test_last_uses_are_read_by_name(keys: StoredKeys) -> None:
     assert await keys.uses() == {"alice": 1000, "bob": 3000}
 
 
-async def test_keys_do_not_expire(place: Place) -> None:
+async def test_keys_do_not_expire(place: StoreLocation) -> None:
     async with keys_at(place) as keys:
         await keys.add(KeySnapshot(), change())
         place.advance(3 * TTL)
         assert (await keys.read()).revision == 1
 
 
-async def test_change_is_seen_by_other_processes(shared: Place) -> None:
+async def test_change_is_seen_by_other_processes(shared: StoreLocation) -> None:
     async with keys_at(shared) as one, keys_at(shared) as other:
         assert await one.add(KeySnapshot(), change())
         assert await other.has_changed(0)

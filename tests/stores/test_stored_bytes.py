@@ -8,7 +8,7 @@ from typing import Protocol
 import pytest
 
 from app.stores import Change, MeasuringStore, Store, images_partition
-from tests.support.store_places import SHARED, TTL, Place
+from tests.support.store_places import SHARED, TTL, StoreLocation
 
 OWNER, OTHER = "2f1c9a", "2f1c9"
 CHAIN = f"{OWNER}:c0ffee"
@@ -21,7 +21,7 @@ class Measured(Store, MeasuringStore, Protocol):
 
 
 @pytest.fixture
-async def store(place: Place) -> AsyncIterator[Measured]:
+async def store(place: StoreLocation) -> AsyncIterator[Measured]:
     store = place.open()
     assert isinstance(store, MeasuringStore)
     assert await store.stored_bytes(OWNER) == 0
@@ -78,7 +78,7 @@ async def test_deleted_records_and_buckets_do_not_count(store: Measured) -> None
     assert await megabytes(store) == 1
 
 
-async def test_expired_buckets_do_not_count(place: Place, store: Measured) -> None:
+async def test_expired_buckets_do_not_count(place: StoreLocation, store: Measured) -> None:
     await store.apply(Change(CHAIN, {"resp_1": bytes(MEGABYTE)}))
     place.advance(0.9 * TTL)
     await store.apply(Change(f"{OWNER}:decaf", {"resp_2": bytes(MEGABYTE)}))
@@ -89,7 +89,7 @@ async def test_expired_buckets_do_not_count(place: Place, store: Measured) -> No
     assert await store.stored_bytes(OWNER) == 0
 
 
-async def test_bucket_in_use_still_counts(place: Place, store: Measured) -> None:
+async def test_bucket_in_use_still_counts(place: StoreLocation, store: Measured) -> None:
     await store.apply(Change(CHAIN, {"resp_1": bytes(MEGABYTE)}))
     for _ in range(3):
         place.advance(0.9 * TTL)
@@ -108,7 +108,7 @@ async def test_hundreds_of_buckets_count(store: Measured) -> None:
 
 
 @pytest.mark.parametrize("place", SHARED, indirect=True)
-async def test_bytes_stored_by_another_process_count(place: Place, store: Measured) -> None:
+async def test_bytes_stored_by_another_process_count(place: StoreLocation, store: Measured) -> None:
     another = place.open()
     assert isinstance(another, MeasuringStore)
     assert await another.stored_bytes(OWNER) == 0

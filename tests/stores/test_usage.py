@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from app.errors import UnstorableValue
 from app.stores.memory.usage import MemoryUsage
 from app.stores.usage import Spending, UsageLedger, UsageRow, UsageStore, add_rows
-from tests.support.store_places import SHARED, Place, place_of
+from tests.support.store_places import SHARED, StoreLocation, place_of
 
 DAY = "2026-11-22"
 
@@ -33,7 +33,7 @@ def row(day: str = DAY, key: str = "alice", model: str = "qwen3", backend: str =
 
 
 @contextlib.asynccontextmanager
-async def ledger_at(place: Place) -> AsyncIterator[UsageLedger]:
+async def ledger_at(place: StoreLocation) -> AsyncIterator[UsageLedger]:
     store = place.open()
     assert isinstance(store, UsageStore)
     yield store.usage(days=400)
@@ -41,7 +41,7 @@ async def ledger_at(place: Place) -> AsyncIterator[UsageLedger]:
 
 
 @pytest.fixture
-async def ledger(place: Place) -> AsyncIterator[UsageLedger]:
+async def ledger(place: StoreLocation) -> AsyncIterator[UsageLedger]:
     async with ledger_at(place) as ledger:
         yield ledger
 
@@ -113,11 +113,11 @@ async def test_spending_in_memory_reads_no_rows() -> None:
 
 
 @pytest.fixture(params=SHARED)
-def shared(request: pytest.FixtureRequest, tmp_path: Any) -> Place:
+def shared(request: pytest.FixtureRequest, tmp_path: Any) -> StoreLocation:
     return place_of(request, tmp_path)
 
 
-async def test_concurrent_workers_lose_nothing(shared: Place) -> None:
+async def test_concurrent_workers_lose_nothing(shared: StoreLocation) -> None:
     async with ledger_at(shared) as one, ledger_at(shared) as other:
         models = ["qwen3", "gpt-5", "llama"]
         # In different orders, to lock rows in different orders.

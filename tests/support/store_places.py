@@ -29,7 +29,7 @@ def redis_store(url: str, ttl: float = TTL) -> RedisStore:
     return RedisStore.from_url(url, ttl=ttl, socket_timeout=60, socket_connect_timeout=60)
 
 
-class Place(Protocol):
+class StoreLocation(Protocol):
     @property
     def url(self) -> str:
         """The URL of the store in the settings."""
@@ -172,7 +172,7 @@ STORES = ["memory", "sqlite", "postgres", "redis"]
 SHARED = [*STORES[1:], "cluster"]  # by several processes
 
 
-def place_of(request: pytest.FixtureRequest, directory: Path) -> Place:
+def place_of(request: pytest.FixtureRequest, directory: Path) -> StoreLocation:
     """Return an empty location for the store kind in a fixture's parameter."""
     match request.param:
         case "memory":

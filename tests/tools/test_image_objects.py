@@ -18,7 +18,7 @@ from app.tools.files.sqlite import SQLiteFileStore
 from tests.support.file_places import ObjectFiles
 from tests.support.logs import records_of
 from tests.support.s3_server import S3Server
-from tests.support.store_places import TTL, Place, place_of
+from tests.support.store_places import TTL, StoreLocation, place_of
 from tests.tools.test_stored_images import DRAW, EDIT, IMAGE, images_in, left, studio
 
 BUCKET = "ada:c0ffee"
@@ -28,7 +28,7 @@ TURN = Change(BUCKET, {"resp_1": b"a turn"})
 
 
 @pytest.fixture(params=["sqlite", "redis", "postgres"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
     return place_of(request, tmp_path)
 
 
@@ -55,7 +55,7 @@ class Images:
 
 
 @contextlib.asynccontextmanager
-async def images(place: Place, files: ObjectFiles) -> AsyncIterator[Images]:
+async def images(place: StoreLocation, files: ObjectFiles) -> AsyncIterator[Images]:
     opened = Images(place.open(), files)
     yield opened
     await opened.store.aclose()
@@ -68,7 +68,7 @@ def files(tmp_path: Path) -> ObjectFiles:
 
 
 async def test_generated_image_is_in_s3_as_long_as_its_response(
-    s3: S3Server, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    s3: S3Server, place: StoreLocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)
@@ -97,7 +97,9 @@ def opened_storage(s3: S3Server) -> Any:
     return ObjectStorage(s3.patient_url, s3.environment, FilesUnavailable)
 
 
-async def test_image_record_is_a_reference_that_only_its_bucket_can_read(place: Place, files: ObjectFiles) -> None:
+async def test_image_record_is_a_reference_that_only_its_bucket_can_read(
+    place: StoreLocation, files: ObjectFiles
+) -> None:
     async with images(place, files) as at:
         assert await at.store.apply(TURN, Change(IMAGES, {"resp_1": RECORD}))
         assert await at.store.get(IMAGES, "resp_1") == RECORD
@@ -110,14 +112,14 @@ async def test_image_record_is_a_reference_that_only_its_bucket_can_read(place: 
             assert await at.store.get(stranger, "resp_1") is None
 
 
-async def test_image_of_a_change_that_is_not_made_is_deleted(place: Place, files: ObjectFiles) -> None:
+async def test_image_of_a_change_that_is_not_made_is_deleted(place: StoreLocation, files: ObjectFiles) -> None:
     async with images(place, files) as at:
         assert not await at.store.apply(TURN._replace(requires="missing"), Change(IMAGES, {"resp_1": RECORD}))
         assert await at.objects() == 0
 
 
 @pytest.mark.parametrize("how", ["delete", "change", "drop", "replace"])
-async def test_image_is_deleted_with_its_record(place: Place, files: ObjectFiles, how: str) -> None:
+async def test_image_is_deleted_with_its_record(place: StoreLocation, files: ObjectFiles, how: str) -> None:
     async with images(place, files) as at:
         await at.store.put(IMAGES, "resp_1", RECORD)
         await at.store.put(IMAGES, "resp_2", b'{"ig_2":"x"}')
@@ -137,7 +139,7 @@ async def test_image_is_deleted_with_its_record(place: Place, files: ObjectFiles
         assert await at.objects() == len(expected)
 
 
-async def test_image_of_an_expired_record_is_deleted_by_a_check(place: Place, files: ObjectFiles) -> None:
+async def test_image_of_an_expired_record_is_deleted_by_a_check(place: StoreLocation, files: ObjectFiles) -> None:
     async with images(place, files) as at:
         await at.store.put(IMAGES, "resp_1", RECORD)
         files.advance(FIRST_CHECK + 1)
@@ -151,7 +153,7 @@ async def test_image_of_an_expired_record_is_deleted_by_a_check(place: Place, fi
         assert await at.objects() == 0
 
 
-async def test_check_does_not_renew_the_record(place: Place, files: ObjectFiles) -> None:
+async def test_check_does_not_renew_the_record(place: StoreLocation, files: ObjectFiles) -> None:
     async with images(place, files) as at:
         await at.store.put(IMAGES, "resp_1", RECORD)
         place.advance(TTL * 0.6)
@@ -161,7 +163,7 @@ async def test_check_does_not_renew_the_record(place: Place, files: ObjectFiles)
         assert await at.store.get(IMAGES, "resp_1") is None
 
 
-async def test_image_of_another_store_is_not_checked(place: Place, files: ObjectFiles, tmp_path: Path) -> None:
+async def test_image_of_another_store_is_not_checked(place: StoreLocation, files: ObjectFiles, tmp_path: Path) -> None:
     from app.stores.sqlite import SQLiteStore
 
     async with images(place, files) as at:
@@ -177,7 +179,7 @@ async def test_image_of_another_store_is_not_checked(place: Place, files: Object
 
 
 async def test_image_is_stored_with_its_response_in_an_outage(
-    place: Place, files: ObjectFiles, caplog: pytest.LogCaptureFixture
+    place: StoreLocation, files: ObjectFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     files.folder.write_text("not a folder")
     with pytest.raises(ValueError, match="cannot be opened"):
@@ -192,7 +194,7 @@ async def test_image_is_stored_with_its_response_in_an_outage(
         assert await at.store.get(IMAGES, "resp_1") == RECORD
 
 
-async def test_quota_counts_images_in_object_storage(place: Place, files: ObjectFiles) -> None:
+async def test_quota_counts_images_in_object_storage(place: StoreLocation, files: ObjectFiles) -> None:
     async with images(place, files) as at:
         await at.store.stored_bytes("ada")
         await at.store.put(IMAGES, "resp_1", RECORD)

@@ -22,7 +22,7 @@ from app.stores.sqlite import SQLiteStore
 from tests.support.scripted import Scripted
 from tests.support.serving import serving, settings
 from tests.support.sockets import dial, hear_out, send
-from tests.support.store_places import STORES, TTL, Place, place_of
+from tests.support.store_places import STORES, TTL, StoreLocation, place_of
 from tests.tools.test_image_generation import ANSWER, TOOL, ImagesServer, drawing
 
 BYTES = b"c4n4ry" * 20_000
@@ -34,7 +34,7 @@ EDIT = drawing(prompt="Make it blue", action="edit"), ANSWER
 
 
 @pytest.fixture(params=STORES)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
     return place_of(request, tmp_path)
 
 
@@ -106,13 +106,13 @@ def images_in(items: list[dict[str, Any]]) -> list[object]:
     return [item["result"] for item in items if item["type"] == "image_generation_call"]
 
 
-def left(place: Place) -> bool:
+def left(place: StoreLocation) -> bool:
     """Is anything left of an image?"""
     return IMAGE[:64].encode() in place.contents()
 
 
 @pytest.mark.parametrize("cache", [0, 64 * 1024 * 1024])
-async def test_stored_image_is_not_loaded_by_a_later_turn(place: Place, cache: int) -> None:
+async def test_stored_image_is_not_loaded_by_a_later_turn(place: StoreLocation, cache: int) -> None:
     async with studio(place.open(), *DRAW, ANSWER, ANSWER, history_cache=cache) as at:
         first = await at.ask()
         assert images_in(first["output"]) == [IMAGE]
@@ -129,7 +129,7 @@ async def test_stored_image_is_not_loaded_by_a_later_turn(place: Place, cache: i
         assert images_in(chain["data"][0]["response"]["output"]) == [IMAGE]
 
 
-async def test_stored_image_is_edited_by_a_later_turn(place: Place) -> None:
+async def test_stored_image_is_edited_by_a_later_turn(place: StoreLocation) -> None:
     async with studio(place.open(), *DRAW, ANSWER, *EDIT) as at:
         first = await at.ask()
         second = await at.ask(previous_response_id=first["id"])
@@ -140,7 +140,7 @@ async def test_stored_image_is_edited_by_a_later_turn(place: Place) -> None:
     assert third["output"][0]["action"] == "edit"
 
 
-async def test_stored_image_of_a_deleted_response_is_deleted(place: Place) -> None:
+async def test_stored_image_of_a_deleted_response_is_deleted(place: StoreLocation) -> None:
     async with studio(place.open(), *DRAW, ANSWER) as at:
         first = await at.ask()
         await at.ask(previous_response_id=first["id"])
@@ -151,7 +151,7 @@ async def test_stored_image_of_a_deleted_response_is_deleted(place: Place) -> No
         assert (await at.http.delete(f"/responses/{first['id']}")).status_code == 404
 
 
-async def test_stored_image_in_the_input_of_another_response_stays(place: Place) -> None:
+async def test_stored_image_in_the_input_of_another_response_stays(place: StoreLocation) -> None:
     async with studio(place.open(), *DRAW, *EDIT) as at:
         first = await at.ask()
         reference = {"type": "item_reference", "id": first["output"][0]["id"]}
@@ -166,7 +166,7 @@ async def test_stored_image_in_the_input_of_another_response_stays(place: Place)
         assert not left(place)
 
 
-async def test_stored_image_lives_as_long_as_its_conversation_is_continued(place: Place) -> None:
+async def test_stored_image_lives_as_long_as_its_conversation_is_continued(place: StoreLocation) -> None:
     async with studio(place.open(), *DRAW, ANSWER, ANSWER, ANSWER, ANSWER) as at:
         first = last = await at.ask()
         for _ in range(3):
@@ -179,7 +179,7 @@ async def test_stored_image_lives_as_long_as_its_conversation_is_continued(place
         assert not left(place)
 
 
-async def test_stored_image_lives_as_long_as_another_branch_is_used(place: Place) -> None:
+async def test_stored_image_lives_as_long_as_another_branch_is_used(place: StoreLocation) -> None:
     async with studio(place.open(), ANSWER, *DRAW, ANSWER, ANSWER) as at:
         root = await at.ask()
         drawn = await at.ask(previous_response_id=root["id"])
@@ -194,7 +194,7 @@ async def test_stored_image_lives_as_long_as_another_branch_is_used(place: Place
         assert images_in((await at.get(f"/responses/{drawn['id']}"))["output"]) == [IMAGE]
 
 
-async def test_stored_image_of_an_expired_response_is_gone(place: Place) -> None:
+async def test_stored_image_of_an_expired_response_is_gone(place: StoreLocation) -> None:
     async with studio(place.open(), *DRAW) as at:
         first = await at.ask()
         bucket = f"anonymous:{first['id'][-24:]}"
@@ -202,7 +202,7 @@ async def test_stored_image_of_an_expired_response_is_gone(place: Place) -> None
         assert await at.store.all(bucket) == await at.store.all(f"{bucket}:images") == {}
 
 
-async def test_stored_images_of_a_conversation_are_beside_it(place: Place) -> None:
+async def test_stored_images_of_a_conversation_are_beside_it(place: StoreLocation) -> None:
     async with studio(place.open(), *DRAW, ANSWER, *EDIT) as at:
         conversation = (await at.http.post("/conversations", json={})).json()["id"]
         first = await at.ask(conversation=conversation)
@@ -238,7 +238,7 @@ async def test_stored_images_of_a_conversation_are_beside_it(place: Place) -> No
         assert not left(place)
 
 
-async def test_stored_image_of_a_background_response_is_beside_it(place: Place) -> None:
+async def test_stored_image_of_a_background_response_is_beside_it(place: StoreLocation) -> None:
     async with studio(place.open(), *DRAW, *EDIT) as at:
         id = (await at.ask(background=True))["id"]
         replay = await at.http.get(f"/responses/{id}", params={"stream": "true"})

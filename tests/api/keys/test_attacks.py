@@ -17,7 +17,7 @@ from app.core.access import digest_of, hash_of
 from app.observability import logging as logs
 from tests.api.keys.served import OPS, Keys, code_of, serving_keys
 from tests.support.serving import settings
-from tests.support.store_places import Place, place_of
+from tests.support.store_places import StoreLocation, place_of
 
 
 @pytest.fixture
@@ -203,12 +203,12 @@ async def test_rotation_and_revocation_at_once_leave_no_secret(keys: Keys) -> No
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
-def any_place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def any_place(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
     return place_of(request, tmp_path)
 
 
 async def test_secret_is_in_no_store_log_audit_metric_or_activity(
-    any_place: Place, capsys: pytest.CaptureFixture[str]
+    any_place: StoreLocation, capsys: pytest.CaptureFixture[str]
 ) -> None:
     logs.configure(settings(keys=OPS, log_level="debug"))
     store = any_place.open()

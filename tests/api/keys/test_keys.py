@@ -19,7 +19,7 @@ from app.settings.keys import KeySettings
 from app.stores.keys import Secret, StoredKey
 from app.stores.memory import MemoryStore
 from tests.api.keys.served import OPS, Keys, code_of, serving_keys
-from tests.support.store_places import Place, place_of
+from tests.support.store_places import StoreLocation, place_of
 
 
 @pytest.fixture
@@ -193,11 +193,11 @@ async def test_keys_and_audit_survive_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.fixture(params=["sqlite", "postgres", "redis"])
-def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def shared(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
     return place_of(request, tmp_path)
 
 
-async def test_changes_reach_other_replicas(shared: Place, fast: None) -> None:
+async def test_changes_reach_other_replicas(shared: StoreLocation, fast: None) -> None:
     values = {"store_url": shared.url, "limit_store_url": "memory://"}
     async with serving_keys(**values) as one, serving_keys(**values) as other:
         made = await one.create("alice")
