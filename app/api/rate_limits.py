@@ -131,7 +131,8 @@ class Limits:
         if result is None:
             return admission
         admission.allowances = [
-            Allowance(charge.bucket, charge.capacity, missing) for charge, missing in zip(charges, result.missing, strict=True)
+            Allowance(charge.bucket, charge.capacity, missing)
+            for charge, missing in zip(charges, result.missing, strict=True)
         ]
         if result.granted:
             return admission

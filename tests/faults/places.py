@@ -25,7 +25,7 @@ def _server() -> RedisServer:
     return RedisServer(persistent=True, options=["--repl-diskless-sync-delay", "0"])
 
 
-class Place:
+class FaultyStore:
     """A store location and a failure."""
 
     url = ""
@@ -44,7 +44,7 @@ class Place:
         """Let it be over, if it is not so by itself."""
 
 
-class _Redis(Place):
+class _Redis(FaultyStore):
     server: RedisServer
 
     async def open(self, stack: AsyncExitStack, directory: Path) -> None:
@@ -152,7 +152,7 @@ class FailedOver(Slow):
                     await asyncio.sleep(0.02)
 
 
-class _Postgres(Place):
+class _Postgres(FaultyStore):
     options = POSTGRES_PATIENCE
 
     async def open(self, stack: AsyncExitStack, directory: Path) -> None:
@@ -183,7 +183,7 @@ class PostgresHung(_Postgres):
         self.server.resume()
 
 
-class _SQLite(Place):
+class _SQLite(FaultyStore):
     options = ""
 
     async def open(self, stack: AsyncExitStack, directory: Path) -> None:

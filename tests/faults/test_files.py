@@ -30,7 +30,7 @@ class Fault(NamedTuple):
     """A row: the database's fault, and the outcome meanwhile."""
 
     name: str
-    place: type[places.Place]
+    place: type[places.FaultyStore]
     during: str = WORKS
 
     @property

@@ -33,7 +33,7 @@ class Fault(NamedTuple):
     """
 
     name: str
-    place: type[places.Place]
+    place: type[places.FaultyStore]
     before: Outcome = COMPLETED
     during: Outcome = COMPLETED
     first: Outcome | None = None  # the first request's outcome, while nobody knows about the fault

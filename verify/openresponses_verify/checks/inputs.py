@@ -114,7 +114,11 @@ _form(
     "A message with a phase",
     "`phase` labels an assistant message as commentary or final answer. Clients send it back.",
     f"{_PARAM}Message.phase",
-    [user_message("Hi."), assistant_message([_output_text("Let me see.")], phase="commentary"), user_message("Say hello.")],
+    [
+        user_message("Hi."),
+        assistant_message([_output_text("Let me see.")], phase="commentary"),
+        user_message("Say hello."),
+    ],
 )
 _form(
     "input.empty-message",
