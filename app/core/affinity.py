@@ -66,7 +66,7 @@ def _texts(content: object) -> list[str]:
 
 
 def _names(tools: Iterable[object]) -> Iterator[str]:
-    """Yield names or types, without deferred tools."""
+    """Names or types, without deferred tools."""
     for _, tool in zip(range(_TOOLS), tools, strict=False):
         if isinstance(tool, dict) and not tool.get("defer_loading"):
             function = tool.get("function")

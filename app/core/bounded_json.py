@@ -65,7 +65,7 @@ def _values(document: bytes | str, limit: int) -> int:
 
 
 def _structure(document: bytes | str) -> int:
-    """Count commas and opening brackets, plus one."""
+    """The number of commas and opening brackets, plus one."""
     count = 1
     for start in range(0, len(document), _CHUNK):
         end = start + _CHUNK

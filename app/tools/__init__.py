@@ -208,11 +208,11 @@ class Account(Protocol):
     An API key's account, charged for tools' backend requests.
 
     Before a request, a tool checks the model (`Declaration.require_model`) and the limits. Afterwards it charges the
-    usage reported by the backend, even if the call fails later.
+    reported usage, even if the call fails later.
     """
 
     async def check_limits(self) -> None:
-        """Raise `TooManyRequests` if the key's tokens for this minute, or its budget, are used up."""
+        """Raises `TooManyRequests` if the key's tokens for this minute, or its budget, are used up."""
         ...
 
     def charge_request(self, model: str, backend: str, usage: Usage) -> None: ...
@@ -230,13 +230,13 @@ class Report(Account, Protocol):
         ...
 
     def private_data(self, item: Item) -> Mapping[str, object]:
-        """Return an item's private data; {} for other servers' items."""
+        """{} for other servers' items."""
         ...
 
     def has_stored_image(self, item: Item) -> bool: ...
 
     async def stored_image(self, item: Item) -> str | None:
-        """Return an earlier `image_generation_call`'s `result`, or None if deleted. Raises `StoreUnavailable`."""
+        """An earlier `image_generation_call`'s `result`, or None if deleted. Raises `StoreUnavailable`."""
         ...
 
     def warn(self, message: str) -> None:
@@ -247,7 +247,7 @@ class Report(Account, Protocol):
 class ToolSession(Protocol):
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
         """
-        List the functions before the first model call. May do I/O.
+        Called before the first model call. May do I/O.
 
         Tools listed in `items`, the conversation, need not be listed again. If the tool is unreachable, it adds an item
         with the error, or warns, and returns no functions.
@@ -262,14 +262,14 @@ class DeclaringTool(Protocol):
     """A hosted tool with declarations for the studio and `GET /antiphon/about`."""
 
     def declarations(self, key_names: Collection[str]) -> Sequence[Mapping[str, object]]:
-        """Return declarations that a caller may use, without secrets; see `Declaration.key_names`."""
+        """Declarations that a caller may use, without secrets; see `Declaration.key_names`."""
         ...
 
 
 @runtime_checkable
 class LinkedTool(Protocol):
     def link(self, tools: Mapping[str, HostedTool]) -> None:
-        """Find other tools by table name. Called before any other use."""
+        """Called before any other use, with all tools by table name."""
         ...
 
 
@@ -309,7 +309,7 @@ class ToolWithRights(Protocol):
     """
 
     def rights(self, declaration: Mapping[str, object]) -> Sequence[str]:
-        """Return alternative rights for one of the tool's `declarations`."""
+        """Alternative rights for one of the tool's `declarations`."""
         ...
 
 
@@ -322,7 +322,7 @@ class FileTool(Protocol):
 @runtime_checkable
 class DetailedTool(Protocol):
     def details(self) -> Mapping[str, str]:
-        """Return readable descriptions from `check`, by part name."""
+        """Readable descriptions from `check`, by part name."""
         ...
 
 
@@ -341,7 +341,7 @@ class HostedTool(Protocol):
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession] | None:
         """
-        Return the session for a declaration; None if it is not for this tool or caller.
+        None if the declaration is not for this tool or caller.
 
         Does no I/O: called before the response starts. Raises `InvalidRequest` with the field for an invalid
         declaration. Entering the context may do I/O, and must not raise if something is unreachable. The context may be
@@ -350,7 +350,7 @@ class HostedTool(Protocol):
         ...
 
     async def check(self) -> Mapping[str, str | None]:
-        """Return an error, or None, by dependency name."""
+        """An error, or None, by dependency name."""
         ...
 
     async def aclose(self) -> None: ...

@@ -11,7 +11,7 @@ from app.tools.guard import GuardedTransport
 
 def endpoint_options(host: ToolHost, name: str, field: str, endpoint: str) -> TransportOptions:
     """
-    Return a backend's transport options; raises `ValueError` if tools cannot use it.
+    A backend's transport options; raises `ValueError` if tools cannot use it.
 
     Errors name `field`, the key in the tool's table, and `endpoint`.
     """

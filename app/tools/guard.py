@@ -76,7 +76,7 @@ _METADATA = frozenset(
 
 
 def is_allowed(address: Address, reach: Reach) -> bool:
-    """Check an address, or its embedded IPv4 address."""
+    """Also checks an embedded IPv4 address."""
     if reach == "any":
         return True
     if (embedded := _embedded(address)) is not None:
@@ -102,7 +102,7 @@ def _embedded(address: Address) -> IPv4Address | None:
 
 
 def _local_embedded(address: Address) -> Iterator[IPv4Address]:
-    """Yield the possible IPv4 addresses: after 48, 56, 64 or 96 bits."""
+    """The possible IPv4 addresses: after 48, 56, 64 or 96 bits."""
     data = address.packed
     for start in (6, 7, 8):
         yield IPv4Address((data[start:8] + data[9:])[:4])  # the byte after the first 64 bits is skipped
@@ -116,7 +116,7 @@ def _is_public(address: Address) -> bool:
 
 
 def _is_unused(address: Address) -> bool:
-    """Detect unused ranges that `ipaddress` reports as private: 240/4, Teredo."""
+    """Unused ranges that `ipaddress` reports as private: 240/4, Teredo."""
     return address.teredo is not None if isinstance(address, IPv6Address) else address.is_reserved
 
 
@@ -163,7 +163,7 @@ _NUMBER = re.compile(r"\d+|0x[\da-f]*", re.IGNORECASE)
 
 def checked_url(url: str, *, allowed: Sequence[URLPattern] | None = None, reach: Reach = "public") -> httpx.URL:
     """
-    Parse a URL and check its spelling; connecting checks the host's addresses.
+    Check a URL's spelling; connecting checks the host's addresses.
 
     With `allowed`, a pattern must match; otherwise, any https URL with the standard port is allowed. Raises
     `OutboundRefused`.
@@ -413,7 +413,7 @@ async def fetch(
     resolver: Resolver = resolve,
 ) -> FetchedPage:
     """
-    Fetch a URL; checks each redirect's target.
+    Check each redirect's target.
 
     Raises `OutboundRefused` for disallowed URLs and large responses, `TimeoutError`, and `httpx.HTTPError`.
     """

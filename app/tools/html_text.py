@@ -12,11 +12,7 @@ _BLOCKS |= {"option", "p", "pre", "section", "summary", "table", "td", "th", "tr
 
 
 def html_title_and_text(page: str | bytes) -> tuple[str, str]:
-    """
-    Return a page's title and visible text.
-
-    Non-UTF-8 bytes are decoded with the declared charset, else as Latin-1.
-    """
+    """Non-UTF-8 bytes are decoded with the declared charset, else as Latin-1."""
     from lxml import etree, html  # an extra
 
     data = page.encode("utf-8", "replace") if isinstance(page, str) else page

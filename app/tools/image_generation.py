@@ -288,7 +288,7 @@ class ImagesAPI:
     async def images(
         self, options: Mapping[str, object], images: Sequence[InputImage], mask: InputImage | None, partial: int
     ) -> AsyncIterator[JSONObject]:
-        """Yield partial images, then the response. Raises `ImageFailed`."""
+        """Partial images, then the response. Raises `ImageFailed`."""
         fields = _without_none(options)
         if str(fields.get("model") or "").startswith(("dall-e", "sd", "flux")):
             fields["response_format"] = "b64_json"  # other models always return base64, and reject the field

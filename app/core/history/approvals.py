@@ -43,7 +43,7 @@ def find_decisions(
     stored: Sequence[Item], new: Sequence[Item], upstream: Mapping[str, Upstream], turns: Sequence[Turn]
 ) -> Decisions:
     """
-    Return approved calls that are not in the conversation, and denied calls.
+    Approved calls that are not in the conversation, and denied calls.
 
     A call that could not be started runs again if approved again. `turns` are all stored turns in the chains, including
     siblings. Raises `InvalidRequest` for an invalid answer, or for an approval after a denial.

@@ -51,12 +51,12 @@ _TYPE = itemgetter("type")
 
 
 def are_messages(items: Iterable[Item]) -> bool:
-    """Return whether no item refers to another item, is encrypted, or has to be rewritten."""
+    """Whether no item refers to another item, is encrypted, or has to be rewritten."""
     return _MESSAGE.issuperset(map(_TYPE, items))
 
 
 def first_context(messages: list[Item], key: str) -> RequestContext:
-    """Return the context of messages that start a conversation."""
+    """The context of messages that start a conversation."""
     return RequestContext(key, None, messages, messages, len(messages), {}, {}, False, Warnings())
 
 

@@ -38,10 +38,9 @@ class Truncation:
 
     def steps(self, fits: float | None, margin: float) -> Iterator[list[Item]]:
         """
-        Yield shorter and shorter conversations.
+        Ever shorter conversations.
 
-        `fits` is the prompt share that fits, if known; `margin` is the fraction of it to use, because sizes are
-        estimates.
+        `fits` is the prompt share that fits, if known; only the fraction `margin` is used, because sizes are estimates.
         """
         first = 1.0 if fits is None else fits * margin
         length = len(self._items)
@@ -84,7 +83,7 @@ def _pieces(items: Sequence[Item]) -> Iterator[set[int]]:
 
 def _steps(items: Sequence[Item], current: int) -> list[list[int]]:
     """
-    Return the positions of each earlier turn, and of each step in the current turn.
+    Positions of each earlier turn, and of each step in the current turn.
 
     A turn begins with a user message, a step when the model continues after an output.
     """
@@ -104,7 +103,7 @@ def _steps(items: Sequence[Item], current: int) -> list[list[int]]:
 
 def _paired(items: Sequence[Item]) -> dict[int, set[int]]:
     """
-    Map each call's and output's position to the positions of both. Ids can be reused in later turns.
+    Each call's and output's position, with the positions of both. Ids can be reused in later turns.
 
     Approval requests, their responses, and the resulting calls also belong together.
     """

@@ -187,7 +187,7 @@ def request_of(turn: Turn) -> CreateResponse:
 
 def path(records: Mapping[str, bytes], response_id: str, known: Container[str] = ()) -> list[Turn] | None:
     """
-    Return the turns up to `response_id`, oldest first; None if any is missing.
+    The turns up to `response_id`, oldest first; None if any is missing.
 
     The path stops before a `known` response. A partial history would mislead the model.
     """

@@ -25,7 +25,7 @@ _RESETS = re.compile(r"(?:x-|anthropic-)?ratelimit-(?:reset(-\w+)?|(\w+)-reset)"
 
 def retry_after(headers: Mapping[str, str], text: str = "", now: float | None = None) -> float | None:
     """
-    Return the seconds to wait, at most a year; None if unknown.
+    Seconds to wait, at most a year; None if unknown.
 
     Sources, by precedence: `retry-after-ms`, `Retry-After` (seconds, a duration or a date), the resets of exhausted
     limits, text in the body, body fields, and headers quoted in the body. `now` is Unix time.

@@ -34,7 +34,7 @@ class ArgumentsReader(Protocol):
     def end(self) -> str: ...
 
     def held(self) -> str:
-        """Return text that was not emitted, from truncated arguments."""
+        """Text that was not emitted, from truncated arguments."""
         ...
 
     def cut(self, emitted: Sequence[str], *, broken: bool) -> bool:

@@ -33,7 +33,7 @@ class Names(Protocol):
     """The functions' names in the chat request."""
 
     def name(self, namespace: str | None, name: str) -> str:
-        """Return a function's name, even if it is no longer offered."""
+        """A function's name, even if it is no longer offered."""
         ...
 
     def declared_in(self, item: Item) -> list[tuple[str, Mapping[str, object]]]: ...
@@ -233,7 +233,7 @@ def image_generation_call(item: Item, names: Names, notes: Mapping[str, object])
 
 def mcp_approval_request(item: Item, names: Names, notes: JSONMapping) -> list[Item]:
     """
-    Convert an approval request to the call and a statement that it was not made.
+    The call, and a statement that it was not made.
 
     In the notes, `decided` is the response, if any. A call that was `made` has its own item.
     """

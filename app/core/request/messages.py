@@ -118,7 +118,7 @@ class ConversationReader:
 
     def messages(self) -> list[Message]:
         """
-        Return the messages, oldest first.
+        Messages, oldest first.
 
         Raises `InvalidRequest`, with the item's index in its `param`, for content that cannot be sent.
         """

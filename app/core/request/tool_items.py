@@ -29,7 +29,7 @@ def tool_items_as_functions(
     is_native: Callable[[Item], bool] = lambda item: False,
 ) -> tuple[Sequence[Item], Sequence[int]]:
     """
-    Return converted items, each with its position in `items`.
+    Converted items, each with its position in `items`.
 
     `upstream` holds notes by item id. Native items stay unchanged.
     """
@@ -94,7 +94,7 @@ def _add_decisions(items: Sequence[Item], notes: list[Mapping[str, object]]) -> 
 
 
 def _rounds(items: Sequence[Item], notes: Sequence[Mapping[str, object]]) -> dict[int, int]:
-    """Map positions in a round to the position of its last call."""
+    """Positions in a round, mapped to the position of its last call."""
     last: dict[int, int] = {}
     if not any(notes):
         return last

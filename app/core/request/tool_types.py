@@ -264,7 +264,7 @@ def stripped(schema: object, keywords: frozenset[str]) -> object:
 
 
 def keyword_paths(schema: object, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield keywords and paths, for example `pattern` and `properties.day.pattern`."""
+    """Keywords and paths, for example `pattern` and `properties.day.pattern`."""
     if isinstance(schema, list):
         for index, one in enumerate(schema):
             yield from keyword_paths(one, f"{path}[{index}]")

@@ -324,7 +324,7 @@ def _warn_dropped_keywords(functions: Iterable[Function], state: TranslationStat
 
 
 def _check_strict(entry: _Entry) -> None:
-    """Raise OpenAI's error for a strict function with an optional property."""
+    """Raises OpenAI's error for a strict function with an optional property."""
     parameters = entry.tool.get("parameters")
     if entry.tool.get("strict") is not True or not isinstance(parameters, dict):
         return

@@ -32,7 +32,7 @@ class StopSequences:
         self.matched: str | None = None
 
     def feed(self, text: str) -> str:
-        """Return the text before a match or a possible start."""
+        """The text before a match or a possible start."""
         text = self._held + text
         found = [(at + len(sequence), at, sequence) for sequence in self._sequences if (at := text.find(sequence)) >= 0]
         if found:

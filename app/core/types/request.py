@@ -260,7 +260,7 @@ def undeclared_fields(
     body: BaseModel, extra_names: frozenset[str] = frozenset(), path: str = ""
 ) -> Iterator[UndeclaredField]:
     """
-    Yield a body's unknown fields, including nested models, but not items and tools.
+    A body's unknown fields, including nested models, but not items and tools.
 
     `extra_names` lists further known names for the body itself.
     """

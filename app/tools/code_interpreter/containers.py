@@ -138,7 +138,7 @@ class Containers(ABC):
 
     @abstractmethod
     async def summaries(self, owner: str | None, limit: int) -> Sequence[dict[str, object]]:
-        """Return an owner's (None: all owners') newest containers."""
+        """The newest containers of an owner (None: of all owners)."""
 
     @abstractmethod
     async def delete(self, owner: str, container_id: str) -> dict[str, object]: ...
@@ -155,7 +155,7 @@ class Containers(ABC):
     async def changes(
         self, container: Container, sandbox: SandboxChannel, source: str = "assistant"
     ) -> Sequence[ContainerFile]:
-        """Refresh a used container's file list, and return new and changed files."""
+        """Refresh a used container's file list; return new and changed files."""
 
     @abstractmethod
     async def aclose(self) -> None: ...
@@ -233,7 +233,7 @@ class Containers(ABC):
             yield data
 
     async def files(self, owner: str, container_id: str, page: Page) -> dict[str, object]:
-        """List a container's files, or their copies after the container ended."""
+        """A container's files, or their copies after the container ended."""
         try:
             container = await self.get(owner, container_id)
         except NotFound:
@@ -245,7 +245,7 @@ class Containers(ABC):
             return page_of([file.resource() for file in container.files.values()], page)
 
     async def file(self, owner: str, container_id: str, file_id: str) -> tuple[ContainerFile, AsyncIterator[bytes]]:
-        """Return a file and its content, or its copy if the container has ended or lost it."""
+        """A file and its content, or its copy if the container has ended or lost it."""
         try:
             container = await self.get(owner, container_id)
             async with self.use(container) as sandbox:

@@ -81,7 +81,7 @@ class SharedContainers(Containers):
         return True
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | LocalContainers:
-        """Return a connection to the host, or the host's own containers; raises `ContainerFailed`."""
+        """A connection to the host, or the host's own containers; raises `ContainerFailed`."""
         try:
             async with asyncio.timeout(HOST_TIMEOUT):
                 while True:

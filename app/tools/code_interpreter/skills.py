@@ -207,7 +207,7 @@ def read_heading(text: str) -> tuple[str, str]:
 
 def read_archive(data: bytes) -> dict[str, bytes]:
     """
-    Return a skill's files by path; raises `InvalidRequest`.
+    Files by path; raises `InvalidRequest`.
 
     `SKILL.md` is in the archive's root, or in its only top-level folder.
     """

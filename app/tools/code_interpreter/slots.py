@@ -1,9 +1,9 @@
 """
 Limits how many containers run at once, in total and per owner.
 
-Each running container holds a slot. If none is free, the longest idle container of the owner with the most slots is
-evicted. Owners at their own limit only evict their own containers. If no container is idle, the next slot goes to the
-owner with the fewest slots.
+Each running container holds a slot. If none is free, the owner with the most slots loses its longest idle container.
+Owners at their own limit only evict their own containers. If no container is idle, the next slot goes to the owner with
+the fewest slots.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ class CodeInterpreter:
         return cls(LocalContainers(bubblewrap, settings, SkillFolder(operators)))
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession] | None:
-        """Return None if the client runs the shell. Raises `InvalidRequest`."""
+        """None if the client runs the shell. Raises `InvalidRequest`."""
         tool = declaration.tool
         shell = tool["type"] == "shell"
         field = "environment" if shell else "container"

@@ -101,7 +101,7 @@ class MCPTool:
 
     def _chosen(self, declaration: Declaration, label: str) -> tuple[str, MCPServer] | None:
         """
-        Return the declared server and its name; None to call the caller's URL.
+        The declared server and its name; None to call the caller's URL.
 
         The caller's right to use the server is checked only here.
         """

@@ -89,7 +89,7 @@ class MCPCodeInterpreter:
         return cls(settings, servers[name], host.max_result_chars, mcp.pool_limits)
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[MCPSession] | None:
-        """Return None if the caller may not use the server."""
+        """None if the caller may not use the server."""
         if not self._server.serves(declaration.key_names):
             return None
         param_path, container = f"{declaration.param_path}.container", declaration.tool.get("container")

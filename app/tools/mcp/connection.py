@@ -3,7 +3,7 @@ An MCP session in its own task.
 
 The SDK's client opens anyio cancel scopes, which only the task that entered them may exit, but a response may be closed
 in any task. So `ServerConnection`'s task enters and exits the client, and runs queued requests in child tasks. A
-cancelled caller's request is cancelled too, and the server notified.
+cancelled caller's request is also cancelled, and the server notified.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class ServerConnection:
                 raise
 
     def close(self) -> asyncio.Task[None] | None:
-        """Return the closing task, which ends within seconds, or None if never opened."""
+        """The closing task, which ends within seconds; None if never opened."""
         if self._task and not self._task.done():
             self._requests.put_nowait(None)
             self._scope.deadline = min(self._scope.deadline, anyio.current_time() + _CLOSE_SECONDS)

@@ -53,7 +53,7 @@ class _Adapter:
 
 
 def truncate_nesting(data: bytes, levels: int = MAX_LEVELS) -> bytes:
-    """Replace each object and array nested below `levels` others with null."""
+    """Replace objects and arrays nested below `levels` others with null."""
     parts: list[bytes] = []
     level = end = 0
     for token in _TOKENS.finditer(data):
@@ -71,7 +71,7 @@ def truncate_nesting(data: bytes, levels: int = MAX_LEVELS) -> bytes:
 
 
 def conforming_tool(tool: object) -> dict[str, object]:
-    """Reduce a tool to the protocol's fields used here."""
+    """Only the protocol's fields used here."""
     described = tool if isinstance(tool, Mapping) and isinstance(tool.get("name"), str) else {"name": ""}
     fields: dict[str, object] = {
         field: text for field in ("name", "title", "description") if isinstance(text := described.get(field), str)

@@ -116,7 +116,7 @@ class SessionPool:
         return pooled
 
     def _stop_waiting(self, key: _Key, opening: _Opening) -> None:
-        """Cancel opening the connection if no other response waits."""
+        """Unless another response waits."""
         task = opening.task
         if not task.done():
             opening.waiting -= 1

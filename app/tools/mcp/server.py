@@ -85,9 +85,9 @@ class MCPServerTools:
 
     def missing(self, tools: Sequence[JSONMapping]) -> str:
         """
-        Describe names in the request's filter (the last) that match no tool; "" if all match.
+        Names in the request's filter (the last) that match no tool; "" if all match.
 
-        `tools` are the callable tools, since the caller must not learn about others.
+        `tools` are the callable tools: the caller must not learn about others.
         """
         asked = self.allowed[-1] if self.allowed else ToolFilter()
         names = [tool["name"] for tool in tools]

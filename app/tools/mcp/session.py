@@ -23,7 +23,7 @@ _SOURCE, _DIGEST = "source", "digest"
 
 
 async def tools_of(address: ServerAddress) -> list[dict[str, object]]:
-    """Connect to a server, and list its tools; raises `MCPFailure`."""
+    """Raises `MCPFailure`."""
     connection = await open_connection(address, stderr=True)
     try:
         listed, _ = await connection.list_tools()
@@ -87,7 +87,7 @@ class MCPSession(AbstractAsyncContextManager["MCPSession"]):
 
     def _earlier_list(self, items: Sequence[Item], report: Report, source: str) -> list[dict[str, object]] | None:
         """
-        Return the tools in the conversation's latest list of this server; None if not reusable.
+        The tools in the conversation's latest list of this server; None if not reusable.
 
         A list says which tools are read-only, and thus callable without approval, so it must be this server's own and
         unmodified.
@@ -143,7 +143,7 @@ class MCPSession(AbstractAsyncContextManager["MCPSession"]):
 
 
 def read_tool(tool: object) -> dict[str, object] | None:
-    """Convert a listed tool to the `mcp_list_tools` shape; None if malformed."""
+    """The `mcp_list_tools` shape of a tool; None if malformed."""
     if not isinstance(tool, Mapping) or not isinstance(name := tool.get("name"), str) or not name:
         return None
     schema = tool.get("inputSchema", tool.get("input_schema"))

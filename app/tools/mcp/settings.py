@@ -147,7 +147,7 @@ class MCPServer(_Settings):
         return allowed if isinstance(allowed, ToolFilter) else ToolFilter(tool_names=allowed)
 
     def program_problem(self) -> str | None:
-        """Return why the server's program cannot be run, or None."""
+        """Why the server's program cannot be run, or None."""
         if not self.command:
             return None
         if self.directory and not Path(self.directory).is_dir():
@@ -200,7 +200,7 @@ class MCPSettings(_Settings):
         return "private" if self.allow_private else "public"
 
     def check_url(self, url: str) -> None:
-        """Raise `OutboundRefused` unless callers may use this URL, also for redirects."""
+        """Raises `OutboundRefused` unless callers may use this URL, also for redirects."""
         checked_url(url, allowed=self.allow_urls, reach=self.reach)
         if self.declared_at(url):
             raise OutboundRefused(URL_NOT_ALLOWED)
@@ -253,7 +253,7 @@ def _with_headers(name: str, server: MCPServer, environment: Mapping[str, str]) 
 
 def read_file(path: Path, environment: Mapping[str, str]) -> JSONObject:
     """
-    Read the servers in an `mcpServers` file as settings tables.
+    An `mcpServers` file's servers as settings tables.
 
     `${NAME}`, `${env:NAME}` and `${NAME:-default}` are replaced by environment variables. Disabled servers are skipped.
     Raises `ValueError`.

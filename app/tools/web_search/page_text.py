@@ -113,7 +113,7 @@ def _interrupted(seconds: float) -> Iterator[None]:
 
 
 def matches(text: str, pattern: str) -> list[str]:
-    """Return each match with its context, ignoring case."""
+    """Each match with its context, ignoring case."""
     folded, wanted = _folded(text), _folded(pattern.strip())
     excerpts: list[str] = []
     at = folded.find(wanted)

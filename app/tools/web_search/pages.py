@@ -50,7 +50,7 @@ class Pages:
 
 
 def _patterns(domains: Sequence[str], reach: Reach) -> list[URLPattern] | None:
-    """Return None if every https URL is allowed."""
+    """None if every https URL is allowed."""
     hosts = [host for domain in domains for host in (domain, f"*.{domain}")]
     if reach == "public" and not hosts:
         return None

@@ -53,7 +53,7 @@ class SearchProvider(Protocol):
     """The class has `from_settings(settings, key)`, which raises `ValueError`."""
 
     async def search(self, query: SearchQuery) -> Sequence[SearchResult]:
-        """Return the results, best first; raises `SearchFailed`."""
+        """Best first; raises `SearchFailed`."""
         ...
 
     async def aclose(self) -> None: ...
@@ -198,7 +198,7 @@ class HTTPSearchProvider:
 
 
 def http_host(url: str) -> str | None:
-    """Return None for other schemes and invalid URLs."""
+    """None for other schemes and invalid URLs."""
     try:
         parts = urlsplit(url)
         host = parts.hostname

@@ -79,7 +79,7 @@ class Citations:
         return pieces
 
     def end(self) -> list[str | JSONObject]:
-        """Return the rest, and reset for the next text."""
+        """The rest; resets for the next text."""
         held = self._marks.end() if self._marks else ""
         pieces = self._linked(held) if held else []
         if self._links:

@@ -172,7 +172,7 @@ class Bubblewrap:
 
     @contextlib.contextmanager
     def _files(self, more: Mapping[str, bytes] = MappingProxyType({})) -> Iterator[dict[str, int]]:
-        """Open the sandbox's initial files as descriptors, by path."""
+        """The sandbox's initial files as descriptors, by path."""
         contents = {
             **self._filters,
             "/etc/passwd": _PASSWD,

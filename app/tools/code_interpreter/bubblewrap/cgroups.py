@@ -4,8 +4,8 @@ Control groups (cgroup v2) for sandboxes, if this process can create them.
 The kernel freezes a container's processes between calls, and limits their total memory, including files and kernel
 buffers.
 
-Creating groups works as root, and in a systemd service with `Delegate=yes`. A group can only delegate controllers if it
-contains no processes, so a delegated group's processes are moved into its child group `server`.
+Creating groups works as root, and in a systemd service with `Delegate=yes`. A group with processes cannot delegate
+controllers, so a delegated group's processes are moved into its child group `server`.
 """
 
 from __future__ import annotations

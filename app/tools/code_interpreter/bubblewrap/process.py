@@ -50,7 +50,7 @@ class Sandbox:
 
     async def request(self, op: str, *, within: float = STOP_GRACE, **fields: object) -> JSONObject:
         """
-        Return the answer; raises `SandboxEnded`.
+        Send a request; raises `SandboxEnded`.
 
         Kills the sandbox if a call exceeds `within` plus `STOP_GRACE` seconds, or does not stop when cancelled. If code
         was killed, `exceeded` in the answer is the limit: `memory`, `files` or `sockets`.

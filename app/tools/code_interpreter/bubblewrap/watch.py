@@ -137,7 +137,7 @@ def exceeded_limit(sandbox: MonitoredSandbox, pids: Sequence[int]) -> str:
 
 
 def count_files(pid: int) -> int:
-    """Count files and folders, given any process in a sandbox; raises `OSError`."""
+    """Files and folders in the sandbox of any of its processes; raises `OSError`."""
     counts = [os.statvfs(f"/proc/{pid}/root/{folder}") for folder in FOLDERS]
     return sum(count.f_files - count.f_ffree for count in counts)
 
@@ -149,7 +149,7 @@ def kill(pids: Sequence[int]) -> None:
 
 
 def descendants(pid: int) -> Sequence[int]:
-    """Return process ids, nearest first."""
+    """Process ids, nearest first."""
     pids: list[int] = []
     queue = [pid]
     while queue:
@@ -167,7 +167,7 @@ def descendants(pid: int) -> Sequence[int]:
 
 
 def resident_bytes(pid: int) -> int:
-    """Count anonymous and shared memory; 0 if the process has ended."""
+    """Anonymous and shared memory; 0 if the process has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

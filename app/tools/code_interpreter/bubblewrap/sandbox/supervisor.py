@@ -340,7 +340,7 @@ class _Supervisor:
         return {}
 
     def do_resumed(self, request: dict[str, Any]) -> dict[str, object]:
-        """Record lost state for the next call's answer."""
+        """Lost state is reported in the next call's answer."""
         self._lost = request["lost"]
         return {}
 
