@@ -279,7 +279,7 @@ class Limits:
 
 
 class KeyAccount:
-    """Also for hosted tools' backend requests (`app.tools.Account`)."""
+    """Charges a key; also for hosted tools' backend requests (`app.tools.Account`)."""
 
     batch = False  # batch price, exempt from tokens per minute
 

@@ -26,7 +26,7 @@ class AllowedHosts:
     """IP addresses, `localhost`, and `names`."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
-        """`allowed` are lower-case host names, `*.example.com` for subdomains, or `*` for any host."""
+        """`names` are lower-case host names, `*.example.com` for subdomains, or `*` for any host."""
         names = frozenset(names)
         self._any = "*" in names
         self._names = names | {"", "localhost"}  # browsers never send an empty host
