@@ -24,7 +24,7 @@ from app.tools.files import File, Page, UnknownCursor
 from app.tools.files.uploads import Files, list_page
 
 if TYPE_CHECKING:
-    from app.tools.code_interpreter.kept_files import KeptFiles
+    from app.tools.code_interpreter.file_copies import FileCopies
 
 _DATA = "/mnt/data"
 _PIECE = 512 * 1024
@@ -113,7 +113,7 @@ class Containers(ABC):
         self.settings = settings
         self.skills = skills or SkillFolder()
         self.uploads: Files | None = None  # None without a file store
-        self.kept: KeptFiles | None = None  # None without object storage
+        self.copies: FileCopies | None = None  # None without object storage
 
     @abstractmethod
     async def create(self, owner: str, **options: Unpack[NewContainer]) -> Container:
@@ -194,11 +194,11 @@ class Containers(ABC):
 
     async def erase(self, owner: str, container_id: str) -> dict[str, object]:
         """Delete a container, even if ended, and its files' copies."""
-        kept = self.kept and await self.kept.delete(owner, container_id)
+        deleted = self.copies and await self.copies.delete(owner, container_id)
         try:
             return await self.delete(owner, container_id)
         except NotFound:
-            if not kept:
+            if not deleted:
                 raise
         return {"id": container_id, "object": "container.deleted", "deleted": True}
 
@@ -220,11 +220,11 @@ class Containers(ABC):
         assert self.uploads
         return await self.add_file(container, file.filename, self.uploads.content(file))
 
-    async def keep(self, container: Container, sandbox: SandboxChannel, files: Sequence[ContainerFile]) -> None:
+    async def copy_files(self, container: Container, sandbox: SandboxChannel, files: Sequence[ContainerFile]) -> None:
         """Copy files to object storage, if configured."""
-        for file in files if self.kept else ():
-            assert self.kept
-            await self.kept.keep(container.owner, file, self._pieces(sandbox, file))
+        for file in files if self.copies else ():
+            assert self.copies
+            await self.copies.add(container.owner, file, self._pieces(sandbox, file))
 
     async def _pieces(self, sandbox: SandboxChannel, file: ContainerFile) -> AsyncIterator[bytes]:
         for offset in range(0, file.bytes, _PIECE):
@@ -237,9 +237,9 @@ class Containers(ABC):
         try:
             container = await self.get(owner, container_id)
         except NotFound:
-            if not (self.kept and (copies := await self.kept.files(owner, container_id))):
+            if not (self.copies and (found := await self.copies.files(owner, container_id))):
                 raise
-            return page_of([copy.resource() for copy in copies], page)
+            return page_of([copy.resource() for copy in found], page)
         async with self.use(container) as sandbox:
             await self.changes(container, sandbox)
             return page_of([file.resource() for file in container.files.values()], page)
@@ -252,9 +252,9 @@ class Containers(ABC):
                 await self.changes(container, sandbox)
                 file = self._file(container, file_id)
         except NotFound:
-            if not (self.kept and (copy := await self.kept.file(owner, container_id, file_id))):
+            if not (self.copies and (copy := await self.copies.file(owner, container_id, file_id))):
                 raise
-            return copy, self.kept.content(copy)
+            return copy, self.copies.content(copy)
         return file, self.content(container, file)
 
     def _file(self, container: Container, file_id: str) -> ContainerFile:
@@ -274,7 +274,7 @@ class Containers(ABC):
             yield data
 
     async def delete_file(self, owner: str, container_id: str, file_id: str) -> dict[str, object]:
-        kept = self.kept and await self.kept.delete(owner, container_id, file_id)
+        deleted = self.copies and await self.copies.delete(owner, container_id, file_id)
         try:
             container = await self.get(owner, container_id)
             async with self.use(container) as sandbox:
@@ -282,7 +282,7 @@ class Containers(ABC):
                 await sandbox.request("delete", path=self._file(container, file_id).path)
                 await self.changes(container, sandbox)
         except NotFound:
-            if not kept:
+            if not deleted:
                 raise
         return {"id": file_id, "object": "container.file.deleted", "deleted": True}
 

@@ -34,7 +34,7 @@ from app.tools.code_interpreter.containers import (
     Containers,
     SandboxChannel,
 )
-from app.tools.code_interpreter.kept_files import KeptFiles
+from app.tools.code_interpreter.file_copies import FileCopies
 from app.tools.code_interpreter.local import LocalContainers
 from app.tools.code_interpreter.settings import CodeSettings, MemoryLimit
 from app.tools.code_interpreter.skills import (
@@ -145,7 +145,7 @@ class CodeInterpreter:
         files = self.containers.uploads = next((files for files in uploads if isinstance(files, Files)), None)
         found = next((found["attachments"] for found in resources if "attachments" in found), None)
         if (days := self.containers.settings.kept_days) and files and isinstance(found, Attachments):
-            self.containers.kept = KeptFiles(found, days, files.max_owner_bytes)
+            self.containers.copies = FileCopies(found, days, files.max_owner_bytes)
 
     def declarations(self, key_names: Collection[str]) -> list[dict[str, object]]:
         return [
@@ -283,7 +283,7 @@ class PythonSession(_Session):
                     limit=settings.max_output_chars,
                 )
                 files = await self._containers.changes(container, sandbox)
-                await self._containers.keep(container, sandbox, files[:MAX_CITED])
+                await self._containers.copy_files(container, sandbox, files[:MAX_CITED])
                 images = _images(answer) or await self._image_files(sandbox, files)
         except APIError as error:
             return Outcome.failed(error.message, {"outputs": [{"type": "logs", "logs": error.message}]})
@@ -344,7 +344,7 @@ class ShellSession(_Session):
                 for command in commands[:MAX_COMMANDS]:
                     entries.append(await self._command(sandbox, command, seconds, limit or settings.max_output_chars))
                 files = await self._containers.changes(container, sandbox)
-                await self._containers.keep(container, sandbox, files[:MAX_CITED])
+                await self._containers.copy_files(container, sandbox, files[:MAX_CITED])
                 sources, file_list = self._sources(files, call.items)
                 if file_list and entries:
                     entries[-1] = {**entries[-1], "stdout": f"{entries[-1]['stdout']}\n{file_list}".lstrip("\n")}

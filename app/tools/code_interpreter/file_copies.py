@@ -20,18 +20,18 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class KeptFile(ContainerFile):
+class FileCopy(ContainerFile):
     attachment: Attachment
 
 
-class KeptFiles:
+class FileCopies:
     def __init__(self, attachments: Attachments, days: int, max_owner_bytes: int | None) -> None:
         """`max_owner_bytes` limits an owner's files and copies together."""
         self._attachments = attachments
         self._lifetime = days * 86_400
         self._limit = max_owner_bytes
 
-    async def keep(self, owner: str, file: ContainerFile, pieces: AsyncIterator[bytes]) -> None:
+    async def add(self, owner: str, file: ContainerFile, pieces: AsyncIterator[bytes]) -> None:
         """Failures are only logged."""
         detail = orjson.dumps({"path": file.path, "source": file.source, "created_at": file.created_at}).decode()
         new = new_attachment(owner, file.container_id, file.id, detail=detail)
@@ -46,14 +46,14 @@ class KeptFiles:
         except APIError as error:
             logger.warning("container file not kept", extra={"reason": error.code})
 
-    async def files(self, owner: str, container_id: str) -> Sequence[KeptFile]:
+    async def files(self, owner: str, container_id: str) -> Sequence[FileCopy]:
         newest = {one.name: one for one in await self._attachments.list(owner, container_id)}
-        return sorted(map(_kept_file, newest.values()), key=lambda file: file.path)
+        return sorted(map(_file_copy, newest.values()), key=lambda file: file.path)
 
-    async def file(self, owner: str, container_id: str, file_id: str) -> KeptFile | None:
+    async def file(self, owner: str, container_id: str, file_id: str) -> FileCopy | None:
         return next((file for file in await self.files(owner, container_id) if file.id == file_id), None)
 
-    def content(self, file: KeptFile) -> AsyncIterator[bytes]:
+    def content(self, file: FileCopy) -> AsyncIterator[bytes]:
         return self._attachments.content(file.attachment)
 
     async def delete(self, owner: str, container_id: str, file_id: str | None = None) -> bool:
@@ -61,9 +61,9 @@ class KeptFiles:
         return await self._attachments.delete(owner, container_id, None if file_id is None else [file_id])
 
 
-def _kept_file(attachment: Attachment) -> KeptFile:
+def _file_copy(attachment: Attachment) -> FileCopy:
     detail = orjson.loads(attachment.detail)
-    return KeptFile(
+    return FileCopy(
         attachment.name,
         attachment.place,
         detail["path"],
