@@ -36,7 +36,7 @@ async def finding_on_apis(server: ProbedServer, names: list[str], model: str, pr
 
 async def _keeps_reasoning(server: ProbedServer, model: str) -> bool:
     """Whether a server sends encrypted reasoning, which chat would lose."""
-    asked = {"model": model, "input": _SUM, "include": ["reasoning.encrypted_content"], "store": False}
-    answer = await server.answer_of(APIS["responses"].path, {**asked, "max_output_tokens": _TOKENS})
+    request = {"model": model, "input": _SUM, "include": ["reasoning.encrypted_content"], "store": False}
+    answer = await server.answer_of(APIS["responses"].path, {**request, "max_output_tokens": _TOKENS})
     items = answer.get("output") if isinstance(answer, dict) else None
     return any(isinstance(item, dict) and item.get("encrypted_content") for item in items or ())

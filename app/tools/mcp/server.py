@@ -89,14 +89,14 @@ class MCPServerTools:
 
         `tools` are the callable tools: the caller must not learn about others.
         """
-        asked = self.allowed[-1] if self.allowed else ToolFilter()
+        requested = self.allowed[-1] if self.allowed else ToolFilter()
         names = [tool["name"] for tool in tools]
         unknown = [
-            pattern for pattern in asked.tool_names or () if not any(fnmatchcase(name, pattern) for name in names)
+            pattern for pattern in requested.tool_names or () if not any(fnmatchcase(name, pattern) for name in names)
         ]
         if unknown:
             return f"has names that match none of its tools: {first_names(unknown)}"
-        return "" if tools or asked == ToolFilter() else "selects none of its tools"
+        return "" if tools or requested == ToolFilter() else "selects none of its tools"
 
     @property
     def fingerprint(self) -> str:

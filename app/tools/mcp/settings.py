@@ -65,17 +65,17 @@ def needs_approval(setting: Approval, name: str, read_only: bool) -> bool:
     return not (setting.never and setting.never.matches(name, read_only))
 
 
-def adds_approval(asked: Approval, name: str, read_only: bool) -> bool:
+def adds_approval(requested: Approval, name: str, read_only: bool) -> bool:
     """
     Whether a request requires approval beyond the operator's setting.
 
     A filter selects the tools in `always`, or else all tools except those in `never`.
     """
-    if isinstance(asked, str):
-        return asked == "always"
-    if asked.always:
-        return asked.always.matches(name, read_only)
-    return asked.never is not None and not asked.never.matches(name, read_only)
+    if isinstance(requested, str):
+        return requested == "always"
+    if requested.always:
+        return requested.always.matches(name, read_only)
+    return requested.never is not None and not requested.never.matches(name, read_only)
 
 
 def _url(url: str) -> str:

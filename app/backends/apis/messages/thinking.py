@@ -26,14 +26,14 @@ _SAMPLING = ("temperature", "top_p", "top_k")
 
 def add_thinking(state: TranslationState, body: JSONObject) -> None:
     reasoning, options = state.request.reasoning, state.options
-    asked = reasoning.effort if reasoning else None
-    if asked is None and not (reasoning and reasoning.summary):
+    requested = reasoning.effort if reasoning else None
+    if requested is None and not (reasoning and reasoning.summary):
         return
-    effort = options.effort_map.get(asked, _EFFORTS.get(asked, asked)) if asked else None
+    effort = options.effort_map.get(requested, _EFFORTS.get(requested, requested)) if requested else None
     if options.effort == "none":
         state.warnings.add("This backend does not support reasoning effort; reasoning.effort was ignored.")
         return
-    if asked and not effort:
+    if requested and not effort:
         return
     by_budget = any(fnmatchcase(str(body["model"]), glob) for glob in options.thinking_budget)
     if effort == "none":
@@ -47,7 +47,9 @@ def add_thinking(state: TranslationState, body: JSONObject) -> None:
         state.warnings.add("This backend's models do not reason when a tool call is forced.")
         body["thinking"] = {"type": "disabled"}  # some models think by default
         return
-    thinking = _budget(state, asked or "medium", body) if by_budget else {"type": "adaptive", "display": "summarized"}
+    thinking = (
+        _budget(state, requested or "medium", body) if by_budget else {"type": "adaptive", "display": "summarized"}
+    )
     if thinking:
         body["thinking"] = thinking
         if named := [name for name in _SAMPLING if body.pop(name, None) is not None]:

@@ -162,7 +162,7 @@ def _text(state: TranslationState, text_format: JSONObject | None) -> dict[str, 
 
 
 def _include(state: TranslationState, *, native: bool) -> list[str]:
-    def asked() -> Iterator[str]:
+    def names() -> Iterator[str]:
         yield ENCRYPTED
         for value in state.request.include:
             if value == _LOGPROBS or (native and value in _NATIVE_INCLUDES):
@@ -170,7 +170,7 @@ def _include(state: TranslationState, *, native: bool) -> list[str]:
         if state.request.top_logprobs:
             yield _LOGPROBS
 
-    return [*dict.fromkeys(asked())]
+    return [*dict.fromkeys(names())]
 
 
 # Positions in the input differ from the caller's.
