@@ -72,7 +72,7 @@ def error_body(error: APIError, scope: Scope | None = None) -> dict[str, object]
 
 
 def uses_messages_api(scope: Scope) -> bool:
-    """By path, or by the header that all its clients send."""
+    """Tell by the path, or by the header that all its clients send."""
     path: str = scope["path"].removeprefix("/v1")
     return path == "/messages" or path.startswith("/messages/") or "anthropic-version" in Headers(scope=scope)
 

@@ -93,7 +93,7 @@ def build_backend(
     hooks: RoutingHooks = RoutingHooks(),  # noqa: B008 (frozen)
     backend: Backend | None = None,
 ) -> Router:
-    """With `backend`, it replaces each configured backend."""
+    """`backend` replaces each configured backend."""
     return Router(settings.served(), (lambda _: backend) if backend else _backend, hooks)
 
 

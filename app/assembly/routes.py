@@ -79,7 +79,7 @@ def add_routes(
 def _add_endpoints(
     app: Documented, settings: Settings, api: APIDependencies, keys: ManagedKeys, backends: Router
 ) -> None:
-    """With and without the prefix `/v1`."""
+    """Add the endpoints with and without the prefix `/v1`."""
     routers = [response_routes.routes(api), conversations.routes(api)]
     for name, path in RESOURCES.items():
         if name == "batches" and not settings.batch_concurrency:

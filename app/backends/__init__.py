@@ -141,7 +141,7 @@ class RawAnswer(Protocol):
 
     @property
     def headers(self) -> Sequence[tuple[bytes, bytes]]:
-        """For the caller, with names in lower case."""
+        """The caller's headers, with names in lower case."""
         ...
 
     @property
@@ -310,7 +310,7 @@ class ExchangeObservation(Protocol):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """To be added or replaced."""
+        """Headers to add or replace."""
         ...
 
     @property

@@ -65,7 +65,7 @@ def _path(url: str) -> Path:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """By SQLite's online backup, with access only for this user; leaves no partial file."""
+    """Use SQLite's online backup, with access only for this user; leave no partial file."""
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     partial = target.with_name(f"{target.name}.partial")
     try:

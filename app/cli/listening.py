@@ -60,7 +60,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
 
 
 def default_pid_file(port: int) -> Path:
-    """In a directory of this user."""
+    """A path in a directory of this user."""
     runtime = environment().get("XDG_RUNTIME_DIR")
     if runtime and os.path.isdir(runtime):
         return Path(runtime) / f"antiphon-{port}.pid"

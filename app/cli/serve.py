@@ -123,7 +123,7 @@ def _shared_metrics(settings: Settings) -> Iterator[None]:
 
 @contextmanager
 def _workers_directory(settings: Settings) -> Iterator[None]:
-    """Shared by the workers, for example for the container socket."""
+    """Create a directory for the workers, for example for the container socket."""
     if settings.workers == 1:
         os.environ.pop(WORKERS_DIRECTORY, None)
         yield

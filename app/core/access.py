@@ -124,7 +124,7 @@ def digest_of(key: str) -> str:
 
 
 def hash_of(key: str) -> str:
-    """As in the settings: `sha256:9f86d0...`."""
+    """The key's hash as in the settings: `sha256:9f86d0...`."""
     return f"sha256:{digest_of(key)}"
 
 

@@ -88,7 +88,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _without_messages(error: BaseException) -> str:
-    """Without messages, which can quote a prompt or an answer."""
+    """A traceback without messages, which can quote a prompt or an answer."""
     return "\n".join(
         f"Traceback (most recent call last):\n{''.join(traceback.format_tb(cause.__traceback__))}"
         f"{type(cause).__qualname__}"

@@ -115,7 +115,7 @@ class SummaryReader(DeltaReader):
         return "completed" if self._truncated and self.has_output else ended
 
     def end(self, *, cut: bool) -> None:
-        """With `cut`, the summary is incomplete."""
+        """`cut`: the summary is incomplete."""
         if cut and not self._item:
             return
         content: JSONObject = {"summary": self._summary + (_CUT if cut or self._truncated else "")}

@@ -86,7 +86,7 @@ class ContentCipher:
 
     @cached_property
     def _ciphers(self) -> dict[bytes, AESGCM]:
-        """By key id, the first key first. `cryptography` is imported here: it needs 8 MB."""
+        """Ciphers by key id, the first key first. `cryptography` is imported here: it needs 8 MB."""
         return dict(map(_derived, self._secrets))
 
     def encrypt(self, kind: ContentKind, owner: str, content: JSONMapping) -> str:

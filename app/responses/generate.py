@@ -387,7 +387,7 @@ def _start(builder: EventBuilder) -> None:
 
 
 def abort_response(builder: EventBuilder, error: APIError | None) -> None:
-    """Failed with this error, or cancelled without an error."""
+    """End the response: failed with this error, or cancelled."""
     _start(builder)
     if error:
         builder.fail(error)
@@ -432,22 +432,22 @@ def _record_usage(builder: EventBuilder, query: ModelQuery) -> None:
 
 
 def unreadable() -> BackendError:
-    """For an unparsable answer."""
+    """The error for an unparsable answer."""
     return BackendError("The backend's answer could not be read.")
 
 
 def broken_off() -> BackendError:
-    """For a stream that ended early."""
+    """The error for a stream that ended early."""
     return BackendError("The backend's stream ended before the answer was complete.")
 
 
 def gave_up() -> BackendError:
-    """For a finish reason that reports an error."""
+    """The error for a finish reason that reports one."""
     return BackendError("The backend reported an error during its response.", error_type="model_error")
 
 
 def no_summary() -> BackendError:
-    """For a compaction without text."""
+    """The error for a compaction without text."""
     return BackendError("The model wrote no summary.", error_type="model_error", code="model_error")
 
 

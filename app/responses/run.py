@@ -248,7 +248,7 @@ class Run:
             cast(JSONObject, self.response)[COST] = None if cost is None else cost / NANO
 
     def _log_end(self) -> None:
-        """In its HTTP request's access log line, or separately."""
+        """Log in the HTTP request's access log line, or separately."""
         response, lifecycle = self.response, self._lifecycle
         line = log_context.request_line() if lifecycle.delivery in ("json", "sse") else None
         if lifecycle.failure or (log_context.access if line else logger).isEnabledFor(logging.INFO):

@@ -196,7 +196,7 @@ def _open(parts: SplitResult, environment: Mapping[str, str]) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """Without URL, credentials and response body."""
+    """The cause, without URL, credentials and response body."""
     if isinstance(error, OSError) and error.strerror:
         return f"{type(error).__name__}: {error.strerror}"
     causes = [next(filter(None, cause)) for cause in _CAUSES.findall(str(error))]

@@ -144,7 +144,7 @@ class PostgresClient:
             raise self._outage.begins("it cannot be written to: is it a replica?")
 
     async def connect(self) -> Any:
-        """Outside the pool; raises asyncpg's errors."""
+        """A connection outside the pool; raises asyncpg's errors."""
         connection = await asyncpg.connect(self._address.url, **self._options)
         await self._prepare_tables(connection)
         return connection

@@ -30,7 +30,7 @@ _PREFIX = orjson.dumps({_REFERENCE: ""})[:-2]
 
 @runtime_checkable
 class ExaminedStore(Protocol):
-    """Shared by several processes."""
+    """A store shared by several processes."""
 
     async def exists(self, partition: str, name: str) -> bool:
         """Does not renew the partition."""
@@ -79,7 +79,7 @@ class ImageStorage(Protocol):
 
 
 def with_image_objects(store: Store, storage: ImageStorage | None) -> Store:
-    """Only if configured, and if processes share the store."""
+    """Object storage is used if configured, and if processes share the store."""
     return ImageObjectStore(store, storage) if storage and isinstance(store, ExaminedStore) else store
 
 

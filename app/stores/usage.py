@@ -47,7 +47,7 @@ class UsageLedger(Protocol):
         ...
 
     async def delete_before(self, before: str) -> None:
-        """Unless the store does it itself."""
+        """Delete rows before a day, unless the store does it itself."""
         ...
 
 

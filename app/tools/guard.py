@@ -76,7 +76,7 @@ _METADATA = frozenset(
 
 
 def is_allowed(address: Address, reach: Reach) -> bool:
-    """Also checks an embedded IPv4 address."""
+    """Checks the address, or its embedded IPv4 address."""
     if reach == "any":
         return True
     if (embedded := _embedded(address)) is not None:

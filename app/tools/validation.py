@@ -59,7 +59,7 @@ def _details(error: ValidationError) -> Sequence[Any]:
 
 
 def _path(detail: Mapping[str, Any]) -> list[str | int]:
-    """Without pydantic's tags for union members."""
+    """A field's path, without pydantic's tags for union members."""
     path = detail["loc"]
     return [step for step in path if isinstance(step, int) or re.fullmatch(r"[a-z_][\w.-]*", step, re.ASCII)]
 

@@ -436,7 +436,7 @@ def _log_failover(error: APIError, server: str) -> None:
 
 
 def public_url(url: str) -> str:
-    """Without credentials and query."""
+    """The URL without credentials and query."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 

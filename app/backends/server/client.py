@@ -191,7 +191,7 @@ class ModelServer(Backend):
         return await endpoint.tokenizer.count(encode(model_request, endpoint.profile).body, post)
 
     def translation(self, model_request: ModelRequest) -> Translation:
-        """Without fields known to be rejected."""
+        """The request, without fields known to be rejected."""
         endpoint = self.endpoints.current
         adapted = endpoint.adaptation.adapt(encode(model_request, endpoint.profile).body)
         url = endpoint.target(adapted.body.get("model")).url

@@ -301,7 +301,7 @@ class Reply(httpx.AsyncByteStream):
             self._timer = self._loop.call_later(seconds, self.close)
 
     def response(self) -> httpx.Response:
-        """With the extensions in `HTTPToolsTransport`."""
+        """The reply for `httpx`, with the extensions in `HTTPToolsTransport`."""
         extensions = {
             "http_version": f"HTTP/{self.version}".encode("ascii"),
             "reason_phrase": self.reason,

@@ -212,7 +212,7 @@ def _parsed(events: Iterable[ServerEvent]) -> list[RawEvent]:
 
 
 def cause_of(error: httpx.HTTPError | httpx.StreamError) -> str:
-    """With the operating system's message."""
+    """The reason, with the operating system's message."""
     if not isinstance(error, httpx.TransportError):
         return f"The answer cannot be read: {error}"
     failed = unreachable(error)

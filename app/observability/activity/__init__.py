@@ -107,7 +107,7 @@ class Activity(Observer):
         return await asyncio.to_thread(lambda: [*map(ActivityHour.read, found)])
 
     async def now(self) -> Now:
-        """During a store outage, only this process's activity."""
+        """Current activity; during a store outage, only this process's."""
         own = self._state()
         try:
             records = await self._store.all(_NOW)

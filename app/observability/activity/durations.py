@@ -28,7 +28,7 @@ class Durations:
         self._counts.update(others._counts)
 
     def quantile(self, share: float) -> float | None:
-        """In seconds; None without durations."""
+        """The quantile in seconds; None without durations."""
         left = math.ceil(share * self._counts.total())
         for number in sorted(self._counts):
             left -= self._counts[number]

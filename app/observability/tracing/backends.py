@@ -141,7 +141,7 @@ class BackendSpan:
         self._answer = cast(RawAnswer, answer) if self._is_raw else None
 
     def _fail(self, code: str) -> None:
-        """Only the error code: the message can quote the prompt."""
+        """Record only the error code: the message can quote the prompt."""
         self._failure = {"error.type": code}
         mark_failed(self._span, code, code)
 

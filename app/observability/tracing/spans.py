@@ -38,7 +38,7 @@ def harmless(function: Callable[P, T]) -> Callable[P, T | None]:
 
 @harmless
 def mark_failed(span: Span, kind: str, *description: str) -> None:
-    """Unless the span has ended."""
+    """Mark a span as failed, unless it has ended."""
     if not span.is_recording():
         return
     span.set_attribute("error.type", kind)

@@ -73,7 +73,7 @@ class StoredImages:
         return item_id in self.references
 
     async def load(self, item_id: str) -> str | None:
-        """As base64; None if it was deleted. Raises `StoreUnavailable`."""
+        """The image as base64; None if it was deleted. Raises `StoreUnavailable`."""
         return read_images(await _record(self.source, self.owner, self.references[item_id])).get(item_id)
 
     async def add_to(self, item: Item) -> Item:

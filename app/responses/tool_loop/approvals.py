@@ -56,5 +56,5 @@ class Approvals:
         return await self._store.get(claim.partition, claim.record) == _DENIED
 
     async def release(self, claim: ApprovalClaim) -> None:
-        """For a call that was not started. Raises `StoreUnavailable`."""
+        """Release the claim of a call that was not started. Raises `StoreUnavailable`."""
         await self._store.put(claim.partition, f"{_RELEASED}{claim.attempt or ''}", _APPROVED)

@@ -309,7 +309,7 @@ def make_servers(address: RedisAddress, options: dict[str, Any]) -> _Server | _C
 
 
 def _reason(error: Exception) -> str:
-    """Without the command: Redis quotes unknown commands, even AUTH with its password."""
+    """The error without the command: Redis quotes even AUTH with its password."""
     if isinstance(error, MovedError):
         return "it is a node of a cluster: write redis+cluster:// in the store URL"
     text = str(error).partition(", with args beginning with")[0].rpartition(" of pipeline caused error: ")[2]

@@ -110,7 +110,7 @@ class RedisLog:
         return _claim(claim)
 
     async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, LeaseState]:
-        """Together, if all are on one server."""
+        """Renew leases together if all are on one server."""
         if not runs:
             return {}
         groups = [[run] for run in runs] if self._store.slots else [[*runs]]

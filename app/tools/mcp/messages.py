@@ -71,7 +71,7 @@ def truncate_nesting(data: bytes, levels: int = MAX_LEVELS) -> bytes:
 
 
 def conforming_tool(tool: object) -> dict[str, object]:
-    """Only the protocol's fields used here."""
+    """The tool's fields that are used here."""
     described = tool if isinstance(tool, Mapping) and isinstance(tool.get("name"), str) else {"name": ""}
     fields: dict[str, object] = {
         field: text for field in ("name", "title", "description") if isinstance(text := described.get(field), str)

@@ -116,7 +116,7 @@ class SessionPool:
         return pooled
 
     def _stop_waiting(self, key: _Key, opening: _Opening) -> None:
-        """Unless another response waits."""
+        """Cancel the opening, unless another response waits."""
         task = opening.task
         if not task.done():
             opening.waiting -= 1

@@ -17,7 +17,7 @@ _LONG_SEGMENT = 16  # characters; longer URL path segments are treated as secret
 
 
 def redactor_for(url: str = "", headers: Mapping[str, str] | None = None, more: Iterable[str] = ()) -> Redactor:
-    """For secrets in a server's URL, header values (with any scheme), and `more`."""
+    """Redacts secrets in a server's URL, header values (with any scheme), and `more`."""
     parts = urlsplit(url)
     # Some servers expect a key in the path or query.
     path = [segment for segment in parts.path.split("/") if len(segment) >= _LONG_SEGMENT]
@@ -29,7 +29,7 @@ def redactor_for(url: str = "", headers: Mapping[str, str] | None = None, more: 
 
 
 def without_secrets(value: object, redactor: Redactor) -> object:
-    """At any depth in a JSON value."""
+    """Redact secrets at any depth in a JSON value."""
     if isinstance(value, str):
         return redactor.without_known(value)
     if isinstance(value, list):
