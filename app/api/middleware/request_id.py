@@ -71,10 +71,11 @@ class RequestId:
                 status = message["status"]
                 milliseconds = round((time.perf_counter() - start) * 1000)
                 added = {b"x-request-id": request_id.encode("latin-1"), b"openai-processing-ms": b"%d" % milliseconds}
-                for name, value in {**state.get("limit_headers", {}), **state.get("warning_headers", {})}.items():
-                    added[name.encode("latin-1")] = value.encode("latin-1")
+                for extra in (state.get("limit_headers"), state.get("warning_headers")):
+                    if extra:
+                        added |= {name.encode("latin-1"): value.encode("latin-1") for name, value in extra.items()}
                 headers = [field for field in message["headers"] if field[0] not in added]
-                message = {**message, "headers": [*headers, *added.items()]}
+                message["headers"] = [*headers, *added.items()]
             await send(message)
 
         stopping: Shutdown = state.get(STATE_KEY, _NEVER_STOPPED)
@@ -100,8 +101,9 @@ class RequestId:
     def _begin(self, scope: Scope, line: log_context.RequestLine | None) -> tuple[ASGIApp, str]:
         """Return the application that answers the request, and the request's id."""
         headers = dict(scope["headers"])
-        sent = headers.get(b"x-request-id", b"").decode("latin-1")
-        request_id = sent if _VALID_ID.fullmatch(sent) else f"req_{random_digits()}{random_digits()}"
+        request_id = headers.get(b"x-request-id", b"").decode("latin-1")
+        if not (request_id and _VALID_ID.fullmatch(request_id)):
+            request_id = f"req_{random_digits()}{random_digits()}"
         log_context.reset(line, request_id=request_id)
         scope["path"] = self._normalize(scope["path"])
         if error := host_error(scope, self._hosts) or nul_error(scope):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from operator import itemgetter
 
 from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import HEADER_RE, HEADER_VALUE_RE, STATUS_LINE, RequestResponseCycle
 
 _NO_BODY = frozenset({204, 304})  # statuses
+_NAME, _VALUE = itemgetter(0), itemgetter(1)
 
 
 class ResponseWriter:
@@ -32,18 +34,17 @@ class ResponseWriter:
 
     def _begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         cycle = self._cycle
-        fields = {name.lower(): value for name, value in headers}
-        if HEADER_RE.search(b"".join(fields)):
+        if HEADER_RE.search(b"".join(map(_NAME, headers))):
             raise RuntimeError("Invalid HTTP header name.")
-        if HEADER_VALUE_RE.search(b"".join([value for _, value in headers])):
+        if HEADER_VALUE_RE.search(b"".join(map(_VALUE, headers))):
             raise RuntimeError("Invalid HTTP header value.")
+        fields = dict(headers)
         cycle.response_started = True
         cycle.waiting_for_100_continue = False
-        lines = [STATUS_LINE[status], *[b"%b: %b\r\n" % header for header in headers]]
         if b"connection" in fields and b"close" in fields[b"connection"].lower().replace(b" ", b"").split(b","):
             cycle.keep_alive = False
         elif not cycle.keep_alive:
-            lines.append(b"connection: close\r\n")
+            headers.append((b"connection", b"close"))
         if fields.get(b"transfer-encoding", b"").lower() == b"chunked":
             cycle.chunked_encoding = True
         elif length := fields.get(b"content-length"):
@@ -51,9 +52,8 @@ class ResponseWriter:
             cycle.expected_content_length = int(length)
         elif cycle.scope["method"] != "HEAD" and status not in _NO_BODY:
             cycle.chunked_encoding = True
-            lines.append(b"transfer-encoding: chunked\r\n")
-        lines.append(b"\r\n")
-        head = b"".join(lines)
+            headers.append((b"transfer-encoding", b"chunked"))
+        head = b"%b%b\r\n\r\n" % (STATUS_LINE[status], b"\r\n".join(map(b": ".join, headers)))
         if cycle.expected_content_length:
             self._head = head
             asyncio.get_running_loop().call_soon(self._write_head)
