@@ -9,6 +9,7 @@ import re
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import orjson
@@ -48,11 +49,8 @@ async def read_body(request: Request, model: type[Body], limits: BodyLimits) -> 
     `CreateResponse`, they depend on the backend.
     """
 
-    def parsed(data: bytes) -> Body:
-        return parse(data, model, limits.values)
-
     model.model_rebuild()  # not during validation, where two threads could rebuild a deferred model
-    body = await read_as(request, parsed, limits)
+    body = await read_as(request, partial(parse, model=model, max_values=limits.values), limits)
     if not isinstance(body, CreateResponse):
         unknown = {field.path: field.known for field in undeclared_fields(body) if field.value not in (None, [], {})}
         report_unknown(request, unknown, limits)
@@ -76,36 +74,36 @@ def report_unknown(request: Request, unknown: Mapping[str, Collection[str]], lim
 
 def warning_headers(warnings: Iterable[str]) -> dict[str, str]:
     """List dropped and changed fields in a header."""
-    text = "; ".join(warnings).encode("ascii", "replace").decode()[:2000]
-    return {"x-antiphon-warning": _CONTROL_CHARACTERS.sub(" ", text)} if text else {}
+    if not (text := "; ".join(warnings)):
+        return {}
+    return {"x-antiphon-warning": _CONTROL_CHARACTERS.sub(" ", text.encode("ascii", "replace").decode()[:2000])}
 
 
 async def read_as(request: Request, parsed: Callable[[bytes], T], limits: BodyLimits) -> T:
     """`parsed` reads the decompressed body; raises `InvalidRequest`."""
     data = await _read(request, limits.bytes)
-    encodings = [value for name, value in request.scope["headers"] if name == b"content-encoding"]
-    encoding = b", ".join(encodings).decode("latin-1").strip().lower() or "identity"
-    if encoding not in _DECODERS:
+    if encodings := [value for name, value in request.scope["headers"] if name == b"content-encoding"]:
+        data = await _unpacked(data, b", ".join(encodings).decode("latin-1").strip().lower(), limits.bytes)
+    LARGE_REQUEST.set(is_large(data))
+    return await run_in_thread_if_large(parsed, data or b"{}")  # a body without required fields can be empty
+
+
+async def _unpacked(data: bytes, encoding: str, limit: int) -> bytes:
+    if (decode := _DECODERS.get(encoding)) is None:
         message = f"Content-Encoding '{encoding}' is not supported; use zstd or gzip."
         raise InvalidRequest(message, code="unsupported_encoding", status=415)
-    LARGE_REQUEST.set(is_large(data) if encoding == "identity" else len(data) * MAX_RATIO > LARGE)
-    body, large = await run_in_thread_if_large(_unpack_and_parse, data, encoding, parsed, limits)
-    LARGE_REQUEST.set(large)
-    return body
-
-
-def _unpack_and_parse(data: bytes, encoding: str, parsed: Callable[[bytes], T], limits: BodyLimits) -> tuple[T, bool]:
-    allowed = min(limits.bytes, max(LARGE, MAX_RATIO * len(data)))
+    allowed = min(limit, max(LARGE, MAX_RATIO * len(data)))
+    LARGE_REQUEST.set(len(data) * MAX_RATIO > LARGE)
     try:
-        unpacked = _DECODERS[encoding](data, allowed)
+        unpacked = await run_in_thread_if_large(decode, data, allowed)
     except (zlib.error, zstandard.ZstdError, EOFError) as error:
         raise InvalidRequest(f"The body is not valid {encoding}.", code="invalid_body") from error
-    if len(unpacked) > limits.bytes:
-        raise body_too_large(limits.bytes)
+    if len(unpacked) > limit:
+        raise body_too_large(limit)
     if len(unpacked) > allowed:
         message = f"The decompressed body is more than {MAX_RATIO} times larger. Send it uncompressed."
         raise InvalidRequest(message, code="request_too_large", status=413)
-    return parsed(unpacked or b"{}"), is_large(unpacked)  # a body without required fields can be empty
+    return unpacked
 
 
 async def parse_in_thread_if_large(data: bytes, model: type[Body], limits: BodyLimits) -> Body:
@@ -142,7 +140,8 @@ def load_json(data: bytes | str, source: str, max_values: int = MAX_VALUES) -> d
 
 def _decode(data: bytes | str, source: str, max_values: int) -> object:
     try:
-        check_values(data, limit=max_values)
+        if len(data) > max_values:
+            check_values(data, limit=max_values)
         document = data.encode() if isinstance(data, str) else data
         return loads_repaired(document.removeprefix(codecs.BOM_UTF8), _without_lone_surrogates)
     except TextsTooLarge as error:
@@ -290,6 +289,7 @@ def _gunzip(data: bytes, limit: int) -> bytes:
 
 
 _DECODERS: dict[str, Callable[[bytes, int], bytes]] = {
+    "": lambda data, limit: data,
     "identity": lambda data, limit: data,
     "zstd": _unzstd,
     "gzip": _gunzip,
