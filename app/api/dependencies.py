@@ -110,11 +110,11 @@ class APIDependencies:
 
         Without API keys, all callers share the limits. `request`'s response headers report the remaining amounts.
         """
-        budget = await self.accounting.check(caller.access)
-        admission = await self.limits.admit(caller.access)
-        admission.bind_account(self.accounting, budget)
+        access = caller.access
+        budget = await self.accounting.check(access) if access.budget else ()
+        admission = await self.limits.admit(access, self.accounting, budget)
         if request is not None:
-            request.state.limit_headers = admission.headers()
+            request.scope["state"]["limit_headers"] = admission.headers()
         return admission
 
 

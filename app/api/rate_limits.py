@@ -71,15 +71,17 @@ class _KeyLimits(NamedTuple):
     charges: Sequence[TokenCharge]  # per request
     tokens: int
     streams: int
+    needs_slots: bool  # whether this or the common limit of concurrent responses applies
 
     @classmethod
-    def of(cls, own: KeyLimits, defaults: KeyLimits) -> _KeyLimits:
+    def of(cls, own: KeyLimits, defaults: KeyLimits, all_streams: int) -> _KeyLimits:
         requests, tokens, streams = (
             (default if limit is None else limit) or 0 for limit, default in zip(own, defaults, strict=True)
         )
         # A response needs at least one token; the rest is charged at its end.
         charges = [TokenCharge("requests", requests, 1, 1), TokenCharge("tokens", tokens, 0, 1)]
-        return cls([charge for charge in charges if charge.capacity], tokens, streams)
+        needs_slots = bool(streams or all_streams)
+        return cls([charge for charge in charges if charge.capacity], tokens, streams, needs_slots)
 
 
 class Limits:
@@ -117,15 +119,18 @@ class Limits:
         self._defaults = KeyLimits(requests, tokens, streams_per_key)
         self._of_keys: dict[KeyLimits, _KeyLimits] = {}
 
-    def _limits_of(self, access: KeyAccess) -> _KeyLimits:
+    def of(self, access: KeyAccess) -> _KeyLimits:
+        """Return a key's limits."""
         if (limits := self._of_keys.get(access.limits)) is None:
-            limits = self._of_keys[access.limits] = _KeyLimits.of(access.limits, self._defaults)
+            limits = self._of_keys[access.limits] = _KeyLimits.of(access.limits, self._defaults, self._streams)
         return limits
 
-    async def admit(self, access: KeyAccess) -> Admission:
+    async def admit(
+        self, access: KeyAccess, accounting: Accounting | None = None, budget: Sequence[BudgetState] = ()
+    ) -> Admission:
         """Count a request, without acquiring a slot; raises `LimitReached`."""
-        admission = Admission(self, access)
-        if not (charges := self._limits_of(access).charges):
+        admission = Admission(self, access, accounting, budget)
+        if not (charges := admission.key_limits.charges):
             return admission
         result = await self._query(self._counters.consume(access.counted_as, charges), admits=True)
         if result is None:
@@ -143,7 +148,7 @@ class Limits:
     async def acquire_slots(self, admission: Admission) -> None:
         access = admission.access
         pools = (
-            (f"key:{access.counted_as}", "streams_per_key", self._limits_of(access).streams, "Your key has"),
+            (f"key:{access.counted_as}", "streams_per_key", admission.key_limits.streams, "Your key has"),
             ("all", "streams", self._streams, "This server has"),
         )
         for pool, name, limit, subject in pools:
@@ -223,20 +228,14 @@ class Limits:
             self._retry_at = 0.0
         return result
 
-    def charge(self, access: KeyAccess, tokens: int) -> asyncio.Task[object] | None:
-        """The token charge; None without a limit or tokens."""
-        limit = self._limits_of(access).tokens
-        if not (limit and tokens):
-            return None
+    def charge(self, access: KeyAccess, limit: int, tokens: int) -> asyncio.Task[object]:
+        """Charge tokens to a bucket of `limit` tokens per minute."""
         return self._start(
             self._query(self._counters.consume(access.counted_as, [TokenCharge("tokens", limit, tokens)]))
         )
 
-    async def check_tokens(self, access: KeyAccess) -> None:
+    async def check_tokens(self, access: KeyAccess, limit: int) -> None:
         """Raises `LimitReached` while the bucket has no tokens."""
-        limit = self._limits_of(access).tokens
-        if not limit:
-            return
         charge = TokenCharge("tokens", limit, 0, 1)
         result = await self._query(self._counters.consume(access.counted_as, [charge]), admits=True)
         if result is None or result.granted:
@@ -286,6 +285,7 @@ class KeyAccount:
     def __init__(self, limits: Limits, access: KeyAccess, accounting: Accounting | None = None) -> None:
         """`accounting`: None to record nothing."""
         self.access = access
+        self.key_limits = limits.of(access)
         self._limits = limits
         self._accounting = accounting
         self._cost: int | None = None  # so far, in nano-dollars
@@ -304,15 +304,16 @@ class KeyAccount:
             )
             if cost is not None:
                 self._cost = cost + (self._cost or 0)
-        if not self.batch and (task := self._limits.charge(self.access, usage["total_tokens"])):
-            self._charging.add(task)
+        if (limit := self.key_limits.tokens) and (tokens := usage["total_tokens"]) and not self.batch:
+            self._charging.add(task := self._limits.charge(self.access, limit, tokens))
             task.add_done_callback(self._charging.discard)
 
     async def check_limits(self) -> None:
         """Raises `LimitReached` or `BudgetExceeded`."""
         if self._charging:
             await asyncio.wait([*self._charging])
-        await self._limits.check_tokens(self.access)
+        if limit := self.key_limits.tokens:
+            await self._limits.check_tokens(self.access, limit)
         if self._accounting:
             await self._accounting.check(self.access)
 
@@ -320,19 +321,21 @@ class KeyAccount:
 class Admission(KeyAccount, Observer):
     """An admitted request. As the response's observer, it charges tokens and releases slots."""
 
-    def __init__(self, limits: Limits, access: KeyAccess) -> None:
-        super().__init__(limits, access)
+    def __init__(
+        self,
+        limits: Limits,
+        access: KeyAccess,
+        accounting: Accounting | None = None,
+        budget: Sequence[BudgetState] = (),
+    ) -> None:
+        """`budget`: the key's state before the request."""
+        super().__init__(limits, access, accounting)
         self.allowances: list[Allowance] = []
         self.slots: list[tuple[str, str]] = []  # pools and holders
         self._charged: Usage | None = None  # response usage charged so far
         self._costs = 0  # reported costs charged so far
-        self._budget: list[BudgetState] = []
-        self._headers: dict[str, str] | None = None
-
-    def bind_account(self, accounting: Accounting, budget: list[BudgetState]) -> None:
-        """`budget`: the key's state before the request."""
-        self._accounting = accounting
         self._budget = budget
+        self._headers: dict[str, str] | None = None
 
     def headers(self) -> dict[str, str]:
         """
@@ -341,12 +344,15 @@ class Admission(KeyAccount, Observer):
         The cost is added at the end, so only non-streamed responses contain it.
         """
         if self._headers is None:
-            limits = [header for allowance in self.allowances for header in allowance.headers().items()]
-            self._headers = {**dict(limits), **budget_headers(self._budget)}
+            self._headers = {}
+            for allowance in self.allowances:
+                self._headers |= allowance.headers()
+            if self._budget:
+                self._headers |= budget_headers(self._budget)
         return self._headers
 
     def slot(self) -> Slot:
-        return Slot(self._limits, self)
+        return Slot(self._limits if self.key_limits.needs_slots else None, self)
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
         """Charges the remaining usage, reports the cost, releases the slots."""
@@ -376,8 +382,9 @@ class Admission(KeyAccount, Observer):
 
     def close(self) -> None:
         """Idempotent."""
-        slots, self.slots = self.slots, []
-        self._limits.release(slots)
+        if self.slots:
+            slots, self.slots = self.slots, []
+            self._limits.release(slots)
 
 
 class BatchAccount(Admission):

@@ -151,7 +151,7 @@ class Accounting:
         cost = reported if self._reported_costs else None
         if cost is None:
             cost = self._prices.cost(model, usage, backend=backend, batch=batch)
-        if cost is None and any(limit.name.startswith("money") for limit in access.budget):
+        if cost is None and access.budget and any(limit.name.startswith("money") for limit in access.budget):
             self._warn_unpriced(model, access.name)
         name = access.name
         if (models := self._models.get(name)) is None:
@@ -383,7 +383,7 @@ def _utc(time: datetime) -> str:
     return time.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def budget_headers(states: list[BudgetState]) -> dict[str, str]:
+def budget_headers(states: Sequence[BudgetState]) -> dict[str, str]:
     """For example `x-antiphon-budget-remaining-money-per-month`."""
     return {
         f"x-antiphon-budget-remaining-{state.limit.name.replace('_', '-')}": state.format(max(0, state.remaining))

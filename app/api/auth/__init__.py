@@ -45,7 +45,7 @@ class Auth:
         self.reading = False  # the stored keys are still unknown
         self.uses: dict[str, float] = {}  # Unix time by key name
         self._stored: Sequence[StoredKey] = ()
-        self._required = False
+        self.required = tokens is not None or proxy is not None
         self.on_change: Callable[[], None] = lambda: None
         self.replace_keys(keys, named)
 
@@ -77,7 +77,7 @@ class Auth:
         # digest.
         self._accesses = {digest: (digest, access) for digest, access in accesses.items()}
         # Removing the last key must not open the server.
-        self._required = self._required or bool(self._accesses)
+        self.required = self.required or bool(self._accesses)
         self.on_change()
 
     def is_known(self, name: str, owner: str) -> bool:
@@ -86,10 +86,6 @@ class Auth:
     def settings_keys(self) -> tuple[list[str], dict[str, KeySettings]]:
         """Names of keys without a table, and tables."""
         return [*map(_alias, self._plain)], self._named
-
-    @property
-    def required(self) -> bool:
-        return self._required or self.has_identities
 
     @property
     def has_identities(self) -> bool:

@@ -64,8 +64,7 @@ class LineRequests:
         try:
             caller = self._caller(claimed.batch)
             budget = await self._api.accounting.check(caller.access)
-            account = BatchAccount(self._api.limits, caller.access)
-            account.bind_account(self._api.accounting, budget)
+            account = BatchAccount(self._api.limits, caller.access, self._api.accounting, budget)
             if claimed.batch.endpoint == "/v1/responses":
                 return 200, await self._response(claimed.request.body, caller, account), None
             passthrough = self._passthrough[claimed.batch.endpoint]

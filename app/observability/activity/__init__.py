@@ -76,7 +76,7 @@ class Activity(Observer):
         if _is_refused(lifecycle):
             return  # counted by `refused`
         now = self._clock()
-        counts = self._current().of(now, lifecycle.key, str(lifecycle.response.get("model") or ""))
+        counts = self._current(now).of(now, lifecycle.key, str(lifecycle.response.get("model") or ""))
         counts.requests += 1
         counts.failed += lifecycle.status == "failed"
         counts.total.add(lifecycle.seconds)
@@ -85,13 +85,13 @@ class Activity(Observer):
         self._publish()
 
     def refused(self, refusal: Refusal) -> None:
-        hour = self._current()
+        hour = self._current(self._clock())
         hour.of(refusal.at, refusal.key, "").refused += 1
         hour.refuse(refusal)
         self._publish()
 
-    def _current(self) -> ActivityHour:
-        start = int(self._clock()) // HOUR * HOUR
+    def _current(self, now: float) -> ActivityHour:
+        start = int(now) // HOUR * HOUR
         if (hour := self._hours.get(start)) is None:
             hours = {past: each for past, each in self._hours.items() if each.changed and past > start - HOURS * HOUR}
             hour = ActivityHour(start)
@@ -100,7 +100,7 @@ class Activity(Observer):
 
     async def hours(self, number: int) -> list[ActivityHour]:
         """An object per process and hour, for at most `HOURS` hours; raises `StoreUnavailable`."""
-        last = self._current().start
+        last = self._current(self._clock()).start
         records = await self._store.all(_HOURS)
         records |= {self._name(hour): hour.record() for hour in self._hours.values()}  # newer than the stored records
         found = [record for name, record in records.items() if _start(name) > last - number * HOUR]
