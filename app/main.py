@@ -46,7 +46,7 @@ from app.responses.encryption import ContentCipher
 from app.responses.policy.output import OutputObserver
 from app.settings import Settings
 from app.stores import Store
-from app.stores.purging import purging
+from app.stores.expiry import expiring
 from app.tools import StartingTool
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ async def _running(
         stack.push_async_callback(responses.store.aclose)
         if responses.policy:
             stack.push_async_callback(responses.policy.aclose)
-        await stack.enter_async_context(purging(responses.store, responses.purge))
+        await stack.enter_async_context(expiring(responses.store, responses.delete_expired))
         stack.push_async_callback(api.auth.aclose)
         stack.push_async_callback(keys.aclose)
         await keys.start()

@@ -419,13 +419,13 @@ class _MeasuredStore:
         with self._measured("delete"):
             return await self._store.delete(partition, name)
 
-    async def drop(self, partition: str) -> bool:
+    async def delete_partition(self, partition: str) -> bool:
         with self._measured("delete"):
-            return await self._store.drop(partition)
+            return await self._store.delete_partition(partition)
 
-    async def purge(self) -> None:
+    async def delete_expired(self) -> None:
         with self._measured("purge"):
-            await self._store.purge()
+            await self._store.delete_expired()
 
     async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
         with self._measured("recent"):

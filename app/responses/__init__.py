@@ -84,9 +84,9 @@ class Responses:
         self.stored = StoredResponses(store, self._loader, background)
         self._pdfs = PdfTexts()
 
-    def purge(self) -> None:
+    def delete_expired(self) -> None:
         """Evict idle conversations from the cache."""
-        self._loader.cache.purge()
+        self._loader.cache.delete_expired()
 
     async def create(
         self,

@@ -84,8 +84,8 @@ class Conversations:
     async def delete(self, conversation_id: str, owner: str) -> None:
         """Also deletes its items; responses stay."""
         partition = _partition(conversation_id, owner)
-        dropped = await self._store.drop(partition)
-        await self._store.drop(images_partition(partition))  # no addition can follow now
+        dropped = await self._store.delete_partition(partition)
+        await self._store.delete_partition(images_partition(partition))  # no addition can follow now
         if not dropped:
             raise _not_found(conversation_id)
 

@@ -164,7 +164,9 @@ class PostgresClient:
             raise UnstorableValue from None
         except (asyncpg.PostgresError, *_BROKEN, UnpreparedError) as error:
             # `from None`: a traceback would contain the query's arguments.
-            if isinstance(error, TimeoutError) and self._exhausted():
+            idle, size = (self._pool.get_idle_size(), self._pool.get_size()) if self._pool else (0, 0)
+            # A timed-out call has terminated its own connection.
+            if isinstance(error, TimeoutError) and not idle and size == self._max_connections:
                 raise self._outage.busy(f"all {self._max_connections} connections are in use") from None
             reason = str(error) if isinstance(error, UnpreparedError) else f"{type(error).__name__}: {error}"
             raise self._outage.begins(reason) from None
@@ -208,10 +210,6 @@ class PostgresClient:
                 **self._options,
             )
         return await self._pool.acquire()
-
-    def _exhausted(self) -> bool:
-        """A timed-out call has terminated its own connection."""
-        return bool(self._pool) and not self._pool.get_idle_size() and self._pool.get_size() == self._max_connections
 
     async def _prepare_tables(self, connection: Any) -> None:
         if self._prepared:

@@ -75,7 +75,7 @@ class Store(Protocol):
         """Return False if the record did not exist. Does not renew the partition."""
         ...
 
-    async def drop(self, partition: str) -> bool:
+    async def delete_partition(self, partition: str) -> bool:
         """Return False if the partition did not exist."""
         ...
 
@@ -88,7 +88,7 @@ class Store(Protocol):
         """
         ...
 
-    async def purge(self) -> None:
+    async def delete_expired(self) -> None:
         """
         Erase expired and deleted records, unless the store does it itself. Called at startup and regularly, in every
         process.

@@ -2,7 +2,7 @@
 A store with images in object storage, and references in their records.
 
 Only images partitions are affected. If the object storage is unavailable, the store keeps the image itself. An image is
-deleted with its record: deletions are forwarded at once, and `purge` finds images with expired records.
+deleted with its record: deletions are forwarded at once, and `delete_expired` finds images with expired records.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ class ImageObjectStore:
         await self._delete(partition, [name])
         return deleted
 
-    async def drop(self, partition: str) -> bool:
-        dropped: bool = await self._store.drop(partition)
+    async def delete_partition(self, partition: str) -> bool:
+        dropped: bool = await self._store.delete_partition(partition)
         await self._delete(partition)
         return dropped
 
@@ -138,8 +138,8 @@ class ImageObjectStore:
         entries: list[bytes] | None = await self._store.recent(owner, limit=limit, after=after)
         return entries
 
-    async def purge(self) -> None:
-        await self._store.purge()
+    async def delete_expired(self) -> None:
+        await self._store.delete_expired()
         checker = await self._checker()
         with suppress(APIError):
             while due := await self._storage.due(checker):

@@ -61,7 +61,7 @@ WHERE owner = $1 AND position < $2 AND expires > {moment} ORDER BY position DESC
 _EXPIRED_ROWS = 20
 
 
-def delete_expired(table: str, key: str, condition: str) -> str:
+def delete_expired_from(table: str, key: str, condition: str) -> str:
     """A few rows, without locked ones, to limit how long other writes wait."""
     return f"""
         DELETE FROM {table} WHERE ({key}) IN (
@@ -114,7 +114,7 @@ class SQLStore(ABC):
         ((existed,),) = await self._tables.execute(self.DELETE, partition, name)
         return bool(existed)
 
-    async def drop(self, partition: str) -> bool:
+    async def delete_partition(self, partition: str) -> bool:
         return bool(await self._tables.execute(_DROP, partition))
 
     async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
@@ -126,7 +126,7 @@ class SQLStore(ABC):
     async def stored_bytes(self, owner: str) -> int:
         return int((await self._tables.fetch(self.STORED_BYTES, owner))[0][0])
 
-    async def purge(self) -> None:
+    async def delete_expired(self) -> None:
         for statement in self.DELETE_EXPIRED:
             while len(await self._tables.execute(statement)) == _EXPIRED_ROWS:
                 pass

@@ -25,8 +25,8 @@ from app.errors import StoreUnavailable
 from app.responses.background import Background
 from app.stores import Change, Store
 from app.stores.event_log import EventLog, EventSegment, LoggingStore, RunKey
+from app.stores.expiry import expiring
 from app.stores.memory import MemoryStore
-from app.stores.purging import purging
 from tests.faults.servers import server
 from tests.support.build import delta
 from tests.support.scripted import Scripted
@@ -46,8 +46,13 @@ class Holding:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.get, self.all, self.delete, self.drop = store.get, store.all, store.delete, store.drop
-        self.purge, self.check, self.aclose = store.purge, store.check, store.aclose
+        self.get, self.all, self.delete, self.delete_partition = (
+            store.get,
+            store.all,
+            store.delete,
+            store.delete_partition,
+        )
+        self.delete_expired, self.check, self.aclose = store.delete_expired, store.check, store.aclose
         self.held: Callable[[Change], bool] = lambda change: False
         self.reached, self.let_go, self.done = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -247,13 +252,13 @@ async def test_purge_goes_on_after_failures() -> None:
     purged = asyncio.Queue[int]()
 
     class Failing(MemoryStore):
-        async def purge(self) -> None:
+        async def delete_expired(self) -> None:
             purged.put_nowait(purged.qsize())
             raise [StoreUnavailable, ValueError][purged.qsize() % 2]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("app.stores.purging.INTERVAL", 0.001)
-        async with purging(Failing(ttl=1)):
+        patch.setattr("app.stores.expiry.INTERVAL", 0.001)
+        async with expiring(Failing(ttl=1)):
             for _ in range(5):
                 await purged.get()
 

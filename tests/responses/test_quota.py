@@ -151,7 +151,7 @@ async def test_store_is_measured_seldom_and_before_a_refusal() -> None:
     assert store.measured == 3
     with pytest.raises(StorageFull):
         await quota.apply(UNRESTRICTED, change(40_000))
-    await store.drop("anonymous:chain")
+    await store.delete_partition("anonymous:chain")
     await quota.apply(UNRESTRICTED, change(90_000))
 
 

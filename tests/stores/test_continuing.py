@@ -207,7 +207,7 @@ async def test_history_cache_frees_the_unused_and_the_deleted() -> None:
     now = MAX_AGE
     assert cache.get("alice", "resp_1") is entries[1]
     now += 1
-    cache.purge()
+    cache.delete_expired()
     assert [cache.get("alice", f"resp_{n}") for n in range(3)] == [None, entries[1], None]
 
     cache.put("alice", past_after(turns[2:], entries[1]))

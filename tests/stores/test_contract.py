@@ -134,7 +134,7 @@ async def test_change_that_depends_on_a_missing_record_is_not_made(
         case "deleted":
             await store.delete(CONVERSATION, "itself")
         case "dropped":
-            await store.drop(CONVERSATION)
+            await store.delete_partition(CONVERSATION)
         case "expired":
             place.advance(1.1 * TTL)
     await store.put(CHAIN, "resp_1", b"1")
@@ -157,14 +157,14 @@ async def test_index_entries_of_a_record_go_with_it(place: StoreLocation, store:
         case "delete":
             await store.delete(CHAIN, "resp_1")
         case "drop":
-            await store.drop(CHAIN)
+            await store.delete_partition(CHAIN)
         case "change":
             await store.apply(Change(CHAIN, {}, delete=["resp_1"]))
         case "expire":
             for _ in range(3):  # while others are listed
                 place.advance(0.5 * TTL)
                 await store.apply(Change("2f1c9a:other", {"resp_2": b"record"}, entries={"resp_2": b"entry"}))
-            await store.purge()
+            await store.delete_expired()
     gone = Change(CHAIN, {"resp_1": b"record"}, requires="resp_1", entries={"resp_1": b"c4n4ry"})
     assert await store.apply(gone) is False
     assert b"c4n4ry" not in place.contents()
@@ -218,10 +218,10 @@ async def test_bucket_without_records_does_not_exist(store: Store) -> None:
     await store.put(CHAIN, "resp_1", b"1")
     assert await store.apply(Change(CHAIN, {}, delete=["resp_1"])) is True
     assert await store.apply(Change(CHAIN, {}, delete=["resp_1"])) is True
-    assert await store.drop(CHAIN) is False
+    assert await store.delete_partition(CHAIN) is False
     await store.put(CHAIN, "resp_1", b"1")
     await store.delete(CHAIN, "resp_1")
-    assert await store.drop(CHAIN) is False
+    assert await store.delete_partition(CHAIN) is False
     assert await store.all(CHAIN) == {}
 
 
@@ -230,9 +230,9 @@ async def test_bucket_is_dropped_once_and_no_other_with_it(store: Store) -> None
         for number in range(3):
             await store.put(bucket, f"resp_{number}", b"1")
 
-    assert await store.drop(CHAIN) is True
-    assert await store.drop(CHAIN) is False
-    assert await store.drop("2f1c9a:never") is False
+    assert await store.delete_partition(CHAIN) is True
+    assert await store.delete_partition(CHAIN) is False
+    assert await store.delete_partition("2f1c9a:never") is False
     assert await store.all(CHAIN) == {}
     assert len(await store.all(CONVERSATION)) == len(await store.all("2f1c9a:other")) == 3
 
@@ -240,7 +240,7 @@ async def test_bucket_is_dropped_once_and_no_other_with_it(store: Store) -> None
 async def test_bucket_that_has_expired_cannot_be_dropped(place: StoreLocation, store: Store) -> None:
     await store.put(CHAIN, "resp_1", b"1")
     place.advance(1.1 * TTL)
-    assert await store.drop(CHAIN) is False
+    assert await store.delete_partition(CHAIN) is False
 
 
 @pytest.mark.parametrize("how", ["delete", "drop"])
@@ -256,7 +256,9 @@ async def test_records_added_during_a_deletion_are_not_kept(
         adding = [asyncio.create_task(store.apply(change)) for _ in range(10)]
         for _ in range(attempt):
             await asyncio.sleep(0)
-        assert await (deleting.delete(bucket, "itself") if how == "delete" else deleting.drop(bucket)) is True
+        assert (
+            await (deleting.delete(bucket, "itself") if how == "delete" else deleting.delete_partition(bucket)) is True
+        )
         assert await store.all(bucket) == {}
         await asyncio.gather(*adding)
         assert await store.all(bucket) == {}
@@ -546,8 +548,8 @@ async def test_purge_leaves_only_what_is_in_use(place: StoreLocation, store: Sto
     place.advance(0.6 * TTL)
     await store.put("b:1", "resp_1", b"in use")
     place.advance(0.6 * TTL)
-    await store.purge()
-    await store.purge()
+    await store.delete_expired()
+    await store.delete_expired()
 
     assert b"expired" not in place.contents()
     assert await store.all("b:1") == {"resp_1": b"in use"}
@@ -555,7 +557,7 @@ async def test_purge_leaves_only_what_is_in_use(place: StoreLocation, store: Sto
 
 async def test_purge_of_an_unused_store_purges_nothing(place: StoreLocation) -> None:
     store = place.open()
-    await store.purge()
+    await store.delete_expired()
     await store.aclose()
 
 
@@ -625,7 +627,7 @@ async def test_store_behaves_as_a_dict_that_forgets(place: StoreLocation, store:
                     kept[chain] = {**left, name: record}
                     used[chain] = now
             case "drop", chain:
-                assert await store.drop(f"{example}:{chain}") is bool(kept.pop(chain, None))
+                assert await store.delete_partition(f"{example}:{chain}") is bool(kept.pop(chain, None))
             case "all", chain:
                 assert await store.all(f"{example}:{chain}") == kept.get(chain, {})
                 used[chain] = now

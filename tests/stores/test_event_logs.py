@@ -245,7 +245,7 @@ async def test_log_of_an_ended_run_is_not_kept_for_its_lease(place: StoreLocatio
         await log.append(run, "one", EventSegment(0, 0, b"a", ends=run == RUN))
     advance(place, 3)
     assert [await log.state(run) for run in (RUN, running)] == ["absent", "running"]
-    await store.purge()
+    await store.delete_expired()
     assert len(await log.read(running, -1)) == 1
     await log.aclose()
     await store.aclose()

@@ -155,7 +155,7 @@ async def test_store_waits_for_another_that_makes_the_file(path: Path) -> None:
 
 
 async def test_purge_of_an_unused_store_makes_no_file(path: Path, store: SQLiteStore) -> None:
-    await store.purge()
+    await store.delete_expired()
     assert not path.exists()
 
 
@@ -167,7 +167,7 @@ async def test_record_in_pieces_is_as_stored(path: Path, store: SQLiteStore) -> 
         assert await store.all(CHAIN) == {"resp_1": record, "resp_2": b"2" * RECORD_PIECE}
         assert await store.names(CHAIN) == {"resp_1", "resp_2"}
     await store.put(CHAIN, "resp_1", b"1" * 2 * RECORD_PIECE)
-    await store.drop(CHAIN)
+    await store.delete_partition(CHAIN)
     assert (await store.get(CHAIN, "resp_1"), _pieces_in(path)) == (None, 0)
 
 
@@ -301,7 +301,7 @@ async def test_expired_records_are_swept_from_the_file(path: Path) -> None:
     clock.now += 1001
     for number in range(5):
         await store.put(f"b:{number}", "resp_1", b"1")
-    await store.purge()
+    await store.delete_expired()
     await store.aclose()
 
     other = apsw.Connection(str(path))

@@ -72,7 +72,7 @@ async def test_deleted_records_and_buckets_do_not_count(store: Measured) -> None
     assert await megabytes(store) == 2
     await store.apply(Change(CHAIN, {}, delete=["resp_2"]))
     assert await megabytes(store) == 1
-    await store.drop(conversation)
+    await store.delete_partition(conversation)
     assert await store.stored_bytes(OWNER) == 0
     await store.apply(Change(conversation, {"added_1": bytes(MEGABYTE)}))
     assert await megabytes(store) == 1
@@ -103,7 +103,7 @@ async def test_hundreds_of_buckets_count(store: Measured) -> None:
         await store.apply(Change(f"{OWNER}:{number:06x}", {"resp_1": bytes(8_000)}))
     assert await megabytes(store) == 2
     for number in range(0, 256, 2):
-        await store.drop(f"{OWNER}:{number:06x}")
+        await store.delete_partition(f"{OWNER}:{number:06x}")
     assert await megabytes(store) == 1
 
 

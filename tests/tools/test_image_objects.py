@@ -130,7 +130,7 @@ async def test_image_is_deleted_with_its_record(place: StoreLocation, files: Obj
             case "change":
                 await at.store.apply(Change(IMAGES, {}, delete=["resp_1"]))
             case "drop":
-                assert await at.store.drop(IMAGES)
+                assert await at.store.delete_partition(IMAGES)
             case "replace":
                 await at.store.put(IMAGES, "resp_1", b'{"ig_1":"y"}')
         left = {"resp_2": b'{"ig_2":"x"}'}
@@ -143,13 +143,13 @@ async def test_image_of_an_expired_record_is_deleted_by_a_check(place: StoreLoca
     async with images(place, files) as at:
         await at.store.put(IMAGES, "resp_1", RECORD)
         files.advance(FIRST_CHECK + 1)
-        await at.store.purge()
+        await at.store.delete_expired()
         assert await at.store.get(IMAGES, "resp_1") == RECORD
         place.advance(TTL * 1.1)
-        await at.store.purge()
+        await at.store.delete_expired()
         assert await at.objects() == 1  # until the next check
         files.advance(NEXT_CHECK + 1)
-        await at.store.purge()
+        await at.store.delete_expired()
         assert await at.objects() == 0
 
 
@@ -158,7 +158,7 @@ async def test_check_does_not_renew_the_record(place: StoreLocation, files: Obje
         await at.store.put(IMAGES, "resp_1", RECORD)
         place.advance(TTL * 0.6)
         files.advance(FIRST_CHECK + 1)
-        await at.store.purge()
+        await at.store.delete_expired()
         place.advance(TTL * 0.6)
         assert await at.store.get(IMAGES, "resp_1") is None
 
@@ -170,7 +170,7 @@ async def test_image_of_another_store_is_not_checked(place: StoreLocation, files
         await at.store.put(IMAGES, "resp_1", RECORD)
         files.advance(FIRST_CHECK + 1)
         other = Images(SQLiteStore(tmp_path / "other.db", ttl=TTL), files)
-        await other.store.purge()
+        await other.store.delete_expired()
         assert await at.objects() == 1
         files.advance(UNCHECKED_AFTER)
         assert await at.objects() == 0

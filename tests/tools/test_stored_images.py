@@ -175,7 +175,7 @@ async def test_stored_image_lives_as_long_as_its_conversation_is_continued(place
         assert await at.get(f"/responses/{first['id']}") == first
         place.advance(TTL * 1.1)
         assert (await at.http.get(f"/responses/{first['id']}")).status_code == 404
-        await at.store.purge()
+        await at.store.delete_expired()
         assert not left(place)
 
 
@@ -269,7 +269,7 @@ async def test_stored_image_of_a_run_ended_for_a_dead_worker_is_kept(tmp_path: P
             stored = Turn.of((await store.all(run.partition))[id])
             begun = stored._replace(response={**stored.response, "status": "in_progress", "output": []}, images=None)
             await store.put(*run, begun.record())
-            await store.drop(f"{run.partition}:images")
+            await store.delete_partition(f"{run.partition}:images")
 
         replay = (await at.http.get(f"/responses/{id}", params={"stream": "true"})).text
         last = json.loads(replay.rpartition("data: {")[2].split("\n\n")[0].join(["{", ""]))
@@ -311,7 +311,7 @@ async def test_stored_image_within_an_earlier_versions_record_is_read() -> None:
         first = await at.ask()
         bucket = f"anonymous:{first['id'][-24:]}"
         turn = Turn.of((await at.store.all(bucket))[first["id"]])
-        await at.store.drop(f"{bucket}:images")
+        await at.store.delete_partition(f"{bucket}:images")
         await at.store.put(bucket, first["id"], turn._replace(response=first, images=None).record())  # type: ignore[arg-type]
         assert await at.get(f"/responses/{first['id']}") == first
         await at.ask(previous_response_id=first["id"])

@@ -99,7 +99,7 @@ class HistoryCache:
             if key[0] == owner and response_id in entry.past.response_ids:
                 self.remove(*key)
 
-    def purge(self) -> None:
+    def delete_expired(self) -> None:
         """Remove entries unused for `MAX_AGE`, including those deleted by other processes."""
         oldest = self._clock() - MAX_AGE
         while self._entries and next(iter(self._entries.values())).used < oldest:

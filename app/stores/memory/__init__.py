@@ -159,7 +159,7 @@ class MemoryStore:
             del self._partitions[partition]
         return True
 
-    async def drop(self, partition: str) -> bool:
+    async def delete_partition(self, partition: str) -> bool:
         if self._find(partition) is None:
             return False
         self._delete_partition(partition)
@@ -184,12 +184,12 @@ class MemoryStore:
             if name.startswith(prefix) and partition.expires > now
         )
 
-    async def purge(self) -> None:
+    async def delete_expired(self) -> None:
         now = self._clock()
         while self._partitions and next(iter(self._partitions.values())).expires <= now:
             self._delete_partition(next(iter(self._partitions)))
         for log in self._logs:
-            log.purge()
+            log.delete_expired()
 
     async def check(self) -> None: ...
 

@@ -136,7 +136,7 @@ class MemoryLog:
         log.expires = now + (self._ttl if log.ended else max(self._ttl, self._lease))
         self._logs.move_to_end(run)
 
-    def purge(self) -> None:
+    def delete_expired(self) -> None:
         now = self._clock()
         for run in [run for run, log in self._logs.items() if log.expires <= now]:
             self._delete(run)

@@ -20,7 +20,7 @@ from app.stores import Change, images_partition, owner_of
 from app.stores.postgres.counters import FAST, PostgresCounters
 from app.stores.postgres.event_log import PostgresLog
 from app.stores.postgres.schema import migrate_store
-from app.stores.records_sql import EXPIRE, SQLStore, delete_expired
+from app.stores.records_sql import EXPIRE, SQLStore, delete_expired_from
 from app.stores.usage_sql import POSTGRES_USAGE
 
 # $12: other image partitions, because a statement cannot update a row twice. They are renewed last: every statement
@@ -82,10 +82,10 @@ class PostgresStore(SQLStore):
     WHERE split_part(buckets.name, ':', 1) = $1 AND expires > {moment}
     """
     DELETE_EXPIRED = (
-        delete_expired("antiphon_buckets", "id", "expires <= {moment}"),
-        delete_expired("antiphon_runs", "bucket, response", "expires <= {moment}"),
-        delete_expired("antiphon_limits", "owner, bucket", "full_at <= {moment}"),
-        delete_expired("antiphon_slots", "pool, holder", "expires <= {moment}"),
+        delete_expired_from("antiphon_buckets", "id", "expires <= {moment}"),
+        delete_expired_from("antiphon_runs", "bucket, response", "expires <= {moment}"),
+        delete_expired_from("antiphon_limits", "owner, bucket", "full_at <= {moment}"),
+        delete_expired_from("antiphon_slots", "pool, holder", "expires <= {moment}"),
     )
 
     def __init__(self, client: Callable[..., PostgresClient], *, ttl: float) -> None:

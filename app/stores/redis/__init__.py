@@ -171,7 +171,7 @@ class RedisStore:
         unlist = listing.update(Change(partition, {}, [name]), self._ttl)
         return bool(await self._after([unlist], _key(partition), ("HDEL", _key(partition), name, f"{ENTRY}{name}")))
 
-    async def drop(self, partition: str) -> bool:
+    async def delete_partition(self, partition: str) -> bool:
         """Return False also if the connection broke after deletion."""
         [dropped] = await self._client.execute(_key(partition), ("DEL", _key(partition)))
         return bool(dropped)
@@ -184,7 +184,7 @@ class RedisStore:
         self._measures = True
         return await listing.stored_bytes(self._client, _key, owner, self._ttl)
 
-    async def purge(self) -> None:
+    async def delete_expired(self) -> None:
         """Redis deletes expired keys itself."""
 
     async def check(self) -> None:

@@ -154,13 +154,20 @@ class RedisLog:
         if not answer:
             return []
         [entries] = answer.values() if isinstance(answer, dict) else [answer[0][1]]
-        return [_segment(entry_id, dict(zip(fields[::2], fields[1::2], strict=True))) for entry_id, fields in entries]
+        segments = []
+        for entry_id, values in entries:
+            fields = dict(zip(values[::2], values[1::2], strict=True))
+            last = int(entry_id.partition(b"-")[0]) - 1
+            segments.append(EventSegment(int(fields[b"first"]), last, fields[b"data"], fields[b"ends"] == b"1"))
+        return segments
 
     async def orphans(self) -> list[RunKey]:
         """Up to 100 runs with an expired lease or without a log."""
         [members] = await self._store.execute(_INDEX, ("ZRANGEBYSCORE", _INDEX, "-inf", _now(), "LIMIT", 0, 100))
         orphans = []
-        for run in map(_run, members):
+        for member in members:
+            run_id, _, partition = member.decode().partition(" ")
+            run = RunKey(partition, run_id)
             match await self.state(run):
                 case "running":  # its worker's clock is slow
                     await self._index_runs([run])
@@ -203,16 +210,6 @@ def _member(run: RunKey) -> str:
     return f"{run.id} {run.partition}"
 
 
-def _run(member: bytes) -> RunKey:
-    entry_id, _, partition = member.decode().partition(" ")
-    return RunKey(partition, entry_id)
-
-
 def _claim(answer: bytes) -> LeaseState:
     claim: LeaseState = answer.decode()  # type: ignore[assignment]
     return claim
-
-
-def _segment(entry_id: bytes, fields: dict[bytes, bytes]) -> EventSegment:
-    last = int(entry_id.partition(b"-")[0]) - 1
-    return EventSegment(int(fields[b"first"]), last, fields[b"data"], fields[b"ends"] == b"1")

@@ -70,8 +70,11 @@ class RedisUsage:
         changes: list[str | int] = []
         for row in rows:
             index = months.index(row.day[:7]) + 2
-            for field, count in _increments(row):
-                changes += [index, field, count]
+            for column, count in zip(_COUNTS, row[4:], strict=True):
+                changes += [index, _field(row.day, row.model, row.backend, column), count]
+            for period in (row.day, row.day[:7]):
+                changes += [index, _field(period, "tokens"), row.input_tokens + row.output_tokens]
+                changes += [index, _field(period, "cost"), row.cost]
         await self._server.execute(keys[0], ("EVAL", _ADD, len(keys), *keys, BATCH_TTL, self._ttl, *changes))
 
     async def _hash(self, key: str, month: str) -> list[UsageRow]:
@@ -86,14 +89,6 @@ class RedisUsage:
             UsageRow(day, key, model, backend, *(counts.get(name, 0) for name in _COUNTS))
             for (day, model, backend), counts in rows.items()
         ]
-
-
-def _increments(row: UsageRow) -> Iterator[tuple[str, int]]:
-    for column, count in zip(_COUNTS, row[4:], strict=True):
-        yield _field(row.day, row.model, row.backend, column), count
-    for period in (row.day, row.day[:7]):
-        yield _field(period, "tokens"), row.input_tokens + row.output_tokens
-        yield _field(period, "cost"), row.cost
 
 
 def _field(*parts: str) -> str:

@@ -20,7 +20,7 @@ from app.storage.sqlite import Database, SQLiteTables
 from app.storage.tables import Row, Rows, Statement, Steps
 from app.storage.url_options import one_of, read_options, seconds
 from app.stores import Change, images_partition, owner_of
-from app.stores.records_sql import EXISTS, EXPIRE, SQLStore, delete_expired
+from app.stores.records_sql import EXISTS, EXPIRE, SQLStore, delete_expired_from
 from app.stores.sqlite.event_log import SQLiteLog
 from app.stores.sqlite.schema import MIGRATIONS, RECORD_PIECE
 from app.stores.usage_sql import SQLITE_USAGE
@@ -86,8 +86,8 @@ class SQLiteStore(SQLStore):
     )
     """
     DELETE_EXPIRED = (
-        delete_expired("antiphon_buckets", "id", "expires <= {moment}"),
-        delete_expired("antiphon_runs", "id", "ended AND expires <= {moment}"),
+        delete_expired_from("antiphon_buckets", "id", "expires <= {moment}"),
+        delete_expired_from("antiphon_runs", "id", "ended AND expires <= {moment}"),
     )
 
     def __init__(
@@ -129,9 +129,9 @@ class SQLiteStore(SQLStore):
     def log(self, *, ttl: float, lease: float) -> SQLiteLog:
         return SQLiteLog(self._tables, ttl=ttl, lease=lease)
 
-    async def purge(self) -> None:
+    async def delete_expired(self) -> None:
         if await asyncio.to_thread(self._path.exists):
-            await super().purge()
+            await super().delete_expired()
 
     async def check(self) -> None:
         """Acquire and release the write lock."""

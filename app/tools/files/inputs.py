@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import mimetypes
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 from app.core.types import with_fields
 from app.core.types.content import IMAGES
@@ -99,12 +99,8 @@ class _Reader:
                 )
                 raise InvalidRequest(message, code="request_too_large")
             self._budget -= file.bytes
-            self._read[file_id] = file, await _joined(self._store.content(file_id))
+            self._read[file_id] = file, b"".join([piece async for piece in self._store.content(file_id)])
         return self._read[file_id]
-
-
-async def _joined(pieces: AsyncIterator[bytes]) -> bytes:
-    return b"".join([piece async for piece in pieces])
 
 
 def _file(part: Part, file: File, data: bytes) -> Part:

@@ -192,7 +192,10 @@ class FileSearchSession:
             return Outcome.failed(error.message, {"queries": queries, "results": None})
         marks = self._marks(call.items, len(results))
         passages = self._passages(results, marks)
-        sources = [Source(_annotation(result), mark) for result, mark in zip(results, marks, strict=True)]
+        sources = []
+        for result, mark in zip(results, marks, strict=True):
+            file = result.candidate.file
+            sources.append(Source({"type": "file_citation", "file_id": file.id, "filename": file.filename}, mark))
         fields = {"queries": queries, "results": [_result(result) for result in results]}
         output = "\n\n".join([FOUND.format(first=marks[0].strip("【】")), *passages]) if passages else NOTHING_FOUND
         return Outcome(output, fields, sources=sources[: len(passages)])
@@ -225,11 +228,6 @@ def _queries(arguments: Mapping[str, object]) -> list[str]:
     queries = argument if isinstance(argument, list) else [argument]
     texts = [query[:4096] for query in queries if isinstance(query, str) and query.strip()]
     return [*dict.fromkeys(texts)][:MAX_QUERIES]
-
-
-def _annotation(result: Ranked) -> dict[str, object]:
-    file = result.candidate.file
-    return {"type": "file_citation", "file_id": file.id, "filename": file.filename}
 
 
 def _result(result: Ranked) -> dict[str, object]:

@@ -158,7 +158,7 @@ class Attachments:
 
     async def remove(self, ids: Sequence[str]) -> None:
         if ids:
-            await self._tables.run(lambda: _remove(ids))
+            await self._tables.execute("DELETE FROM antiphon_attachments WHERE id = ANY ($1)", [*ids])
 
     async def checked_bytes(self, owner: str) -> int:
         return int((await self._tables.fetch(_CHECKED_BYTES, owner))[0][0])
@@ -185,7 +185,3 @@ def _add(tables: FileTables, attachment: Attachment, limit: int | None) -> Steps
     yield Statement(_ADD, tuple(attachment))
     yield from claim_content(attachment.id, "attachment")
     return True
-
-
-def _remove(ids: Sequence[str]) -> Steps[None]:
-    yield Statement("DELETE FROM antiphon_attachments WHERE id = $1", many=[(one,) for one in ids])

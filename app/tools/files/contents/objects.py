@@ -108,7 +108,7 @@ class ObjectContents:
     async def _delete_objects(self, content_ids: Sequence[str]) -> None:
         """Delete objects, then their rows. If the storage fails, the next sweep retries."""
         await self._required().delete(content_ids)
-        await self._tables.run(lambda: _delete_rows(content_ids))
+        await self._tables.execute("DELETE FROM antiphon_objects WHERE content = ANY ($1)", [*content_ids])
 
     def _required(self) -> ObjectStorage:
         if self._storage is None:
@@ -119,8 +119,3 @@ class ObjectContents:
 def _begin(content_id: str) -> Steps[None]:
     yield Statement("INSERT INTO antiphon_objects (content) VALUES ($1)", (content_id,))
     yield Statement(_CLAIM, (content_id,))
-
-
-def _delete_rows(content_ids: Sequence[str]) -> Steps[None]:
-    statement = "DELETE FROM antiphon_objects WHERE content = $1"
-    yield Statement(statement, many=[(content_id,) for content_id in content_ids])

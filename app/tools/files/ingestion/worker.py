@@ -95,7 +95,10 @@ class Ingestion:
             except Exception:
                 logger.exception("file indexing failed", extra={"file_id": job.file_id})
             finally:
-                self._end(job)
+                self._owners[job.owner] -= 1
+                if not self._owners[job.owner]:
+                    del self._owners[job.owner]
+                self.wake()  # a worker may be waiting until this owner is no longer busy
 
     async def _claim(self) -> Job | None:
         """Skip owners that already occupy all workers but one."""
@@ -105,12 +108,6 @@ class Ingestion:
             if job:
                 self._owners[job.owner] += 1
             return job
-
-    def _end(self, job: Job) -> None:
-        self._owners[job.owner] -= 1
-        if not self._owners[job.owner]:
-            del self._owners[job.owner]
-        self.wake()  # a worker may be waiting until this owner is no longer busy
 
     async def _sweep_all(self) -> None:
         while True:

@@ -128,7 +128,8 @@ def delete_index(path: Path) -> None:
 
 def _by_words(db: apsw.Connection, text: str, limit: int, files: str | None) -> dict[int, float]:
     """Score the best chunks by BM25, as a fraction of the highest possible score."""
-    counts = {term: _count(db, term) for term in terms(text)}
+    counting = "SELECT count(*) FROM words WHERE words MATCH ?"
+    counts = {term: int(query(db, counting, (_phrase(term),))[0][0]) for term in terms(text)}
     used = [term for term, count in counts.items() if count]
     if not used:
         return {}
@@ -139,10 +140,8 @@ def _by_words(db: apsw.Connection, text: str, limit: int, files: str | None) -> 
     scores: list[str] = []
     values: dict[str, object] = {"files": files, "limit": limit}
     for index, term in enumerate(used):
-        values |= {
-            f"term{index}": _phrase(term),
-            f"weight{index}": weight(total, counts[term]) / _fts5_weight(total, counts[term]),
-        }
+        fts5_weight = max(math.log((total - counts[term] + 0.5) / (counts[term] + 0.5)), 1e-6)
+        values |= {f"term{index}": _phrase(term), f"weight{index}": weight(total, counts[term]) / fts5_weight}
         score = f"rank * :weight{index} AS score"
         scores.append(f"SELECT rowid AS id, {score} FROM words WHERE words MATCH :term{index} {where}")
     statement = f"""
@@ -151,16 +150,8 @@ def _by_words(db: apsw.Connection, text: str, limit: int, files: str | None) -> 
     return {chunk_id: min(1.0, -score / maximum) for chunk_id, score in query(db, statement, values)}
 
 
-def _count(db: apsw.Connection, term: str) -> int:
-    return int(query(db, "SELECT count(*) FROM words WHERE words MATCH ?", (_phrase(term),))[0][0])
-
-
 def _phrase(term: str) -> str:
     return f'"{term}"'
-
-
-def _fts5_weight(total: int, count: int) -> float:
-    return max(math.log((total - count + 0.5) / (count + 0.5)), 1e-6)
 
 
 def _by_vector(db: apsw.Connection, vector: bytes, limit: int, files: str | None) -> dict[int, float]:

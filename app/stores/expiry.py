@@ -16,21 +16,21 @@ INTERVAL = 60.0  # seconds, at most
 
 
 @asynccontextmanager
-async def purging(store: Store, *purges: Callable[[], None]) -> AsyncIterator[None]:
-    """Purge a store now and regularly. Also calls `purges`, which must not raise."""
-    task = asyncio.create_task(_purge_regularly(store, purges))
+async def expiring(store: Store, *more: Callable[[], None]) -> AsyncIterator[None]:
+    """Delete a store's expired records now and regularly. Also call `more`, which must not raise."""
+    task = asyncio.create_task(_expire_regularly(store, more))
     try:
         yield
     finally:
         await end(task)
 
 
-async def _purge_regularly(store: Store, purges: Sequence[Callable[[], None]]) -> None:
+async def _expire_regularly(store: Store, more: Sequence[Callable[[], None]]) -> None:
     while True:
-        for purge in purges:
-            purge()
+        for delete_expired in more:
+            delete_expired()
         try:
-            await store.purge()
+            await store.delete_expired()
         except StoreUnavailable:
             pass  # logged by the store
         except Exception:
