@@ -64,6 +64,3 @@ class Past:
     def items_by_id(self) -> dict[str, Item]:
         """The first version, if a client repeats an item."""
         return {item["id"]: item for item in reversed(self.items) if isinstance(item.get("id"), str)}
-
-
-NO_PAST = Past()

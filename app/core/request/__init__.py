@@ -17,7 +17,7 @@ from app.core.profile import Profile, RequestOptions
 from app.core.request.caching import CACHE_FIELDS, is_cached_chat, set_breakpoints
 from app.core.request.content import text_content
 from app.core.request.messages import CachedConversationReader, ConversationReader
-from app.core.request.model_request import EncodedRequest, ModelRequest, TranslationState
+from app.core.request.model_request import EncodedRequest, ModelRequest, TranslationState, translation_state
 from app.core.request.response_format import response_format
 from app.core.request.roles import Message, arrange
 from app.core.request.tool_choice import Choice, choose
@@ -90,9 +90,7 @@ def read_request(
     `options` are the profile's, adjusted by the API.
     """
     request, items = model_request.request, model_request.items
-    state = TranslationState(
-        request, profile, model_request.upstream, model_request.hosted, model_request.strict, options
-    )
+    state = translation_state(model_request, profile, options, model_request.hosted)
     if model_request.strict:
         reject_unknown_fields(request, options)
     first = max(0, len(items) - model_request.later - (len(request.input) if isinstance(request.input, list) else 1))
@@ -118,7 +116,7 @@ def _with_instructions(
 
 def _choice(state: TranslationState, items: Sequence[Item], tools: ToolSet) -> Choice:
     request, options = state.request, state.options
-    sent = request.tool_choice if "tool_choice" in request.model_fields_set else None
+    sent = request.tool_choice if "tool_choice" in state.given else None
     choice = choose(sent, tools, state)
     if options.tools_for_history and not choice.functions and (declared := functions_in_history(items, tools)):
         return Choice(declared, "none" if options.tool_choice.none == "none" else None, frozenset())
@@ -139,7 +137,7 @@ def _tools(state: TranslationState, choice: Choice) -> dict[str, object]:
     if choice.value is not None:
         fields["tool_choice"] = choice.value
     parallel = request.parallel_tool_calls
-    if "parallel_tool_calls" in request.model_fields_set or not parallel:
+    if "parallel_tool_calls" in state.given or not parallel:
         if options.parallel_tool_calls == "send" or (options.parallel_tool_calls == "drop_false" and parallel):
             fields["parallel_tool_calls"] = parallel
         elif not parallel:
@@ -260,11 +258,11 @@ def warn_dropped_fields(state: TranslationState, also_sent: frozenset[str] = fro
     `also_sent` names fields without a counterpart in Chat Completions that are sent.
     """
     request = state.request
-    if request.model_fields_set <= _SENT and not request.model_extra and isinstance(request.input, str):
+    if state.given <= _SENT and not state.extra and isinstance(request.input, str):
         return  # most requests of applications
     forwarded = {*state.options.forward, *also_sent}
     also_sent |= request.preferences
-    known = known_extra_parameters(state.options) if request.model_extra else frozenset()
+    known = known_extra_parameters(state.options) if state.extra else frozenset()
     dropped = {
         field.path: None
         for field in undeclared_fields(request, known)
@@ -305,15 +303,15 @@ def _dropped_item_fields(items: Iterable[Mapping[str, object]]) -> Iterator[str]
 
 
 def _parameters(state: TranslationState, also_sent: frozenset[str]) -> dict[str, object]:
-    request, options = state.request, state.options
+    request, options, extra = state.request, state.options, state.extra
     warn_dropped_fields(state, also_sent)
-    extra = request.model_extra or {}
-    values = request.__dict__  # attributes of pydantic models are ten times slower
-    fields = {name: values[name] for name in _SAME}
-    fields |= dict.fromkeys(_MAX_TOKENS[options.max_tokens], values["max_output_tokens"])
+    values = request.__dict__  # attributes of pydantic models are 15 times slower
+    fields = {name: value for name in _SAME if (value := values[name]) is not None}
+    if (tokens := values["max_output_tokens"]) is not None:
+        fields |= dict.fromkeys(_MAX_TOKENS[options.max_tokens], tokens)
     if extra:
         extra_names = (*EXTRA, *options.extra_params)
-        fields |= {name: extra.get(name) for name in extra_names if fields.get(name) is None}
+        fields |= {name: extra.get(name) for name in extra_names if name not in fields}
     if values["top_logprobs"] or "message.output_text.logprobs" in values["include"]:
         fields |= {"logprobs": True, "top_logprobs": values["top_logprobs"] or None}
     for name in options.forward:
@@ -341,7 +339,7 @@ def _effort(state: TranslationState, effort: str | None) -> JSONObject:
         case "enable_thinking":
             return {"enable_thinking": mapped != "none"}
         case "chat_template_kwargs.enable_thinking":
-            sent = (state.request.model_extra or {}).get("chat_template_kwargs")
+            sent = state.extra.get("chat_template_kwargs")
             return {
                 "chat_template_kwargs": {
                     "enable_thinking": mapped != "none",

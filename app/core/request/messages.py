@@ -145,7 +145,7 @@ class ConversationReader:
         if role == "assistant":  # joined like `output_text` in the SDKs
             self.text(self.text_content(position, content, role=role, separator="") if plain is None else plain)
             return
-        if self.input_indexes[position] >= 0:
+        if plain is None and self.input_indexes[position] >= 0:
             check_known(content, self.input_indexes[position])
         self.close()
         if role == "user":

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from app.core.profile import Profile, RequestOptions
 from app.core.stream.event_types import ToolBinding
@@ -78,4 +79,16 @@ class TranslationState:
     hosted: HostedTools
     strict: bool
     options: RequestOptions
+    given: Set[str]  # fields that the caller set
+    extra: Mapping[str, Any]  # fields without a declaration
     warnings: Warnings = field(default_factory=Warnings)
+
+
+def translation_state(
+    model_request: ModelRequest, profile: Profile, options: RequestOptions, hosted: HostedTools
+) -> TranslationState:
+    """`options` and `hosted` are the profile's and the model request's, adjusted by the API."""
+    request = model_request.request
+    given, extra = request.model_fields_set, request.model_extra or {}
+    upstream, strict = model_request.upstream, model_request.strict
+    return TranslationState(request, profile, upstream, hosted, strict, options, given, extra)

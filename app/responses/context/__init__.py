@@ -12,7 +12,7 @@ from functools import partial
 
 from app.core.history.approvals import has_approval_responses
 from app.core.history.context import NewInput, RequestContext, are_messages, continue_past, first_context, join
-from app.core.history.past import NO_PAST, Past
+from app.core.history.past import Past
 from app.core.history.turns import Turn
 from app.core.ids import chain_key, new_key, partition_of
 from app.core.size import LARGE
@@ -40,12 +40,14 @@ class ContextLoader:
 
         Raises `InvalidRequest` with the field's name, and `StoreUnavailable`.
         """
-        lookup = TurnLookup(layers, owner)
-        past = await self._past(request, lookup)
         items = request.items()
-        if past is NO_PAST and are_messages(items):
+        if request.previous_response_id is None and not request.conversation and are_messages(items):
+            if request.store:
+                await layers.store.check()
             context = first_context(items, new_key())
         else:
+            lookup = TurnLookup(layers, owner)
+            past = await self._past(request, lookup)
             key = chain_key(request.conversation or request.previous_response_id or "") or new_key()
             new_input = await self._input(items, past, lookup, key)
             context = await run_in_thread_if_large(continue_past, past, new_input, request, key)
@@ -95,7 +97,7 @@ class ContextLoader:
         if request.store and (previous is None or lookup.layers.memory is not None):
             await lookup.layers.store.check()
         if previous is None:
-            return NO_PAST
+            return Past()
         if cached := await self._cached_past(previous, lookup):
             if cached.size > LARGE:
                 LARGE_REQUEST.set(True)

@@ -92,7 +92,7 @@ _STOPS = 5  # per request; this server applies the others
 def _sampling(state: TranslationState) -> JSONObject:
     request, options = state.request, state.options
     warn_dropped_fields(state)
-    extra = request.model_extra or {}
+    extra = state.extra
     fields: dict[str, Any] = {name: getattr(request, name) for name in _SAMPLING}
     fields |= {name: extra.get(name) for name in (*EXTRA, *options.extra_params)}
     for name in _UNSENT:

@@ -88,7 +88,7 @@ _TIERS = {"auto": "auto", "default": "standard_only"}
 def _parameters(state: TranslationState, kept: frozenset[str]) -> dict[str, object]:
     request, options = state.request, state.options
     warn_dropped_fields(state, kept)
-    extra = request.model_extra or {}
+    extra = state.extra
     for name in _UNSENT:
         if getattr(request, name, None) or extra.get(name):
             state.warnings.add(f"The parameter '{name}' is not supported by this backend and was ignored.")
@@ -102,7 +102,7 @@ def _parameters(state: TranslationState, kept: frozenset[str]) -> dict[str, obje
     fields |= {name: extra.get(name) for name in options.extra_params}
     if "user" in options.forward and (user := request.safety_identifier or request.user):
         fields["metadata"] = {"user_id": user}
-    if "service_tier" in options.forward and "service_tier" in request.model_fields_set:
+    if "service_tier" in options.forward and "service_tier" in state.given:
         fields["service_tier"] = tier = _TIERS.get(str(request.service_tier))
         if tier is None:
             state.warnings.add(

@@ -13,7 +13,7 @@ from app.backends.apis.responses.items import input_items, stays_native
 from app.backends.apis.responses.tools import declared, native_tools, tool_choice
 from app.core.profile import Profile, RequestOptions
 from app.core.request import APPLIED, EMPTY_VALUES, EXTRA, encoded_request, reject_unknown_fields, warn_dropped_fields
-from app.core.request.model_request import EncodedRequest, ModelRequest, TranslationState
+from app.core.request.model_request import EncodedRequest, ModelRequest, TranslationState, translation_state
 from app.core.request.response_format import response_format
 from app.core.request.tool_items import tool_items_as_functions
 from app.core.request.tools import collect_tools
@@ -69,7 +69,7 @@ def to_responses(model_request: ModelRequest, profile: Profile) -> EncodedReques
     options = _with_allowed_tools(profile.request)
     positions, native = native_tools(request.tools, options, model_request.hosted)
     hosted = replace(model_request.hosted, served=frozenset({*model_request.hosted.served, *positions}))
-    state = TranslationState(request, profile, model_request.upstream, hosted, model_request.strict, options)
+    state = translation_state(model_request, profile, options, hosted)
     if model_request.strict:
         reject_unknown_fields(request, options)
     tools = collect_tools(state, items)
@@ -108,12 +108,12 @@ def _with_allowed_tools(options: RequestOptions) -> RequestOptions:
 def _parameters(state: TranslationState) -> dict[str, object]:
     request, options = state.request, state.options
     warn_dropped_fields(state, _KEPT)
-    extra = request.model_extra or {}
+    extra = state.extra
     for name in EXTRA:
         if name not in APPLIED and name not in options.forward and extra.get(name) not in EMPTY_VALUES:
             state.warnings.add(f"The parameter {quote(name)} is not supported by this backend and was ignored.")
     fields = {name: extra.get(name) for name in (*options.extra_params, *options.forward) if name in extra}
-    fields |= {name: getattr(request, name) for name in _SAME if name in request.model_fields_set}
+    fields |= {name: getattr(request, name) for name in _SAME if name in state.given}
     if cache := request.prompt_cache_options:
         fields["prompt_cache_options"] = cache.model_extra
     if (limit := request.max_output_tokens) is not None and limit < _MIN_TOKENS:
@@ -131,7 +131,7 @@ def _tools(state: TranslationState, tools: list[JSONObject], choice: object) -> 
     fields: dict[str, object] = {"tools": tools}
     if choice is not None:
         fields["tool_choice"] = choice
-    if "parallel_tool_calls" in request.model_fields_set or not request.parallel_tool_calls:
+    if "parallel_tool_calls" in state.given or not request.parallel_tool_calls:
         if options.parallel_tool_calls == "send":
             fields["parallel_tool_calls"] = request.parallel_tool_calls
         elif not request.parallel_tool_calls:

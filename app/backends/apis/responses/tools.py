@@ -76,7 +76,7 @@ def native_name(name: str, function: Function | None, options: RequestOptions) -
 
 def tool_choice(state: TranslationState, tools: ToolSet, native: Sequence[Named]) -> tuple[Choice, object]:
     request = state.request
-    sent: Any = request.tool_choice if "tool_choice" in request.model_fields_set else None
+    sent: Any = request.tool_choice if "tool_choice" in state.given else None
     types = {tool["type"] for tool in native}
     if isinstance(sent, dict) and sent["type"] in types:
         return Choice(tools.functions, allowed=frozenset()), sent
