@@ -114,7 +114,8 @@ class Responses:
         context = await self._loader.context(request, caller.owner, layers)
         model = options.model(request, context, caller)
         profile = self.backend.profile(model)
-        context = await self._pdfs.add_to(context, profile, caller.owner)
+        if profile.request.content.files != "pass":
+            context = await self._pdfs.add_to(context, caller.owner)
         review = self.input_review(model, caller)
         if review and (replaced := await review.request(request, context)):
             request = replaced
@@ -160,7 +161,9 @@ class Responses:
         return turns[-1], await self._with_pdfs(context, turns[-1].response["model"], caller)
 
     async def _with_pdfs(self, context: RequestContext, model: str, caller: Caller) -> RequestContext:
-        return await self._pdfs.add_to(context, self.backend.profile(model), caller.owner)
+        if self.backend.profile(model).request.content.files == "pass":
+            return context
+        return await self._pdfs.add_to(context, caller.owner)
 
     async def _translated(
         self,

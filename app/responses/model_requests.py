@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from app.backends import (
     Backend,
@@ -25,7 +24,7 @@ from app.core.stream.event_builder import EventBuilder, Upstream
 from app.core.stream.stop_sequences import StoppingReader, stop_sequences
 from app.core.stream.tool_calls import CallLimits, CallRules
 from app.core.types import JSONMapping
-from app.core.types.hosted import HostedTools
+from app.core.types.hosted import NO_HOSTED_TOOLS, HostedTools
 from app.core.types.request import CreateResponse, Item
 from app.core.usage.token_estimate import conversation_of, estimate_prompt
 from app.responses import compaction
@@ -97,7 +96,7 @@ class ModelRequests:
         """
         request = self._request.model_copy(update=dict(changes))
         items = self._items_with(output)
-        model_request = self._model_request(request, items, upstream, hosted=hosted, later=len(output))
+        model_request = self._model_request(request, items, upstream, hosted, len(output))
         return self._query(model_request, builder, limits)
 
     def compactable_tokens(self, body: JSONMapping, output: Sequence[Item], upstream: Mapping[str, Upstream]) -> int:
@@ -132,7 +131,8 @@ class ModelRequests:
         request: CreateResponse,
         items: Sequence[Item] | None = None,
         upstream: Mapping[str, Upstream] | None = None,
-        **fields: Any,
+        hosted: HostedTools = NO_HOSTED_TOOLS,
+        later: int = 0,
     ) -> ModelRequest:
         context = self._context
         return ModelRequest(
@@ -140,13 +140,14 @@ class ModelRequests:
             self._items if items is None else items,
             self._model,
             {**context.upstream, **upstream} if upstream else context.upstream,
-            strict=self._strict,
-            caller_key=self._key,
-            conversation=self._conversation,
+            hosted,
+            later,
+            self._strict,
+            self._key,
+            self._conversation,
             may_trace_content=self._request.store,
             attempts=self.attempts,
             descriptions=self.images.texts if self.images else None,
-            **fields,
         )
 
     def _query(

@@ -37,7 +37,7 @@ from app.stores.event_log import EventLog, EventSegment, LeaseState, RunKey
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
-content = logging.getLogger("app.content")  # disabled by default
+content = logging.getLogger("app.content")  # used if its own level, not the effective level, is DEBUG
 
 UNEXPECTED = "The server failed while creating this response."
 
@@ -131,7 +131,8 @@ class Run:
         """
         lifecycle, builder, response = self._lifecycle, self._builder, self.response
         logger.debug("response started", extra={"response_id": response["id"], "model": response["model"]})
-        self._log_content("request content", body=self._generation.body)
+        if content.level == logging.DEBUG:
+            self._log_content("request content", body=self._generation.body)
         with self.watched():
             try:
                 with lifecycle.stoppable():
@@ -258,11 +259,11 @@ class Run:
                 line.message, line.level, line.fields = "response ended", level, fields
             else:
                 logger.log(level, "response ended", extra=fields)
-        self._log_content("response content", output=response["output"])
+        if content.level == logging.DEBUG:
+            self._log_content("response content", output=response["output"])
 
     def _log_content(self, event: str, **fields: object) -> None:
-        # By the logger's own level, not the effective level. `store: false` must not be logged.
-        if content.level == logging.DEBUG and self.response["store"]:
+        if self.response["store"]:  # `store: false` must not be logged
             content.debug(event, extra={"response_id": self.response["id"], **fields})
 
     async def _save(self, storage: Storage) -> None:

@@ -19,7 +19,8 @@ from app.core.types.deltas import (
 
 def stop_sequences(parameters: JSONMapping | None) -> list[str]:
     """Valid stop sequences in unvalidated extra fields."""
-    stop = parameters.get("stop") if parameters else None
+    if not parameters or not (stop := parameters.get("stop")):
+        return []
     return [entry for entry in (stop if isinstance(stop, list) else [stop]) if isinstance(entry, str) and entry]
 
 

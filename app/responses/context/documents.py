@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from typing import cast
 
 from app.core.history.context import RequestContext
-from app.core.profile import Profile
 from app.core.request.files import PDF_ERROR, PDF_TEXT, file_bytes, is_pdf
 from app.core.types import with_fields
 from app.core.types.request import Item, Part
@@ -27,13 +26,13 @@ class PdfTexts:
     def __init__(self, timeout: float = PDF_TIMEOUT) -> None:
         self._readers = IsolatedCalls(PDF_READERS, seconds=timeout, memory=PDF_MEMORY)
 
-    async def add_to(self, context: RequestContext, profile: Profile, owner: str) -> RequestContext:
+    async def add_to(self, context: RequestContext, owner: str) -> RequestContext:
         """
-        Add PDFs' texts for a backend without file input; the original items stay unchanged.
+        Add PDFs' texts; the original items stay unchanged.
 
         An unreadable PDF's part contains the reason, which becomes an error on translation.
         """
-        pdfs = [] if profile.request.content.files == "pass" else list(filter(is_pdf, _files(context.items)))
+        pdfs = list(filter(is_pdf, _files(context.items)))
         if not pdfs:
             return context
         parts = await asyncio.gather(*(self._part(pdf, owner) for pdf in pdfs))
