@@ -66,8 +66,8 @@ async def test_checks_of_streams_without_any_stream_are_unclear() -> None:
 @pytest.mark.parametrize(
     ("reply", "detail"),
     [
-        (events_without_names, "There is no event field, and the type 'response.created'."),
-        (events_of_other_names, "The event field is 'message.created', and the type 'response.created'."),
+        (events_without_names, "The event field is missing; the type is 'response.created'."),
+        (events_of_other_names, "The event field is 'message.created'; the type is 'response.created'."),
     ],
 )
 async def test_event_with_mismatched_name_is_reported_with_both(reply: object, detail: str) -> None:

@@ -185,7 +185,7 @@ class VerifiedServer:
         except InvalidHandshake as error:
             raise Failed(f"The handshake is not a WebSocket handshake: {error}.", exchange) from None
         except (OSError, TimeoutError) as error:
-            raise Inconclusive(f"There is no connection: {type(error).__name__}.", exchange) from None
+            raise Inconclusive(f"The connection failed: {type(error).__name__}.", exchange) from None
         try:
             yield SocketTurns(self, socket, url, name)
         finally:
@@ -299,7 +299,7 @@ def require_ok(exchange: HTTPExchange, *fields: str) -> HTTPExchange:
 
 def assume_ok(exchange: HTTPExchange, *fields: str) -> HTTPExchange:
     """Return a successful exchange, for checks that only build on it; raises `Unsupported` or `Inconclusive`."""
-    return _success(exchange, fields, Inconclusive(f"There is no answer to judge: {exchange.outcome()}", exchange))
+    return _success(exchange, fields, Inconclusive(f"The request failed: {exchange.outcome()}", exchange))
 
 
 def _success(exchange: HTTPExchange, fields: Sequence[str], otherwise: NotPassed) -> HTTPExchange:

@@ -227,7 +227,7 @@ async def _previous(server: VerifiedServer) -> None:
     assume_ok(await server.memoized(_compact))
     body = {"model": server.model, "previous_response_id": response_id(await server.memoized(samples.stored))}
     exchange = require_ok(await server.send("POST", "/responses/compact", body), "previous_response_id")
-    require(exchange.output, "There is no output.", exchange)
+    require(exchange.output, "The output is empty.", exchange)
 
 
 @check_row(

@@ -134,7 +134,7 @@ async def _models(server: VerifiedServer) -> None:
 async def _request_id(server: VerifiedServer) -> None:
     """`x-request-id` identifies the request, in successful answers and errors. SDKs and Codex show it."""
     exchange = assume_ok(await server.memoized(samples.text))
-    require(exchange.headers.get("x-request-id"), "There is no x-request-id.", exchange)
+    require(exchange.headers.get("x-request-id"), "The header x-request-id is missing.", exchange)
 
 
 @check_row(

@@ -37,7 +37,7 @@ async def _create(server: VerifiedServer) -> None:
     exchange = require_ok(await server.memoized(_created))
     found = exchange.object
     require(found.get("object") == "conversation", f"The object is {found.get('object')!r}.", exchange, found)
-    require(isinstance(found.get("id"), str) and found["id"], "There is no id.", exchange, found)
+    require(isinstance(found.get("id"), str) and found["id"], "The id is missing.", exchange, found)
     require(isinstance(found.get("created_at"), int), "created_at is not an integer.", exchange, found)
     require(found.get("metadata") == {"purpose": "verify"}, "The metadata differs from the request.", exchange, found)
 

@@ -20,7 +20,7 @@ def _form(row_id: str, title: str, law: str, source: str, sent: object, *optiona
 
     async def run(server: VerifiedServer) -> None:
         exchange = require_ok(await server.respond(input=sent, max_output_tokens=LIMIT, **fields), *optional)
-        require(exchange.output, "There is no output.", exchange)
+        require(exchange.output, "The output is empty.", exchange)
 
     CHECKS.append(Check(row_id, title, law, source, run))
 

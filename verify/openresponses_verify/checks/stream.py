@@ -40,8 +40,8 @@ async def _event_name(server: VerifiedServer) -> None:
         for event in exchange.server_sent:
             event_type = read_object(event.data).get("type")
             if event_type is not None:
-                message = "There is no event field" if event.name is None else f"The event field is {event.name!r}"
-                require(event.name == event_type, f"{message}, and the type {event_type!r}.", exchange, event.data)
+                message = "The event field is missing" if event.name is None else f"The event field is {event.name!r}"
+                require(event.name == event_type, f"{message}; the type is {event_type!r}.", exchange, event.data)
 
 
 @check_row("stream.data", "Each data field is a JSON object", _HTTP)

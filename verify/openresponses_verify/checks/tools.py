@@ -39,7 +39,7 @@ async def _call(server: VerifiedServer) -> None:
     exchange = require_ok(await server.memoized(samples.call), "tools", "tool_choice")
     item = first_call(exchange)
     require(item.get("name") == "get_weather", f"The name is {item.get('name')!r}.", exchange, item)
-    require(isinstance(item.get("call_id"), str) and item["call_id"], "There is no call_id.", exchange, item)
+    require(isinstance(item.get("call_id"), str) and item["call_id"], "The call_id is missing.", exchange, item)
 
 
 @check_row(
@@ -70,7 +70,7 @@ async def _call_stream(server: VerifiedServer) -> None:
     first_call(exchange)
     types = [event.get("type") for event in exchange.events]
     for name in ("response.function_call_arguments.delta", "response.function_call_arguments.done"):
-        require(name in types, f"There is no {name}.", exchange)
+        require(name in types, f"{name} is missing.", exchange)
     added = [event.get("item") for event in exchange.events if event.get("type") == "response.output_item.added"]
     named = [item.get("name") for item in added if isinstance(item, dict) and item.get("type") == "function_call"]
     require(all(named), "The call is added without its name.", exchange, added)
@@ -181,7 +181,7 @@ def _history(output: object = _RESULT) -> list[dict[str, Any]]:
 async def _output(server: VerifiedServer) -> None:
     """Clients run the function and send a `function_call_output` item with the same `call_id`."""
     exchange = await server.respond(input=_history(), tools=[WEATHER_TOOL], max_output_tokens=LIMIT)
-    require(require_ok(exchange, "function_call_output").output, "There is no output.", exchange)
+    require(require_ok(exchange, "function_call_output").output, "The output is empty.", exchange)
 
 
 @check_row("tools.output-reaches", "The output of a call reaches the model", _FUNCTIONS)
@@ -337,7 +337,7 @@ async def _custom_stream(server: VerifiedServer) -> None:
     first_call(exchange, "custom_tool_call")
     types = {event.get("type") for event in exchange.events}
     for name in ("response.custom_tool_call_input.delta", "response.custom_tool_call_input.done"):
-        require(name in types, f"There is no {name}.", exchange)
+        require(name in types, f"{name} is missing.", exchange)
 
 
 @check_row("tools.custom-output", "A custom call and its output can be sent back", _CUSTOM)

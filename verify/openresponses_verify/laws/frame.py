@@ -53,7 +53,7 @@ def _one_terminal(events: StreamEvents) -> Iterator[Breach]:
     """The last event, and no other, is `response.completed`, `response.incomplete` or `response.failed`."""
     terminal = [at for at, event in enumerate(events) if event_type(event) in TERMINAL_STATUS]
     if not terminal:
-        yield Breach("There is no response.completed, response.incomplete or response.failed.")
+        yield Breach("The terminal event is missing: response.completed, response.incomplete or response.failed.")
     for at in terminal[1:]:
         yield Breach(f"A second terminal event, after {event_type(events[terminal[0]])}.", at)
     if len(terminal) == 1 and terminal[0] != len(events) - 1:

@@ -192,4 +192,4 @@ def _part_is_the_item(events: StreamEvents) -> Iterator[Breach]:
         )
         part = parts[index] if isinstance(parts, list) and isinstance(index, int) and index < len(parts) else None
         if part != event.get("part"):
-            yield Breach(f"The part of {event_type(event)} differs from that of its item.", at)
+            yield Breach(f"The part of {event_type(event)} differs from the part in its item.", at)
