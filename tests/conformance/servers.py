@@ -14,7 +14,7 @@ from tests.conformance.upstream import MODEL
 __all__ = ["FOREIGN", "KEYS", "ROOT", "SUBJECTS", "UPSTREAM", "Subject"]
 
 KEYS = ("sk-one", "sk-two")
-# The tiny model, and servers outside PyPI: see `docs/backends.md`.
+# The tiny model, and servers outside PyPI: see `tests/real/README.md`.
 TINY = os.environ.get("ANTIPHON_TINY_MODEL", "")
 TINY_GGUF = os.environ.get("ANTIPHON_TINY_GGUF", "")
 LLAMA_SERVER = os.environ.get("ANTIPHON_LLAMA_SERVER", "llama-server")

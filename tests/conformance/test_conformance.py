@@ -77,6 +77,22 @@ def test_page_and_the_table_of_readme_are_those_of_the_results() -> None:
     ]
 
 
+def test_page_merges_equal_stores_and_omits_checks_passed_by_all() -> None:
+    statuses = {check.id: "pass" for check in ALL_CHECKS}
+    result = {"version": "1", "date": "2026-01-01", "settings": "", "details": {}}
+    made = page(
+        {
+            "Antiphon, memory": {**result, "statuses": statuses},
+            "Antiphon, redis": {**result, "statuses": statuses},
+            "LiteLLM": {**result, "statuses": {**statuses, "state.fork": "unsupported"}},
+        }
+    )
+    assert "| check | Antiphon | LiteLLM |" in made
+    assert [line for line in made.splitlines() if line.startswith("| `")] == [
+        "| `state.fork` Forks are independent | \u2713 | - |"
+    ]
+
+
 def test_cell_of_the_table_says_how_much_of_a_group_passes() -> None:
     statuses = {check.id: "pass" for check in ALL_CHECKS}
     mixed = {**statuses, "state.fork": "fail", "state.chain": "unclear", "websocket.turn": "unclear"}
