@@ -218,7 +218,7 @@ def probe_backend(url: str, model: str | None, api_key: str | None, name: str, s
     except APIError as error:
         click.echo(logs.printable(f"fail  {without_password(url)}: {error.message}"), err=True)
         sys.exit(1)
-    click.echo(logs.printable(f"{report.table()}\n\n# For the file of settings:\n{report.settings(name)}", keep="\n"))
+    click.echo(logs.printable(f"{report.table()}\n\n# Settings file:\n{report.settings(name)}", keep="\n"))
     click.echo(f"\n# The same, as variables:\n{report.variables()}")
 
 

@@ -1,5 +1,5 @@
 """
-Requests to the tiny model in `docs/backends.md`, and its answers, equal on every server except for quirks.
+Requests to the tiny model in `tests/real/README.md`, and its answers, equal on every server except for quirks.
 
 Results are lists of lines, `["completed", "text: Hello there, friend!"]` or `["400 context_length_exceeded"]`. An
 expected line that ends in `...` is a prefix.

@@ -1,5 +1,5 @@
 """
-Real llama.cpp with the tiny model in `docs/backends.md` behind Antiphon: all scenarios, streamed and not.
+Real llama.cpp with the tiny model in `tests/real/README.md` behind Antiphon: all scenarios, streamed and not.
 
     ANTIPHON_TEST_LLAMA_URL=http://127.0.0.1:18080/v1 pytest tests/real/test_llama_cpp.py
 """
@@ -51,8 +51,8 @@ async def http(request: pytest.FixtureRequest) -> AsyncIterator[httpx.AsyncClien
 
 
 async def ask(http: httpx.AsyncClient, request: dict[str, Any], *, stream: bool) -> tuple[int, dict[str, Any]]:
-    asked = {"model": "tiny", "temperature": 0, **request, "stream": stream}
-    answer = await http.post("/v1/responses", json=asked)
+    body = {"model": "tiny", "temperature": 0, **request, "stream": stream}
+    answer = await http.post("/v1/responses", json=body)
     if not stream or answer.status_code != 200:
         return answer.status_code, answer.json()
     events = await events_of(answer)

@@ -1,5 +1,5 @@
 """
-Anthropic's API, passed through to a real llama.cpp with the tiny model of `docs/backends.md`, by Anthropic's package.
+Anthropic's package and a real llama.cpp with the tiny model in `tests/real/README.md`, passed through.
 
     ANTIPHON_TEST_LLAMA_URL=http://127.0.0.1:18080/v1 pytest tests/real/test_messages.py
 """

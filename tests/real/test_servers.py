@@ -1,5 +1,5 @@
 """
-Real servers with the tiny model in `docs/backends.md` behind Antiphon, each with the default profile and its own.
+Real servers with the tiny model in `tests/real/README.md` behind Antiphon, each with the default profile and its own.
 
     export ANTIPHON_TEST_SERVERS="vllm=http://127.0.0.1:18081/v1 transformers=http://127.0.0.1:18082/v1#/models/tiny"
     pytest tests/real/test_servers.py
