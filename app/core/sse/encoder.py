@@ -16,7 +16,8 @@ def encode_batch(events: EventBatch) -> bytes | list[EventBatch]:
     if len(events) == 1:
         entry = events[0]
         if type(entry) is tuple:
-            return entry[0].sse(entry[1], entry[2])
+            fields, number, deltas = entry
+            return fields.sse(number, deltas)
     elif events.characters > LARGE:
         return events.parts()
     return encode_sse(events)

@@ -90,7 +90,8 @@ class ChunkReader:
             self._metadata = metadata
             deltas.append(AnswerMetadata(*map(_text, metadata)))
         choices = self._choices(chunk)
-        if (chunk.get("usage") or choices or "x_groq" in chunk) and (usage := self._count(chunk, choices)):
+        beside = choices[0].get("usage") if choices else None
+        if (chunk.get("usage") or beside or "x_groq" in chunk) and (usage := self._count(chunk, beside)):
             deltas.append(UsageReported(usage))
         for choice in choices:
             if (choice.get("delta") or not self._has_output) and (delta := self._delta_of(choice)):
@@ -138,22 +139,23 @@ class ChunkReader:
             found = [choice for choice in found if choice.get("index") in _FIRST]
         return found if which == "merge" else found[:1]
 
-    def _count(self, chunk: RawEvent, choices: list[JSONObject]) -> JSONObject | None:
+    def _count(self, chunk: RawEvent, beside: object) -> JSONObject | None:
         """
         Usage so far: each count's last nonzero value.
 
         Gateways to Claude send input counts first and output counts last; some end with zeros. Groq reports usage in
-        `x_groq`, Moonshot in the choice.
+        `x_groq`, Moonshot in the choice (`beside`).
         """
-        usage, beside = chunk.get("usage"), choices[0].get("usage") if choices else None
+        usage = chunk.get("usage")
         if not usage and "x_groq" in chunk and isinstance(groq := chunk["x_groq"], dict):
             usage = groq.get("usage")
         if not (usage or beside):
             return None
         for reported in (usage, beside):
             if reported and isinstance(reported, dict):
-                counts = {name: count for name, count in reported.items() if count}
-                self._usage = reported if not self._usage else self._usage | counts
+                if self._usage:
+                    reported = self._usage | {name: count for name, count in reported.items() if count}
+                self._usage = reported
         return normal_usage(self._usage) if self._usage else None
 
     def _sources(self, chunk: RawEvent) -> Iterator[CitedSource]:

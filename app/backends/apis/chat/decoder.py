@@ -57,9 +57,11 @@ class ChatDecoder(APIDecoder):
 
     def _error(self, chunk: RawEvent) -> BackendError | None:
         choices = chunk.get("choices")
-        choice = json_object(choices[0]) if choices and isinstance(choices, list) else {}
-        if choices and not ("error" in chunk or "error" in choice or "x_groq" in chunk):
-            return self._error_in(chunk) if choice.get("finish_reason") == "error" else None
-        if not choices and chunk.keys() <= _USAGE_CHUNK and chunk.get("object") != "error":
-            return None
-        return self._error_in(chunk)
+        if choices:
+            choice = json_object(choices[0]) if isinstance(choices, list) else {}
+            may_fail = (
+                "error" in chunk or "error" in choice or "x_groq" in chunk or choice.get("finish_reason") == "error"
+            )
+        else:
+            may_fail = chunk.get("object") == "error" or not chunk.keys() <= _USAGE_CHUNK
+        return self._error_in(chunk) if may_fail else None
