@@ -412,7 +412,7 @@ def usage(url: str | None, api_key: str | None, as_json: bool, **query: str | No
     """Show usage and cost per key: your own key, or all keys with an admin key."""
     from rich.console import Console
 
-    from app.cli.usage import show_usage
+    from app.cli.keys.managed import show_usage
 
     with connected_client(url, api_key) as (client, *_):
         show_usage(client, Console(), query, as_json=as_json)

@@ -183,9 +183,13 @@ def print_banner(settings: Settings) -> None:
 
     If the backend must first list its models, a thread prints the request.
     """
+    backends = (
+        f"{name} ({', '.join(without_password(server.url) or server.backend for server in backend.each())})"
+        for name, backend in settings.served().items()
+    )
     parts = {
         "address": address_of(settings),
-        "backend": _backends(settings),
+        "backend": ", ".join(backends),
         "store": without_password(settings.store_url),
     }
     if settings.log_format == "json":
@@ -223,12 +227,4 @@ def _suggest(settings: Settings, model: str) -> None:
         f"Try:\n  curl {address_of(settings)}/v1/responses{key} -H 'Content-Type: application/json' "
         f'-d \'{{"model": "{model}", "input": "Hello!"}}\'{page}',
         err=True,
-    )
-
-
-def _backends(settings: Settings) -> str:
-    served = settings.served().items()
-    return ", ".join(
-        f"{name} ({', '.join(without_password(server.url) or server.backend for server in backend.each())})"
-        for name, backend in served
     )

@@ -1,4 +1,4 @@
-"""Requests to `/v1/antiphon/keys`, and tables for `antiphon key`."""
+"""Requests to `/v1/antiphon/keys`, and tables for `antiphon key` and `antiphon usage`."""
 
 from __future__ import annotations
 
@@ -28,6 +28,14 @@ _SAME = (
     "admin",
 )
 _LIMITS = {"requests_per_minute": "requests/min", "tokens_per_minute": "tokens/min", "max_concurrent": "concurrent"}
+_COUNTS = {
+    "requests": "requests",
+    "input_tokens": "input",
+    "cached_input_tokens": "cached",
+    "output_tokens": "output",
+    "reasoning_tokens": "reasoning",
+    "cost": "cost",
+}
 
 
 def changed_fields(options: Mapping[str, Any]) -> dict[str, object]:
@@ -99,9 +107,7 @@ def print_keys(keys: Sequence[JSONObject], *, as_json: bool) -> None:
         table.add_column(heading, overflow="fold")
     for key in keys:
         table.add_row(*map(safe, _row(key)))
-    if not console.is_terminal:  # do not truncate lines in a file
-        console.width = max(console.width, 200)
-    console.print(table)
+    _print_table(console, table)
 
 
 def _row(key: Mapping[str, Any]) -> list[object]:
@@ -126,3 +132,31 @@ def _row(key: Mapping[str, Any]) -> list[object]:
 
 def _shown(time: int | None) -> str:
     return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M") if time else ""
+
+
+def _print_table(console: Console, table: Table) -> None:
+    if not console.is_terminal:  # do not truncate lines in a file
+        console.width = max(console.width, 200)
+    console.print(table)
+
+
+def show_usage(client: ServerClient, console: Console, query: Mapping[str, str | None], *, as_json: bool) -> None:
+    """Raises `ServerError`."""
+    parameters = {name: value for name, value in query.items() if value}
+    listed = client.get(f"antiphon/usage?{urlencode(parameters)}")
+    if as_json:
+        console.print_json(data=listed)
+        return
+    groups = (query.get("group") or "").split(",")
+    table = Table(title=f"{listed['from']} to {listed['to']} (UTC)", show_footer=True, box=SIMPLE_HEAD, pad_edge=False)
+    for number, name in enumerate(groups):
+        table.add_column(name, footer="" if number else "total", no_wrap=True)
+    for name, heading in _COUNTS.items():
+        table.add_column(heading, footer=_number(listed["total"][name]), justify="right", no_wrap=True)
+    for entry in listed["data"]:
+        table.add_row(*(safe(entry[name]) for name in groups), *(_number(entry[name]) for name in _COUNTS))
+    _print_table(console, table)
+
+
+def _number(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.6f}"

@@ -12,11 +12,14 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass
+from operator import attrgetter
+from urllib.parse import quote
 
 import httpx
 
+from app.backends.apis import APIS, profiles_by_api
 from app.backends.profiles import load_profile
-from app.cli.probe.apis import available_apis, finding_on_apis
+from app.backends.server.endpoints import MODEL
 from app.cli.probe.client import ProbedServer, cause_of
 from app.cli.probe.questions import HELLO, QUESTIONS, UNKNOWN, Finding, verdict
 from app.core.profile import Profile
@@ -58,6 +61,10 @@ _OWNERS = {
     "unexpected fields in the request": "transformers",
 }
 
+_ABSENT = frozenset({0, 404, 405, 501})
+_SUM = "What is 17 * 23?"
+_TOKENS = 300  # for short reasoning
+
 
 @dataclass(frozen=True, slots=True)
 class ProbeReport:
@@ -72,7 +79,7 @@ class ProbeReport:
 
     def overrides(self) -> dict[str, object]:
         options = {name: value for finding in self.findings for name, value in finding.options.items()}
-        return {name: value for name, value in options.items() if value != _option(self.profile, name)}
+        return {name: value for name, value in options.items() if value != attrgetter(name)(self.profile)}
 
     def settings(self, name: str) -> str:
         lines = [f"[backends.{name}]", f"url = {json.dumps(self.url)}", f"profile = {json.dumps(self.profile.name)}"]
@@ -99,10 +106,10 @@ async def probe(
         names = [str(listed.get("id") or listed.get("name") or "").removeprefix("models/") for listed in models]
         model = model or next(filter(None, names), "") or "default"
         findings = [Finding("models", f"{len(names)}: {', '.join(names[:5])}" if names else "not listed")]
-        apis = await available_apis(server, model)
+        apis = await _available_apis(server, model)
         if "chat" not in apis and apis:
             profile = load_profile(recognised_profile(url, headers))
-            findings.append(await finding_on_apis(server, apis, model, profile))
+            findings.append(await _finding_on_apis(server, apis, model, profile))
             return ProbeReport(url.rstrip("/"), model, profile, tuple(findings))
         findings.append(await _begin(server, model))
         try:
@@ -114,7 +121,7 @@ async def probe(
         owners = " ".join(str(listed.get("owned_by", "")) for listed in models[:50])
         complaint = next((finding.result for finding in findings if finding.about == UNKNOWN), "")
         profile = load_profile(recognised_profile(url, f" {owners} {headers} {complaint}"))
-        findings.insert(1, await finding_on_apis(server, apis, model, profile))
+        findings.insert(1, await _finding_on_apis(server, apis, model, profile))
         return ProbeReport(url.rstrip("/"), model, profile, tuple(findings))
     finally:
         await server.aclose()
@@ -142,8 +149,28 @@ def recognised_profile(url: str, clues: str) -> str:
     return next((name for part, name in _OWNERS.items() if part in clues.lower()), "default")
 
 
-def _option(profile: Profile, name: str) -> object:
-    value: object = profile
-    for step in name.split("."):
-        value = getattr(value, step)
-    return value
+async def _available_apis(server: ProbedServer, model: str) -> list[str]:
+    """An existing endpoint rejects an empty request, but not as unknown."""
+    paths = {name: api.path.replace(MODEL, quote(model, safe="")) for name, api in APIS.items()}
+    return [name for name, path in paths.items() if await server.status(path) not in _ABSENT]
+
+
+async def _finding_on_apis(server: ProbedServer, names: list[str], model: str, profile: Profile) -> Finding:
+    """Adds an option for the best API if the profile does not choose it."""
+    best = names[0] if names else "chat"
+    if "responses" in names and await _keeps_reasoning(server, model):
+        best = "responses"
+    listed = ", ".join(names) or "none"
+    chosen = [each.transport.api for each in profiles_by_api(profile)]
+    if chosen[0] in names or (profile.transport.api == "auto" and "chat" in names):
+        best = best if chosen == ["chat"] else chosen[0] if chosen[0] in names else "chat"
+    options = {} if best in chosen else {"transport.api": best}
+    return Finding("APIs", f"{listed}; best: {best}" if len(names) > 1 else listed, options)
+
+
+async def _keeps_reasoning(server: ProbedServer, model: str) -> bool:
+    """Whether a server sends encrypted reasoning, which chat would lose."""
+    request = {"model": model, "input": _SUM, "include": ["reasoning.encrypted_content"], "store": False}
+    answer = await server.answer_of(APIS["responses"].path, {**request, "max_output_tokens": _TOKENS})
+    items = answer.get("output") if isinstance(answer, dict) else None
+    return any(isinstance(item, dict) and item.get("encrypted_content") for item in items or ())
