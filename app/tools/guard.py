@@ -32,6 +32,7 @@ import httpcore
 import httpx
 
 from app.core.charsets import codec_of, declared_charset
+from app.core.http.addresses import parse_address
 
 Reach: TypeAlias = Literal["public", "private", "any"]
 Address: TypeAlias = IPv4Address | IPv6Address
@@ -219,14 +220,11 @@ def _normalized_url(url: httpx.URL) -> tuple[str, bytes, int | None, list[str]]:
 def _check_host(host: str, reach: Reach) -> None:
     if not host or "%" in host or ".." in host or host.startswith("."):
         raise OutboundRefused("The URL must have a valid host.")
-    try:
-        address = ip_address(host)
-    except ValueError:
+    if (address := parse_address(host)) is None:
         # Some resolvers read 2130706433, 0x7f.1 and 127.1 as 127.0.0.1, others as names.
         if _NUMBER.fullmatch(host.rstrip(".").rpartition(".")[2]):
-            raise OutboundRefused("The host in the URL must not be an unusually spelled IP address.") from None
-        return
-    if not is_allowed(address, reach):
+            raise OutboundRefused("The host in the URL must not be an unusually spelled IP address.")
+    elif not is_allowed(address, reach):
         raise OutboundRefused("The address in the URL is not allowed.")
 
 

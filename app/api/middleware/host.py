@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import lru_cache
-from ipaddress import ip_address
 
 from starlette.types import Scope
 
+from app.core.http.addresses import parse_address
 from app.errors import InvalidRequest
 
 # An IPv6 address in brackets, or any other host, and an optional port (RFC 3986, 3.2.2).
@@ -37,7 +37,8 @@ class AllowedHosts:
         """Whether `host` is an IP address or a known name; `*` does not count."""
         name = _PORT.sub("", host.lower(), count=1).removesuffix(".")
         is_subdomain = _NAME.fullmatch(name) is not None and name.endswith(self._suffixes)
-        return name in self._names or is_subdomain or _is_address(name)
+        address = parse_address(name.removeprefix("[").removesuffix("]"))
+        return name in self._names or is_subdomain or address is not None
 
     def _accept(self, host: bytes) -> bool:
         return bool(_HOST.fullmatch(host)) and (self._any or self.is_own(host.decode("ascii")))
@@ -62,11 +63,3 @@ def _not_allowed(host: bytes) -> InvalidRequest:
         f"'{host.decode('ascii')[:200]}'. This protects a server without API keys from web pages (DNS rebinding)."
     )
     return InvalidRequest(message, code="host_not_allowed", status=403)
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host.removeprefix("[").removesuffix("]"))
-    except ValueError:
-        return False
-    return True

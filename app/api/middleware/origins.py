@@ -8,13 +8,13 @@ send no `Origin`, or a custom scheme.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from ipaddress import IPv4Address, IPv6Address, ip_address
 from urllib.parse import SplitResult, urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.errors import refuse
 from app.api.middleware.host import AllowedHosts
+from app.core.http.addresses import is_loopback
 from app.errors import InvalidRequest
 
 
@@ -74,7 +74,7 @@ def is_local_page(origin: str) -> bool:
     page = _split(origin)
     if page.scheme not in _WEB:
         return bool(page.scheme)  # any page can have the opaque origin `null`
-    return _is_loopback(page.hostname or "")
+    return is_loopback(page.hostname or "")
 
 
 def _split(origin: str) -> SplitResult:
@@ -88,15 +88,3 @@ def _split(origin: str) -> SplitResult:
 
 def _header(scope: Scope, name: bytes) -> str | None:
     return next((value.decode("latin-1") for key, value in scope.get("headers", ()) if key == name), None)
-
-
-def _is_loopback(host: str) -> bool:
-    address = _address(host)
-    return host == "localhost" or host.endswith(".localhost") or (address is not None and address.is_loopback)
-
-
-def _address(host: str) -> IPv4Address | IPv6Address | None:
-    try:
-        return ip_address(host)
-    except ValueError:
-        return None
