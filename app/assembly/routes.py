@@ -26,10 +26,9 @@ from app.api.middleware.origins import Origins
 from app.api.middleware.paths import path_normalizer
 from app.api.middleware.request_id import RequestId
 from app.api.openapi import Documented
-from app.api.passthrough.operations import passthrough_operations
+from app.api.passthrough.endpoints import passthrough_operations
 from app.api.passthrough.routes import passthrough_routes
 from app.api.routes import conversations, health, studio, websocket
-from app.api.routes import metrics as operation
 from app.api.routes import responses as response_routes
 from app.api.routes.inspection import inspection_routes
 from app.assembly.parts import build_memory
@@ -118,7 +117,7 @@ def _with_prefix(prefix: str, route: BaseRoute) -> BaseRoute:
 def _add_pages(app: FastAPI, responses: Responses, settings: Settings, metrics: Metrics | None) -> None:
     app.router.routes.extend(health.routes(responses).routes)
     if metrics:
-        app.router.routes.extend(operation.routes(metrics).routes)
+        app.router.routes.extend(health.metrics_routes(metrics).routes)
     if settings.docs != "off":
         app.router.routes.extend(studio.docs_routes().routes)
     if settings.studio:

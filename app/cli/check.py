@@ -13,9 +13,8 @@ from app.core.redaction import without_password
 from app.errors import APIError
 from app.observability import logging as logs
 from app.responses.policy import Direction
-from app.settings import Settings
+from app.settings import Settings, VisionSettings
 from app.settings.auth import JWTSettings
-from app.settings.vision import VisionSettings
 from app.tools import DetailedTool
 
 CHECK_TIMEOUT = 15  # seconds per check

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields
 from importlib.util import find_spec
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -32,6 +31,7 @@ from pydantic import (
 )
 
 from app.core.access import digest_of
+from app.core.http.addresses import is_loopback
 from app.core.prices import Price, PriceList
 from app.core.types import JSONObject
 from app.loading.optional_dependencies import require_packages
@@ -61,11 +61,27 @@ from app.settings.validation import (
     StoreURL,
     decode_json,
 )
-from app.settings.vision import VisionSettings
 from app.settings.webhooks import WebhookSettings
 from app.tools import ToolLimits
 
 __all__ = ["BackendSettings", "Settings", "SettingsError", "load_settings"]
+
+
+class VisionSettings(BaseModel):
+    """The table `[vision]`: the model that describes images for text-only models."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    backend: str = "default"
+    """Backend for image descriptions."""
+    model: str
+    """Model for image descriptions."""
+    max_images: int = Field(20, ge=1)
+    """Maximum number of described images per response; a note replaces others."""
+    max_output_tokens: int = Field(1000, ge=1)
+    """Maximum length of a description."""
+    timeout: float = Field(60, gt=0)
+    """Timeout for a description, in seconds."""
 
 
 class Settings(BaseModel):
@@ -394,7 +410,7 @@ class Settings(BaseModel):
 
     @property
     def is_local(self) -> bool:
-        return _is_loopback(self.host)
+        return is_loopback(self.host)
 
     @property
     def uses_reported_costs(self) -> bool:
@@ -530,10 +546,3 @@ def unknown_variables() -> list[str]:
     known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
     unknown = [name for name in environment() if name.startswith(PREFIX) and name.upper() not in known]
     return [f"{name}: unknown setting, ignored{suggestion(name, known)}" for name in unknown]
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -11,8 +11,7 @@ from starlette.types import Scope
 
 from app.api import idempotency
 from app.api.auth import header_values
-from app.api.client_apis import ClientAPI, ClientRequest, ClientWriter, Ending
-from app.api.client_apis.client_paths import renamed_error, renamed_warnings
+from app.api.client_apis import ClientAPI, ClientRequest, ClientWriter, Ending, renamed_error, renamed_warnings
 from app.api.dependencies import APIDependencies
 from app.api.errors import error_body, error_event, shutdown_error
 from app.api.idempotency import KeyClaim

@@ -1,4 +1,4 @@
-"""Liveness and readiness: `GET /healthz` (also `/health`, for some routers) and `GET /readyz`."""
+"""Liveness, readiness and metrics: `GET /healthz` (also `/health`, for some routers), `/readyz` and `/metrics`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
+from starlette.responses import PlainTextResponse
 
 from app.api.json_response import json_response
 from app.api.routes.lazy_route import LazyRoute
 from app.errors import APIError
+from app.observability.metrics import Metrics
 from app.responses import Responses
 
 logger = logging.getLogger(__name__)
+
+LABELS_TIMEOUT = 1.0  # seconds to wait for the model labels of completed responses
 
 
 def routes(responses: Responses) -> APIRouter:
@@ -62,3 +66,17 @@ class _Check:
             logger.info("readiness check recovered", extra={"check": self._name})
         self._failing = False
         return "ok"
+
+
+def metrics_routes(metrics: Metrics) -> APIRouter:
+    router = APIRouter(route_class=LazyRoute, tags=["operation"])
+
+    @router.get("/metrics", summary="Metrics, for Prometheus", response_class=PlainTextResponse)
+    async def expose(request: Request) -> Response:
+        await metrics.models.wait(LABELS_TIMEOUT)
+        metrics.flush()
+        # With several workers, this reads a file per worker.
+        body, media_type = await asyncio.to_thread(metrics.expose, request.headers.get("accept", ""))
+        return Response(body, media_type=media_type)
+
+    return router

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.api.client_apis.client_paths import client_path, renamed_error, renamed_warnings
+from app.api.client_apis import client_path, renamed_error, renamed_warnings
 from app.errors import InvalidRequest
 
 CLIENT_PATHS = {

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from app.api.client_apis import ClientRequest
+from app.api.client_apis import ClientRequest, client_path
 from app.api.client_apis.chat.reader import hosted_types, read_chat
-from app.api.client_apis.client_paths import client_path
 from app.api.client_apis.translation import create_request
 from app.errors import InvalidRequest
 
