@@ -108,12 +108,17 @@ def already_encoded(model_request: ModelRequest, profile: Profile) -> EncodedReq
     return encoded if encoded and (encoded.profile is profile or encoded.profile == profile) else None
 
 
-def encode(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
-    """Encode a model request, unless `model_request.encoded` has the same profile; raises `InvalidRequest`."""
+def encode(model_request: ModelRequest, profile: Profile, codec: Codec | None = None) -> EncodedRequest:
+    """
+    Encode a model request, unless `model_request.encoded` has the same profile; raises `InvalidRequest`.
+
+    Without a `codec`, the profile's first API is used.
+    """
     if model_request.descriptions is not None and profile.request.content.images != "pass":
         # The client replaces images with descriptions.
         content = replace(profile.request.content, images="pass")
         profile = replace(profile, request=replace(profile.request, content=content))
     if encoded := already_encoded(model_request, profile):
         return encoded
-    return APIS[profiles_by_api(profile)[0].transport.api].codec.encode(model_request, profile)
+    codec = codec or APIS[profiles_by_api(profile)[0].transport.api].codec
+    return codec.encode(model_request, profile)

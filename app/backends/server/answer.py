@@ -42,7 +42,6 @@ class AnswerBody:
         self._profile = profile
         self._loop = asyncio.get_running_loop()
         self._decoder = decoder
-        self._idle, self._grace = profile.transport.idle_timeout, profile.response.finish_grace_s
         self._receiver: AnswerReceiver | None = None
         self._direct: AnswerReceiver | None = None  # set while reads bypass the task
         self._started = False
@@ -123,7 +122,9 @@ class AnswerBody:
         decoder = self._decoder
         if decoder.finished:
             # After the finish reason, heartbeats no longer extend the timeout.
-            grace = max(self._grace, self._idle) if decoder.resumed else self._grace
+            grace = self._profile.response.finish_grace_s
+            if decoder.resumed:
+                grace = max(grace, self._profile.transport.idle_timeout)
             self.reply.wait_at_most(max(0, self._last_delta + grace - self._loop.time()))
         receiver = self._receiver if self._started else None
         self._direct = None if receiver is None or receiver.paused else receiver
@@ -141,7 +142,7 @@ class AnswerBody:
         else:
             if not self._started:
                 self._started = True
-                self.reply.wait_at_most(self._idle)
+                self.reply.wait_at_most(self._profile.transport.idle_timeout)
             data, self._unread = self._unread, None
             if data is not None:
                 self._undecoded += len(data)

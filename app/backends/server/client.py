@@ -32,7 +32,7 @@ from app.backends import (
     RawRequest,
     Translation,
 )
-from app.backends.apis import already_encoded, encode
+from app.backends.apis import already_encoded
 from app.backends.server.adaptation import AdaptedRequest
 from app.backends.server.answer import AnswerBody
 from app.backends.server.endpoints import Endpoint, Endpoints, under
@@ -119,7 +119,7 @@ class ModelServer(Backend):
         return self.endpoints.current.profile
 
     def encode(self, model_request: ModelRequest) -> EncodedRequest:
-        return encode(model_request, self.profile(model_request.model))
+        return self.endpoints.current.encode(model_request)
 
     def open(self, model_request: ModelRequest) -> SentRequest:
         return SentRequest(self, model_request)
@@ -188,12 +188,12 @@ class ModelServer(Backend):
             target = RequestTarget("POST", url)
             return await self._read_json(endpoint, target, content, model_request.caller_key, seconds=15)
 
-        return await endpoint.tokenizer.count(encode(model_request, endpoint.profile).body, post)
+        return await endpoint.tokenizer.count(endpoint.encode(model_request).body, post)
 
     def translation(self, model_request: ModelRequest) -> Translation:
         """The request, without fields known to be rejected."""
         endpoint = self.endpoints.current
-        adapted = endpoint.adaptation.adapt(encode(model_request, endpoint.profile).body)
+        adapted = endpoint.adaptation.adapt(endpoint.encode(model_request).body)
         url = endpoint.target(adapted.body.get("model")).url
         shown = str(url.copy_with(userinfo=b"", query=None, fragment=None))
         return Translation("default", self._profile.name, shown, endpoint.sent(adapted.body), adapted.warnings)
@@ -202,7 +202,7 @@ class ModelServer(Backend):
         if model_request.descriptions is None:
             return []
         endpoint = self.endpoints.current
-        body = encode(model_request, endpoint.profile).body
+        body = endpoint.encode(model_request).body
         return endpoint.adaptation.undescribed_images(body, model_request.descriptions)
 
     def refuses_images(self, model: str) -> bool:
@@ -436,7 +436,7 @@ class SentRequest:
             profile = endpoint.profile
             encoded = already_encoded(model_request, profile)
             if encoded is None:
-                encoded = await run_in_thread_if_large(encode, model_request, profile)
+                encoded = await run_in_thread_if_large(endpoint.encode, model_request)
             try:
                 reply = await self._send(endpoint, _unstreamed(encoded.body) if whole else encoded.body)
             except BackendRefusal:

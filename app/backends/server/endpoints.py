@@ -7,11 +7,12 @@ from urllib.parse import parse_qsl, quote
 
 import httpx
 
-from app.backends.apis import APIS, profiles_by_api
+from app.backends.apis import APIS, encode, profiles_by_api
 from app.backends.server.adaptation import REMEMBERED, FieldAdaptation
 from app.backends.server.errors.classification import ERROR_CLASSES, failure
 from app.backends.transport.requests import RequestTarget
 from app.core.profile import Profile
+from app.core.request.model_request import EncodedRequest, ModelRequest
 from app.core.types import JSONObject
 from app.errors import BackendError
 
@@ -38,6 +39,9 @@ class Endpoint:
         """Raises `BackendError` for an invalid name."""
         return self._target or RequestTarget("POST", model_url(self._base, self._path, model, self.profile))
 
+    def encode(self, model_request: ModelRequest) -> EncodedRequest:
+        return encode(model_request, self.profile, self.codec)
+
     def sent(self, body: JSONObject) -> JSONObject:
         if self._model_in_body:
             return body
@@ -50,7 +54,7 @@ class Endpoints:
     def __init__(self, base: httpx.URL, profile: Profile, clock: Callable[[], float] = time.monotonic) -> None:
         self._all = [Endpoint(base, each) for each in profiles_by_api(profile)]
         self._clock = clock
-        self._first = 0
+        self.current = self._all[0]
         self._until = 0.0  # when the first endpoint is tried again
 
     @property
@@ -58,15 +62,11 @@ class Endpoints:
         return {name: value for endpoint in self._all for name, value in endpoint.codec.headers.items()}
 
     def candidates(self) -> Sequence[Endpoint]:
-        if not self._first:
+        if self.current is self._all[0]:
             return self._all
         if self._clock() >= self._until:
-            self._first = 0
-        return self._all[self._first :]
-
-    @property
-    def current(self) -> Endpoint:
-        return self.candidates()[0] if self._first else self._all[0]
+            self.current = self._all[0]
+        return self._all[self._all.index(self.current) :]
 
     def lacks(self, endpoint: Endpoint, status: int, error: BackendError) -> bool:
         """Whether the server lacks this endpoint but may have the next."""
@@ -74,8 +74,8 @@ class Endpoints:
 
     def answered(self, endpoint: Endpoint) -> None:
         if endpoint is not self.current:
-            self._first, self._until = self._all.index(endpoint), self._clock() + REMEMBERED
-            missing = ", ".join(each.api.path for each in self._all[: self._first])
+            self.current, self._until = endpoint, self._clock() + REMEMBERED
+            missing = ", ".join(each.api.path for each in self._all[: self._all.index(endpoint)])
             extra = {"missing": missing, "used": endpoint.api.path, "minutes": round(REMEMBERED / 60)}
             logger.info("backend endpoint not found; using another", extra=extra)
 
