@@ -27,20 +27,20 @@ __all__ = [
     "DONE",
     "LOW_PRIORITY",
     "PASSTHROUGH",
-    "AnswerReceiver",
     "Backend",
-    "BackendExchange",
     "Delta",
+    "DeltaGenerator",
+    "DeltaReceiver",
     "EncodedRequest",
-    "ExchangeObservation",
-    "ExchangeObserver",
-    "GeneratedExchange",
     "ModelRequest",
+    "OpenRawRequest",
+    "OpenRequest",
     "RawAnswer",
     "RawBody",
-    "RawExchange",
     "RawRequest",
     "RefusedRequest",
+    "RequestObservation",
+    "RequestObserver",
     "Tap",
     "Translation",
 ]
@@ -172,10 +172,10 @@ class RawAnswer(Protocol):
 
 # Entering raises `RefusedRequest` for a refusal meant for the caller, or else `BackendError`. Leaving closes the
 # connection, unless the answer is complete.
-RawExchange: TypeAlias = AbstractAsyncContextManager[RawAnswer]
+OpenRawRequest: TypeAlias = AbstractAsyncContextManager[RawAnswer]
 
 
-class AnswerReceiver(Protocol):
+class DeltaReceiver(Protocol):
     begun: bool  # a delta was received, so another backend can no longer answer
     taps: list[Tap]  # called with all deltas
 
@@ -198,7 +198,7 @@ class AnswerReceiver(Protocol):
         ...
 
 
-class BackendExchange(Protocol):
+class OpenRequest(Protocol):
     """
     A request to a backend and its answer, as a context manager.
 
@@ -217,7 +217,7 @@ class BackendExchange(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    async def receive(self, receiver: AnswerReceiver) -> None:
+    async def receive(self, receiver: DeltaReceiver) -> None:
         """
         Pass deltas to `receiver` on arrival, until the answer ends.
 
@@ -226,8 +226,8 @@ class BackendExchange(Protocol):
         ...
 
 
-class GeneratedExchange(BackendExchange):
-    """An exchange from an asynchronous generator, which first yields an empty list to accept the request."""
+class DeltaGenerator(OpenRequest):
+    """An open request for an asynchronous generator, which first yields an empty list to accept the request."""
 
     warnings: Sequence[str] | None = None
 
@@ -243,7 +243,7 @@ class GeneratedExchange(BackendExchange):
     ) -> None:
         await self._deltas.aclose()
 
-    async def receive(self, receiver: AnswerReceiver) -> None:
+    async def receive(self, receiver: DeltaReceiver) -> None:
         async for deltas in self._deltas:
             if deltas:
                 receiver.receive(deltas)
@@ -261,8 +261,8 @@ class Backend(Protocol):
         """The first request body to try; raises `InvalidRequest`."""
         ...
 
-    def open(self, model_request: ModelRequest) -> BackendExchange:
-        """Entering the exchange sends the request."""
+    def open(self, model_request: ModelRequest) -> OpenRequest:
+        """Entering the context sends the request."""
         ...
 
     async def models(self, caller_key: str | None = None) -> list[JSONObject]:
@@ -283,7 +283,7 @@ class Backend(Protocol):
         """
         URLs of images without a description, if the model is known not to accept images.
 
-        If discovered later, entering the exchange raises `ImagesUndescribed`.
+        If discovered later, entering the open request raises `ImagesUndescribed`.
         """
         return []
 
@@ -300,12 +300,12 @@ class Backend(Protocol):
         """Whether `forward` supports an endpoint, for example `/embeddings`."""
         return False
 
-    def forward(self, request: RawRequest) -> RawExchange:
-        """Entering the exchange sends the request."""
+    def forward(self, request: RawRequest) -> OpenRawRequest:
+        """Entering the context sends the request."""
         raise NotFound(f"This backend has no {request.endpoint}.", code="unknown_url")
 
 
-class ExchangeObservation(Protocol):
+class RequestObservation(Protocol):
     """An observer's record for a request. Methods must be fast and must not raise."""
 
     @property
@@ -318,7 +318,7 @@ class ExchangeObservation(Protocol):
         """Called with the answer's deltas."""
         ...
 
-    def accepted(self, answer: BackendExchange | RawAnswer) -> None: ...
+    def accepted(self, answer: OpenRequest | RawAnswer) -> None: ...
 
     def end(self, error: BaseException | None) -> None:
         """`error`: the failure, if any."""
@@ -326,4 +326,4 @@ class ExchangeObservation(Protocol):
 
 
 # Called before a request, with the backend's name and the server's number in the settings.
-ExchangeObserver: TypeAlias = Callable[[Backend, ModelRequest | RawRequest, tuple[str, str]], ExchangeObservation]
+RequestObserver: TypeAlias = Callable[[Backend, ModelRequest | RawRequest, tuple[str, str]], RequestObservation]

@@ -35,8 +35,8 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 from app import __version__
 from app.backends import (
     Backend,
-    BackendExchange,
     ModelRequest,
+    OpenRequest,
     RawAnswer,
     RawRequest,
 )
@@ -456,7 +456,7 @@ class _Measure:
         self._began = time.perf_counter()
         waiting.inc()
 
-    def accepted(self, answer: BackendExchange | RawAnswer) -> None:
+    def accepted(self, answer: OpenRequest | RawAnswer) -> None:
         self._stop_waiting()
         self._answer.observe(time.perf_counter() - self._began)
 

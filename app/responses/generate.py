@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from app.backends import Backend, BackendExchange, Delta, EncodedRequest, ModelRequest
+from app.backends import Backend, Delta, EncodedRequest, ModelRequest, OpenRequest
 from app.core.history.truncation import Truncation, fitting_share
 from app.core.stream.answer import Tap
 from app.core.stream.delta_reader import DeltaReader
@@ -62,7 +62,7 @@ class ModelQuery:
     reader: DeltaReader
     margin: float | None = None  # share (0 to 1) of the context for a long prompt; None: not truncated
     images: ImageDescriptions | None = None  # None: not described
-    exchange: BackendExchange | None = None  # set when the request is sent
+    open_request: OpenRequest | None = None  # set when the request is sent
     left_out: int = 0  # items dropped from a long prompt
     _shorter: Iterator[list[Item]] | None = None  # ever shorter conversations
 
@@ -72,7 +72,7 @@ class ModelQuery:
 
     @property
     def warnings(self) -> list[str]:
-        warnings = self.exchange.warnings if self.exchange else None
+        warnings = self.open_request.warnings if self.open_request else None
         named = [
             *(self.encoded.warnings if warnings is None else warnings),
             *(self.images.warnings if self.images else ()),
@@ -350,12 +350,12 @@ async def _receive(query: ModelQuery, answer: DeliveredAnswer, open_after: float
     while True:
         if query.images:
             await query.images.describe(query.backend.undescribed_images(query.model_request))
-        exchange = query.exchange = query.backend.open(query.model_request)
+        open_request = query.open_request = query.backend.open(query.model_request)
         try:
-            async with exchange:
+            async with open_request:
                 if open_after is not None:
                     answer.start_within(FIRST_CHUNK)
-                await exchange.receive(answer)
+                await open_request.receive(answer)
                 query.model_request.attempts.broken_off = answer.reader.ended in (None, "error")
             return
         except BackendError as error:

@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser
 
-from app.backends import BackendExchange, ModelRequest
+from app.backends import ModelRequest, OpenRequest
 from app.backends.demo import DemoBackend
 from tests.studio.browser import Studio, chromium, chromium_path
 from tests.support.scripted import Scripted
@@ -23,7 +23,7 @@ class ScriptedDemo(Scripted):
         self.demo = DemoBackend()
         super().__init__(profile=self.demo.profile("demo"))
 
-    def open(self, model_request: ModelRequest) -> BackendExchange:
+    def open(self, model_request: ModelRequest) -> OpenRequest:
         return super().open(model_request) if self.scripts else self.demo.open(model_request)
 
     async def count_tokens(self, model_request: ModelRequest) -> int:

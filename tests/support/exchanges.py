@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 from unittest.mock import ANY
 
-from app.backends import BackendExchange, EncodedRequest, ModelRequest
+from app.backends import EncodedRequest, ModelRequest, OpenRequest
 from app.core.types.deltas import Delta
 from app.core.types.request import CreateResponse
 
@@ -45,7 +45,7 @@ def asking(body: dict[str, Any], **fields: Any) -> ModelRequest:
     return ModelRequest(request, request.items(), **{"model": model, "encoded": encoded, **fields})
 
 
-async def reads(exchange: BackendExchange) -> AsyncIterator[list[Delta]]:
+async def reads(exchange: OpenRequest) -> AsyncIterator[list[Delta]]:
     """Yield the deltas of an entered exchange, one list per network read."""
     receiver = Received()
     receiving = asyncio.ensure_future(exchange.receive(receiver))

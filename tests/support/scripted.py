@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Any
 
-from app.backends import DONE, Backend, BackendExchange, EncodedRequest, GeneratedExchange, ModelRequest
+from app.backends import DONE, Backend, DeltaGenerator, EncodedRequest, ModelRequest, OpenRequest
 from app.backends.apis import encode
 from app.backends.apis.chat.chunk_reader import ChunkReader
 from app.core.profile import Profile
@@ -40,8 +40,8 @@ class Scripted(Backend):
     def encode(self, model_request: ModelRequest) -> EncodedRequest:
         return encode(model_request, self.profile(model_request.model))
 
-    def open(self, model_request: ModelRequest) -> BackendExchange:
-        return GeneratedExchange(partial(self._answer, model_request))
+    def open(self, model_request: ModelRequest) -> OpenRequest:
+        return DeltaGenerator(partial(self._answer, model_request))
 
     async def _answer(self, model_request: ModelRequest) -> AsyncGenerator[list[Delta], None]:
         self.asked.append(self.encode(model_request).body)

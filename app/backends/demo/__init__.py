@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
-from app.backends import DONE, Backend, EncodedRequest, GeneratedExchange, ModelRequest
+from app.backends import DONE, Backend, DeltaGenerator, EncodedRequest, ModelRequest
 from app.backends.apis import APIS, encode
 from app.backends.demo import showcase
 from app.backends.demo.schema_values import value_for
@@ -59,8 +59,8 @@ class DemoBackend(Backend):
     def encode(self, model_request: ModelRequest) -> EncodedRequest:
         return encode(model_request, self.profile(model_request.model))
 
-    def open(self, model_request: ModelRequest) -> GeneratedExchange:
-        return GeneratedExchange(partial(self._deltas, model_request))
+    def open(self, model_request: ModelRequest) -> DeltaGenerator:
+        return DeltaGenerator(partial(self._deltas, model_request))
 
     async def _deltas(self, model_request: ModelRequest) -> AsyncGenerator[list[Delta], None]:
         body = self.encode(model_request).body
@@ -94,7 +94,7 @@ def demo_answer(body: JSONObject) -> tuple[float, Iterator[Delta]]:
     return answer.pause, _deltas(body, answer, digest, _prompt_tokens(body))
 
 
-def _deltas(body: JSONObject, answer: DemoAnswer, digest: str, prompt_tokens: int) -> Iterator[Delta]:
+def _deltas(body: JSONObject, answer: DemoOutput, digest: str, prompt_tokens: int) -> Iterator[Delta]:
     budget = _Budget(body.get("max_completion_tokens") or body.get("max_tokens"))
     yield AnswerMetadata(f"chatcmpl-{digest}", str(body.get("model")))
     for piece in budget.consume(answer.reasoning):
@@ -112,7 +112,7 @@ def _deltas(body: JSONObject, answer: DemoAnswer, digest: str, prompt_tokens: in
     yield DONE
 
 
-class DemoAnswer(NamedTuple):
+class DemoOutput(NamedTuple):
     reasoning: str = ""
     content: str = ""
     tool: str = ""
@@ -120,21 +120,21 @@ class DemoAnswer(NamedTuple):
     pause: float = 0  # seconds
 
 
-def answer_to(body: JSONObject) -> DemoAnswer:
+def answer_to(body: JSONObject) -> DemoOutput:
     turn = _Turn(body)
     effort = body.get("reasoning_effort") or ("low" if _THINK.search(turn.prompt) else "none")
     reasoning = f'The user says: "{turn.prompt}" I will answer by the rules of a demo.' if effort != "none" else ""
     if tool := turn.tool():
         value = _value(tool.get("parameters") or {"type": "object"}, turn.prompt, f"function '{tool['name']}'")
-        return DemoAnswer(reasoning, tool=tool["name"], arguments=json.dumps(value, ensure_ascii=False))
+        return DemoOutput(reasoning, tool=tool["name"], arguments=json.dumps(value, ensure_ascii=False))
     response_format = body.get("response_format") or {}
     if response_format.get("type") == "json_schema":
         value = _value(response_format["json_schema"].get("schema") or {}, turn.prompt, "response_format")
-        return DemoAnswer(reasoning, json.dumps(value, ensure_ascii=False))
+        return DemoOutput(reasoning, json.dumps(value, ensure_ascii=False))
     text = turn.text()
     if response_format.get("type") == "json_object":
         text = json.dumps({"answer": text}, ensure_ascii=False)
-    return DemoAnswer(reasoning, text, pause=_SHOWCASE.get(text, 0))
+    return DemoOutput(reasoning, text, pause=_SHOWCASE.get(text, 0))
 
 
 def _value(schema: Any, prompt: str, name: str) -> Any:

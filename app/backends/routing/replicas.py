@@ -22,8 +22,8 @@ from app.backends import (
     LOW_PRIORITY,
     Backend,
     EncodedRequest,
-    ExchangeObserver,
     ModelRequest,
+    RequestObserver,
 )
 from app.backends.routing.circuit_breaker import Circuit, is_server_failure
 from app.core.profile import Profile
@@ -75,7 +75,7 @@ class BackendConfig(Protocol):
 class RoutingHooks:
     """Hooks for metrics and traces; a backend's name and a number identify a server."""
 
-    observers: Sequence[ExchangeObserver] = ()
+    observers: Sequence[RequestObserver] = ()
     queued: Callable[[str, int], None] = lambda name, change: None  # a request enters (1) or leaves (-1) the queue
     health: Callable[[str, str, bool | None], None] = lambda name, number, up: None  # None: server removed
 

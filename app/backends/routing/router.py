@@ -19,15 +19,15 @@ from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from app.backends import (
-    AnswerReceiver,
     Backend,
-    BackendExchange,
+    DeltaReceiver,
     EncodedRequest,
-    ExchangeObservation,
     ModelRequest,
+    OpenRawRequest,
+    OpenRequest,
     RawAnswer,
-    RawExchange,
     RawRequest,
+    RequestObservation,
     Translation,
 )
 from app.backends.routing.circuit_breaker import may_fail_over
@@ -40,7 +40,7 @@ from app.runtime.threads import run_in_thread_if_large
 logger = logging.getLogger(__name__)
 
 _Request = TypeVar("_Request", ModelRequest, RawRequest)
-_Answer = TypeVar("_Answer", BackendExchange, RawAnswer)
+_Answer = TypeVar("_Answer", OpenRequest, RawAnswer)
 
 
 class Router(Backend):
@@ -118,7 +118,7 @@ class Router(Backend):
         """Whether the model's first backend supports an endpoint; raises like `profile`."""
         return self._route(model)[0].forwards(endpoint, model)
 
-    def forward(self, request: RawRequest) -> RawExchange:
+    def forward(self, request: RawRequest) -> OpenRawRequest:
         """Tries backends that support the endpoint; raises `NotFound` without any."""
         pools = self._route(request.model)
         if not (able := [pool for pool in pools if pool.forwards(request.endpoint, request.model)]):
@@ -268,9 +268,9 @@ class _InFlight(Generic[_Request, _Answer]):
         self._lease: Lease | None = None
         self._context: AbstractAsyncContextManager[_Answer] | None = None  # while entered
         self._answer: _Answer | None = None  # of the last server that accepted the request
-        self._observations: list[ExchangeObservation] = []
+        self._observations: list[RequestObservation] = []
 
-    def _exchange(self, backend: Backend, request: _Request) -> AbstractAsyncContextManager[_Answer]:
+    def _opened(self, backend: Backend, request: _Request) -> AbstractAsyncContextManager[_Answer]:
         raise NotImplementedError
 
     async def _encoded(self, backend: Backend) -> _Request:
@@ -316,7 +316,7 @@ class _InFlight(Generic[_Request, _Answer]):
             try:
                 self._tried.add(lease.replica)
                 request = await self._retried(lease) if self._last else self._request
-                context = self._exchange(lease.replica.backend, self._observed(request, lease))
+                context = self._opened(lease.replica.backend, self._observed(request, lease))
                 self._answer = await context.__aenter__()
                 self._context = context
                 for observation in self._observations:
@@ -390,18 +390,18 @@ class _InFlight(Generic[_Request, _Answer]):
         self._last = error
 
 
-class ModelRequestInFlight(_InFlight[ModelRequest, BackendExchange]):
+class ModelRequestInFlight(_InFlight[ModelRequest, OpenRequest]):
     @property
     def warnings(self) -> Sequence[str] | None:
         return self._answer.warnings if self._answer else None
 
-    def _exchange(self, backend: Backend, request: ModelRequest) -> BackendExchange:
+    def _opened(self, backend: Backend, request: ModelRequest) -> OpenRequest:
         return backend.open(request)
 
     async def _encoded(self, backend: Backend) -> ModelRequest:
         return dataclasses.replace(self._request, encoded=await run_in_thread_if_large(backend.encode, self._request))
 
-    async def receive(self, receiver: AnswerReceiver) -> None:
+    async def receive(self, receiver: DeltaReceiver) -> None:
         """Receive from the first server that yields deltas."""
         while True:
             assert self._answer
@@ -422,7 +422,7 @@ class RawRequestInFlight(_InFlight[RawRequest, RawAnswer]):
     def _entered(self) -> RawAnswer | None:
         return self._answer
 
-    def _exchange(self, backend: Backend, request: RawRequest) -> RawExchange:
+    def _opened(self, backend: Backend, request: RawRequest) -> OpenRawRequest:
         return backend.forward(request)
 
     def _can_fail_over(self, error: APIError) -> bool:

@@ -11,7 +11,7 @@ import asyncio
 
 import httpx
 
-from app.backends import AnswerReceiver
+from app.backends import DeltaReceiver
 from app.backends.server.errors.classification import failure
 from app.backends.transport.httpx_transport import HTTPReply
 from app.core.profile import Profile
@@ -29,7 +29,7 @@ IDLE_TOO_LONG = "The backend has been silent for too long."
 CONNECTION_BROKE = "The backend's answer ended early: the connection broke."
 
 
-class AnswerBody:
+class BodyReader:
     """
     Decodes bytes in the call that receives them.
 
@@ -42,8 +42,8 @@ class AnswerBody:
         self._profile = profile
         self._loop = asyncio.get_running_loop()
         self._decoder = decoder
-        self._receiver: AnswerReceiver | None = None
-        self._direct: AnswerReceiver | None = None  # set while reads bypass the task
+        self._receiver: DeltaReceiver | None = None
+        self._direct: DeltaReceiver | None = None  # set while reads bypass the task
         self._started = False
         self._unread: bytes | None = None  # data for the task to decode
         self._held: list[Delta] = []  # deltas before the receiver was set
@@ -66,9 +66,9 @@ class AnswerBody:
         """The request that continues a paused answer."""
         return self._decoder.continuation
 
-    def resumed(self, reply: HTTPReply) -> AnswerBody:
+    def resumed(self, reply: HTTPReply) -> BodyReader:
         self._decoder.resume()
-        return AnswerBody(reply, self._profile, self._decoder)
+        return BodyReader(reply, self._profile, self._decoder)
 
     @property
     def is_event_stream(self) -> bool:
@@ -82,7 +82,7 @@ class AnswerBody:
             assert self._end
             raise self._end
 
-    async def receive(self, receiver: AnswerReceiver) -> None:
+    async def receive(self, receiver: DeltaReceiver) -> None:
         """
         Pass on deltas until the answer ends.
 

@@ -1,8 +1,8 @@
 """
 HTTP client for a model server with any API.
 
-    async with server.open(model_request) as exchange:
-        await exchange.receive(answer)
+    async with server.open(model_request) as request:
+        await request.receive(receiver)
 
 Connection, status, framing and decoding errors are raised as `BackendError`. Profiles contain the differences between
 servers; APIs are rows in `app.backends.apis`.
@@ -24,8 +24,8 @@ import orjson
 
 from app.backends import (
     PASSTHROUGH,
-    AnswerReceiver,
     Backend,
+    DeltaReceiver,
     EncodedRequest,
     ModelRequest,
     RawAnswer,
@@ -34,7 +34,7 @@ from app.backends import (
 )
 from app.backends.apis import already_encoded
 from app.backends.server.adaptation import AdaptedRequest
-from app.backends.server.answer import AnswerBody
+from app.backends.server.answer import BodyReader
 from app.backends.server.endpoints import Endpoint, Endpoints, under
 from app.backends.server.errors import backend_error, error_in_chunk
 from app.backends.server.errors.causes import explain, explained, unreachable
@@ -353,7 +353,7 @@ class ModelServer(Backend):
 
 
 class SentRequest:
-    """A model request sent to a server, and its answer: a `BackendExchange`."""
+    """A model request sent to a server, and its answer: a `OpenRequest`."""
 
     _endpoint: Endpoint
     _encoded: EncodedRequest
@@ -363,7 +363,7 @@ class SentRequest:
         self._server = server
         self._model_request = model_request
         self._retries: Retries | None = None  # set after the first error
-        self._answer: AnswerBody | None = None  # while it is open
+        self._answer: BodyReader | None = None  # while it is open
         self._answer_warnings: Sequence[str] | None = None  # None before an answer
 
     @property
@@ -391,7 +391,7 @@ class SentRequest:
         if isinstance(error, BackendError):
             explain(error, error.__cause__)
 
-    async def receive(self, receiver: AnswerReceiver) -> None:
+    async def receive(self, receiver: DeltaReceiver) -> None:
         """An error event before the first delta is retried like its status."""
         while True:
             answer = self._answer
@@ -425,7 +425,7 @@ class SentRequest:
                     raise
             await answer.reply.aclose()
 
-    async def _open(self, *, whole: bool) -> AnswerBody:
+    async def _open(self, *, whole: bool) -> BodyReader:
         """
         Return the answer's body; raises `BackendError`.
 
@@ -449,7 +449,7 @@ class SentRequest:
                 await reply.aclose()
                 raise
             self._answer_warnings = decoder.warnings
-            self._answer = AnswerBody(reply, profile, decoder)
+            self._answer = BodyReader(reply, profile, decoder)
             return self._answer
         raise AssertionError("the last endpoint answers, or raises a BackendError")
 

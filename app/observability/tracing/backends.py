@@ -10,8 +10,8 @@ from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, set_span_in_contex
 
 from app.backends import (
     Backend,
-    BackendExchange,
     ModelRequest,
+    OpenRequest,
     RawAnswer,
     RawRequest,
     Tap,
@@ -136,7 +136,7 @@ class BackendSpan:
                 case Finished(reason):
                     self._recorded["finish"] = reason
 
-    def accepted(self, answer: BackendExchange | RawAnswer) -> None:
+    def accepted(self, answer: OpenRequest | RawAnswer) -> None:
         """A passthrough answer's usage is known at its end."""
         self._answer = cast(RawAnswer, answer) if self._is_raw else None
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.backends import Backend, BackendExchange, ModelRequest
+from app.backends import Backend, ModelRequest, OpenRequest
 from app.backends.routing.router import Router
 from app.backends.server.adaptation import REMEMBERED, FieldAdaptation
 from app.backends.server.client import ModelServer
@@ -669,7 +669,7 @@ async def text(backend: Backend, model_request: ModelRequest | None = None) -> s
     return await said_by(backend.open(model_request or asking(BODY)))
 
 
-async def said_by(exchange: BackendExchange) -> str:
+async def said_by(exchange: OpenRequest) -> str:
     async with exchange as answer:
         return "".join([text async for deltas in reads(answer) for text in texts_of(deltas)])
 
