@@ -13,7 +13,6 @@ from app.backends.apis import APIS
 from app.backends.server.errors import error_in_chunk
 from app.core.profile import Profile
 from app.core.request.model_request import EncodedRequest
-from app.core.stream.answer import Answer
 from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_builder import EventBuilder
 from tests.support.native import Native
@@ -49,17 +48,17 @@ def with_value(value: Any, path: tuple[Any, ...], new: Any) -> Any:
     return changed
 
 
-def read(events: list[Any]) -> tuple[Answer, Any]:
+def read(events: list[Any]) -> tuple[DeltaReader, Any]:
     """Decode an answer and build its events, like the server; returns it with the reported error."""
     decoder = APIS["responses"].codec.decoder(ASKED, PROFILE, error_in_chunk)
     number = iter(range(10_000))
     response: Any = {"id": "resp_1", "output": [], "status": "queued", "instructions": None, "usage": None}
-    answer = Answer(DeltaReader(EventBuilder(response, new_id=lambda prefix: f"{prefix}_{next(number)}")))
+    reader = DeltaReader(EventBuilder(response, new_id=lambda prefix: f"{prefix}_{next(number)}"))
     for event in events:
-        answer.receive(decoder.decode(b"data: %s\n\n" % json.dumps(event).encode()))
-    answer.receive(decoder.end())
-    answer.reader.calls.end(cut=False)
-    return answer, decoder.failure
+        reader.feed(decoder.decode(b"data: %s\n\n" % json.dumps(event).encode()))
+    reader.feed(decoder.end())
+    reader.calls.end(cut=False)
+    return reader, decoder.failure
 
 
 @pytest.mark.parametrize(
@@ -76,9 +75,9 @@ def read(events: list[Any]) -> tuple[Answer, Any]:
 )
 def test_response_done_ends_as_its_status_says(response: Any, reason: str | None, failed: bool) -> None:
     events = [*Native().message("a", "b").events, {"type": "response.done", "response": response}]
-    answer, failure = read(events)
-    assert (answer.reader.finish_reason, bool(failure)) == (reason, failed)
-    answer.reader.builder.close()
+    reader, failure = read(events)
+    assert (reader.finish_reason, bool(failure)) == (reason, failed)
+    reader.builder.close()
 
 
 @settings(max_examples=250, deadline=None)
