@@ -31,7 +31,7 @@ class RequestLine:
 
 
 _LINE: ContextVar[RequestLine | None] = ContextVar("line", default=None)
-_IDS: ContextVar[Mapping[str, str]] = ContextVar("ids", default=MappingProxyType({}))
+_IDS: ContextVar[Mapping[str, str | None]] = ContextVar("ids", default=MappingProxyType({}))
 
 
 def reset(line: RequestLine | None = None, /, **ids: str) -> None:
@@ -42,15 +42,15 @@ def reset(line: RequestLine | None = None, /, **ids: str) -> None:
 
 def bind(**ids: str | None) -> None:
     """Add ids to this task; None removes an id."""
-    _IDS.set({name: value for name, value in {**_IDS.get(), **ids}.items() if value is not None})
+    _IDS.set({**_IDS.get(), **ids})
 
 
-def fields() -> Mapping[str, str]:
-    return _IDS.get()
+def fields() -> dict[str, str]:
+    return {name: value for name, value in _IDS.get().items() if value is not None}
 
 
 def request_id() -> str:
-    return _IDS.get().get("request_id", "")
+    return _IDS.get().get("request_id") or ""
 
 
 def request_line() -> RequestLine | None:
