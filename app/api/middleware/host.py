@@ -8,7 +8,7 @@ DNS rebinding gives a web page this server's origin. Only the name in `Host` rev
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from starlette.types import Scope
@@ -18,6 +18,7 @@ from app.errors import InvalidRequest
 
 # An IPv6 address in brackets, or any other host, and an optional port (RFC 3986, 3.2.2).
 _HOST = re.compile(rb"(?:\[[0-9A-Za-z:.%~_-]+\]|[0-9A-Za-z._~!$&'()*+,;=%-]*)(?::[0-9]*)?")
+_NO_HOST = b"/"  # never accepted
 _NAME = re.compile(r"[a-z0-9._-]+")
 _PORT = re.compile(r":[0-9]*\Z")
 
@@ -44,8 +45,14 @@ class AllowedHosts:
         return bool(_HOST.fullmatch(host)) and (self._any or self.is_own(host.decode("ascii")))
 
 
-def host_error(scope: Scope, allowed: AllowedHosts) -> InvalidRequest | None:
-    """Require a single valid and allowed `Host` header, optional in HTTP/1.0."""
+def host_error(scope: Scope, headers: Mapping[bytes, bytes], allowed: AllowedHosts) -> InvalidRequest | None:
+    """
+    Require a single valid and allowed `Host` header, optional in HTTP/1.0.
+
+    `headers` are the scope's as a mapping, which is as long as their list unless a header is repeated.
+    """
+    if len(headers) == len(scope["headers"]) and allowed.accept(headers.get(b"host", _NO_HOST)):
+        return None
     hosts = [value for name, value in scope["headers"] if name == b"host"]
     if len(hosts) == 1 and allowed.accept(hosts[0]):
         return None

@@ -106,7 +106,7 @@ class RequestId:
             request_id = f"req_{random_digits()}{random_digits()}"
         log_context.reset(line, request_id=request_id)
         scope["path"] = self._normalize(scope["path"])
-        if error := host_error(scope, self._hosts) or nul_error(scope):
+        if error := host_error(scope, headers, self._hosts) or nul_error(scope):
             return partial(refuse, error), request_id
         if b"x-forwarded-for" in headers or b"x-forwarded-proto" in headers:
             return self._proxied, request_id  # type: ignore[return-value]
