@@ -7,8 +7,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fastapi import FastAPI
-
 from app import __version__
 from app.api.dependencies import APIDependencies
 from app.api.keys.managed_keys import ManagedKeys
@@ -82,7 +80,7 @@ def create_app(
     store: Store | None = None,
     tracing: Tracing | None = None,
     reload: Callable[[], Settings] | None = None,
-) -> FastAPI:
+) -> Documented:
     """
     Return the application. Tests pass their own store or tracing, or a backend that replaces all others.
 

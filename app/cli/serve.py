@@ -34,7 +34,7 @@ from app.settings.loading import WORKERS_DIRECTORY, environment
 from app.settings.reloading import ReloadReport
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
+    from starlette.types import ASGIApp
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ def run_server(settings: Settings, sockets: Sequence[socket.socket], *, watch_fi
         sys.exit(_STARTUP_FAILURE)
 
 
-def app_factory() -> FastAPI:
+def app_factory() -> ASGIApp:
     """Called in each process."""
     with process.gc_paused():
         from app.main import create_app  # not in the parent process
@@ -108,7 +108,7 @@ def app_factory() -> FastAPI:
         app = create_app(settings, reload=load_settings)
     process.tune_gc()
     process.return_free_memory()  # 1 MB if modules were compiled
-    return app
+    return app.outermost
 
 
 @contextmanager
