@@ -46,7 +46,7 @@ class HTTPProtocol(HttpToolsProtocol):
     _declined = False  # the current request's upgrade offer is declined
     _refused = False
     _stopping = False
-    _on_loss: frozenset[Callable[[], None]] = frozenset()  # called when the connection is lost
+    _on_loss: Callable[[], None] | None = None  # called when the connection is lost
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -58,20 +58,21 @@ class HTTPProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_timer()
         super().connection_lost(exc)
-        for tell in self._on_loss:
-            tell()
+        if self._on_loss:
+            self._on_loss()
 
     # A `ClientConnection`, for `DisconnectWatch`.
 
     def watch(self, on_loss: Callable[[], None]) -> bool:
-        if self.cycle.disconnected or self.cycle.more_body:
+        if self._on_loss or self.cycle.disconnected or self.cycle.more_body:
             return False
         self.flow.resume_reading()  # paused after a large body, it would not notice a disconnect
-        self._on_loss |= {on_loss}
+        self._on_loss = on_loss
         return True
 
     def unwatch(self, on_loss: Callable[[], None]) -> None:
-        self._on_loss -= {on_loss}
+        if self._on_loss == on_loss:
+            self._on_loss = None
 
     def write(self, data: bytes) -> bool:
         if data and not self.transport.is_closing():  # an empty chunk would end the body
