@@ -16,7 +16,7 @@ from app.core.stream.event_batch import EventBatch
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.stop_sequences import StoppingReader
 from app.core.types import Item, JSONObject, Usage
-from app.core.usage import is_counted, usage_of
+from app.core.usage import usage_of
 from app.core.usage.token_estimate import estimate_prompt
 from app.errors import APIError, BackendError, ImagesUndescribed, Warnings
 from app.responses.delivery import EventWriter
@@ -368,7 +368,7 @@ async def _receive(query: ModelQuery, answer: DeliveredAnswer, open_after: float
 
 def _finish(end: Finish, builder: EventBuilder, query: ModelQuery, failure: BackendError | None) -> None:
     try:
-        if not is_counted(query.reader.usage):
+        if query.reader.usage is None:
             query.reader.prompt_estimate = estimate_prompt(query.body)
         end(builder, query, failure)
         if query.reader.usage and (cost := query.reader.usage.get("cost")) is not None:

@@ -11,12 +11,6 @@ from app.core.types import Item, JSONObject, Usage, list_field
 from app.core.usage.token_estimate import estimate, estimate_prompt
 
 
-def is_counted(counted: Mapping[str, object] | None) -> bool:
-    if not counted:
-        return False
-    return is_token_count(counted.get("prompt_tokens")) or is_token_count(counted.get("completion_tokens"))
-
-
 def usage_of(
     counted: Mapping[str, object] | None,
     body: Mapping[str, object],
@@ -29,21 +23,20 @@ def usage_of(
     Unreported reasoning tokens are estimated by their share of the output text.
     """
     counted = counted or {}
-    if not is_counted(counted):
+    counts = token_counts(counted)
+    if "prompt_tokens" not in counts and "completion_tokens" not in counts:
         reasoning, rest = _estimates(output)
         prompt_tokens = estimate_prompt(body) if prompt_estimate is None else prompt_estimate
         return _usage(prompt_tokens, reasoning + rest, reasoning=reasoning)
-    input_tokens = token_count(counted.get("prompt_tokens"))
-    output_tokens = token_count(counted.get("completion_tokens"))
-    prompt = json_object(counted.get("prompt_tokens_details"))
-    completion = json_object(counted.get("completion_tokens_details"))
-    reported = reported_count(completion.get("reasoning_tokens"))
+    input_tokens, output_tokens = counts.get("prompt_tokens", 0), counts.get("completion_tokens", 0)
+    prompt = token_counts(json_object(counted.get("prompt_tokens_details")))
+    reported = token_counts(json_object(counted.get("completion_tokens_details"))).get("reasoning_tokens")
     reasoning = _share(output_tokens, output) if reported is None else reported
     return _usage(
         input_tokens,
         output_tokens,
-        min(token_count(prompt.get("cached_tokens")), input_tokens),
-        token_count(prompt.get("cache_write_tokens")),
+        min(prompt.get("cached_tokens", 0), input_tokens),
+        prompt.get("cache_write_tokens", 0),
         min(reasoning, output_tokens),
     )
 
