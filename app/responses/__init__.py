@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
 
 from app.backends import Backend
 from app.core.history.approvals import NO_DECISIONS
@@ -165,7 +166,7 @@ class Responses:
             return context
         return await self._pdfs.add_to(context, caller.owner)
 
-    async def _translated(
+    def _translated(
         self,
         preparation: Preparation,
         lifecycle: ResponseLifecycle,
@@ -174,7 +175,7 @@ class Responses:
         review: InputReview | None,
         *,
         generate: bool,
-    ) -> tuple[Generation, Storage | None]:
+    ) -> Coroutine[Any, Any, tuple[Generation, Storage | None]]:
         request, options = preparation.request, preparation.options
         generate = generate and not (request.prompt_cache_options and request.prompt_cache_options.prewarm)
         policy = self.policy if generate and self.policy and self.policy.blocks_output else None
@@ -198,7 +199,7 @@ class Responses:
                 generation = ReviewedGeneration(generation, policy, preparation)
             return generation, self.stored.storage(preparation, profile)
 
-        return await run_in_thread_if_large(translated)
+        return run_in_thread_if_large(translated)
 
     def input_review(self, model: str, caller: Caller) -> InputReview | None:
         """None without a policy service."""
