@@ -5,9 +5,9 @@ Callers' rate limits: requests per minute, tokens per minute, concurrent respons
     async with admission.slot():
         run = await responses.create(request, caller, observers=[admission])
 
-Requests and tokens are token buckets. Tokens are consumed after each model answer, when their number is known, so a
-response may exceed the limit. Until a negative bucket has refilled, requests are rejected, and responses with hosted
-tools fail before their next round. Limits are not enforced while the counters are unavailable.
+Requests and tokens are token buckets. Tokens are consumed after each model answer, so a response may exceed the limit.
+While a bucket is negative, requests are rejected, and responses with hosted tools fail before their next round. Limits
+are not enforced while the counters are unavailable.
 """
 
 from __future__ import annotations

@@ -154,8 +154,8 @@ def _decode(data: bytes | str, source: str, max_values: int) -> object:
         raise InvalidRequest(f"The {source} is not valid JSON: {error.msg}.", code="invalid_json") from error
 
 
-# JavaScript clients that truncate a string can split a surrogate pair, and repeat the half in every later turn, so
-# rejecting it would end the conversation. Python's string decoder accepts lone surrogates, three times faster than a
+# JavaScript clients that truncate a string can split a surrogate pair, and repeat the half in every later turn, so a
+# rejection would end the conversation. Python's string decoder accepts lone surrogates, three times faster than a
 # regular expression. It reads the document as one string with only surrogate escapes; quotation marks, question marks
 # and backslashes become control characters, which JSON forbids.
 _HIDDEN = bytes.maketrans(b'"?\\', b"\1\2\3")

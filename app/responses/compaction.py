@@ -1,9 +1,9 @@
 """
 Replaces a conversation by a summary.
 
-A compaction is a response whose only output item is a summary by the model: `{"type": "compaction",
-"encrypted_content": "antiphon1...."}`. An input item `compaction_trigger` or `POST /responses/compact` requests it.
-With `context_management`, any response starts with a compaction if its prompt exceeds `compact_threshold`.
+A compaction is a response with a single output item, the model's summary: `{"type": "compaction", "encrypted_content":
+"antiphon1...."}`. An input item `compaction_trigger` or `POST /responses/compact` requests it. With
+`context_management`, any response starts with a compaction if its prompt exceeds `compact_threshold`.
 """
 
 from __future__ import annotations

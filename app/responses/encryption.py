@@ -170,9 +170,9 @@ def decrypt_items(
     Items without an id get an id; `known` items are skipped. Raises `InvalidRequest` with the field's name, also beyond
     `MAX_CONTENT`.
 
-    Agents resend content every turn, so rejecting another server's content, or a lost key's, would end their
-    conversation: such reasoning is dropped with a warning, and a compaction becomes a note. Items marked
-    `FROM_SIGNATURE` also lose changed content and another owner's.
+    Agents resend content every turn, so a rejection would end their conversation. Reasoning from another server, or
+    with a lost key, is dropped with a warning, and a compaction becomes a note. Items marked `FROM_SIGNATURE` also lose
+    changed content and another owner's.
     """
     decrypted: list[Item] = []
     upstream: dict[str, Upstream] = {}

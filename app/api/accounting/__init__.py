@@ -5,9 +5,8 @@ Usage and cost by API key: recorded in the store, limited by budgets.
     ...
     cost = accounting.record(access, "gpt-5", "openai", usage)  # at the end of each round and of the response
 
-Usage is summed in memory and written in batches, for keys with a budget at once: their next request waits for the
-write, so only responses in progress can exceed a budget. A batch with an unknown outcome is written again; the store
-deduplicates it.
+Usage is summed in memory and written in batches. Keys with a budget are written at once, and their next request waits,
+so only responses in progress can exceed a budget. The store deduplicates repeated batches.
 """
 
 from __future__ import annotations

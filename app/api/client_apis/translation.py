@@ -34,9 +34,9 @@ def is_translated(api: APIDependencies, client: ClientAPI, path: str, model: str
     """
     Whether a request is translated, not forwarded.
 
-    By default it is forwarded if the model's first backend has the client's API and the request names no hosted tool of
-    this server. The backend's `passthrough` setting can override this. A blocking policy service reviews responses and
-    therefore requires translation.
+    By default it is forwarded if the model's first backend has the client's API and the request names no hosted tool.
+    The backend's `passthrough` setting overrides this. A blocking policy service, which reviews responses, requires
+    translation.
     """
     backend, policy = api.responses.backend, api.responses.policy
     if (policy and policy.blocks) or not backend.forwards(path, model):

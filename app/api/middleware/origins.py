@@ -33,10 +33,11 @@ def check_site(headers: Mapping[str, str]) -> None:
 
 class Origins:
     """
-    Rejects requests from web pages, with three exceptions.
+    Rejects requests from web pages, except from origins in `allowed` (`*`: all), local pages, and the server's own
+    pages.
 
-    Allowed are origins in `allowed` (`*`: all), local pages, and the server's own pages if its host is an IP address or
-    in `hosts`. Other local pages cannot open a WebSocket, because CORS does not protect its messages.
+    A page is the server's own if its host is an IP address or in `hosts`. Other local pages cannot open a WebSocket,
+    because CORS does not protect its messages.
     """
 
     def __init__(self, app: ASGIApp, hosts: AllowedHosts, allowed: Collection[str] = ()) -> None:

@@ -1,9 +1,9 @@
 """
 Forwards forms (`multipart/form-data`) with a checked or replaced `model` field.
 
-A large form is forwarded on arrival, once its model is known; earlier bytes are buffered. A small form is read
-completely, for retries. Parsers disagree about unusual forms, so a backend could read another model than the checked
-one. Ambiguous forms are therefore rejected; clients do not send them.
+A large form is forwarded once its model is known; earlier bytes are buffered. A small form is read completely, for
+retries. Ambiguous forms are rejected, because a backend could read another model than the checked one; clients do not
+send them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 The API over a WebSocket: consecutive turns on a connection, which stores unstored responses until it closes.
 
 Clients send `response.create` frames. The server sends response events, one per text frame, or an error, `{"type":
-"error", "status": 400, "error": {...}}`, and the connection stays open. Turns with different `stream_id`s run
+"error", "status": 400, "error": {...}}`, without closing the connection. Turns with different `stream_id`s run
 concurrently. Control frames, for example `response.cancel`, are answered at once.
 """
 

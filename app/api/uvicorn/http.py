@@ -177,8 +177,8 @@ class HTTPProtocol(HttpToolsProtocol):
         """
         Close after the current response, or after the response to a request that may be arriving.
 
-        A proxy can send a request before it notices the connection's end. After a reset it would answer 502, because it
-        cannot know whether a POST may be repeated.
+        A proxy can send a request before it notices the connection's end. After a reset it would answer 502, because a
+        POST may not be repeatable.
         """
         begin_shutdown(self.app_state)
         if self._refused or (self.cycle and not self.cycle.response_complete):

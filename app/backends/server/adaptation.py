@@ -6,8 +6,8 @@ Remember request fields that a server rejects, and omit them.
     adapted.drop_fields(error)   # True if `body` changed and can be sent again
     adapted.accepted()           # remembers the dropped fields
 
-Only fields that do not affect the answer, or were not set by the caller, are dropped. A misread error is harmless,
-because nothing is remembered until the server accepts the request.
+Only fields that do not affect the answer, or were not set by the caller, are dropped. A misread error is harmless:
+nothing is remembered until the server accepts the request.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def _without_repeated_answer(history: Sequence[Item], new: Sequence[Item], warni
     Drop earlier responses' calls and compactions, and repeated items before them.
 
     Open WebUI repeats the answer with the calls, VS Code the last compaction. The model would see each call twice, once
-    without a result, and a repeated compaction would replace the calls for these results.
+    without a result; a repeated compaction would replace the calls.
     """
     if not any(map(_is_answer_item, new)):
         return [*new]

@@ -2,8 +2,8 @@
 Tool call ids in a form accepted by the backend.
 
 Ids are sent unchanged, as some models require, unless the profile has an id pattern. Ids above 64 characters are
-replaced, except for their own server: gateways hide signatures in ids. A replacement is a hash, which keeps the prompt
-prefix stable.
+replaced, except for their own server, because gateways hide signatures in ids. A replacement is a hash, for a stable
+prompt prefix.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 Arrange messages in a role order that the backend's chat template accepts.
 
 Templates raise errors for second system messages, consecutive user messages, or a user message after a tool message.
-Only system messages at the start are moved, because moving others would change the cached prompt.
+Only system messages at the start are moved, to keep the cached prompt.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
 Translate a request's and its conversation's tools into chat functions.
 
-A tool `add` in Codex's namespace `mcp__lab` becomes `mcp__lab__add`. Unsupported types only cause a warning, because
-Codex always sends some. Request tools override tools in `additional_tools` and `tool_search_output` items; later items
+A tool `add` in Codex's namespace `mcp__lab` becomes `mcp__lab__add`. Unsupported types only cause a warning: Codex
+always sends some. Request tools override tools in `additional_tools` and `tool_search_output` items; later items
 override earlier.
 """
 

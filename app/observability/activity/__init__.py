@@ -6,8 +6,8 @@ Current and recent activity, in all processes that share a store.
     await activity.hours(24)                             # counts, durations and refusals
     await activity.now()                                 # running responses and backend load
 
-Each process counts in memory and stores records of bounded size: one per hour, deleted a day later, and its current
-state while it is active. Records never contain request or response content.
+Each process counts in memory and stores small records: one per hour, deleted a day later, and its current state while
+active. Records never contain request or response content.
 """
 
 from __future__ import annotations

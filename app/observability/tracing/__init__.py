@@ -1,7 +1,7 @@
 """
 OpenTelemetry traces and metrics, by its semantic conventions for HTTP and generative AI.
 
-Each request has a span. Backend requests are child spans, whose context is propagated to the backend. Each round of
+Each request has a span. Backend requests are child spans, and propagate their context to the backend. Each round of
 hosted tools is a span, the parent of its backend request and calls. By default, spans omit prompts and answers.
 
 Tracing failures never affect a response. This module needs the extra `otel`; import it only if tracing is on.

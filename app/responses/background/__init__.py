@@ -2,9 +2,8 @@
 Background responses: runs that continue after their request.
 
 A task drains the run into an event log, which any process with the same store can follow. The stored response
-determines the status: `queued` is stored before the caller's answer, a terminal status before the log ends.
-
-A run's worker holds a lease. After its expiry any process can end the run.
+determines the status: `queued` is stored before the caller's answer, a terminal status before the log ends. When a
+worker's lease on a run expires, any process can end the run.
 """
 
 from __future__ import annotations

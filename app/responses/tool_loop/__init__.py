@@ -2,7 +2,7 @@
 The loop of hosted tools: query the model, run its hosted calls, repeat with their results.
 
 Each iteration is a *round*. All rounds share a response, a builder and a stream. If a round's prompt exceeds
-`compact_threshold`, the conversation and the output so far are compacted first: see `app.responses.compaction`.
+`compact_threshold`, the conversation and the output so far are compacted first.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Approvals:
 
     An approval has a record per claim and per released claim (the call was not started). Records are never deleted, so
     a repeated write cannot release another request's claim. A denial is a claim that is never released. Records contain
-    only a hash of the request's id, because the request itself may be unstored.
+    a hash of the request's id: the request itself may be unstored.
     """
 
     def __init__(self, store: Store, owner: str) -> None:

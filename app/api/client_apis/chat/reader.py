@@ -14,8 +14,6 @@ from app.errors import Warnings, quote
 
 
 class ChatOptions(NamedTuple):
-    """Options for the writer."""
-
     include_usage: bool = False  # a stream ends with the usage
     metadata: Mapping[str, str] | None = None  # returned in the JSON response
 
