@@ -9,7 +9,7 @@ Outbound requests to hosts chosen by a caller or a model, guarded against server
 Each connection resolves the name once and checks all addresses, so DNS rebinding has no effect (TLS still verifies the
 name).
 
-`Reach` is the set of allowed addresses: "public" (globally routable), "private" (also private networks, but no
+`AddressPolicy` is the set of allowed addresses: "public" (globally routable), "private" (also private networks, but no
 link-local addresses or metadata services), "any" (for hosts configured by the operator).
 """
 
@@ -34,7 +34,7 @@ import httpx
 from app.core.charsets import codec_of, declared_charset
 from app.core.http.addresses import parse_address
 
-Reach: TypeAlias = Literal["public", "private", "any"]
+AddressPolicy: TypeAlias = Literal["public", "private", "any"]
 Address: TypeAlias = IPv4Address | IPv6Address
 Resolver: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]  # (host, port) -> IP addresses
 
@@ -76,19 +76,19 @@ _METADATA = frozenset(
 )
 
 
-def is_allowed(address: Address, reach: Reach) -> bool:
+def is_allowed(address: Address, policy: AddressPolicy) -> bool:
     """Checks the address, or its embedded IPv4 address."""
-    if reach == "any":
+    if policy == "any":
         return True
     if (embedded := _embedded(address)) is not None:
-        return is_allowed(embedded, reach)
+        return is_allowed(embedded, policy)
     if address in _LOCAL_NAT64:
-        return reach == "private" and not any(
+        return policy == "private" and not any(
             inner in _METADATA or inner.is_link_local for inner in _local_embedded(address)
         )
     if address in _METADATA or address.is_link_local or address.is_multicast or address.is_unspecified:
         return False
-    return _is_public(address) or (reach == "private" and address.is_private and not _is_unused(address))
+    return _is_public(address) or (policy == "private" and address.is_private and not _is_unused(address))
 
 
 def _embedded(address: Address) -> IPv4Address | None:
@@ -162,7 +162,9 @@ _FORBIDDEN = re.compile(r"[\x00-\x20\x7f\\]")
 _NUMBER = re.compile(r"\d+|0x[\da-f]*", re.IGNORECASE)
 
 
-def checked_url(url: str, *, allowed: Sequence[URLPattern] | None = None, reach: Reach = "public") -> httpx.URL:
+def checked_url(
+    url: str, *, allowed: Sequence[URLPattern] | None = None, policy: AddressPolicy = "public"
+) -> httpx.URL:
     """
     Check a URL's spelling; connecting checks the host's addresses.
 
@@ -182,7 +184,7 @@ def checked_url(url: str, *, allowed: Sequence[URLPattern] | None = None, reach:
         raise OutboundRefused("The URL must begin with https://.")
     if parsed.userinfo or "@" in re.split(r"[/?#]", url.partition("//")[2], maxsplit=1)[0]:
         raise OutboundRefused("The URL must not contain a user name or password.")
-    _check_host(host, reach)
+    _check_host(host, policy)
     if allowed is None:
         if parsed.scheme != "https":
             raise OutboundRefused("The URL must begin with https://.")
@@ -217,14 +219,14 @@ def _normalized_url(url: httpx.URL) -> tuple[str, bytes, int | None, list[str]]:
     return url.scheme, url.raw_host.rstrip(b"."), url.port or _PORTS.get(url.scheme), steps
 
 
-def _check_host(host: str, reach: Reach) -> None:
+def _check_host(host: str, policy: AddressPolicy) -> None:
     if not host or "%" in host or ".." in host or host.startswith("."):
         raise OutboundRefused("The URL must have a valid host.")
     if (address := parse_address(host)) is None:
         # Some resolvers read 2130706433, 0x7f.1 and 127.1 as 127.0.0.1, others as names.
         if _NUMBER.fullmatch(host.rstrip(".").rpartition(".")[2]):
             raise OutboundRefused("The host in the URL must not be an unusually spelled IP address.")
-    elif not is_allowed(address, reach):
+    elif not is_allowed(address, policy):
         raise OutboundRefused("The address in the URL is not allowed.")
 
 
@@ -241,9 +243,14 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
     """
 
     def __init__(
-        self, reach: Reach, *, library: Any = httpcore, resolver: Resolver = resolve, network: Any = None
+        self,
+        policy: AddressPolicy,
+        *,
+        library: Any = httpcore,
+        resolver: Resolver = resolve,
+        network: Any = None,
     ) -> None:
-        self._reach = reach
+        self._policy = policy
         self._resolver = resolver
         self._network = network or library.AnyIOBackend()
         self._timed_out: type[Exception] = library.ConnectTimeout
@@ -285,7 +292,7 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
         except (gaierror, UnicodeError):
             raise self._failed("The host has no address.") from None
         # Only link-local addresses have a scope (`fe80::1%eth0`).
-        if not all(is_allowed(ip_address(address.partition("%")[0]), self._reach) for address in addresses):
+        if not all(is_allowed(ip_address(address.partition("%")[0]), self._policy) for address in addresses):
             raise OutboundRefused("The host resolves to an address that is not allowed.")
         return addresses
 
@@ -341,10 +348,12 @@ async def _inflated(body: AsyncIterable[bytes], error: Callable[[str], Exception
 
 
 class GuardedTransport(httpx.AsyncBaseTransport):
-    def __init__(self, reach: Reach, *, max_bytes: int = MAX_RESPONSE_BYTES, resolver: Resolver = resolve) -> None:
+    def __init__(
+        self, policy: AddressPolicy, *, max_bytes: int = MAX_RESPONSE_BYTES, resolver: Resolver = resolve
+    ) -> None:
         self._max_bytes = max_bytes
         self._http = httpx.AsyncHTTPTransport(verify=tls(), trust_env=False)
-        network = GuardedNetwork(reach, resolver=resolver)
+        network = GuardedNetwork(policy, resolver=resolver)
         self._http._pool = httpcore.AsyncConnectionPool(ssl_context=tls(), network_backend=network)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -405,7 +414,7 @@ async def fetch(
     url: str,
     *,
     allowed: Sequence[URLPattern] | None = None,
-    reach: Reach = "public",
+    policy: AddressPolicy = "public",
     max_bytes: int = MAX_RESPONSE_BYTES,
     seconds: float = MAX_SECONDS,
     resolver: Resolver = resolve,
@@ -415,12 +424,12 @@ async def fetch(
 
     Raises `OutboundRefused` for disallowed URLs and large responses, `TimeoutError`, and `httpx.HTTPError`.
     """
-    transport = GuardedTransport(reach, max_bytes=max_bytes, resolver=resolver)
+    transport = GuardedTransport(policy, max_bytes=max_bytes, resolver=resolver)
     headers = {"user-agent": USER_AGENT}
     async with asyncio.timeout(seconds):
         async with httpx.AsyncClient(transport=transport, trust_env=False, timeout=seconds, headers=headers) as client:
             for _ in range(MAX_REDIRECTS + 1):
-                checked = checked_url(url, allowed=allowed, reach=reach)
+                checked = checked_url(url, allowed=allowed, policy=policy)
                 async with client.stream("GET", checked) as response:
                     if response.next_request is None:
                         media_type = response.headers.get("content-type", "")

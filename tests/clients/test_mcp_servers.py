@@ -38,7 +38,7 @@ async def place(kind: str, directory: Path) -> AsyncIterator[dict[str, Any]]:
 @pytest.fixture(params=["streamableHttp", "sse", "stdio"])
 async def everything(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ServerConnection]:
     async with place(request.param, tmp_path) as options:
-        connection = ServerConnection(ServerAddress(reach="any", call_seconds=10, **options))
+        connection = ServerConnection(ServerAddress(policy="any", call_seconds=10, **options))
         await connection.open()
         yield connection
         if goodbyes := connection.close():

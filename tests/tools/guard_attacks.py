@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import httpcore
 
-from app.tools.guard import Reach
+from app.tools.guard import AddressPolicy
 
 PUBLIC, OTHER = "93.184.216.34", "8.8.8.8"
 
@@ -48,7 +48,7 @@ class Attack(NamedTuple):
     url: str
     redirects: Sequence[str] = ()  # the servers' redirects, in order
     allowed: Sequence[str] = ("https://*/*",)  # `allow_urls`
-    reach: Reach = "public"
+    policy: AddressPolicy = "public"
     reaches: Sequence[str] = ()  # addresses to which connections may be made before the refusal
 
 
@@ -56,14 +56,14 @@ def _spelled(*urls: str) -> dict[str, Attack]:
     return {f"URL {url.encode('unicode_escape').decode()[:60]}": Attack(url) for url in urls}
 
 
-def _named(reach: Reach, *names: str) -> dict[str, Attack]:
-    return {f"{name}, {reach}": Attack(f"https://{name}/", reach=reach) for name in names}
+def _named(policy: AddressPolicy, *names: str) -> dict[str, Attack]:
+    return {f"{name}, {policy}": Attack(f"https://{name}/", policy=policy) for name in names}
 
 
-def _led(reach: Reach, *locations: str) -> dict[str, Attack]:
+def _led(policy: AddressPolicy, *locations: str) -> dict[str, Attack]:
     return {
-        f"redirect to {location[:60]}, {reach}": Attack(
-            "https://example.com/", [location], reach=reach, reaches=[PUBLIC]
+        f"redirect to {location[:60]}, {policy}": Attack(
+            "https://example.com/", [location], policy=policy, reaches=[PUBLIC]
         )
         for location in locations
     }

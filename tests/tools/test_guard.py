@@ -16,10 +16,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.tools.guard import (
+    AddressPolicy,
     GuardedNetwork,
     GuardedTransport,
     OutboundRefused,
-    Reach,
     URLPattern,
     bounded,
     checked_url,
@@ -412,8 +412,8 @@ async def test_proxy_of_the_environment_is_not_used(
     assert upstream.connections == 0
 
 
-async def client_for(reach: Reach, max_bytes: int = 1000) -> httpx.AsyncClient:
-    return httpx.AsyncClient(transport=GuardedTransport(reach, max_bytes=max_bytes), trust_env=False)
+async def client_for(policy: AddressPolicy, max_bytes: int = 1000) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=GuardedTransport(policy, max_bytes=max_bytes), trust_env=False)
 
 
 async def test_socket_of_this_machine_is_refused(upstream: Upstream) -> None:

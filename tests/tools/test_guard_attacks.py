@@ -27,9 +27,9 @@ async def test_attack_on_the_fetching_of_pages_is_refused(name: str, monkeypatch
     monkeypatch.setattr(httpcore, "AnyIOBackend", lambda: network)
     allowed = [*map(URLPattern.parse, attack.allowed)]
     with pytest.raises(OutboundRefused):
-        await fetch(attack.url, allowed=allowed, reach=attack.reach, resolver=network.resolve)
+        await fetch(attack.url, allowed=allowed, policy=attack.policy, resolver=network.resolve)
     assert {*network.connected} == {*attack.reaches}
-    assert all(is_allowed(ip_address(address), attack.reach) for address in network.connected)
+    assert all(is_allowed(ip_address(address), attack.policy) for address in network.connected)
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -37,7 +37,7 @@ async def test_attack_by_the_url_of_an_mcp_server_is_refused(name: str, monkeypa
     attack = ATTACKS[name]
     network = Network(attack.redirects, httpcore2)
     monkeypatch.setattr(httpcore2, "AnyIOBackend", lambda: network)
-    table = {"allow_urls": attack.allowed, "allow_private": attack.reach == "private"}
+    table = {"allow_urls": attack.allowed, "allow_private": attack.policy == "private"}
     tool = MCPTool.from_settings(table, ToolHost())
     fields = {"type": "mcp", "server_label": "mine"}
     declaration = partial(Declaration, fields, param_path="tools[0]", owner="", response_id="resp_1", chain="chain")

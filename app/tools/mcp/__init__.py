@@ -85,7 +85,7 @@ class MCPTool:
         if chosen is None:
             url, headers = _url_of(declaration) or "", _headers_of(declaration)
             address = ServerAddress(
-                url=url, headers=headers, reach=self._settings.reach, check=self._settings.check_url
+                url=url, headers=headers, policy=self._settings.policy, check=self._settings.check_url
             )
             approval = _validated(_APPROVAL, declaration, "require_approval", "always")
             tools = MCPServerTools(allowed, approval, deferred=deferred)
@@ -130,7 +130,7 @@ class MCPTool:
         if not settings.allow_urls:
             raise unknown_server(declaration)
         try:
-            checked_url(url, allowed=settings.allow_urls, reach=settings.reach)
+            checked_url(url, allowed=settings.allow_urls, policy=settings.policy)
         except OutboundRefused as error:
             raise InvalidRequest(str(error), param=field) from None
         if not (declared := settings.declared_at(url)):
@@ -197,7 +197,7 @@ def server_address(name: str, server: MCPServer) -> ServerAddress:
         name=name,
         headers=headers,
         transport=server.transport,
-        reach="any",
+        policy="any",
         command=tuple(server.command),
         env={variable: value.get_secret_value() for variable, value in server.env.items()},
         directory=server.directory,

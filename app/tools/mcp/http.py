@@ -49,7 +49,7 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         url = httpx2.URL(address.url)
         self._origin = (url.scheme, url.host, url.port)
         self._check = address.check
-        network = GuardedNetwork(address.reach, library=httpcore2, resolver=address.resolver)
+        network = GuardedNetwork(address.policy, library=httpcore2, resolver=address.resolver)
         self._http = httpx2.AsyncHTTPTransport(verify=tls(), trust_env=False)
         self._http._pool = httpcore2.AsyncConnectionPool(ssl_context=tls(), network_backend=network)  # type: ignore[arg-type]
 

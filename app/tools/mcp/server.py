@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 from app.core.redaction import Redactor
 from app.core.types import JSONMapping
 from app.errors import quote
-from app.tools.guard import Reach, Resolver, resolve
+from app.tools.guard import AddressPolicy, Resolver, resolve
 from app.tools.mcp.results import redactor_for
 from app.tools.mcp.settings import Approval, ToolFilter, adds_approval, needs_approval
 
@@ -29,7 +29,7 @@ class ServerAddress:
     name: str = ""  # declared servers only
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     transport: TransportName = "auto"
-    reach: Reach = "public"
+    policy: AddressPolicy = "public"
     command: Sequence[str] = field(default=(), repr=False)  # program to run, in place of the URL
     env: Mapping[str, str] = field(default_factory=dict, repr=False)  # additional, for the program
     directory: str | None = None  # the program's working directory

@@ -25,7 +25,7 @@ from pydantic import (
 
 from app.core.access import hash_of
 from app.core.types import JSONMapping, JSONObject
-from app.tools.guard import URL_NOT_ALLOWED, OutboundRefused, Reach, URLPattern, checked_url, urls_equivalent
+from app.tools.guard import URL_NOT_ALLOWED, AddressPolicy, OutboundRefused, URLPattern, checked_url, urls_equivalent
 from app.tools.validation import read_table
 
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -196,12 +196,12 @@ class MCPSettings(_Settings):
         return PoolLimits(self.max_sessions, self.session_idle, self.session_age)
 
     @property
-    def reach(self) -> Reach:
+    def policy(self) -> AddressPolicy:
         return "private" if self.allow_private else "public"
 
     def check_url(self, url: str) -> None:
         """Raises `OutboundRefused` unless callers may use this URL, also for redirects."""
-        checked_url(url, allowed=self.allow_urls, reach=self.reach)
+        checked_url(url, allowed=self.allow_urls, policy=self.policy)
         if self.declared_at(url):
             raise OutboundRefused(URL_NOT_ALLOWED)
 

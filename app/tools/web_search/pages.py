@@ -6,7 +6,7 @@ import httpx
 
 from app.runtime.connect_errors import why_no_answer
 from app.runtime.worker_processes import CallDied, CallTookTooLong, IsolatedCalls
-from app.tools.guard import OutboundRefused, Reach, URLPattern, fetch
+from app.tools.guard import AddressPolicy, OutboundRefused, URLPattern, fetch
 from app.tools.web_search.page_text import PageFailed, PageText, read_page
 from app.tools.web_search.providers import is_in_domains
 
@@ -17,8 +17,8 @@ PAGE_MEMORY = 1024**3  # bytes of address space
 
 
 class Pages:
-    def __init__(self, reach: Reach, seconds: float) -> None:
-        self._reach: Reach = reach
+    def __init__(self, policy: AddressPolicy, seconds: float) -> None:
+        self._policy: AddressPolicy = policy
         self._seconds = seconds
         self._readers = IsolatedCalls(PAGE_READERS, seconds=PAGE_SECONDS, memory=PAGE_MEMORY)
 
@@ -29,7 +29,12 @@ class Pages:
         if not is_in_domains(url, allowed, blocked):
             raise PageFailed("The page is not in an allowed domain.")
         try:
-            page = await fetch(url, allowed=_patterns(allowed, self._reach), reach=self._reach, seconds=self._seconds)
+            page = await fetch(
+                url,
+                allowed=_patterns(allowed, self._policy),
+                policy=self._policy,
+                seconds=self._seconds,
+            )
         except OutboundRefused as error:
             raise PageFailed(str(error)) from None
         except TimeoutError:
@@ -49,10 +54,10 @@ class Pages:
             raise PageFailed("The page takes too much memory to read.") from None
 
 
-def _patterns(domains: Sequence[str], reach: Reach) -> list[URLPattern] | None:
+def _patterns(domains: Sequence[str], policy: AddressPolicy) -> list[URLPattern] | None:
     """None if every https URL is allowed."""
     hosts = [host for domain in domains for host in (domain, f"*.{domain}")]
-    if reach == "public" and not hosts:
+    if policy == "public" and not hosts:
         return None
-    ports = {"https": 443} if reach == "public" else {"https": 443, "http": 80}
+    ports = {"https": 443} if policy == "public" else {"https": 443, "http": 80}
     return [URLPattern(scheme, host, port, "/*") for host in hosts or ["*"] for scheme, port in ports.items()]

@@ -23,7 +23,7 @@ TIME = (sys.executable, "-m", "mcp_server_time")
 @asynccontextmanager
 async def connected(url: str = "", **options: Any) -> AsyncIterator[ServerConnection]:
     """A session in a task of its own, closed when the block ends."""
-    connection = ServerConnection(ServerAddress(url=url, reach="any", **options))
+    connection = ServerConnection(ServerAddress(url=url, policy="any", **options))
     await connection.open()
     try:
         yield connection
@@ -111,7 +111,7 @@ async def test_call_that_is_cancelled_is_cancelled_at_the_server_and_the_session
 
 @pytest.mark.parametrize("transport", ["http", "sse"])
 async def test_session_closed_by_another_task_during_a_call_ends_it(lab: MCPLab, transport: str) -> None:
-    connection = ServerConnection(ServerAddress(url=lab.sse_url if transport == "sse" else lab.url, reach="any"))
+    connection = ServerConnection(ServerAddress(url=lab.sse_url if transport == "sse" else lab.url, policy="any"))
     await asyncio.create_task(connection.open())
     call = asyncio.ensure_future(connection.call_tool("sleep", {}))
     await lab.asleep.wait()
@@ -142,7 +142,7 @@ async def test_call_that_takes_too_long_fails(lab: MCPLab) -> None:
 
 
 async def test_open_that_is_cancelled_leaves_nothing(lab: MCPLab) -> None:
-    connection = ServerConnection(ServerAddress(url=lab.url, reach="any"))
+    connection = ServerConnection(ServerAddress(url=lab.url, policy="any"))
     opening = asyncio.ensure_future(connection.open())
     await asyncio.sleep(0)
     opening.cancel()
@@ -169,7 +169,7 @@ async def test_address_shows_no_secret() -> None:
 
 async def test_private_addresses_of_callers_get_no_request(lab: MCPLab) -> None:
     with pytest.raises(MCPFailure, match="are not allowed"):
-        await ServerConnection(ServerAddress(url=lab.url, reach="public")).open()
+        await ServerConnection(ServerAddress(url=lab.url, policy="public")).open()
     assert lab.headers == []
 
 

@@ -83,7 +83,7 @@ async def broken() -> AsyncIterator[Broken]:
 
 
 def session(server: Broken, **options: Any) -> ServerConnection:
-    return ServerConnection(ServerAddress(url=f"{server.url}/mcp", reach="any", **{"transport": "http", **options}))
+    return ServerConnection(ServerAddress(url=f"{server.url}/mcp", policy="any", **{"transport": "http", **options}))
 
 
 async def close(connection: ServerConnection) -> None:

@@ -39,7 +39,7 @@ async def see(names: Iterable[str]) -> dict[str, Seen]:
     async with serving(web) as web_url, serving(app) as url, httpx.AsyncClient(base_url=url, timeout=120) as http:
 
         async def fetch(url: str, **_: Any) -> FetchedPage:
-            return await guard.fetch(url, allowed=[URLPattern.parse(f"{web_url}/*")], reach="any")
+            return await guard.fetch(url, allowed=[URLPattern.parse(f"{web_url}/*")], policy="any")
 
         async def look(number: str, page: Page) -> Seen:
             headers = {"content-type": page.type, **({"content-encoding": page.encoding} if page.encoding else {})}
