@@ -25,7 +25,7 @@ from tests.bench.answers import answer
 from tests.bench.cost import cpu, memory
 from tests.bench.gateways import AGENTIC_API, CODEX_RELAY, SMG
 from tests.bench.load import Reply, begun, hold, volley
-from tests.bench.results import Results, Take
+from tests.bench.results import Measurement, Results
 from tests.bench.scenarios import HELD, SCENARIOS, Scenario, shortened
 from tests.bench.servers import BY_API, SERVERS, UPSTREAM, Server, Target, on_processors, running
 
@@ -60,7 +60,7 @@ class Bench:
             raise WrongAnswer(f"{target.name}, {scenario.name}: {why}")
         print(f"{target.name} is left out of {scenario.name}: {why}", file=sys.stderr)
         self.results.left_out[scenario.name, target.name] = why
-        self.results.takes.pop((scenario.name, target.name), None)
+        self.results.measurements.pop((scenario.name, target.name), None)
 
     async def ask(self, scenario: Scenario, target: Target, total: int) -> list[Reply]:
         """Send a round's requests to a server; returns [], and skips the server from then on, after a wrong answer."""
@@ -97,16 +97,16 @@ class Bench:
                 total = max(scenario.at_once, round(scenario.total * target.server.share))
                 before = cpu(target.pid)
                 if replies := await self.ask(scenario, target, total):
-                    take = taken(scenario, total, replies, cpu(target.pid) - before)
-                    self.results.takes.setdefault((scenario.name, target.name), []).append(take)
+                    measurement = measurement_of(scenario, total, replies, cpu(target.pid) - before)
+                    self.results.measurements.setdefault((scenario.name, target.name), []).append(measurement)
 
 
-def taken(scenario: Scenario, total: int, replies: Sequence[Reply], used: float) -> Take:
+def measurement_of(scenario: Scenario, total: int, replies: Sequence[Reply], used: float) -> Measurement:
     """Return the figures for a round with `total` conversations."""
     prepared = answer(scenario.model)
     due = (len(prepared.pieces) - 1) * prepared.delay
     parts = len(replies) * (len(prepared.pieces) if scenario.per == "delta" else 1)
-    return Take(
+    return Measurement(
         used / (total * (scenario.rounds + 1) if scenario.rounds else parts),
         median(reply.first - reply.started for reply in replies),
         median(reply.ended - reply.started - due for reply in replies),

@@ -63,8 +63,16 @@ def ratio_table(results: Results, scenarios: Iterable[Scenario], servers: Sequen
 def time_table(results: Results, servers: Sequence[Server]) -> str:
     names = [server.name for server in servers]
     paced = {name: results.of(PACED, name) for name in names}
-    first = {name: median(take.first for take in takes) for name, takes in paced.items() if takes}
-    late = {name: median(take.late for take in takes) for name, takes in paced.items() if takes}
+    first = {
+        name: median(measurement.first for measurement in measurements)
+        for name, measurements in paced.items()
+        if measurements
+    }
+    late = {
+        name: median(measurement.late for measurement in measurements)
+        for name, measurements in paced.items()
+        if measurements
+    }
     rows: list[list[str]] = []
     for about, unit, scale, values in (
         (

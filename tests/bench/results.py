@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tests.bench.scenarios import ALONE, Scenario
 
 
-class Take(NamedTuple):
+class Measurement(NamedTuple):
     """A server's round of a scenario; times are medians over its answers, in seconds."""
 
     cpu: float  # for each delta or each request
@@ -21,20 +21,20 @@ class Take(NamedTuple):
 class Results:
     """Takes by scenario, server and round; memory by server; and skipped servers with reasons."""
 
-    takes: dict[tuple[str, str], list[Take]] = field(default_factory=dict)
+    measurements: dict[tuple[str, str], list[Measurement]] = field(default_factory=dict)
     resting: dict[str, float] = field(default_factory=dict)
     held: dict[str, float] = field(default_factory=dict)
     left_out: dict[tuple[str, str], str] = field(default_factory=dict)
     instructions: dict[tuple[str, str], float] = field(default_factory=dict)  # per delta or request
 
-    def of(self, scenario: Scenario, server: str) -> list[Take]:
-        """Return a server's takes; [] if skipped."""
-        return self.takes.get((scenario.name, server), [])
+    def of(self, scenario: Scenario, server: str) -> list[Measurement]:
+        """Return a server's measurements; [] if skipped."""
+        return self.measurements.get((scenario.name, server), [])
 
     def cpu(self, scenario: Scenario, server: str) -> float | None:
         """Return the rounds' median, in seconds."""
-        takes = self.of(scenario, server)
-        return median(take.cpu for take in takes) if takes else None
+        measurements = self.of(scenario, server)
+        return median(measurement.cpu for measurement in measurements) if measurements else None
 
     def ratio(self, scenario: Scenario, server: str, other: str) -> float | None:
         """Return a server's CPU relative to another server's: the median over the rounds."""

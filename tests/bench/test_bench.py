@@ -15,7 +15,7 @@ from tests.bench import check, instructions, plot, report
 from tests.bench.answers import answer
 from tests.bench.bench import Bench, WrongAnswer
 from tests.bench.load import ask, turns_of, volley
-from tests.bench.results import Results, Take
+from tests.bench.results import Measurement, Results
 from tests.bench.scenarios import SCENARIOS, Scenario, shortened
 from tests.bench.servers import SERVERS, UPSTREAM, Server, Target, running
 
@@ -64,7 +64,7 @@ async def test_wrong_answer_of_a_peer_leaves_it_out_of_its_scenario(upstream: Ta
     await bench.warm_up()
     await bench.round(0)
     assert bench.results.left_out["S1", PEER.name].startswith("HTTP/1.1 404 Not Found")
-    assert not bench.results.takes
+    assert not bench.results.measurements
 
 
 def streamed(server: Server, *events: dict[str, Any], text: str = TEXT) -> str:
@@ -114,7 +114,7 @@ def test_upstream_gets_the_requests_of_the_scenario() -> None:
 def test_ratios_are_taken_within_a_round() -> None:
     results = Results()
     for server, used in (("antiphon", (4.0, 30.0, 9.0)), ("byte proxy", (1.0, 10.0, 3.0))):
-        results.takes["S2", server] = [Take(cpu * 1e-6, 0.0, 0.0) for cpu in used]
+        results.measurements["S2", server] = [Measurement(cpu * 1e-6, 0.0, 0.0) for cpu in used]
     chosen = [server for server in SERVERS if server.name in {"antiphon", "byte proxy"}]
     assert (
         report.cpu_table(results, [STREAM], chosen).splitlines()[-1].endswith("| µs / delta |     9.00 |       3.00 |")
@@ -127,8 +127,8 @@ def test_ratios_are_taken_within_a_round() -> None:
 def test_sentence_of_the_readme_has_the_least_and_the_most_of_a_peer() -> None:
     results = Results()
     for scenario, used in (("S1", 20.0), ("S2", 90.0)):
-        results.takes[scenario, "antiphon"] = [Take(10e-6, 0.0, 0.0)]
-        results.takes[scenario, "litellm"] = [Take(used * 1e-6, 0.0, 0.0)]
+        results.measurements[scenario, "antiphon"] = [Measurement(10e-6, 0.0, 0.0)]
+        results.measurements[scenario, "litellm"] = [Measurement(used * 1e-6, 0.0, 0.0)]
     told = report.sentence(results, [BY_NAME["S1"], BY_NAME["S2"]], SERVERS)
     assert "litellm 2.00 to 9.00" in told
     assert "open-responses-server" not in told  # it was not measured
