@@ -65,8 +65,8 @@ class Servers:
         servers = [name for name, lab in self.labs.items() if lab.headers and name != "lab"]
         return [*servers, *Search.asked, *others]
 
-    def forget(self) -> None:
-        """Forget all requests so far."""
+    def clear(self) -> None:
+        """Discard all requests so far."""
         for lab in self.labs.values():
             lab.headers.clear()
         self.upstream.requests.clear()
@@ -80,7 +80,7 @@ class Servers:
             response = (await self.post(f"colleague: {name}", attack.before)).json()
             self.texts["RESPONSE"] = response["id"]
             (self.texts["APPROVAL"],) = (item["id"] for item in response["output"] if "approval" in item["type"])
-        self.forget()
+        self.clear()
         if attack.path == SOCKET:
             headers = {"authorization": f"Bearer attacker: {name}"}
             async with sockets.dial(self.url, additional_headers=headers) as socket:
