@@ -169,7 +169,9 @@ def _print_all(console: Console, found: Sequence[tuple[str, tuple[Result, Result
         if isinstance(result, str):
             table.add_row(safe(name), safe(result))
         else:
-            table.add_row(safe(name), _difference(*result), *_numbers(*result))
+            rows = _rows(*result)
+            numbers = [safe(value) for row in ("seconds", "output tokens", "cost") for value in rows[row]]
+            table.add_row(safe(name), _difference(*result), *numbers)
     console.print(table)
     same = sum(before.same_as(after) for before, after in pairs)
     times = [sum(result.seconds or 0 for result in side) for side in zip(*pairs, strict=True)]
@@ -185,11 +187,6 @@ def _difference(before: Result, after: Result) -> str:
     if before.status != after.status:
         return f"status: {safe(after.status)}"
     return "other calls" if before.calls != after.calls else "other text"
-
-
-def _numbers(before: Result, after: Result) -> list[str]:
-    rows = _rows(before, after)
-    return [safe(value) for name in ("seconds", "output tokens", "cost") for value in rows[name]]
 
 
 def _rows(before: Result, after: Result) -> dict[str, tuple[object, object]]:

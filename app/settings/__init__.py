@@ -384,7 +384,10 @@ class Settings(BaseModel):
                 raise ValueError(f'prices."{glob}".backends: backend {min(unknown)!r} not found')
         if self.vision and self.vision.backend not in self.served():
             raise ValueError(f"vision.backend: backend {self.vision.backend!r} not found")
-        self._check_one_backend_key()
+        names = ("backend_api_key", "backend_api_key_file", "backend_api_key_command")
+        given = [f"{PREFIX}{name.upper()}" for name in names if getattr(self, name)]
+        if len(given) > 1:
+            raise ValueError(f"{given[1]}: must be left out if {given[0]} is set")
         self._check_keys_differ()
         for name in sorted(self.auth.tables - self.keys.keys()) if self.auth else ():
             raise ValueError(f"auth: table [keys.{name}] not found")
@@ -394,12 +397,6 @@ class Settings(BaseModel):
             if key.budget.needs_prices and not self.prices:
                 raise ValueError(f'keys.{name}.budget: money requires prices, in tables [prices."GLOB"]')
         return self
-
-    def _check_one_backend_key(self) -> None:
-        names = ("backend_api_key", "backend_api_key_file", "backend_api_key_command")
-        given = [f"{PREFIX}{name.upper()}" for name in names if getattr(self, name)]
-        if len(given) > 1:
-            raise ValueError(f"{given[1]}: must be left out if {given[0]} is set")
 
     def _check_keys_differ(self) -> None:
         owners = {digest_of(key.get_secret_value()): "ANTIPHON_API_KEYS" for key in self.api_keys}

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from app.settings.keys import KeyName
+from app.settings.validation import as_list
 
 _HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
 _CREDENTIAL_HEADERS = {"authorization", "x-api-key", "api-key", "cookie"}
@@ -41,10 +42,6 @@ def _network(address: str) -> str:
         raise ValueError("must be an address or a network, such as 10.0.0.0/8") from None
 
 
-def _list(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
 Claim = Annotated[str, Field(min_length=1, max_length=200)]
 KeyOfGroup = dict[Annotated[str, Field(min_length=1)], KeyName]
 HeaderName = Annotated[str, AfterValidator(_header)]
@@ -57,7 +54,7 @@ class JWTSettings(BaseModel):
 
     issuer: Annotated[str, Field(min_length=1)]
     """The token's `iss`, exactly."""
-    audience: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1), BeforeValidator(_list)]
+    audience: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1), BeforeValidator(as_list)]
     """The accepted `aud`: a string or a list. A token must have at least one of them."""
     jwks_url: Annotated[str, AfterValidator(web_url)] | None = None
     """URL of the issuer's public keys."""
@@ -99,7 +96,7 @@ class ProxySettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
-    addresses: Annotated[list[Annotated[str, AfterValidator(_network)]], Field(min_length=1), BeforeValidator(_list)]
+    addresses: Annotated[list[Annotated[str, AfterValidator(_network)]], Field(min_length=1), BeforeValidator(as_list)]
     """The proxy's addresses or networks. The header is ignored on other connections."""
     header: HeaderName
     """Header with the identity: `X-Forwarded-Email`."""

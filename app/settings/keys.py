@@ -25,7 +25,7 @@ from pydantic import (
 from app.core.access import BudgetLimit, KeyAccess, KeyLimits, digest_of, owner_id
 from app.core.prices import NANO, Price
 from app.settings.loading import variable
-from app.settings.validation import Bytes, check_header_value
+from app.settings.validation import Bytes, as_list, check_header_value
 
 KEY_PREFIX = "sk-antiphon-"  # logs redact strings with this prefix
 
@@ -54,10 +54,6 @@ def _hash(text: str) -> str:
             "must be `sha256:` and 64 hexadecimal digits, as `antiphon key new NAME` prints it; never the key itself"
         )
     return text
-
-
-def _list(value: object) -> object:
-    return [value] if isinstance(value, str) else value
 
 
 KeyName = Annotated[str, AfterValidator(check_key_name)]
@@ -116,7 +112,7 @@ class KeySettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
-    hash: Annotated[list[Annotated[str, AfterValidator(_hash)]], BeforeValidator(_list)] = []
+    hash: Annotated[list[Annotated[str, AfterValidator(_hash)]], BeforeValidator(as_list)] = []
     """`sha256:` and the key's SHA-256, as printed by `antiphon key new NAME`; a list during a key rotation. With
     `[auth.jwt]` or `[auth.proxy]`, a table without `hash` and `env` defines the rights of people."""
     env: str | None = None

@@ -34,6 +34,11 @@ def _split(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
+def as_list(value: object) -> object:
+    """Accept a single text for a list."""
+    return [value] if isinstance(value, str) else value
+
+
 def decode_json(value: object) -> object:
     if not isinstance(value, str):
         return value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
@@ -64,16 +63,12 @@ class Assets:
 
     def studio(self) -> Studio:
         """Bundle the studio again after a change."""
-        paths = sorted(self._paths())
+        served = [path for folder in SERVED_FOLDERS for path in (self.root / folder).rglob("*") if path.is_file()]
+        paths = sorted([self.root / "index.html", *served])
         state = [(path, path.stat().st_mtime_ns) for path in paths]
         if self._studio is None or self._studio[0] != state:
             self._studio = state, self._bundled(paths)
         return self._studio[1]
-
-    def _paths(self) -> Iterator[Path]:
-        yield self.root / "index.html"
-        for folder in SERVED_FOLDERS:
-            yield from (path for path in (self.root / folder).rglob("*") if path.is_file())
 
     def _bundled(self, paths: list[Path]) -> Studio:
         digest = hashlib.sha256()

@@ -135,12 +135,9 @@ class _Answer:
         else:
             await self._run.drain()
             response = json_response(self._document())
-        response.headers.update({**self._warnings(), **self._client.headers()})
+        warnings = [*self._read.warnings, *renamed_warnings(self._run.warnings, self._read.client_paths)]
+        response.headers.update({**warning_headers(dict.fromkeys(warnings)), **self._client.headers()})
         return response
-
-    def _warnings(self) -> Mapping[str, str]:
-        warnings = dict.fromkeys([*self._read.warnings, *renamed_warnings(self._run.warnings, self._read.client_paths)])
-        return warning_headers(warnings)
 
     def _document(self) -> JSONObject:
         """Raises the run's failure unless the headers were sent."""

@@ -69,7 +69,10 @@ class PassthroughExchange:
         try:
             await self._exchange(scope, send)
         except RefusedRequest as refusal:
-            await _refused(refusal)(scope, receive, send)
+            response = Response(refusal.content, refusal.status)
+            length = str(len(refusal.content)).encode()
+            response.raw_headers = [*refusal.raw_headers, (b"content-length", length)]
+            await response(scope, receive, send)
         except asyncio.CancelledError:
             if self._watch and self._watch.disconnected and not task.uncancel():
                 if self._writer is None:
@@ -82,7 +85,8 @@ class PassthroughExchange:
                 raise
             await self._end(scope, send, error)
         finally:
-            self._log_end()
+            if line := log_context.request_line():
+                line.level, line.fields = self._lifecycle.end_of_log(self._lifecycle.usage or None)
             if self._watch:
                 self._watch.stop()
 
@@ -108,10 +112,6 @@ class PassthroughExchange:
             except TimeoutError as error:
                 message = "The response took longer than this server allows."
                 raise APIError(message, status=504, code="timeout") from error
-
-    def _log_end(self) -> None:
-        if line := log_context.request_line():
-            line.level, line.fields = self._lifecycle.end_of_log(self._lifecycle.usage or None)
 
     async def _write(self, answer: RawAnswer, scope: Scope, send: Send) -> None:
         headers, piece = [*answer.headers], answer.first
@@ -201,9 +201,3 @@ def chat_prompt(fields: Mapping[str, object]) -> dict[str, list[Any]]:
 
 def list_of(fields: Mapping[str, object], name: str) -> list[Any]:
     return value if isinstance(value := fields.get(name), list) else []
-
-
-def _refused(refusal: RefusedRequest) -> Response:
-    response = Response(refusal.content, refusal.status)
-    response.raw_headers = [*refusal.raw_headers, (b"content-length", str(len(refusal.content)).encode())]
-    return response

@@ -278,7 +278,9 @@ class WebSocketConnection:
                 generating.result()  # raises
             async with self._heartbeat(run, outbox):
                 while outbox or not generating.done():
-                    await self._send_next(outbox, stream_id)
+                    await outbox.wait()
+                    if outbox:
+                        await self._send_events(outbox.pop(), stream_id)
             await generating
             return
         except (APIError, WebSocketDisconnect):
@@ -290,11 +292,6 @@ class WebSocketConnection:
         finally:
             await cancel(generating)
         await self._send_events(await run.break_off(broken), stream_id)
-
-    async def _send_next(self, outbox: Outbox, stream_id: str | None) -> None:
-        await outbox.wait()
-        if outbox:
-            await self._send_events(outbox.pop(), stream_id)
 
     @contextlib.asynccontextmanager
     async def _heartbeat(self, run: Run, outbox: Outbox) -> AsyncIterator[None]:

@@ -239,13 +239,9 @@ class _RemoteSandbox:
         return answer["result"]
 
     async def close(self) -> None:
-        await _close(self._writer)
-
-
-async def _close(writer: asyncio.StreamWriter) -> None:
-    writer.close()
-    with contextlib.suppress(OSError):
-        await writer.wait_closed()
+        self._writer.close()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
 
 
 def _write(writer: asyncio.StreamWriter, message: Mapping[str, object]) -> None:

@@ -148,7 +148,10 @@ class ServerConnection:
                     self._scope.deadline, seen.on_refusal = math.inf, None
                     if not opened.done():
                         opened.set_result(None)
-                    await self._serve(client)
+                    async with anyio.create_task_group() as tasks:
+                        while request := await self._requests.get():
+                            tasks.start_soon(self._answer, client, request)
+                        tasks.cancel_scope.cancel()
             if self._scope.cancelled_caught and not opened.done():
                 failure = failure_of(TimeoutError(), seen.status if self._sse else None)
         except Exception as error:
@@ -213,12 +216,6 @@ class ServerConnection:
                 httpx_client_factory=lambda *_, **__: client(),
             )
         return _streamable_http(address.url, client())
-
-    async def _serve(self, client: Client) -> None:
-        async with anyio.create_task_group() as tasks:
-            while request := await self._requests.get():
-                tasks.start_soon(self._answer, client, request)
-            tasks.cancel_scope.cancel()
 
     async def _answer(self, client: Client, request: _Request) -> None:
         seen = CallStatus(on_refusal=request.scope.cancel if self._sse else None)

@@ -97,7 +97,10 @@ class WebSearchTool:
         if settings.provider in PROVIDERS:
             provider_class: Any = HTTPSearchProvider
         elif ":" in settings.provider:
-            provider_class = _imported(settings.provider)
+            try:
+                provider_class = import_object(settings.provider)
+            except (ImportError, AttributeError) as error:
+                raise ValueError(f"provider: import failed: {error}") from None
         else:
             names = ", ".join(PROVIDERS)
             raise ValueError(f"provider: must be one of {names}, or an import path, not {settings.provider!r}")
@@ -242,13 +245,6 @@ _RUN: dict[str, Callable[[WebSearchSession, Mapping[str, object]], Awaitable[Out
     "open_page": WebSearchSession.open_page,
     "find_in_page": WebSearchSession.find_in_page,
 }
-
-
-def _imported(path: str) -> object:
-    try:
-        return import_object(path)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"provider: import failed: {error}") from None
 
 
 def _function(name: str, description: str, **parameters: str) -> HostedFunction:

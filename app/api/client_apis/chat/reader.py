@@ -171,7 +171,10 @@ class _Reading:
 
     def _read_message(self, path: str, message: Any) -> None:
         role = message["role"]
-        self._warn_of_unread(message, role)
+        known = _READ.get(role, _READ["user"])
+        for name, value in message.items():
+            if name not in known and value not in (None, [], {}, ""):
+                self._warnings.add(f"The parameter {quote(f'messages[].{name}')} is not sent and was ignored.")
         if role == "assistant":
             self._read_assistant(path, message)
         elif role == "tool":
@@ -220,12 +223,6 @@ class _Reading:
     def _add(self, item: JSONObject, path: str) -> None:
         self._client_paths[f"input[{len(self._items)}]"] = path
         self._items.append(item)
-
-    def _warn_of_unread(self, message: JSONMapping, role: str) -> None:
-        known = _READ.get(role, _READ["user"])
-        for name, value in message.items():
-            if name not in known and value not in (None, [], {}, ""):
-                self._warnings.add(f"The parameter {quote(f'messages[].{name}')} is not sent and was ignored.")
 
 
 # By role: fields that are read, or ignored without a warning.

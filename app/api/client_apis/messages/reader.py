@@ -53,7 +53,10 @@ def read_messages(body: JSONObject, headers: Mapping[str, str]) -> ClientRequest
     instructions = _read_system(request, reader)
     for index, message in enumerate(request.messages):
         reader.read(index, message)
-    _name_unknown(request, warnings)
+    for path, known in _KNOWN_FIELDS.items():
+        for name, value in json_object(getattr(request, path)).items():
+            if name not in known and value is not None:
+                warnings.add(f"The unknown parameter {quote(f'{path}.{name}')} was ignored.")
     if request.messages[-1]["role"] == "assistant":
         warnings.add("The conversation ends with an assistant message; not every model continues it.")
     fields: JSONObject = {
@@ -104,13 +107,6 @@ _KNOWN_FIELDS = {
     "metadata": frozenset({"user_id"}),
     "tool_choice": frozenset({"type", "name", "disable_parallel_tool_use"}),
 }
-
-
-def _name_unknown(request: MessagesRequest, warnings: Warnings) -> None:
-    for path, known in _KNOWN_FIELDS.items():
-        for name, value in json_object(getattr(request, path)).items():
-            if name not in known and value is not None:
-                warnings.add(f"The unknown parameter {quote(f'{path}.{name}')} was ignored.")
 
 
 def _unknown(extra: JSONMapping, warnings: Warnings) -> JSONObject:
