@@ -57,13 +57,17 @@ class HTTPXTransport:
         self, target: RequestTarget, headers: bytes, content: bytes, timeouts: Mapping[str, float | None]
     ) -> HTTPReply:
         """See `HTTPToolsTransport.send`."""
-        fields, extensions = decoded_headers(headers), {"timeout": timeouts}
+        fields, seconds = decoded_headers(headers), timeouts.get("read")
+        # `httpx` cannot change the read timeout after the head, so it gets none.
+        extensions = {"timeout": {name: timeouts.get(name) for name in ("connect", "pool")}}
         request = httpx.Request(target.method, target.url, headers=fields, content=content, extensions=extensions)
         try:
-            async with asyncio.timeout(timeouts.get("read")):
-                return HTTPXReply(await self.handle_async_request(request))
+            async with asyncio.timeout(seconds):
+                reply = HTTPXReply(await self.handle_async_request(request))
         except TimeoutError as error:
             raise httpx.ReadTimeout("The server did not answer in time.") from error
+        reply.wait_at_most(seconds)
+        return reply
 
 
 class HTTPXReply:

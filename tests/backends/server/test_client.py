@@ -840,6 +840,24 @@ async def test_transport_of_httpx_can_be_replaced(upstream: Upstream) -> None:
     await backend.aclose()
 
 
+async def test_replaced_transport_leaves_read_timeouts_to_the_client(upstream: Upstream) -> None:
+    timeouts = []
+
+    class Recording(httpx.AsyncHTTPTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            timeouts.append(request.extensions["timeout"])
+            return await super().handle_async_request(request)
+
+    profile = Profile().override({"transport.connect_timeout": 7, "transport.first_byte_timeout": 0.1})
+    for steps in ([HANG], [*sse()[:1], HANG]):
+        upstream.say(steps)
+        backend = ModelServer(upstream.url, profile=profile, http=Recording(), retries=0)
+        chunks, error = await until_error(backend)
+        assert (chunks, error.status) == ([], 504)
+        await backend.aclose()
+    assert timeouts == [{"connect": 7, "pool": 7}] * 2
+
+
 def test_client_on_uvloop_works_the_same() -> None:
     async def story() -> None:
         async with Upstream() as upstream:
