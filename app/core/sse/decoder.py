@@ -158,14 +158,14 @@ class EventDecoder:
 def _two_lines(event: bytes) -> RawEvent | None:
     if not event.startswith(b"event: ") or event.count(b"\n") != 1:
         return None
-    _, found, data = event.partition(b"\ndata: {")
+    _, found, data = event.partition(b"\ndata: ")
     if not found:
         return None
     try:
-        value: RawEvent = orjson.loads(b"{" + data)
+        value = orjson.loads(data)
     except orjson.JSONDecodeError:
         return None
-    return value if isinstance(value.get("type"), str) else None
+    return value if isinstance(value, dict) and isinstance(value.get("type"), str) else None
 
 
 def check_piece(data: bytes) -> None:

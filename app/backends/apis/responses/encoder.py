@@ -66,9 +66,13 @@ _SAME = (
 
 def to_responses(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
     request, items = model_request.request, model_request.items
-    options = _with_allowed_tools(profile.request)
+    options = profile.request
+    if isinstance(request.tool_choice, dict):
+        options = _with_allowed_tools(options)
     positions, native = native_tools(request.tools, options, model_request.hosted)
-    hosted = replace(model_request.hosted, served=frozenset({*model_request.hosted.served, *positions}))
+    hosted = model_request.hosted
+    if positions:
+        hosted = replace(hosted, served=frozenset({*hosted.served, *positions}))
     state = translation_state(model_request, profile, options, hosted)
     if model_request.strict:
         reject_unknown_fields(request, options)
