@@ -57,11 +57,11 @@ async def drawing_with(
     art = {"url": images.url, "models": ["none"]}  # type: ignore[attr-defined]
     backends = {"art": art, "default": {"backend": "demo"}}
     made = settings(tools=tools, backends=backends, keys={"alice": key}, prices=PRICES, **options)
-    async with serving(create_app(made, backend=Scripted(*answers))) as url, asked_by("alice", url) as http:
+    async with serving(create_app(made, backend=Scripted(*answers))) as url, client_with_key("alice", url) as http:
         yield http
 
 
-def asked_by(key: str, url: str) -> httpx.AsyncClient:
+def client_with_key(key: str, url: str) -> httpx.AsyncClient:
     headers = {"authorization": f"Bearer {key}"}
     return httpx.AsyncClient(base_url=url, headers=headers, timeout=60, trust_env=False)
 
@@ -156,7 +156,7 @@ async def searching_with(
     made = settings(
         tools={"file_search": table}, backends=backends, keys={"alice": key, "bob": BOB}, prices=PRICES, **options
     )
-    async with serving(create_app(made, backend=Scripted(*answers))) as url, asked_by("alice", url) as http:
+    async with serving(create_app(made, backend=Scripted(*answers))) as url, client_with_key("alice", url) as http:
         yield http
 
 
@@ -208,7 +208,7 @@ async def test_embeddings_model_that_the_key_may_not_use_is_refused(tmp_path: Pa
         store = await stored(http)
         file = (await http.get(f"/v1/vector_stores/{store}/files")).json()["data"][0]["id"]
         asked = len(server.requests)
-        async with asked_by("bob", str(http.base_url)) as bob:  # its owner is the same
+        async with client_with_key("bob", str(http.base_url)) as bob:  # its owner is the same
             assert (await bob.get(f"/v1/vector_stores/{store}")).status_code == 200
             assert (await bob.post("/v1/vector_stores", json={"name": "empty"})).status_code == 200
             for path, body, param in (

@@ -67,7 +67,7 @@ async def created(http: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
     return response
 
 
-def told(backend: Scripted, position: int = -1) -> list[tuple[str, str]]:
+def sent_to_model(backend: Scripted, position: int = -1) -> list[tuple[str, str]]:
     return [(message["role"], message.get("content") or "") for message in backend.asked[position]["messages"]]
 
 
@@ -81,10 +81,10 @@ async def test_long_conversation_is_compacted_and_answered_in_one_response() -> 
 
     assert response["status"] == "completed" and types(response) == ["compaction", "message"]
     assert "count" not in response["output"][0]["encrypted_content"]
-    assert told(backend, 0)[-1] == ("user", PROMPT)
+    assert sent_to_model(backend, 0)[-1] == ("user", PROMPT)
     assert "tools" not in backend.asked[0] and not {"max_tokens", "max_completion_tokens"} & {*backend.asked[0]}
     # The input comes last.
-    assert told(backend) == [("user", "Count."), ("user", READ), ("user", "And now?")]
+    assert sent_to_model(backend) == [("user", "Count."), ("user", READ), ("user", "And now?")]
     assert backend.asked[1]["tools"][0]["function"]["name"] == "count"
     assert 16 in backend.asked[1].values()
     assert (response["usage"]["input_tokens"], response["usage"]["output_tokens"]) == (660, 23)
@@ -121,7 +121,7 @@ async def test_next_turn_knows_the_summary_and_is_not_compacted_again(how: str) 
 
     assert types(second) == ["message"] and len(backend.asked) == 3
     before = [] if how.startswith("without") else [("user", "Count."), ("user", READ), ("user", "And now?")]
-    assert told(backend) == [*(before or [("user", READ)]), ("assistant", "Five."), ("user", "Sure?")]
+    assert sent_to_model(backend) == [*(before or [("user", READ)]), ("assistant", "Five."), ("user", "Sure?")]
 
 
 async def test_chain_that_has_grown_is_compacted_again() -> None:
@@ -130,9 +130,9 @@ async def test_chain_that_has_grown_is_compacted_again() -> None:
         second = await created(http, input="More?", previous_response_id=first["id"])
 
     assert types(second) == ["compaction", "message"]
-    assert ("user", READ) in told(backend, 2)  # the second summary includes the first
-    assert [text for _, text in told(backend)][2] == READ.replace("They count", "They count more")
-    assert [text for role, text in told(backend) if role == "user"][-1] == "More?"
+    assert ("user", READ) in sent_to_model(backend, 2)  # the second summary includes the first
+    assert [text for _, text in sent_to_model(backend)][2] == READ.replace("They count", "They count more")
+    assert [text for role, text in sent_to_model(backend) if role == "user"][-1] == "More?"
 
 
 async def test_results_of_the_clients_functions_are_in_the_summary() -> None:
@@ -143,8 +143,8 @@ async def test_results_of_the_clients_functions_are_in_the_summary() -> None:
         second = await created(http, input=[output], previous_response_id=first["id"], tools=[FUNCTION])
 
     assert types(second) == ["compaction", "message"]
-    assert ("tool", LONG) in told(backend, 1)
-    assert told(backend) == [("user", "Count."), ("user", READ)]
+    assert ("tool", LONG) in sent_to_model(backend, 1)
+    assert sent_to_model(backend) == [("user", "Count."), ("user", READ)]
 
 
 async def test_response_is_compacted_between_its_rounds() -> None:
@@ -157,9 +157,9 @@ async def test_response_is_compacted_between_its_rounds() -> None:
         following = await created(http, input="Sure?", previous_response_id=response["id"], tools=declared)
 
     assert lab.calls and types(response) == ["mcp_call", "compaction", "message"]
-    assert ("tool", LONG) in told(backend, 1)
-    assert told(backend, 2) == [("user", "Echo."), ("user", READ)]
-    assert told(backend) == [*told(backend, 2), ("assistant", "Five."), ("user", "Sure?")]
+    assert ("tool", LONG) in sent_to_model(backend, 1)
+    assert sent_to_model(backend, 2) == [("user", "Echo."), ("user", READ)]
+    assert sent_to_model(backend) == [*sent_to_model(backend, 2), ("assistant", "Five."), ("user", "Sure?")]
     assert types(following)[-1] == "message"
 
 
@@ -190,7 +190,7 @@ async def test_model_without_a_summary_answers_uncompacted(script: list[Any]) ->
         answer = await post(http, input=TALK)
 
     assert answer.json()["status"] == "completed" and types(answer.json()) == ["message"]
-    assert told(backend)[1] == ("assistant", LONG)
+    assert sent_to_model(backend)[1] == ("assistant", LONG)
 
 
 async def test_refusal_of_the_summary_is_one_of_the_request() -> None:
@@ -205,7 +205,7 @@ async def test_conversation_too_long_for_the_summary_loses_its_oldest_turns() ->
     async with serving([too_long], SUMMARY, ANSWER) as (http, backend):
         response = await created(http, input=[user("Hi."), assistant("Hello."), *TALK])
     assert types(response) == ["compaction", "message"]
-    assert len(told(backend, 1)) < len(told(backend, 0))
+    assert len(sent_to_model(backend, 1)) < len(sent_to_model(backend, 0))
 
 
 async def test_client_that_disconnects_during_the_summary_stops_and_pays_it() -> None:

@@ -50,7 +50,7 @@ def user(text: str) -> dict[str, Any]:
     return {"type": "message", "role": "user", "content": text}
 
 
-def told(backend: Scripted) -> list[tuple[str, str]]:
+def sent_to_model(backend: Scripted) -> list[tuple[str, str]]:
     return [(message["role"], message.get("content") or "") for message in backend.asked[-1]["messages"]]
 
 
@@ -83,7 +83,7 @@ async def test_compaction_has_the_messages_and_an_encrypted_summary() -> None:
     assert (message["role"], message["status"]) == ("user", "completed")
     assert compaction["type"] == "compaction" and "Tuesday" not in compaction["encrypted_content"]
     assert compacted["usage"]["total_tokens"] > 0
-    assert told(backend) == [
+    assert sent_to_model(backend) == [
         ("user", "We agreed to launch on Tuesday and notify support first."),
         ("assistant", "Understood. Support will be notified beforehand."),
         ("user", PROMPT),
@@ -96,7 +96,7 @@ async def test_compaction_begins_a_new_chain() -> None:
         answer = await post(http, input=[*compacted["output"], user("When do we launch?")], store=False)
 
     assert answer.json()["status"] == "completed"
-    assert told(backend) == [
+    assert sent_to_model(backend) == [
         ("user", LAUNCH[0]["content"]),
         ("user", "Summary of the conversation before this message:\n\nWe launch on Tuesday."),
         ("user", "When do we launch?"),
@@ -112,7 +112,7 @@ async def test_compaction_over_a_websocket_begins_a_new_chain() -> None:
 
     laws.check(events)
     assert events[-1]["response"]["status"] == "completed"
-    assert "We launch on Tuesday." in told(backend)[1][1]
+    assert "We launch on Tuesday." in sent_to_model(backend)[1][1]
 
 
 async def test_compaction_by_official_clients_takes_a_response_id() -> None:
@@ -128,8 +128,8 @@ async def test_compaction_by_official_clients_takes_a_response_id() -> None:
 
     assert backend.asked[2]["messages"][0] == {"role": "system", "content": "Keep the numbers."}
     assert [item.type for item in compacted.output] == ["message", "message", "compaction"]
-    assert [text for _, text in told(backend)][:2] == ["One.", "Two."]
-    assert "We launch on Tuesday." in told(backend)[2][1]
+    assert [text for _, text in sent_to_model(backend)][:2] == ["One.", "Two."]
+    assert "We launch on Tuesday." in sent_to_model(backend)[2][1]
 
 
 async def test_compaction_keeps_instructions_and_images() -> None:
@@ -150,11 +150,11 @@ async def test_compaction_of_a_compaction_replaces_its_summary() -> None:
     async with serving(SUMMARY, [delta(content="Then we celebrate.")], ANSWER) as (http, backend):
         first = (await post(http, "/responses/compact", input=LAUNCH)).json()["output"]
         second = (await post(http, "/responses/compact", input=[*first, user("And then?"), LAUNCH[1]])).json()["output"]
-        assert "We launch on Tuesday." in told(backend)[1][1]
+        assert "We launch on Tuesday." in sent_to_model(backend)[1][1]
         await post(http, input=[*second, user("Go on.")])
 
     assert [item["type"] for item in second] == ["message", "message", "compaction"]
-    assert [text for _, text in told(backend)] == [
+    assert [text for _, text in sent_to_model(backend)] == [
         LAUNCH[0]["content"],
         "And then?",
         "Summary of the conversation before this message:\n\nThen we celebrate.",
@@ -187,7 +187,7 @@ async def test_compaction_prompt_is_a_setting() -> None:
     async with serving(SUMMARY, compaction_prompt="In one line, please.") as (http, backend):
         await post(http, "/responses/compact", input=LAUNCH)
 
-    assert told(backend)[-1] == ("user", "In one line, please.")
+    assert sent_to_model(backend)[-1] == ("user", "In one line, please.")
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ async def test_compaction_with_a_truncated_summary_is_marked() -> None:
         compacted = await post(http, "/responses/compact", input=LAUNCH)
         await post(http, input=[*compacted.json()["output"], user("When?")])
 
-    assert told(backend)[1][1].endswith("We launch on Tuesday.\n[Summary truncated here.]")
+    assert sent_to_model(backend)[1][1].endswith("We launch on Tuesday.\n[Summary truncated here.]")
 
 
 async def test_compaction_with_a_filtered_summary_is_an_error() -> None:
@@ -263,10 +263,10 @@ async def test_compaction_of_another_server_is_told_to_the_model_and_the_caller(
         answer = await post(http, input=[FOREIGN, user("When do we launch?")])
         assert answer.status_code == 200
         assert "compaction from another server cannot be read" in answer.headers["x-antiphon-warning"]
-        assert told(backend) == [("user", NOTE), ("user", "When do we launch?")]
+        assert sent_to_model(backend) == [("user", NOTE), ("user", "When do we launch?")]
 
         again = await post(http, input="And then?", previous_response_id=answer.json()["id"])
-        assert told(backend)[0] == ("user", NOTE)
+        assert sent_to_model(backend)[0] == ("user", NOTE)
         assert "compaction from another server" in again.headers["x-antiphon-warning"]
         items = await http.get(
             f"/responses/{answer.json()['id']}/input_items", headers={"authorization": "Bearer alice"}
@@ -277,12 +277,12 @@ async def test_compaction_of_another_server_is_told_to_the_model_and_the_caller(
 async def test_compaction_of_another_server_replaces_nothing_that_can_be_read() -> None:
     async with serving(ANSWER, SUMMARY, ANSWER) as (http, backend):
         await post(http, input=[*LAUNCH, FOREIGN, user("When?")])
-        assert [text for _, text in told(backend)] == [*(item["content"] for item in LAUNCH), NOTE, "When?"]
+        assert [text for _, text in sent_to_model(backend)] == [*(item["content"] for item in LAUNCH), NOTE, "When?"]
 
         compacted = (await post(http, "/responses/compact", input=[*LAUNCH, FOREIGN])).json()["output"]
-        assert NOTE in [text for _, text in told(backend)]
+        assert NOTE in [text for _, text in sent_to_model(backend)]
         await post(http, input=[*compacted, user("When?")])
-        assert [text for _, text in told(backend)][-2].endswith("We launch on Tuesday.")
+        assert [text for _, text in sent_to_model(backend)][-2].endswith("We launch on Tuesday.")
 
 
 async def test_compaction_with_a_lost_key_is_told_to_the_model() -> None:
@@ -291,7 +291,7 @@ async def test_compaction_with_a_lost_key_is_told_to_the_model() -> None:
     async with serving(ANSWER, secret_key="another") as (http, backend):
         answer = await post(http, input=[*output, user("When?")])
     assert "x-antiphon-warning" in answer.headers
-    assert told(backend)[-2:] == [("user", NOTE), ("user", "When?")]
+    assert sent_to_model(backend)[-2:] == [("user", NOTE), ("user", "When?")]
 
 
 async def test_compaction_of_another_server_in_a_conversation_is_told_to_the_model() -> None:
@@ -299,7 +299,7 @@ async def test_compaction_of_another_server_in_a_conversation_is_told_to_the_mod
     async with serving(ANSWER) as (http, backend):
         conversation = (await http.post("/conversations", json={"items": [FOREIGN]}, headers=alice)).json()
         answer = await post(http, input="When?", conversation=conversation["id"])
-    assert told(backend) == [("user", NOTE), ("user", "When?")]
+    assert sent_to_model(backend) == [("user", NOTE), ("user", "When?")]
     assert "x-antiphon-warning" in answer.headers
 
 
@@ -308,7 +308,7 @@ async def test_compaction_after_a_restart_with_the_same_secret_is_read() -> None
         output = (await post(http, "/responses/compact", input=LAUNCH)).json()["output"]
     async with serving(ANSWER, secret_key="a new one,the secret") as (http, backend):
         assert (await post(http, input=[*output, user("Hi.")])).status_code == 200
-    assert "We launch on Tuesday." in told(backend)[1][1]
+    assert "We launch on Tuesday." in sent_to_model(backend)[1][1]
 
 
 async def test_stored_turn_has_the_summary_of_its_compaction() -> None:
@@ -318,7 +318,7 @@ async def test_stored_turn_has_the_summary_of_its_compaction() -> None:
         first = (await post(http, input=[*output, user("One.")])).json()
         await post(http, input="Two.", previous_response_id=first["id"])
 
-    assert [text for _, text in told(backend)] == [
+    assert [text for _, text in sent_to_model(backend)] == [
         LAUNCH[0]["content"],
         "Summary of the conversation before this message:\n\nWe launch on Tuesday.",
         "One.",
@@ -339,7 +339,7 @@ async def test_compaction_trigger_is_answered_with_one_item() -> None:
     assert story(streamed) == "created in_progress output_item.added output_item.done completed"
     assert [item["type"] for item in streamed[-1]["response"]["output"]] == ["compaction"]
     assert [item["type"] for item in whole["output"]] == ["compaction"]
-    assert told(backend)[-1] == ("user", PROMPT)
+    assert sent_to_model(backend)[-1] == ("user", PROMPT)
 
 
 async def events_of_trigger(script: list[Any], agent: str) -> list[Any]:
@@ -384,7 +384,7 @@ async def test_compaction_of_a_trigger_comes_back_after_the_kept_messages() -> N
         [item] = (await post(http, input=[*LAUNCH, TRIGGER], store=False)).json()["output"]
         await post(http, input=[LAUNCH[0], item, user("When?")], store=False)
 
-    assert "We launch on Tuesday." in told(backend)[1][1]
+    assert "We launch on Tuesday." in sent_to_model(backend)[1][1]
 
 
 async def test_stored_chain_goes_on_after_its_compaction() -> None:
@@ -394,7 +394,7 @@ async def test_stored_chain_goes_on_after_its_compaction() -> None:
         await post(http, input="Two.", previous_response_id=compacted["id"])
 
     assert compacted["previous_response_id"] == first["id"]
-    assert told(backend) == [
+    assert sent_to_model(backend) == [
         ("system", LAUNCH[0]["content"]),
         ("user", "One."),
         ("user", "Summary of the conversation before this message:\n\nWe launch on Tuesday."),
@@ -423,7 +423,7 @@ async def test_truncation_auto_drops_the_oldest_turns_until_it_fits(refusal: Any
     response = (await events_of(answer))[-1]["response"] if stream else answer.json()
     assert (response["status"], response["truncation"]) == ("completed", "auto")
     assert len(backend.asked) == 3
-    assert told(backend) == [("system", "In French.\n\nBe brief."), ("user", "three")]
+    assert sent_to_model(backend) == [("system", "In French.\n\nBe brief."), ("user", "three")]
     assert "its oldest 3 items were dropped" in answer.headers["x-antiphon-warning"]
 
 
@@ -434,17 +434,17 @@ async def test_truncation_auto_takes_the_limit_from_the_backends_error() -> None
     async with serving([told_numbers], ANSWER) as (http, backend):
         await post(http, input=LONG, truncation="auto")
 
-    assert [text for _, text in told(backend)] == ["two " * 200, "three"]
+    assert [text for _, text in sent_to_model(backend)] == ["two " * 200, "three"]
 
 
 async def test_truncation_auto_keeps_dropped_turns_in_the_store() -> None:
     async with serving(ANSWER, [TOO_LONG], ANSWER, ANSWER) as (http, backend):
         first = (await post(http, input="one " * 500)).json()
         cut = (await post(http, input="two", previous_response_id=first["id"], truncation="auto")).json()
-        assert told(backend) == [("user", "two")]
+        assert sent_to_model(backend) == [("user", "two")]
         await post(http, input="three", previous_response_id=cut["id"])
 
-    assert [text for _, text in told(backend)] == ["one " * 500, "Understood.", "two", "Understood.", "three"]
+    assert [text for _, text in sent_to_model(backend)] == ["one " * 500, "Understood.", "two", "Understood.", "three"]
 
 
 async def test_truncation_disabled_is_a_refusal() -> None:
@@ -482,7 +482,7 @@ async def test_compaction_of_too_long_a_conversation_drops_its_oldest_turns() ->
         compacted = await post(http, "/responses/compact", input=[*LONG, LAUNCH[1]])
 
     assert compacted.status_code == 200
-    assert [text for _, text in told(backend)] == ["two " * 200, "three", LAUNCH[1]["content"], PROMPT]
+    assert [text for _, text in sent_to_model(backend)] == ["two " * 200, "three", LAUNCH[1]["content"], PROMPT]
     assert [item["type"] for item in compacted.json()["output"]] == ["message", "message", "message", "compaction"]
     assert "dropped" in compacted.headers["x-antiphon-warning"]
 

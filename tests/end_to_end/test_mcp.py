@@ -44,7 +44,7 @@ def calling(*calls: tuple[str, Any]) -> list[Any]:
 
 
 @asynccontextmanager
-async def asked(
+async def mcp_client(
     upstream: Upstream, mcp: dict[str, Any], key: str = "", **settings: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client, for a server with these MCP servers."""
@@ -89,7 +89,7 @@ def text(response: dict[str, Any]) -> str:
     return "".join(part["text"] for part in only(response, "message")["content"])
 
 
-def told(upstream: Upstream, request: int = -1) -> list[Any]:
+def tool_results(upstream: Upstream, request: int = -1) -> list[Any]:
     """Tool results in a model request."""
     messages = upstream.requests[request].json["messages"]
     return [message["content"] for message in messages if message["role"] == "tool"]
@@ -102,7 +102,7 @@ def offered(upstream: Upstream, request: int = -1) -> set[str]:
 async def test_mcp_tool_is_called_and_answered(upstream: Upstream, lab: MCPLab) -> None:
     upstream.say(calling(("lab__add", SEVEN)))
     upstream.say(saying("It is 7."))
-    async with asked(upstream, declared(lab)) as client:
+    async with mcp_client(upstream, declared(lab)) as client:
         response = await respond(client)
     assert types(response) == ["mcp_list_tools", "mcp_call", "message"]
     listed, called = only(response, "mcp_list_tools"), only(response, "mcp_call")
@@ -115,14 +115,14 @@ async def test_mcp_tool_is_called_and_answered(upstream: Upstream, lab: MCPLab) 
         "status": "completed",
     }
     assert json.loads(called["arguments"]) == SEVEN
-    assert (text(response), told(upstream), lab.calls) == ("It is 7.", ["7"], [("add", SEVEN)])
+    assert (text(response), tool_results(upstream), lab.calls) == ("It is 7.", ["7"], [("add", SEVEN)])
     assert response["usage"]["input_tokens"] == 10
 
 
 async def test_mcp_events_are_those_that_clients_know(upstream: Upstream, lab: MCPLab) -> None:
     upstream.say(calling(("lab__add", SEVEN)))
     upstream.say(saying("It is 7."))
-    async with asked(upstream, declared(lab)) as client:
+    async with mcp_client(upstream, declared(lab)) as client:
         seen = await events(client)
     names = [event["type"].removeprefix("response.") for event in seen]
     assert [name for name in names if not name.startswith(("output_text", "content_part"))] == [
@@ -152,7 +152,7 @@ async def test_mcp_list_is_read_once_in_a_conversation(upstream: Upstream, lab: 
     upstream.always(saying("Hello."))
     async with MCPLab("other", only="echo").serve() as other:
         both = {"servers": {name: {"url": one.url} for name, one in (("lab", lab), ("other", other))}}
-        async with asked(upstream, both) as client:
+        async with mcp_client(upstream, both) as client:
             first = await respond(client)
             second = await respond(client, previous_response_id=first["id"])
             also = {**MCP, "server_label": "other"}
@@ -177,7 +177,7 @@ async def test_mcp_servers_with_tools_of_one_name_are_kept_apart(upstream: Upstr
         servers = {
             name: {"url": one.url, "require_approval": "never"} for name, one in (("lab", lab), ("other", other))
         }
-        async with asked(upstream, {"servers": servers}) as client:
+        async with mcp_client(upstream, {"servers": servers}) as client:
             response = await respond(client, MCP, {**MCP, "server_label": "other"})
         assert (lab.calls, other.calls) == ([("echo", {"value": "one"})], [("echo", {"value": "two"})])
     assert [item["output"] for item in response["output"] if item["type"] == "mcp_call"] == ['"one"', '"two"']
@@ -186,14 +186,14 @@ async def test_mcp_servers_with_tools_of_one_name_are_kept_apart(upstream: Upstr
 async def test_mcp_calls_of_one_answer_run_side_by_side(upstream: Upstream, lab: MCPLab) -> None:
     upstream.say(calling(("lab__meet", {}), ("lab__meet", {})))
     upstream.say(saying("Done."))
-    async with asked(upstream, declared(lab)) as client:
+    async with mcp_client(upstream, declared(lab)) as client:
         response = await respond(client)
     assert [item["output"] for item in response["output"] if item["type"] == "mcp_call"] == ["met", "met"]
 
 
 async def test_mcp_tool_names_of_any_length_are_found_again(upstream: Upstream, lab: MCPLab) -> None:
     upstream.say(saying("Hello."))
-    async with asked(upstream, declared(lab, allowed_tools=[LONG_NAME])) as client:
+    async with mcp_client(upstream, declared(lab, allowed_tools=[LONG_NAME])) as client:
         await respond(client)
         (name,) = offered(upstream)
         assert len(name) <= 64 and len(f"lab__{LONG_NAME}") > 64
@@ -206,7 +206,7 @@ async def test_mcp_tool_names_of_any_length_are_found_again(upstream: Upstream, 
 async def test_mcp_images_are_shown_to_the_model(upstream: Upstream, lab: MCPLab) -> None:
     upstream.say(calling(("lab__picture", {})))
     upstream.say(saying("A pixel."))
-    async with asked(upstream, declared(lab)) as client:
+    async with mcp_client(upstream, declared(lab)) as client:
         called = only(first := await respond(client), "mcp_call")
         assert PIXEL in json.dumps(upstream.requests[-1].json["messages"])
         upstream.say(saying("Still a pixel."))
@@ -224,7 +224,7 @@ async def test_mcp_results_that_are_too_long_are_cut(upstream: Upstream, lab: MC
     ):
         called = only(await respond(client), "mcp_call")
     assert len(called["output"]) == 1000 and "truncated" in called["output"]
-    assert told(upstream) == [called["output"]]
+    assert tool_results(upstream) == [called["output"]]
 
 
 @pytest.mark.parametrize(
@@ -240,12 +240,12 @@ async def test_mcp_call_that_fails_is_reported_and_the_answer_goes_on(
 ) -> None:
     upstream.say(calling((name, arguments)))
     upstream.say(saying("It failed."))
-    async with asked(upstream, declared(lab)) as client:
+    async with mcp_client(upstream, declared(lab)) as client:
         response = await respond(client)
     called = only(response, "mcp_call")
     assert (called["status"], called["output"], text(response)) == ("failed", None, "It failed.")
     assert called["error"]["type"] == "mcp_tool_execution_error" and words in json.dumps(called["error"])
-    assert words in told(upstream)[0]
+    assert words in tool_results(upstream)[0]
     assert isinstance(json.loads(called["arguments"]), dict)
 
 
@@ -254,7 +254,7 @@ async def test_mcp_server_that_is_unavailable_is_reported_and_the_answer_goes_on
 ) -> None:
     upstream.say(saying("I cannot add."))
     servers = {"lab": {"url": lab.url}, "gone": {"url": "http://127.0.0.1:9/mcp"}}
-    async with asked(upstream, {"servers": servers}) as client:
+    async with mcp_client(upstream, {"servers": servers}) as client:
         seen = await events(client, MCP, {**MCP, "server_label": "gone"})
     response = seen[-1]["response"]
     assert response["status"] == "completed"
@@ -269,7 +269,7 @@ async def test_mcp_functions_beyond_the_backends_limit_are_not_offered(upstream:
     for number in range(140):
         many.server.add_tool(many.echo, name=f"tool_{number}")
     upstream.say(saying("So many."))
-    async with many.serve(), asked(upstream, declared(many)) as client:
+    async with many.serve(), mcp_client(upstream, declared(many)) as client:
         request = {"model": "m", "input": "Hi.", "tools": [MCP]}
         answer = await client.post("/responses", json=request)
     assert len(offered(upstream)) == 128
@@ -284,7 +284,7 @@ async def test_mcp_deferred_tools_are_searched_and_called(upstream: Upstream, la
     upstream.say(calling(("tool_search", {"query": "adding numbers", "limit": 1})))
     upstream.say(calling(("lab__add", SEVEN)))
     upstream.always(saying("It is 7."))
-    async with asked(upstream, declared(lab)) as client:
+    async with mcp_client(upstream, declared(lab)) as client:
         first = await respond(client, DEFERRED, SEARCH)
         second = await respond(client, DEFERRED, SEARCH, previous_response_id=first["id"])
         third = await respond(client, DEFERRED)
@@ -297,14 +297,14 @@ async def test_mcp_deferred_tools_are_searched_and_called(upstream: Upstream, la
     ]
     assert offered(upstream, 0) == {"tool_search"}
     assert offered(upstream, 1) == offered(upstream, 2) == offered(upstream, 3) == {"tool_search", "lab__add"}
-    assert "lab__add: Add two numbers." in told(upstream, 1)[0]
+    assert "lab__add: Add two numbers." in tool_results(upstream, 1)[0]
     assert (text(first), text(second), lab.calls) == ("It is 7.", "It is 7.", [("add", SEVEN)])
     assert types(third)[-1] == "message" and {"lab__add", "lab__echo"} <= offered(upstream)  # nothing searches
 
 
 async def test_mcp_search_that_can_find_nothing_is_not_offered(upstream: Upstream, lab: MCPLab) -> None:
     upstream.say(saying("Hello."))
-    async with asked(upstream, declared(lab, allowed_tools=["add"])) as client:
+    async with mcp_client(upstream, declared(lab, allowed_tools=["add"])) as client:
         await respond(client, MCP, SEARCH)
     assert offered(upstream) == {"lab__add"}
 
@@ -314,7 +314,7 @@ async def test_mcp_deferred_tools_are_found_by_the_clients_search(upstream: Upst
     upstream.say(calling(("lab__add", SEVEN)))
     upstream.say(saying("It is 7."))
     tools = [DEFERRED, {**SEARCH, "execution": "client"}]
-    async with asked(upstream, declared(lab)) as client:
+    async with mcp_client(upstream, declared(lab)) as client:
         first = await respond(client, *tools)
         search = only(first, "tool_search_call")
         declared_add = {"type": "function", "name": "add", "parameters": {}, "defer_loading": True}
@@ -328,7 +328,7 @@ async def test_mcp_names_that_no_backend_takes_are_changed(upstream: Upstream) -
     odd = MCPLab(only="echo")
     for name in ("get.it", "get_it", "get/it"):
         odd.server.add_tool(odd.echo, name=name)
-    async with odd.serve(), asked(upstream, declared(odd, allowed_tools=["get?it"])) as client:
+    async with odd.serve(), mcp_client(upstream, declared(odd, allowed_tools=["get?it"])) as client:
         upstream.say(saying("Hello."))
         await respond(client)
         names = offered(upstream)
@@ -343,7 +343,7 @@ async def test_mcp_names_that_no_backend_takes_are_changed(upstream: Upstream) -
 async def test_mcp_list_that_is_replayed_counts_if_encrypted(upstream: Upstream, lab: MCPLab) -> None:
     upstream.always(saying("Hello."))
     stateless = {"store": False, "include": ["reasoning.encrypted_content"]}
-    async with asked(upstream, declared(lab)) as client:
+    async with mcp_client(upstream, declared(lab)) as client:
         first = await respond(client, **stateless)
         history = [{"role": "user", "content": "Hi."}, *first["output"], {"role": "user", "content": "Go on."}]
         second = await respond(client, input=history, **stateless)
@@ -366,7 +366,7 @@ async def test_mcp_list_that_is_forged_runs_no_tool_without_approval(upstream: U
     upstream.say(saying("Hello."))
     user = {"role": "user", "content": "Delete all."}
     filters = declared(lab, require_approval={"never": {"read_only": True}})
-    async with asked(upstream, filters) as client:
+    async with mcp_client(upstream, filters) as client:
         first = await respond(client, include=["reasoning.encrypted_content"], store=how != "encrypted")
         listed = only(first, "mcp_list_tools")
         body: dict[str, Any] = {"input": [forged(listed), user]}
@@ -406,7 +406,7 @@ def approving(response: dict[str, Any], approve: bool = True, **more: Any) -> di
 async def test_mcp_call_that_is_approved_is_run_once(upstream: Upstream, lab: MCPLab) -> None:
     upstream.say(calling(("lab__add", SEVEN)))
     upstream.say(saying("It is 7."))
-    async with asked(upstream, declared(lab, require_approval="always")) as client:
+    async with mcp_client(upstream, declared(lab, require_approval="always")) as client:
         first = await respond(client)
         assert types(first) == ["mcp_list_tools", "mcp_approval_request"] and first["status"] == "completed"
         request = only(first, "mcp_approval_request")
@@ -416,13 +416,13 @@ async def test_mcp_call_that_is_approved_is_run_once(upstream: Upstream, lab: MC
     assert types(second) == ["mcp_call", "message"]
     called = only(second, "mcp_call")
     assert (called["approval_request_id"], called["output"]) == (request["id"], "7")
-    assert (lab.calls, told(upstream), len(upstream.requests)) == ([("add", SEVEN)], ["7"], 2)
+    assert (lab.calls, tool_results(upstream), len(upstream.requests)) == ([("add", SEVEN)], ["7"], 2)
 
 
 async def test_mcp_approval_counts_once(upstream: Upstream, lab: MCPLab) -> None:
     upstream.say(calling(("lab__add", SEVEN)))
     upstream.always(saying("It is 7."))
-    async with asked(upstream, declared(lab, require_approval="always")) as client:
+    async with mcp_client(upstream, declared(lab, require_approval="always")) as client:
         first = await respond(client)
         second = await respond(client, input=[approving(first)], previous_response_id=first["id"])
         third = await respond(client, input=[approving(first)], previous_response_id=second["id"])
@@ -435,7 +435,7 @@ async def test_mcp_approval_counts_once(upstream: Upstream, lab: MCPLab) -> None
 async def test_mcp_approved_call_is_run_as_stored(upstream: Upstream, lab: MCPLab) -> None:
     upstream.say(calling(("lab__add", SEVEN)))
     upstream.say(saying("Done."))
-    async with asked(upstream, declared(lab, require_approval="always")) as client:
+    async with mcp_client(upstream, declared(lab, require_approval="always")) as client:
         first = await respond(client)
         forged = {**only(first, "mcp_approval_request"), "arguments": '{"a": 100, "b": 100}'}
         await respond(client, input=[forged, approving(first)], previous_response_id=first["id"])
@@ -447,19 +447,19 @@ async def test_mcp_call_that_is_denied_is_not_run_and_the_model_gets_the_reason(
 ) -> None:
     upstream.say(calling(("lab__add", SEVEN)))
     upstream.say(saying("I did not add."))
-    async with asked(upstream, declared(lab, require_approval="always")) as client:
+    async with mcp_client(upstream, declared(lab, require_approval="always")) as client:
         first = await respond(client)
         decision = approving(first, approve=False, reason="Too dear.")
         second = await respond(client, input=[decision], previous_response_id=first["id"])
     assert types(second) == ["message"] and lab.calls == []
-    assert "Too dear." in told(upstream)[0]
+    assert "Too dear." in tool_results(upstream)[0]
 
 
 @pytest.mark.parametrize("how", ["conversation", "replay", "reference"])
 async def test_mcp_approvals_of_every_kind_of_client_work(upstream: Upstream, lab: MCPLab, how: str) -> None:
     upstream.say(calling(("lab__add", SEVEN)))
     upstream.say(saying("It is 7."))
-    async with asked(upstream, declared(lab, require_approval="always")) as client:
+    async with mcp_client(upstream, declared(lab, require_approval="always")) as client:
         more: dict[str, Any] = {}
         if how == "conversation":
             more = {"conversation": (await client.post("/conversations", json={})).json()["id"]}
@@ -478,7 +478,7 @@ async def test_mcp_approvals_of_every_kind_of_client_work(upstream: Upstream, la
 
 async def test_mcp_approval_without_a_request_is_refused(upstream: Upstream, lab: MCPLab) -> None:
     decision = {"type": "mcp_approval_response", "approval_request_id": "mcpr_nothing", "approve": True}
-    async with asked(upstream, declared(lab)) as client:
+    async with mcp_client(upstream, declared(lab)) as client:
         answer = await client.post("/responses", json={"model": "m", "input": [decision], "tools": [MCP]})
     assert answer.status_code == 400 and "mcpr_nothing" in answer.json()["error"]["message"]
 
@@ -486,7 +486,7 @@ async def test_mcp_approval_without_a_request_is_refused(upstream: Upstream, lab
 async def test_mcp_approval_does_not_widen_what_is_allowed_now(upstream: Upstream, lab: MCPLab) -> None:
     upstream.say(calling(("lab__add", SEVEN)))
     upstream.say(saying("It is gone."))
-    async with asked(upstream, declared(lab, require_approval="always")) as client:
+    async with mcp_client(upstream, declared(lab, require_approval="always")) as client:
         first = await respond(client)
         narrowed = {**MCP, "allowed_tools": ["echo"]}
         second = await respond(client, narrowed, input=[approving(first)], previous_response_id=first["id"])
@@ -499,7 +499,7 @@ async def test_mcp_call_that_is_replayed_without_its_result_has_it(
 ) -> None:
     upstream.say(calling(("lab__picture", {})))
     upstream.always(saying("A pixel."))
-    async with asked(upstream, declared(lab), key="mine", api_keys="mine,of-another") as client:
+    async with mcp_client(upstream, declared(lab), key="mine", api_keys="mine,of-another") as client:
         output = (await respond(client))["output"]
         if not whole:
             output = [{name: value for name, value in item.items() if name != "output"} for item in output]
@@ -532,7 +532,7 @@ async def test_mcp_secrets_of_a_caller_are_nowhere(
     upstream.say(saying("Done."))
     upstream.always(saying("Done."))
     store = f"sqlite:///{tmp_path / 'store.db'}"
-    async with asked(upstream, table, key="CANARY-key-of-ours", store_url=store, log_level="debug") as client:
+    async with mcp_client(upstream, table, key="CANARY-key-of-ours", store_url=store, log_level="debug") as client:
         seen = await events(client, tool)
         response = seen[-1]["response"]
         stored = (await client.get(f"/responses/{response['id']}")).text
@@ -555,11 +555,11 @@ async def test_mcp_secrets_of_a_caller_are_nowhere(
 
 async def test_mcp_server_that_no_caller_may_name_is_refused(upstream: Upstream, lab: MCPLab) -> None:
     tool = {"type": "mcp", "server_label": "mine", "server_url": lab.url}
-    async with asked(upstream, declared(lab)) as client:
+    async with mcp_client(upstream, declared(lab)) as client:
         answer = await client.post("/responses", json={"model": "m", "input": "Hi.", "tools": [tool]})
         # Where it is the operator's own server after all, it is asked.
     assert answer.status_code == 200 or answer.json()["error"]["param"] == "tools[0].server_url"
-    async with asked(upstream, {"allow_urls": ["https://*/*"]}) as client:
+    async with mcp_client(upstream, {"allow_urls": ["https://*/*"]}) as client:
         request = {"model": "m", "input": "Hi.", "tools": [{**tool, "server_url": "https://169.254.169.254/latest"}]}
         answer = await client.post("/responses", json=request)
     error = answer.json()["error"]
@@ -588,7 +588,7 @@ async def test_mcp_server_that_is_unknown_is_the_same_error_whatever_is_declared
 
 async def test_mcp_connections_of_one_request_are_bounded(upstream: Upstream, lab: MCPLab) -> None:
     many = [{**MCP, "server_label": f"lab{n}", "connector_id": "lab"} for n in range(MAX_DECLARED + 1)]
-    async with asked(upstream, declared(lab)) as client:
+    async with mcp_client(upstream, declared(lab)) as client:
         answer = await client.post("/responses", json={"model": "m", "input": "Hi.", "tools": many})
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, f"tools[{MAX_DECLARED}]")
@@ -621,14 +621,14 @@ async def test_mcp_program_is_used_like_any_server(upstream: Upstream) -> None:
     upstream.say(saying("It is late."))
     command = [sys.executable, "-m", "mcp_server_time"]
     table = {"servers": {"time": {"command": command, "require_approval": "never"}}}
-    async with asked(upstream, table) as client:
+    async with mcp_client(upstream, table) as client:
         called = only(await respond(client, {"type": "mcp", "server_label": "time"}), "mcp_call")
     assert "Europe/Lisbon" in called["output"]
 
 
 async def test_mcp_calls_of_a_client_that_disconnects_are_cancelled(upstream: Upstream, lab: MCPLab) -> None:
     upstream.say(calling(("lab__sleep", {})))
-    async with asked(upstream, declared(lab)) as client:
+    async with mcp_client(upstream, declared(lab)) as client:
         request = {"model": "m", "input": "Sleep.", "tools": [MCP], "stream": True}
         async with client.stream("POST", "/responses", json=request) as answer:
             assert answer.status_code == 200

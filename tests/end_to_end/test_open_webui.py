@@ -128,7 +128,7 @@ async def ask(http: httpx.AsyncClient, *items: dict[str, Any], **fields: Any) ->
     return chat
 
 
-def told(upstream: Upstream) -> list[dict[str, Any]]:
+def sent_to_model(upstream: Upstream) -> list[dict[str, Any]]:
     return list(upstream.requests[-1].json["messages"])
 
 
@@ -139,7 +139,7 @@ async def test_open_webui_text_is_shown_with_its_usage(http: httpx.AsyncClient, 
     chat = await ask(http, asked, instructions="Be brief.", max_output_tokens=100, temperature=0.5)
     assert (chat.texts("message"), chat.ended) == (["Hello."], True)
     assert (chat.usage["input_tokens"], chat.usage["output_tokens"], chat.usage["total_tokens"]) == (5, 3, 8)
-    system, question = told(upstream)
+    system, question = sent_to_model(upstream)
     assert system == {"role": "system", "content": "Be brief."}
     assert question["content"][1]["image_url"]["url"] == PIXEL
 
@@ -172,8 +172,8 @@ async def test_open_webui_sends_all_messages_with_results(http: httpx.AsyncClien
     upstream.say(saying("It is ", "sunny."))
     second = await ask(http, QUESTION, *first.repeated(call_1="Sunny."), tools=[WEATHER])
     assert second.texts("message") == ["It is sunny."]
-    assert [message["role"] for message in told(upstream)] == ["user", "assistant", "tool"]
-    assert told(upstream)[-1]["content"] == "Sunny."
+    assert [message["role"] for message in sent_to_model(upstream)] == ["user", "assistant", "tool"]
+    assert sent_to_model(upstream)[-1]["content"] == "Sunny."
 
 
 async def test_open_webui_continues_and_repeats_what_the_response_had(
@@ -195,7 +195,7 @@ async def test_open_webui_continues_and_repeats_what_the_response_had(
     upstream.say(saying("Done."))
     third = await ask(http, *sent, previous_response_id=second.response_id, **fields)
     assert third.texts("message") == ["Done."]
-    system, question, begun, *results, more, last = told(upstream)
+    system, question, begun, *results, more, last = sent_to_model(upstream)
     assert (system["content"], question["content"]) == ("Be brief.", "How is the weather?")
     assert begun["content"] == "I look it up."
     assert [one["id"] for one in begun["tool_calls"]] == ["call_1", "call_2"]
@@ -227,7 +227,7 @@ async def test_open_webui_stored_items_with_fields_of_its_own_are_read(
     code = {"type": "open_webui:code_interpreter", "id": "ci_1", "code": "1", "output": "1", "status": "completed"}
     chat = await ask(http, user("Hi."), thought, code, assistant("Hi."), user("And now?"))
     assert chat.texts("message") == ["Hello."]
-    said = [(message["role"], message["content"]) for message in told(upstream)]
+    said = [(message["role"], message["content"]) for message in sent_to_model(upstream)]
     assert said == [("user", "Hi."), ("assistant", "Hi."), ("user", "And now?")]
 
 

@@ -33,7 +33,7 @@ async def client(url: str, headers: dict[str, str] | None = None) -> httpx.Async
     return httpx.AsyncClient(base_url=url, headers=headers or {}, timeout=60, trust_env=False)
 
 
-def kept(path: Path) -> bytes:
+def stored_bytes(path: Path) -> bytes:
     """All bytes written by a store, including its write-ahead log."""
     connection = apsw.Connection(str(path))
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -55,7 +55,7 @@ async def test_store_has_the_hash_of_a_key_alone(tmp_path: Path) -> None:
                 while (await http.get(f"/v1/responses/{id}")).json()["status"] != "completed":
                     await asyncio.sleep(0.01)
         assert upstream.requests[0].headers["authorization"] == f"Bearer {BACKEND}"
-    written = kept(path)
+    written = stored_bytes(path)
     assert b"a question" in written
     assert Auth([KEY]).caller(KEYED).owner.encode() in written
     for key in (KEY, BACKEND, "sealing-key-5d"):
@@ -72,7 +72,7 @@ async def test_response_with_store_false_is_nowhere(tmp_path: Path) -> None:
             await http.post("/v1/responses/compact", json={"model": "m", "input": "a question"})
         async with sockets.dial(url) as socket:
             await sockets.ask(socket, input="a question", store=False)
-    written = kept(path)
+    written = stored_bytes(path)
     assert b"a question" not in written
     assert b"an answer" not in written
 
@@ -228,7 +228,7 @@ async def test_tool_credentials_are_nowhere(
     shown += [span.to_json() for span in telemetry.spans]
     shown.append(str(telemetry.points()))
     shown.append(logged.getvalue())
-    written = str(contents(server)) if server else kept(path).decode(errors="replace")
+    written = str(contents(server)) if server else stored_bytes(path).decode(errors="replace")
     assert "a question" in written
     assert "https://lab.example" in written
     assert "app.content" in logged.getvalue()

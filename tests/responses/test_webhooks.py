@@ -62,7 +62,7 @@ async def receiver() -> AsyncIterator[Receiver]:
         yield server
 
 
-def told(receiver: Receiver, **options: Any) -> dict[str, Any]:
+def webhook_settings(receiver: Receiver, **options: Any) -> dict[str, Any]:
     return {"webhooks": {"one": {"url": f"{receiver.url}/hook?a=b", "secret": SECRET, **options}}}
 
 
@@ -74,7 +74,7 @@ def unwrapped(request: Received) -> Any:
 
 async def test_official_client_verifies_the_webhook(receiver: Receiver) -> None:
     backend = Scripted([delta(content="Hi"), finish("stop")])
-    async with antiphon(backend, **told(receiver)) as url, httpx.AsyncClient(base_url=f"{url}/v1") as http:
+    async with antiphon(backend, **webhook_settings(receiver)) as url, httpx.AsyncClient(base_url=f"{url}/v1") as http:
         response = (await http.post("/responses", json=ASK)).json()
         (request,) = await receiver.received(1)
         event = unwrapped(request)
@@ -97,7 +97,7 @@ async def test_webhook_of_every_ending_is_sent(receiver: Receiver, ending: str) 
         "cancelled": asyncio.Event(),
     }
     backend = Scripted([delta(content="Hi"), last[ending]])
-    async with antiphon(backend, **told(receiver)) as url, httpx.AsyncClient(base_url=f"{url}/v1") as http:
+    async with antiphon(backend, **webhook_settings(receiver)) as url, httpx.AsyncClient(base_url=f"{url}/v1") as http:
         response = (await http.post("/responses", json=ASK)).json()
         if ending == "cancelled":
             await http.post(f"/responses/{response['id']}/cancel")
@@ -107,7 +107,7 @@ async def test_webhook_of_every_ending_is_sent(receiver: Receiver, ending: str) 
 
 async def test_webhooks_of_named_events_alone_are_sent(receiver: Receiver) -> None:
     backend = Scripted([delta(content="Hi"), finish("stop")], [delta(content="Hi"), finish("length")])
-    options = told(receiver, events=["response.incomplete"])
+    options = webhook_settings(receiver, events=["response.incomplete"])
     async with antiphon(backend, **options) as url, httpx.AsyncClient(base_url=f"{url}/v1") as http:
         await http.post("/responses", json={"model": "m", "input": "Hi"})
         incomplete = (await http.post("/responses", json=ASK)).json()
@@ -257,7 +257,7 @@ async def test_webhook_of_a_dead_process_is_sent_by_another(receiver: Receiver, 
 
 
 async def test_webhook_survives_a_restart(receiver: Receiver, tmp_path: Path) -> None:
-    values = {**told(receiver), "store_url": f"sqlite:///{tmp_path}/store.db"}
+    values = {**webhook_settings(receiver), "store_url": f"sqlite:///{tmp_path}/store.db"}
     receiver.say(HANG)
     async with antiphon(Scripted([delta(content="Hi"), finish("stop")]), **values) as url, httpx.AsyncClient() as http:
         response = (await http.post(f"{url}/v1/responses", json=ASK)).json()
@@ -272,7 +272,7 @@ async def test_webhook_survives_a_restart(receiver: Receiver, tmp_path: Path) ->
 
 
 async def test_webhook_survives_kill_9(receiver: Receiver, place: StoreLocation) -> None:
-    values = {"store_url": place.url, "webhooks": json.dumps(told(receiver)["webhooks"])}
+    values = {"store_url": place.url, "webhooks": json.dumps(webhook_settings(receiver)["webhooks"])}
     receiver.say(HANG)
     with server(**values) as antiphon:
         async with httpx.AsyncClient(timeout=60) as http:

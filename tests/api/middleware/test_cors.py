@@ -14,7 +14,7 @@ from tests.support.serving import antiphon
 PREFLIGHT = {"access-control-request-method": "POST", "access-control-request-headers": "authorization, content-type"}
 
 
-async def asked(origin: str, **settings: Any) -> tuple[httpx.Response, httpx.Response]:
+async def preflight_and_answer(origin: str, **settings: Any) -> tuple[httpx.Response, httpx.Response]:
     """The answers to a preflight, and to the request for which it asks."""
     async with antiphon(Scripted([delta(content="Hi")]), **settings) as url:
         async with httpx.AsyncClient(base_url=url, headers={"origin": origin}, trust_env=False) as http:
@@ -27,7 +27,7 @@ async def asked(origin: str, **settings: Any) -> tuple[httpx.Response, httpx.Res
 )
 @pytest.mark.parametrize("settings", [{}, {"api_keys": "k"}, {"cors_origins": "https://mine.example"}])
 async def test_cors_page_of_this_machine_is_allowed(origin: str, settings: dict[str, Any]) -> None:
-    before, answer = await asked(origin, **settings)
+    before, answer = await preflight_and_answer(origin, **settings)
     assert before.status_code == 200
     assert answer.status_code == (401 if "api_keys" in settings else 200)
     for one in (before, answer):
@@ -38,7 +38,7 @@ async def test_cors_page_of_this_machine_is_allowed(origin: str, settings: dict[
 @pytest.mark.parametrize("origin", ["http://evil.example", "http://localhost.evil.example", "null"])
 @pytest.mark.parametrize("settings", [{}, {"api_keys": "k"}])
 async def test_cors_page_of_another_origin_is_not_allowed(origin: str, settings: dict[str, Any]) -> None:
-    before, answer = await asked(origin, **settings)
+    before, answer = await preflight_and_answer(origin, **settings)
     assert (before.status_code, before.json()["error"]["code"]) == (403, "origin_not_allowed")
     assert answer.status_code == (401 if settings else 403)
     for one in (before, answer):

@@ -45,7 +45,7 @@ AT_HOME = [
 ]
 
 
-async def asked(origin: str | None, host: str = "", **settings: Any) -> tuple[httpx.Response, Scripted]:
+async def answer_to_origin(origin: str | None, host: str = "", **settings: Any) -> tuple[httpx.Response, Scripted]:
     backend = Scripted(HELLO)
     headers = PLAIN | ({} if origin is None else {"origin": origin}) | ({"host": host} if host else {})
     async with antiphon(backend, **settings) as url, httpx.AsyncClient(base_url=url, trust_env=False) as http:
@@ -64,7 +64,7 @@ async def connected(origin: str, **settings: Any) -> int:
 
 @pytest.mark.parametrize("origin", PAGES)
 async def test_request_from_a_web_page_is_refused(origin: str) -> None:
-    answer, backend = await asked(origin)
+    answer, backend = await answer_to_origin(origin)
     assert answer.status_code == 403
     error = answer.json()["error"]
     assert (error["type"], error["code"]) == ("invalid_request", "origin_not_allowed")
@@ -75,28 +75,28 @@ async def test_request_from_a_web_page_is_refused(origin: str) -> None:
 
 @pytest.mark.parametrize("address", ["192.168.1.7:8080", "192.168.1.7", "[2001:db8::1]:8080"])
 async def test_request_from_the_servers_own_page_at_an_address_is_accepted(address: str) -> None:
-    answer, _ = await asked(f"http://{address}", host=address)
+    answer, _ = await answer_to_origin(f"http://{address}", host=address)
     assert answer.status_code == 200
-    other, _ = await asked(f"http://{address}", host="192.168.1.8:8080")
+    other, _ = await answer_to_origin(f"http://{address}", host="192.168.1.8:8080")
     assert other.status_code == 403
 
 
 @pytest.mark.parametrize(("allowed", "status"), [("chat.example", 200), ("*.example", 200), ("*", 403)])
 async def test_request_from_the_servers_own_page_at_an_allowed_host_is_accepted(allowed: str, status: int) -> None:
     """`*` names no host, so it does not tell the server's own page from others."""
-    answer, _ = await asked("http://chat.example:8000", host="chat.example:8000", allowed_hosts=allowed)
+    answer, _ = await answer_to_origin("http://chat.example:8000", host="chat.example:8000", allowed_hosts=allowed)
     assert answer.status_code == status
 
 
 async def test_request_from_a_page_with_a_name_that_resolves_here_is_refused() -> None:
     """DNS rebinding: for the browser, page and server have the same origin."""
-    answer, _ = await asked("http://evil.example:8000", host="evil.example:8000")
+    answer, _ = await answer_to_origin("http://evil.example:8000", host="evil.example:8000")
     assert answer.status_code == 403
 
 
 @pytest.mark.parametrize("origin", [None, *AT_HOME])
 async def test_request_without_an_origin_is_accepted(origin: str | None) -> None:
-    answer, _ = await asked(origin)
+    answer, _ = await answer_to_origin(origin)
     assert answer.status_code == 200
 
 
@@ -111,12 +111,12 @@ async def test_every_path_from_a_web_page_is_refused() -> None:
     "settings", [{"cors_origins": "https://evil.example"}, {"cors_origins": "*"}, {"api_keys": "k"}]
 )
 async def test_origin_that_is_configured_or_with_keys_required_is_accepted(settings: Any) -> None:
-    answer, _ = await asked("https://evil.example", **settings)
+    answer, _ = await answer_to_origin("https://evil.example", **settings)
     assert answer.status_code == (401 if "api_keys" in settings else 200)
 
 
 async def test_origin_other_than_those_configured_is_refused() -> None:
-    answer, _ = await asked("https://evil.example", cors_origins="https://good.example")
+    answer, _ = await answer_to_origin("https://evil.example", cors_origins="https://good.example")
     assert answer.status_code == 403
 
 

@@ -50,7 +50,7 @@ async def texts(client: openai.AsyncOpenAI, id: str) -> list[str]:
     return [item.content[0].text async for item in client.conversations.items.list(id, order="asc")]  # type: ignore
 
 
-def said(backend: Scripted) -> list[str]:
+def model_texts(backend: Scripted) -> list[str]:
     return [message["content"] for message in backend.asked[-1]["messages"]]
 
 
@@ -232,7 +232,7 @@ async def test_id_that_is_no_string_is_refused() -> None:
         first = await client.responses.create(model="m", input=odd)
         await client.responses.create(model="m", input=odd, previous_response_id=first.id)
 
-    assert said(backend) == ["Hi.", "Hello.", "Hi."]
+    assert model_texts(backend) == ["Hi.", "Hello.", "Hi."]
 
 
 async def test_agents_session_pops_its_last_item_and_begins_anew() -> None:
@@ -256,7 +256,7 @@ async def test_response_with_conversation_reads_it_and_adds_to_it() -> None:
         second = await client.responses.create(model="m", input="Really?", conversation={"id": id})
         items = await client.conversations.items.list(id, order="asc")
 
-        assert said(backend) == ["My name is Ada.", "Who am I?", "Hello.", "Really?"]
+        assert model_texts(backend) == ["My name is Ada.", "Who am I?", "Hello.", "Really?"]
         assert first.conversation and second.conversation and first.conversation.id == second.conversation.id == id
         assert await texts(client, id) == ["My name is Ada.", "Who am I?", "Hello.", "Really?", "Hello."]
         assert first.output[0].id == items.data[2].id
@@ -273,8 +273,8 @@ async def test_streamed_response_is_in_the_conversation_at_its_terminal_event() 
                 async for event in stream
                 if event.type == "response.completed"
             ]
-    ((said, conversation),) = at_the_end
-    assert said == ["Hi.", "Hello."]
+    ((stored_texts, conversation),) = at_the_end
+    assert stored_texts == ["Hi.", "Hello."]
     assert conversation and conversation.id == id
 
 
@@ -347,7 +347,7 @@ async def test_response_with_store_false_is_not_added_with_a_warning() -> None:
         id = (await client.conversations.create(items=[user("One.")])).id
         raw = await client.responses.with_raw_response.create(model="m", input="Two.", conversation=id, store=False)
 
-        assert said(backend) == ["One.", "Two."]
+        assert model_texts(backend) == ["One.", "Two."]
         assert "not added to the conversation" in raw.headers["x-antiphon-warning"]
         assert await texts(client, id) == ["One."]
 
@@ -360,7 +360,7 @@ async def test_item_of_the_conversation_in_the_input_is_not_sent_twice() -> None
         again: Any = [one.model_dump(exclude_unset=True), user("Two.")]
         await client.responses.create(model="m", input=again, conversation=made.id)
 
-        assert said(backend) == ["One.", "Two."]
+        assert model_texts(backend) == ["One.", "Two."]
         assert await texts(client, made.id) == ["One.", "Two.", "Hello."]
 
 
@@ -372,7 +372,7 @@ async def test_item_of_the_conversation_can_be_referenced() -> None:
         reference: Any = [{"type": "item_reference", "id": one.id}, user("Two.")]
         await client.responses.create(model="m", input=reference, conversation=made.id)
 
-        assert said(backend) == ["One.", "Two."]
+        assert model_texts(backend) == ["One.", "Two."]
 
 
 async def test_item_that_was_deleted_is_not_sent_to_the_model() -> None:
@@ -383,7 +383,7 @@ async def test_item_that_was_deleted_is_not_sent_to_the_model() -> None:
         await client.conversations.items.delete(secret.id or "", conversation_id=id)
         await client.responses.create(model="m", input="Hi.", conversation=id)
 
-    assert said(backend) == ["No secret.", "Hi."]
+    assert model_texts(backend) == ["No secret.", "Hi."]
 
 
 async def test_response_of_a_conversation_can_be_continued_by_its_id() -> None:
@@ -394,7 +394,7 @@ async def test_response_of_a_conversation_can_be_continued_by_its_id() -> None:
         await client.responses.create(model="m", input="Three.", conversation=id)
         fork = await client.responses.create(model="m", input="Four.", previous_response_id=first.id)
 
-        assert said(backend) == ["One.", "Two.", "Hello.", "Four."]
+        assert model_texts(backend) == ["One.", "Two.", "Hello.", "Four."]
         assert await texts(client, id) == ["One.", "Two.", "Hello.", "Three.", "Hello."]
         assert fork.conversation is None
 
@@ -493,7 +493,7 @@ async def test_stream_that_breaks_off_adds_nothing_to_the_conversation() -> None
         assert broken.status == "failed"
         await client.responses.create(model="m", input="Hi again.", conversation=id)
 
-        assert said(backend) == ["Hi again."]
+        assert model_texts(backend) == ["Hi again."]
         assert await texts(client, id) == ["Hi again.", "Hello."]
 
 

@@ -29,7 +29,7 @@ def client(url: str) -> httpx.AsyncClient:
 
 
 @contextlib.asynccontextmanager
-async def asked(url: str, **headers: str) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.Response, Any]]:
+async def pending_answer(url: str, **headers: str) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.Response, Any]]:
     """Send a request, and yield the answer after its first white space, with the rest of its body."""
     async with client(url) as http, http.stream("POST", "/responses", json=ASK, headers=headers) as answer:
         body = answer.aiter_raw()
@@ -43,7 +43,10 @@ async def rest_of(body: AsyncIterator[bytes]) -> Any:
 
 async def test_slow_json_answer_has_white_space_before_it() -> None:
     go = asyncio.Event()
-    async with antiphon(Scripted([go, *HELLO]), json_heartbeat=0.05) as url, asked(url) as (http, answer, body):
+    async with (
+        antiphon(Scripted([go, *HELLO]), json_heartbeat=0.05) as url,
+        pending_answer(url) as (http, answer, body),
+    ):
         assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
         assert (await anext(body)).isspace()
         go.set()
@@ -78,7 +81,7 @@ async def test_failure_after_white_space_is_a_failed_response() -> None:
     fail = asyncio.Event()
     backend = Scripted([fail, ERROR], HELLO)
     async with antiphon(backend, json_heartbeat=0.05) as url:
-        async with asked(url, **{"idempotency-key": "k"}) as (http, answer, body):
+        async with pending_answer(url, **{"idempotency-key": "k"}) as (http, answer, body):
             fail.set()
             response = await rest_of(body)
             stored = (await http.get(f"/responses/{response['id']}")).json()
@@ -95,7 +98,7 @@ async def test_client_that_disconnects_after_white_space_closes_the_backends_str
     backend = Scripted([*HELLO, asyncio.Event()])
     async with antiphon(backend, json_heartbeat=0.05) as url:
         async with asyncio.timeout(60):
-            async with asked(url):
+            async with pending_answer(url):
                 while not backend.waiting:
                     await asyncio.sleep(0.01)
             while backend.opened:
@@ -108,7 +111,7 @@ async def test_server_that_stops_after_white_space_answers_with_a_failed_respons
     app = create_app(settings(json_heartbeat=0.05, shutdown_grace=0), backend=Scripted([*HELLO, asyncio.Event()]))
     async with contextlib.AsyncExitStack() as stopping:
         url = await stopping.enter_async_context(serving(app, timeout_graceful_shutdown=0.1))
-        async with asked(url) as (_, _, body):
+        async with pending_answer(url) as (_, _, body):
             reading = asyncio.create_task(rest_of(body))
             await stopping.aclose()
             response = await reading

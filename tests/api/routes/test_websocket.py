@@ -27,7 +27,7 @@ NOT_FOUND = (400, "previous_response_not_found")
 LOST_CALL = [{"type": "function_call_output", "call_id": "call_of_nobody", "output": "42"}]
 
 
-def said(backend: Scripted) -> list[str]:
+def model_texts(backend: Scripted) -> list[str]:
     """The model's last input, without roles."""
     return [message["content"] for message in backend.asked[-1]["messages"]]
 
@@ -110,10 +110,10 @@ async def test_create_frame_nested_or_binary_is_read() -> None:
     async with talking(backend) as socket:
         await socket.send(json.dumps({"type": "response.create", "response": {"model": "m", "input": "Nested"}}))
         laws.check(await hear_out(socket))
-        assert said(backend) == ["Nested"]
+        assert model_texts(backend) == ["Nested"]
         await socket.send(json.dumps({"type": "response.create", "model": "m", "input": "Binary"}).encode())
         laws.check(await hear_out(socket))
-        assert said(backend) == ["Binary"]
+        assert model_texts(backend) == ["Binary"]
 
 
 async def test_stream_id_is_in_every_frame_of_its_turn() -> None:
@@ -273,7 +273,7 @@ async def test_response_with_store_false_can_be_continued_on_its_connection_alon
         second = await response(socket, store=False, input="Two", previous_response_id=first["id"])
         third = await response(socket, store=False, input="Three", previous_response_id=second["id"])
         assert third["previous_response_id"] == second["id"]
-        assert said(backend) == ["One", "Hello", "Two", "Hello", "Three"]
+        assert model_texts(backend) == ["One", "Hello", "Two", "Hello", "Three"]
 
         assert await refusal(other, store=False, previous_response_id=first["id"]) == NOT_FOUND
         assert await refusal(other, previous_response_id=first["id"]) == NOT_FOUND
@@ -299,7 +299,7 @@ async def test_continuations_of_one_response_do_not_see_each_other() -> None:
         root = (await response(socket, store=False, input="Root"))["id"]
         await response(socket, store=False, input="Left", previous_response_id=root)
         await response(socket, store=False, input="Right", previous_response_id=root)
-    assert said(backend) == ["Root", "Hello", "Right"]
+    assert model_texts(backend) == ["Root", "Hello", "Right"]
 
 
 async def test_stored_and_unstored_turns_can_follow_one_another() -> None:
@@ -309,10 +309,10 @@ async def test_stored_and_unstored_turns_can_follow_one_another() -> None:
         local = (await response(socket, store=False, input="Local", previous_response_id=stored))["id"]
         last = (await response(socket, input="Last", previous_response_id=local))["id"]
         await response(socket, store=False, input="End", previous_response_id=last)
-        assert said(backend) == ["Stored", "Hello", "Local", "Hello", "Last", "Hello", "End"]
+        assert model_texts(backend) == ["Stored", "Hello", "Local", "Hello", "Last", "Hello", "End"]
 
         await response(other, store=False, input="Elsewhere", previous_response_id=stored)
-        assert said(backend) == ["Stored", "Hello", "Elsewhere"]
+        assert model_texts(backend) == ["Stored", "Hello", "Elsewhere"]
         # Its continuation misses a turn on the other connection.
         assert await refusal(other, previous_response_id=last) == NOT_FOUND
 
@@ -322,7 +322,7 @@ async def test_item_of_an_unstored_response_can_be_referenced() -> None:
     async with talking(backend) as socket:
         item = (await response(socket, store=False))["output"][0]["id"]
         await ask(socket, store=False, input=[{"type": "item_reference", "id": item}, {"role": "user", "content": "?"}])
-    assert said(backend) == ["Hello", "?"]
+    assert model_texts(backend) == ["Hello", "?"]
 
 
 @pytest.mark.parametrize(
@@ -402,9 +402,9 @@ async def test_warm_up_asks_no_backend_and_can_be_continued() -> None:
         assert not backend.asked
 
         first = await response(socket, store=False, stream=True, input="Hi", previous_response_id=last["id"])
-        assert said(backend) == ["Be kind.", "Hi"]
+        assert model_texts(backend) == ["Be kind.", "Hi"]
         await ask(socket, store=False, input="And?", previous_response_id=first["id"])
-        assert said(backend) == ["Be kind.", "Hi", "Hello", "And?"]
+        assert model_texts(backend) == ["Be kind.", "Hi", "Hello", "And?"]
 
 
 async def test_warm_up_at_any_time_may_have_only_tools() -> None:
@@ -414,7 +414,7 @@ async def test_warm_up_at_any_time_may_have_only_tools() -> None:
         first = (await response(socket, store=False, input="One"))["id"]
         warm = (await response(socket, generate=False, store=False, input=[], previous_response_id=first))["id"]
         await ask(socket, store=False, input="Two", previous_response_id=warm, tools=[tool])
-        assert said(backend) == ["One", "Hello", "Two"]
+        assert model_texts(backend) == ["One", "Hello", "Two"]
         laws.check(await ask(socket, generate=False, input=None, tools=[tool]))
 
 
@@ -424,7 +424,7 @@ async def test_warm_up_that_is_stored_can_be_continued_over_http() -> None:
         warm = (await response(socket, generate=False, input="Warm"))["id"]
         body = {"model": "m", "input": "Hot", "previous_response_id": warm}
         assert (await http.post(f"{url}/v1/responses", json=body)).status_code == 200
-    assert said(backend) == ["Warm", "Hot"]
+    assert model_texts(backend) == ["Warm", "Hot"]
 
 
 # Others' clients and servers.
@@ -452,7 +452,7 @@ async def test_official_client_over_websocket_holds_a_conversation() -> None:
             await connection.response.create(model="m", input="?", previous_response_id="resp_nobody")
             error = await connection.recv()
             assert (error.type, error.status, error.error.code) == ("error", *NOT_FOUND)
-    assert said(backend) == ["One", "Hello", "Two"]
+    assert model_texts(backend) == ["One", "Hello", "Two"]
 
 
 async def test_backend_on_a_real_socket_answers() -> None:
@@ -466,8 +466,8 @@ async def test_backend_on_a_real_socket_answers() -> None:
 async def test_fifty_clients_at_once_each_get_their_own_events() -> None:
     class Echo(Scripted):
         def open(self, model_request: ModelRequest) -> Any:
-            said = self.encode(model_request).body["messages"]
-            return Scripted([delta(content=message["content"]) for message in said]).open(model_request)
+            messages = self.encode(model_request).body["messages"]
+            return Scripted([delta(content=message["content"]) for message in messages]).open(model_request)
 
     async def converse(url: str, name: str) -> list[str]:
         async with dial(url) as socket:

@@ -36,7 +36,7 @@ async def connected(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWrite
     return await asyncio.open_connection(address.host, address.port)
 
 
-async def heard_from(url: str, request: bytes) -> bytes:
+async def reply_to(url: str, request: bytes) -> bytes:
     """Send a request, and return the answer, or at least its head."""
     reader, writer = await connected(url)
     writer.write(request)
@@ -45,7 +45,7 @@ async def heard_from(url: str, request: bytes) -> bytes:
     return head
 
 
-async def said_to(url: str, *pieces: bytes) -> bytes:
+async def reply_to_pieces(url: str, *pieces: bytes) -> bytes:
     """Send pieces until the server stops reading, and return its output until it closes the connection."""
     reader, writer = await connected(url)
     try:
@@ -74,14 +74,14 @@ async def test_heads_that_are_large_are_read(url: str) -> None:
     ids=["one header", "many headers", "the path"],
 )
 async def test_heads_that_are_too_large_are_refused_in_the_apis_shape(url: str, head: bytes) -> None:
-    answer = await said_to(url, head)
+    answer = await reply_to_pieces(url, head)
     assert answer.startswith(b"HTTP/1.1 431 ")
     assert b'"code":"request_header_fields_too_large"' in answer
 
 
 async def test_head_without_an_end_is_not_kept(url: str) -> None:
     beginning = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: "
-    answer = await said_to(url, beginning, *[b"x" * 4096] * 1000)
+    answer = await reply_to_pieces(url, beginning, *[b"x" * 4096] * 1000)
     assert answer.startswith(b"HTTP/1.1 431 ")
 
 
@@ -91,19 +91,19 @@ CHUNKED = b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding:
 @pytest.mark.parametrize("beginning", [b"2\r\n{}\r\n0\r\nX: ", b"2;x="], ids=["trailers", "a chunk's extension"])
 async def test_bytes_that_are_no_body_are_not_read_without_end(url: str, beginning: bytes) -> None:
     with pytest.raises(ConnectionError):
-        await said_to(url, CHUNKED + beginning, *[b"x" * 4096] * 1000)
+        await reply_to_pieces(url, CHUNKED + beginning, *[b"x" * 4096] * 1000)
 
 
 async def test_trailers_are_not_taken_for_headers(url: str) -> None:
     body = b"2\r\n{}\r\n0\r\nX-Request-Id: from-the-trailer\r\nConnection: close\r\n\r\n"
-    answer = await heard_from(url, CHUNKED + body)
+    answer = await reply_to(url, CHUNKED + body)
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert b"x-request-id: req_" in answer
 
 
 async def test_body_in_small_pieces_is_not_taken_for_a_head(url: str) -> None:
     body = b"".join(b"1\r\n%c\r\n" % letter for letter in b"x" * MAX_HEAD_BYTES) + b"0\r\n\r\n"
-    assert (await heard_from(url, CHUNKED + body)).startswith(b"HTTP/1.1 400 ")
+    assert (await reply_to(url, CHUNKED + body)).startswith(b"HTTP/1.1 400 ")
 
 
 async def test_end_of_a_large_body_is_not_counted_as_the_next_head(url: str) -> None:
@@ -122,7 +122,7 @@ async def test_end_of_a_large_body_is_not_counted_as_the_next_head(url: str) -> 
 
 
 async def test_bytes_that_are_no_http_are_refused_in_the_apis_shape(url: str) -> None:
-    answer = await said_to(url, b"\x16\x03\x01 hello\r\n\r\n")
+    answer = await reply_to_pieces(url, b"\x16\x03\x01 hello\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert b'"code":"invalid_http"' in answer
 
@@ -132,7 +132,7 @@ async def test_connection_without_a_whole_request_in_time_is_closed(
     monkeypatch: pytest.MonkeyPatch, url: str, beginning: bytes
 ) -> None:
     monkeypatch.setattr(uvicorn_http, "HEAD_TIMEOUT", SHORT)
-    assert await said_to(url, beginning) == b""
+    assert await reply_to_pieces(url, beginning) == b""
 
 
 async def test_connection_with_a_whole_request_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +208,7 @@ async def test_bytes_behind_a_whole_request_do_not_end_its_answer(requests: int,
 
 async def test_invalid_bytes_within_a_request_end_it(url: str) -> None:
     with pytest.raises(ConnectionError):
-        answer = await said_to(url, CHUNKED + b"2\r\n{}\r\nnonsense\r\n")
+        answer = await reply_to_pieces(url, CHUNKED + b"2\r\n{}\r\nnonsense\r\n")
         raise ConnectionError(answer)  # closed, and not reset
 
 

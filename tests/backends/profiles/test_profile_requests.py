@@ -111,7 +111,7 @@ PROFILES = {
 }
 
 
-def asked(name: str, request: dict[str, Any]) -> dict[str, Any]:
+def encoded_request(name: str, request: dict[str, Any]) -> dict[str, Any]:
     made = CreateResponse.model_validate(request)
     try:
         chat = encode(ModelRequest(made, made.items(), "m", upstream=UPSTREAM), PROFILES[name])
@@ -122,18 +122,20 @@ def asked(name: str, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def all_asked(name: str) -> dict[str, Any]:
-    plain = asked(name, {"model": "m", "input": "Hi"})["body"]
+    plain = encoded_request(name, {"model": "m", "input": "Hi"})["body"]
     variants = {}
     for variant, fields in VARIANTS.items():
-        made = asked(name, {"model": "m", "input": "Hi", **fields})
+        made = encoded_request(name, {"model": "m", "input": "Hi", **fields})
         changed = {field: value for field, value in made["body"].items() if value != plain.get(field)}
         if "tools" in changed:
             functions = (tool.get("functionDeclarations", [tool.get("function", tool)]) for tool in changed["tools"])
             changed["tools"] = [function["name"] for listed in functions for function in listed]
         variants[variant] = {**made, "body": changed}
-    rich = {"rich": asked(name, REQUEST)}
+    rich = {"rich": encoded_request(name, REQUEST)}
     if "refused" in rich["rich"]:
-        rich["rich, without images"] = asked(name, {**REQUEST, "input": [one for one in INPUT if PNG not in str(one)]})
+        rich["rich, without images"] = encoded_request(
+            name, {**REQUEST, "input": [one for one in INPUT if PNG not in str(one)]}
+        )
     return {**rich, **variants}
 
 

@@ -36,7 +36,7 @@ from tests.support.upstream import RESET, Upstream, chunk, finish, sse, status
 __all__ = ["build", "three"]  # fixtures
 
 
-def asked(*servers: Upstream) -> list[int]:
+def request_counts(*servers: Upstream) -> list[int]:
     return [len(server.requests) for server in servers]
 
 
@@ -90,7 +90,7 @@ async def test_alias_is_not_routed_again_by_its_model(build: Build, three: list[
         cloud={"url": three[1].url, "models": ["gpt-*"], "aliases": {"paint": "qwen-image"}},
     )
     await ask(router, "paint", body_model="qwen-image")
-    assert asked(*three) == [0, 1, 0]
+    assert request_counts(*three) == [0, 1, 0]
     assert three[1].requests[0].json["model"] == "qwen-image"
 
 
@@ -195,7 +195,7 @@ async def test_backend_that_cannot_answer_is_replaced(
     else:
         router = build(local={"url": three[0].url}, cloud={"url": three[1].url})
     assert await ask(router) == "Hello"
-    assert asked(*three) == [1, 1, 0]
+    assert request_counts(*three) == [1, 1, 0]
 
 
 async def test_backend_that_refuses_connections_is_replaced_at_once(build: Build, three: list[Upstream]) -> None:
@@ -217,7 +217,7 @@ async def test_callers_error_is_returned_without_another_backend(
     three[0].always(refused)
     router = build(local={"url": three[0].url, "replicas": [three[1].url]}, cloud={"url": three[2].url})
     assert (await refusal(router)).status in (400, 404)
-    assert asked(*three) == [1, 0, 0]
+    assert request_counts(*three) == [1, 0, 0]
 
 
 async def test_failure_after_the_first_chunk_tries_no_other_backend(build: Build, three: list[Upstream]) -> None:
@@ -229,7 +229,7 @@ async def test_failure_after_the_first_chunk_tries_no_other_backend(build: Build
             async for batch in reads(answer):
                 heard += batch
     assert texts_of(heard) == ["Hel"]
-    assert asked(*three) == [1, 0, 0]
+    assert request_counts(*three) == [1, 0, 0]
 
 
 async def test_last_backend_is_retried_before_the_request_fails(build: Build, three: list[Upstream]) -> None:
@@ -238,7 +238,7 @@ async def test_last_backend_is_retried_before_the_request_fails(build: Build, th
     three[1].say(hasty)
     router = build(local={"url": three[0].url, "retries": 2}, cloud={"url": three[1].url, "retries": 2})
     assert await ask(router) == "Hello"
-    assert asked(*three) == [1, 2, 0]
+    assert request_counts(*three) == [1, 2, 0]
 
 
 async def test_fallback_that_cannot_encode_the_request_is_not_observed() -> None:
@@ -271,7 +271,7 @@ async def test_failure_of_all_backends_is_that_of_the_first(build: Build, three:
     router = build(local={"url": three[0].url}, small={"url": three[1].url}, busy={"url": three[2].url})
     error = await refusal(router)
     assert (error.status, error.message) == (502, "The backend 'local' answered 500: The first is broken.")
-    assert asked(*three) == [1, 1, 1]
+    assert request_counts(*three) == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ async def test_fallbacks_of_a_backend_are_tried_in_order(
     urls = [{"url": server.url} for server in three]
     router = build(first={**first, **urls[0]}, second={**second, **urls[1]}, third={**third, **urls[2]})
     await refusal(router)
-    assert asked(*three) == route
+    assert request_counts(*three) == route
 
 
 async def test_fallback_gets_a_request_by_its_own_profile(build: Build, three: list[Upstream]) -> None:
@@ -325,7 +325,7 @@ async def test_fallback_that_does_not_support_the_request_is_skipped(build: Buil
     request = CreateResponse.model_validate({"model": "m", "input": [message]})
     async with router.open(ModelRequest(request, request.items(), "m")) as answer:
         assert [one async for chunks in reads(answer) for one in chunks][-1] is DONE
-    assert asked(*three) == [1, 0, 1]
+    assert request_counts(*three) == [1, 0, 1]
 
 
 # Replicas.
@@ -384,9 +384,9 @@ async def test_request_without_a_conversation_goes_to_the_least_loaded_replica(
     async with asyncio.TaskGroup() as running:
         for _ in range(9):
             running.create_task(ask(router))
-        while sum(asked(*three)) < 9:
+        while sum(request_counts(*three)) < 9:
             await asyncio.sleep(0.01)
-        assert asked(*three) == [3, 3, 3]
+        assert request_counts(*three) == [3, 3, 3]
         go.set()
 
 
@@ -398,9 +398,9 @@ async def test_replica_that_is_much_busier_is_spared(build: Build, three: list[U
     async with asyncio.TaskGroup() as running:
         for _ in range(30):
             running.create_task(ask(router, conversation="one"))
-        while sum(asked(*three)) < 30:
+        while sum(request_counts(*three)) < 30:
             await asyncio.sleep(0.01)
-        assert max(asked(*three)) <= 1.25 * 30 / 3 + 2
+        assert max(request_counts(*three)) <= 1.25 * 30 / 3 + 2
         go.set()
 
 
@@ -412,9 +412,9 @@ async def test_conversation_of_a_full_replica_goes_elsewhere(build: Build, three
     async with asyncio.TaskGroup() as running:
         for _ in range(3):
             running.create_task(ask(router, conversation="one"))
-        while sum(asked(*three)) < 3:
+        while sum(request_counts(*three)) < 3:
             await asyncio.sleep(0.01)
-        assert asked(*three) == [1, 1, 1]
+        assert request_counts(*three) == [1, 1, 1]
         go.set()
 
 

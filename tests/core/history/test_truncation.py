@@ -26,7 +26,7 @@ def user(text: str) -> Item:
     return message("user", text)
 
 
-def said(text: str) -> Item:
+def assistant_message(text: str) -> Item:
     return message("assistant", text)
 
 
@@ -47,26 +47,32 @@ SUMMARY = {"type": "compaction", "encrypted_content": "antiphon1.x"}
 
 
 def test_truncation_drops_the_oldest_turns_and_keeps_instructions() -> None:
-    turns = [user("one " * 100), said("1 " * 100), user("two " * 100), said("2 " * 100), user("three")]
+    turns = [
+        user("one " * 100),
+        assistant_message("1 " * 100),
+        user("two " * 100),
+        assistant_message("2 " * 100),
+        user("three"),
+    ]
 
     assert truncated([RULES, *turns], 0.75) == [RULES, *turns[2:]]
     assert truncated([RULES, *turns], 0.25) == [RULES, turns[4]]
 
 
 def test_truncation_of_what_fits_drops_nothing() -> None:
-    turns = [user("one"), said("1"), user("two")]
+    turns = [user("one"), assistant_message("1"), user("two")]
 
     assert truncated(turns, 1) == turns
 
 
 def test_truncation_keeps_instructions_in_the_middle_in_place() -> None:
-    turns = [user("one " * 100), message("developer", "From now on in French."), said("1"), user("two")]
+    turns = [user("one " * 100), message("developer", "From now on in French."), assistant_message("1"), user("two")]
 
     assert truncated(turns, 0.1) == [turns[1], turns[3]]
 
 
 def test_truncation_drops_a_turn_with_its_reasoning_calls_and_outputs() -> None:
-    past = [user("look"), thought("I have to look."), call("a"), output("a"), said("There is nothing.")]
+    past = [user("look"), thought("I have to look."), call("a"), output("a"), assistant_message("There is nothing.")]
 
     assert truncated([*past, user("look again")], 0.3) == [user("look again")]
 
@@ -87,25 +93,32 @@ def test_truncation_drops_parallel_calls_together() -> None:
 
 
 def test_truncation_keeps_a_call_whose_output_is_new() -> None:
-    items = [user("start it"), call("slow"), said("It is running."), user("and?"), output("slow")]
+    items = [user("start it"), call("slow"), assistant_message("It is running."), user("and?"), output("slow")]
 
     assert truncated(items, 0) == items
 
 
 def test_truncation_drops_a_late_output_with_its_call() -> None:
-    items = [user("start it"), call("slow"), user("and?"), output("slow"), said("Done."), user("thanks " * 20)]
+    items = [
+        user("start it"),
+        call("slow"),
+        user("and?"),
+        output("slow"),
+        assistant_message("Done."),
+        user("thanks " * 20),
+    ]
 
     assert truncated(items, 0.9) == [items[2], items[4], items[5]]
 
 
 def test_truncation_with_a_repeated_call_id_ties_no_turns_together() -> None:
-    turn = [user("look"), call("call_0"), output("call_0"), said("Nothing.")]
+    turn = [user("look"), call("call_0"), output("call_0"), assistant_message("Nothing.")]
 
     assert truncated([*turn, *turn, *turn], 0.4) == turn
 
 
 def test_truncation_keeps_compactions() -> None:
-    items = [SUMMARY, user("one " * 100), said("1"), user("two")]
+    items = [SUMMARY, user("one " * 100), assistant_message("1"), user("two")]
 
     assert truncated(items, 0.1) == [SUMMARY, user("two")]
 
@@ -114,7 +127,7 @@ def test_truncation_of_found_tools_leaves_them_callable() -> None:
     search = {"type": "tool_search_call", "call_id": "s", "execution": "client", "arguments": {"query": "add"}}
     tools = [{"type": "function", "name": "add"}]
     found = {"type": "tool_search_output", "call_id": "s", "execution": "client", "tools": tools}
-    items = [user("one " * 100), search, found, said("1"), user("two")]
+    items = [user("one " * 100), search, found, assistant_message("1"), user("two")]
 
     assert truncated(items, 0.1) == [{"type": "tool_search_output", "tools": tools}, user("two")]
     assert truncated([*items[:2], {**found, "tools": []}, *items[3:]], 0.1) == [user("two")]
@@ -129,7 +142,7 @@ def test_truncation_counts_an_image_as_an_image() -> None:
 
 ITEMS = st.lists(
     st.one_of(
-        st.sampled_from([RULES, SUMMARY, user("hi"), said("yes"), thought("hm")]),
+        st.sampled_from([RULES, SUMMARY, user("hi"), assistant_message("yes"), thought("hm")]),
         st.sampled_from("abc").map(call),
         st.sampled_from("abc").map(output),
     ),
@@ -196,7 +209,7 @@ def test_truncation_takes_the_limit_from_an_error(complaint: str, share: float |
 
 
 def test_truncation_counts_a_dropped_turn_once() -> None:
-    past = [user("start it"), call("slow"), user("and?"), output("slow"), said("Done.")]
+    past = [user("start it"), call("slow"), user("and?"), output("slow"), assistant_message("Done.")]
     items = [*past, user("three " * 20), user("four " * 80)]
     sizes = [estimate_json(item) for item in items]
     too_many = sum(sizes[:5]) + 1

@@ -14,22 +14,22 @@ from app.core.items import arguments as arguments_module
 from app.core.items.arguments import InputReader, ObjectReader
 
 
-def told(*pieces: str) -> list[str]:
+def fragments(*pieces: str) -> list[str]:
     """Readings of arguments in these pieces, including the last at the end."""
     reader = InputReader()
     return [*(reader.feed(piece) for piece in pieces), reader.end()]
 
 
 def read(*pieces: str) -> str:
-    return "".join(told(*pieces))
+    return "".join(fragments(*pieces))
 
 
 def test_text_is_emitted_as_it_arrives() -> None:
-    assert told('{"inp', 'ut": "', "Hel", "lo\\", "n", '"', "}") == ["", "", "Hel", "lo", "\n", "", "", ""]
+    assert fragments('{"inp', 'ut": "', "Hel", "lo\\", "n", '"', "}") == ["", "", "Hel", "lo", "\n", "", "", ""]
 
 
 def test_escape_is_emitted_when_complete_and_never_half_a_pair() -> None:
-    assert told('{"input":"\\', "u00", "e9", "\\ud83d", "\\ude", '00"}')[1:6] == ["", "é", "", "", "😀"]
+    assert fragments('{"input":"\\', "u00", "e9", "\\ud83d", "\\ude", '00"}')[1:6] == ["", "é", "", "", "😀"]
     assert read('{"input": "\\ud83d"}') == "\ufffd"
     assert read('{"input": "\\ud83d', '\\n"}') == "\ufffd\n"
     assert read('{"input": "\\ude00 \\ud83d', '\\u0041"}') == "\ufffd \ufffdA"
@@ -89,7 +89,7 @@ def test_arguments_without_an_input_are_the_input(arguments: str) -> None:
 
 
 def test_input_that_is_not_wrapped_is_emitted_as_it_arrives() -> None:
-    assert told("*** Beg", "in Patch") == ["*** Beg", "in Patch", ""]
+    assert fragments("*** Beg", "in Patch") == ["*** Beg", "in Patch", ""]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_arguments_end_is_found_with_whether_they_were_cut(
 
 
 def test_text_after_the_object_is_not_emitted() -> None:
-    assert told('{"input": "x"} and', '{"input": "y"}') == ["x", "", ""]
+    assert fragments('{"input": "x"} and', '{"input": "y"}') == ["x", "", ""]
 
 
 # Laws.
@@ -155,10 +155,12 @@ def test_emitted_text_is_the_same_for_any_cut(text: str, cuts: list[int]) -> Non
 @given(text=texts, cuts=cuts)
 def test_function_arguments_are_emitted_unchanged(text: str, cuts: list[int]) -> None:
     reader = ObjectReader()
-    told = "".join(map(reader.feed, in_pieces(text, cuts)))
+    fragments = "".join(map(reader.feed, in_pieces(text, cuts)))
     held = reader.held()
     assert bool(held) == (text.lstrip()[:1] == '"')
-    assert (told + held == text) or (reader.closed and text.startswith(told) and told.rstrip().endswith(("}", "]")))
+    assert (fragments + held == text) or (
+        reader.closed and text.startswith(fragments) and fragments.rstrip().endswith(("}", "]"))
+    )
     assert reader.end() == (held or ("" if text.strip() else "{}"))
 
 
@@ -180,8 +182,8 @@ def test_string_without_an_object_is_emitted_unchanged(arguments: str) -> None:
 def test_text_after_the_arguments_is_not_emitted(value: Any, behind: str, cuts: list[int]) -> None:
     arguments = json.dumps(value)
     reader = ObjectReader()
-    told = "".join(map(reader.feed, in_pieces(arguments + behind, cuts)))
-    assert (told.rstrip(), reader.closed) == (arguments, True)
+    fragments = "".join(map(reader.feed, in_pieces(arguments + behind, cuts)))
+    assert (fragments.rstrip(), reader.closed) == (arguments, True)
 
 
 @pytest.mark.parametrize("arguments", ['see {"a": 1} and {"b": 2}', '[{"a": 1}] [2]', "null {} x"])

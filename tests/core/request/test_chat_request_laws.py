@@ -153,7 +153,7 @@ requests = st.fixed_dictionaries(
 )
 
 
-def asked(request: dict[str, Any], profile: Profile) -> EncodedRequest | None:
+def encoded_or_refused(request: dict[str, Any], profile: Profile) -> EncodedRequest | None:
     """Translate a request, or return None where it is refused."""
     validated = CreateResponse.model_validate(request)
     try:
@@ -187,7 +187,7 @@ def nulls(value: Any, path: str = "") -> list[str]:
 @given(requests, profiles)
 def test_conversation_of_any_kind_is_refused_or_sent_in_order(request: dict[str, Any], profile: Profile) -> None:
     before = copy.deepcopy(request)
-    chat = asked(request, profile)
+    chat = encoded_or_refused(request, profile)
     assert request == before
     if chat is None:
         return
@@ -203,7 +203,7 @@ def test_conversation_of_any_kind_is_refused_or_sent_in_order(request: dict[str,
 
 @given(requests, profiles)
 def test_tools_that_are_sent_are_those_whose_calls_are_read(request: dict[str, Any], profile: Profile) -> None:
-    if (chat := asked(request, profile)) is None:
+    if (chat := encoded_or_refused(request, profile)) is None:
         return
     names = [tool["function"]["name"] for tool in chat.body.get("tools", ())]
     assert names == list(chat.bindings) and len(set(names)) == len(names)
@@ -215,7 +215,7 @@ def test_tools_that_are_sent_are_those_whose_calls_are_read(request: dict[str, A
 
 @given(requests, st.sampled_from(profile_names()).map(load_profile))
 def test_built_in_profile_makes_a_request_that_can_be_sent(request: dict[str, Any], profile: Profile) -> None:
-    if chat := asked(request, profile):
+    if chat := encoded_or_refused(request, profile):
         check_calls(chat.body["messages"], profile.request.tool_ids)
         assert nulls(chat.body) == []
 
@@ -225,7 +225,7 @@ STRICT = {"request.roles.system": "single_first", "request.roles.alternate": Tru
 
 @given(requests, profiles.map(lambda profile: profile.override(STRICT)))
 def test_strict_templates_get_what_they_demand(request: dict[str, Any], profile: Profile) -> None:
-    if (chat := asked(request, profile)) is None:
+    if (chat := encoded_or_refused(request, profile)) is None:
         return
     first, *rest = chat.body["messages"]
     spoken = rest if first["role"] in ("system", "developer") else [first, *rest]
@@ -256,7 +256,7 @@ def test_content_of_any_kind_is_sent_once(options: dict[str, Any], kinds: list[s
         made[kind](text) if kind in made else {"role": kind, "content": text}
         for kind, text in zip(kinds, said, strict=True)
     ]
-    chat = asked({"model": "m", "input": items}, Profile().override(options))
+    chat = encoded_or_refused({"model": "m", "input": items}, Profile().override(options))
     assert chat
     sent = [message for message in chat.body["messages"] if message not in (OPENING, BRIDGE)]
     assert sorted(re.findall(r"<\d+>", orjson.dumps(sent).decode())) == sorted(said)

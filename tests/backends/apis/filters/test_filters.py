@@ -59,11 +59,11 @@ def one_by_one(options: dict[str, Any], *deltas: Delta) -> list[Delta]:
     return filtered(options, *([delta] for delta in deltas))
 
 
-def said(deltas: list[Delta]) -> str:
+def joined_text(deltas: list[Delta]) -> str:
     return "".join(text for delta in deltas if isinstance(delta, TextDelta) for text in delta.texts)
 
 
-def thought(deltas: list[Delta]) -> str:
+def joined_reasoning(deltas: list[Delta]) -> str:
     return "".join(text for delta in deltas if isinstance(delta, ReasoningDelta) for text in delta.texts)
 
 
@@ -115,7 +115,7 @@ class TestThinkTags:
 
     def test_think_tags_across_the_texts_of_one_delta_are_found(self) -> None:
         out = one_by_one(AUTO, text("<thi", "nk>h", "m</think>", "Hi", "!"))
-        assert (thought(out), said(out)) == ("hm", "Hi!")
+        assert (joined_reasoning(out), joined_text(out)) == ("hm", "Hi!")
 
     def test_held_text_comes_at_the_end(self) -> None:
         assert one_by_one(AUTO, text("<thi"), STOP) == [STOP, text("<thi")]
@@ -125,15 +125,15 @@ class TestThinkTags:
 
     def test_reasoning_field_switches_think_tags_off(self) -> None:
         out = one_by_one(AUTO, reasoning("hm"), text("<think>"), text(" is a tag"))
-        assert (thought(out), said(out)) == ("hm", "<think> is a tag")
+        assert (joined_reasoning(out), joined_text(out)) == ("hm", "<think> is a tag")
 
     def test_reasoning_in_tags_and_in_a_field_is_emitted_once(self) -> None:
         out = one_by_one(AUTO, reasoning("hm"), text("<think>hm"), text("</think>Hi"))
-        assert (thought(out), said(out)) == ("hm", "Hi")
+        assert (joined_reasoning(out), joined_text(out)) == ("hm", "Hi")
 
     def test_think_tag_opened_in_the_prompt_is_assumed(self) -> None:
         out = one_by_one({"think_tags": "implicit_open"}, text("hm</thi"), text("nk>Hi"))
-        assert (thought(out), said(out)) == ("hm", "Hi")
+        assert (joined_reasoning(out), joined_text(out)) == ("hm", "Hi")
 
     def test_think_tags_can_be_configured(self) -> None:
         tags = {"mode": "auto", "open": "[THINK]", "close": "[/THINK]"}
@@ -153,10 +153,13 @@ class TestCumulative:
         assert one_by_one({"cumulative": ["content"]}, text("He", "Hello", "Hello")) == [text("He", "llo")]
 
     def test_cumulative_text_that_does_not_continue_is_an_increment(self) -> None:
-        assert said(one_by_one({"cumulative": ["content"]}, text("He"), text("llo"), text("Hello you"))) == "Hello you"
+        assert (
+            joined_text(one_by_one({"cumulative": ["content"]}, text("He"), text("llo"), text("Hello you")))
+            == "Hello you"
+        )
 
     def test_cumulative_fields_other_than_named_are_unchanged(self) -> None:
-        assert thought(one_by_one({"cumulative": ["content"]}, reasoning("h"), reasoning("h"))) == "hh"
+        assert joined_reasoning(one_by_one({"cumulative": ["content"]}, reasoning("h"), reasoning("h"))) == "hh"
 
     def test_reasoning_of_each_field_is_cumulative(self) -> None:
         def details(*texts: str, fragment: str) -> ReasoningDelta:
@@ -186,7 +189,7 @@ class TestCumulative:
     @given(st.text("ab \n", min_size=1), st.lists(st.integers(0, 30)))
     def test_cumulative_text_of_any_growth_comes_once(self, whole: str, ends: list[int]) -> None:
         grown = [text(whole[:end]) for end in sorted(ends)]
-        assert said(one_by_one({"cumulative": ["content"]}, *grown, text(whole))) == whole
+        assert joined_text(one_by_one({"cumulative": ["content"]}, *grown, text(whole))) == whole
 
 
 class TestWhitespaceOnlyContent:
@@ -238,7 +241,7 @@ class TestCallMarks:
         assert out == [text("Wait."), ToolCallDelta(None, None, "f", ['{"a": 1}'])]
 
     def test_call_of_an_unknown_function_stays_text(self) -> None:
-        assert said(filtered(MARKED, [text(MARKED_CALL)])) == MARKED_CALL
+        assert joined_text(filtered(MARKED, [text(MARKED_CALL)])) == MARKED_CALL
 
     def test_held_text_comes_before_a_call(self) -> None:
         assert one_by_one(MARKED, text("a <tool"), CALL) == [text("a"), text(" <tool"), CALL]
@@ -247,7 +250,7 @@ class TestCallMarks:
 def test_filters_of_one_profile_work_together() -> None:
     options = {**AUTO, **ON, "cumulative": ["content"]}
     out = one_by_one(options, text("<think>"), text("<think>4</think>"), text("<think>4</think>"), STOP)
-    assert (thought(out), said(out)) == ("4", "4")
+    assert (joined_reasoning(out), joined_text(out)) == ("4", "4")
 
 
 PIECES = st.lists(st.sampled_from(["<think>", "</think>", "<th", "ink>", "a", " ", "\n", "bc"]), max_size=12)
@@ -267,4 +270,4 @@ def test_texts_of_one_delta_are_filtered_like_single_texts(pieces: list[str]) ->
     options = {**AUTO, **ON, **MARKED}
     single = filtered(options, [*map(text, pieces), STOP])
     together = filtered(options, [text(*pieces), STOP] if pieces else [STOP])
-    assert (thought(single), said(single)) == (thought(together), said(together))
+    assert (joined_reasoning(single), joined_text(single)) == (joined_reasoning(together), joined_text(together))

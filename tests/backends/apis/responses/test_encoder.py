@@ -27,7 +27,7 @@ LAB = {"type": "namespace", "name": "lab", "description": "The lab.", "tools": [
 THOUGHT = {"id": "rs_1", "type": "reasoning", "summary": [], "encrypted_content": "gAAA"}
 
 
-def asked(body: dict[str, Any], profile: Profile = PROFILE, **fields: Any) -> EncodedRequest:
+def encoded_request(body: dict[str, Any], profile: Profile = PROFILE, **fields: Any) -> EncodedRequest:
     request = CreateResponse.model_validate({"model": "m", **body})
     encoded = encode(ModelRequest(request, fields.pop("items", request.items()), "m", **fields), profile)
     check_request(encoded.body)
@@ -35,7 +35,7 @@ def asked(body: dict[str, Any], profile: Profile = PROFILE, **fields: Any) -> En
 
 
 def sent(*items: dict[str, Any], upstream: Any = None, **body: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = asked({"input": [*items], **body}, upstream=upstream or {}).body["input"]
+    found: list[dict[str, Any]] = encoded_request({"input": [*items], **body}, upstream=upstream or {}).body["input"]
     return found
 
 
@@ -56,7 +56,7 @@ def bound(item: dict[str, Any], to: str = SERVER) -> dict[str, Any]:
 
 
 def test_question_is_stateless_and_asks_for_encrypted_reasoning() -> None:
-    body = asked({"input": "Hi", "instructions": "Be brief."}).body
+    body = encoded_request({"input": "Hi", "instructions": "Be brief."}).body
     assert body == {
         "model": "m",
         "instructions": "Be brief.",
@@ -89,7 +89,7 @@ def test_parameters_have_the_same_names() -> None:
         "prompt_cache_retention": "24h",
         "prompt_cache_options": {"mode": "explicit"},
     }
-    encoded = asked({"input": "Hi", **fields})
+    encoded = encoded_request({"input": "Hi", **fields})
     assert {name: encoded.body[name] for name in fields} == fields
     assert encoded.body["include"] == ["reasoning.encrypted_content", "message.output_text.logprobs"]
     assert encoded.warnings == ()
@@ -98,17 +98,17 @@ def test_parameters_have_the_same_names() -> None:
 @pytest.mark.parametrize("name", ["previous_response_id", "conversation", "background", "metadata", "truncation"])
 def test_request_never_names_stored_state_of_the_server(name: str) -> None:
     value = {"background": True, "metadata": {"a": "b"}, "truncation": "auto"}.get(name, "resp_1")
-    assert name not in asked({"input": "Hi", name: value}).body
+    assert name not in encoded_request({"input": "Hi", name: value}).body
 
 
 def test_unknown_parameters_are_named_in_warnings() -> None:
-    encoded = asked({"input": "Hi", "seed": 1, "logit_bias": {"1": 2}})
+    encoded = encoded_request({"input": "Hi", "seed": 1, "logit_bias": {"1": 2}})
     assert not {"seed", "logit_bias"} & encoded.body.keys()
     assert [warning.split("'")[1] for warning in encoded.warnings] == ["seed", "logit_bias"]
 
 
 def test_tools_are_declared_in_their_own_types() -> None:
-    encoded = asked({"input": "Hi", "tools": [ADD, PATCH, LAB]})
+    encoded = encoded_request({"input": "Hi", "tools": [ADD, PATCH, LAB]})
     function = {**ADD, "strict": None}
     assert encoded.body["tools"] == [
         function,
@@ -121,7 +121,7 @@ def test_tools_are_declared_in_their_own_types() -> None:
 
 def test_tools_are_functions_where_the_server_knows_no_others() -> None:
     profile = PROFILE.override({"request.native_tools": []})
-    tools = asked({"input": "Hi", "tools": [PATCH, LAB]}, profile).body["tools"]
+    tools = encoded_request({"input": "Hi", "tools": [PATCH, LAB]}, profile).body["tools"]
     assert [(tool["type"], tool["name"]) for tool in tools] == [
         ("function", "patch"),
         ("function", "lab__add"),
@@ -133,7 +133,7 @@ def test_tools_are_functions_where_the_server_knows_no_others() -> None:
 
 def test_hosted_tools_are_functions() -> None:
     roll = HostedFunction("roll", "mcp_call", "Roll dice.", namespace="dice", fields={"server_label": "dice"})
-    body = asked({"input": "Hi"}, hosted=HostedTools([(roll, {"mcp"})])).body
+    body = encoded_request({"input": "Hi"}, hosted=HostedTools([(roll, {"mcp"})])).body
     assert [(tool["type"], tool["name"]) for tool in body["tools"]] == [("function", "dice__roll")]
 
 
@@ -151,7 +151,9 @@ def test_hosted_tools_are_functions() -> None:
     ],
 )
 def test_tool_choice_names_tools_as_they_are_declared(choice: Any, native: Any) -> None:
-    encoded = asked({"input": "Hi", "tools": [ADD, PATCH], "tool_choice": choice, "parallel_tool_calls": False})
+    encoded = encoded_request(
+        {"input": "Hi", "tools": [ADD, PATCH], "tool_choice": choice, "parallel_tool_calls": False}
+    )
     assert encoded.body["tool_choice"] == native
     assert len(encoded.body["tools"]) == 2
     assert encoded.body["parallel_tool_calls"] is False
@@ -161,15 +163,15 @@ def test_tool_that_only_the_server_has_is_declared_as_it_is() -> None:
     profile = PROFILE.override({"request.passes": ["image_generation", "web_search"]})
     search = {"type": "web_search", "search_context_size": "low"}
     body = {"input": "Hi", "tools": [ADD, search], "include": ["web_search_call.action.sources"]}
-    encoded = asked(body, profile)
+    encoded = encoded_request(body, profile)
     assert encoded.body["tools"] == [{**ADD, "strict": None}, search]
     assert encoded.body["include"] == ["reasoning.encrypted_content", "web_search_call.action.sources"]
     assert encoded.warnings == ()
     assert list(encoded.bindings) == ["add"]
     choice = {"type": "image_generation"}
-    chosen = asked({"input": "Hi", "tools": [ADD, choice], "tool_choice": choice}, profile)
+    chosen = encoded_request({"input": "Hi", "tools": [ADD, choice], "tool_choice": choice}, profile)
     assert (chosen.body["tool_choice"], chosen.allowed) == (choice, frozenset())
-    assert [tool["type"] for tool in asked(body).body["tools"]] == ["function"]
+    assert [tool["type"] for tool in encoded_request(body).body["tools"]] == ["function"]
 
 
 def test_native_call_and_its_output_are_sent_as_they_are() -> None:
@@ -179,7 +181,7 @@ def test_native_call_and_its_output_are_sent_as_they_are() -> None:
     output = {"type": "apply_patch_call_output", "call_id": "c1", "status": "completed", "output": "Created."}
     loose = {**output, "call_id": "c2"}
     body = {"input": [{"role": "user", "content": "Hi"}, call, output, loose], "tools": [{"type": "apply_patch"}]}
-    items = asked(body, profile).body["input"]
+    items = encoded_request(body, profile).body["input"]
     assert items[1:3] == [call, output]
     assert items[3]["type"] == "message"  # without its call
 
@@ -222,7 +224,7 @@ def test_calls_of_custom_tools_and_of_namespaces_stay_what_they_are() -> None:
 
 
 def test_call_without_a_result_gets_one_and_a_result_without_a_call_goes_as_a_message() -> None:
-    encoded = asked({"input": [user("Go"), output("call_0", "late"), call()]})
+    encoded = encoded_request({"input": [user("Go"), output("call_0", "late"), call()]})
     assert encoded.body["input"][1]["role"] == "user"
     assert encoded.body["input"][2:] == [call(), output(text="(no output)")]
     assert len(encoded.warnings) == 2
@@ -342,7 +344,9 @@ ITEMS = st.lists(
 def test_every_conversation_is_one_that_a_server_takes(items: list[dict[str, Any]], native: bool) -> None:
     profile = PROFILE if native else PROFILE.override({"request.native_tools": []})
     upstream = {"rs_1": bound(THOUGHT), "rs_2": bound({**THOUGHT, "id": "rs_2"}, "http://another/v1")}
-    found = asked({"input": [*items, user("Go on")], "tools": [ADD, PATCH]}, profile, upstream=upstream).body["input"]
+    found = encoded_request({"input": [*items, user("Go on")], "tools": [ADD, PATCH]}, profile, upstream=upstream).body[
+        "input"
+    ]
     calls = [item["call_id"] for item in found if item["type"].endswith("_call")]
     outputs = [item["call_id"] for item in found if item["type"].endswith("_output")]
     assert len({*calls}) == len(calls)
@@ -365,6 +369,6 @@ def test_many_results_without_a_call_are_encoded_in_no_time() -> None:
 
 def test_call_without_its_output_with_strict_is_refused() -> None:
     with pytest.raises(InvalidRequest) as caught:
-        asked({"input": [call(), user("Never mind.")]}, strict=True)
+        encoded_request({"input": [call(), user("Never mind.")]}, strict=True)
     expected = ("input", "No tool output found for function call 'call_1'.")
     assert (caught.value.param, caught.value.message) == expected
