@@ -12,7 +12,7 @@ import asyncpg
 from app.errors import UnstorableValue
 from app.storage.migration import Connection, UnpreparedError
 from app.storage.outage import Outage
-from app.storage.tables import Rows, Statement, Steps, substitute
+from app.storage.tables import Rows, Statement, Transaction, execute, substitute
 from app.storage.url_options import count, one_of, read_options, seconds
 
 T = TypeVar("T")
@@ -250,9 +250,9 @@ class PostgresTables:
     async def execute(self, text: str, *values: object, idempotent: bool = False) -> Rows:
         return await self._client.fetch(self._text(text), *map(self._storable, values), idempotent=idempotent)
 
-    async def run(self, steps: Callable[[], Steps[T]], *, idempotent: bool = False) -> T:
+    async def run(self, transaction: Callable[[], Transaction[T]], *, idempotent: bool = False) -> T:
         async def work(connection: Connection) -> T:
-            running = steps()
+            running = transaction()
             try:
                 statement = next(running)
                 while True:
@@ -263,8 +263,8 @@ class PostgresTables:
 
         return await self._client.transaction(work, idempotent=idempotent)
 
-    def advisory_lock(self, key: str) -> Steps[None]:
-        yield Statement("SELECT pg_advisory_xact_lock(hashtextextended('antiphon files ' || $1, 0))", (key,))
+    def advisory_lock(self, key: str) -> Transaction[None]:
+        yield execute("SELECT pg_advisory_xact_lock(hashtextextended('antiphon files ' || $1, 0))", key)
 
     async def _query(self, connection: Connection, statement: Statement) -> Rows:
         text = self._text(statement.text)

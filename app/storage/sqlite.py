@@ -25,7 +25,7 @@ import apsw
 from app.errors import APIError, StoreUnavailable, UnstorableValue
 from app.storage.migration import Migrations, UnpreparedError
 from app.storage.outage import Outage
-from app.storage.tables import Rows, Steps, substitute
+from app.storage.tables import Rows, Transaction, substitute
 
 T = TypeVar("T")
 
@@ -213,12 +213,12 @@ class SQLiteTables:
 
         return await self._db.read(read)
 
-    async def snapshot(self, steps: Callable[[], Steps[T]]) -> T:
+    async def snapshot(self, transaction: Callable[[], Transaction[T]]) -> T:
         """Read-only statements, none of which sees later commits."""
 
         def work(db: apsw.Connection) -> T:
             db.execute("BEGIN")
-            result = self._run(db, steps)
+            result = self._run(db, transaction)
             db.execute("COMMIT")
             return result
 
@@ -228,11 +228,11 @@ class SQLiteTables:
         """Statements separated by `;` run in a transaction, and their rows are returned together."""
         return await self._db.write(lambda db: self._query(db, text, values).fetchall())
 
-    async def run(self, steps: Callable[[], Steps[T]], *, idempotent: bool = False) -> T:
-        return await self._db.write(lambda db: self._run(db, steps))
+    async def run(self, transaction: Callable[[], Transaction[T]], *, idempotent: bool = False) -> T:
+        return await self._db.write(lambda db: self._run(db, transaction))
 
-    def _run(self, db: apsw.Connection, steps: Callable[[], Steps[T]]) -> T:
-        running = steps()
+    def _run(self, db: apsw.Connection, transaction: Callable[[], Transaction[T]]) -> T:
+        running = transaction()
         try:
             statement = next(running)
             while True:
@@ -247,7 +247,7 @@ class SQLiteTables:
             result: T = end.value
             return result
 
-    def advisory_lock(self, key: str) -> Steps[None]:
+    def advisory_lock(self, key: str) -> Transaction[None]:
         """Only one transaction runs at a time."""
         yield from ()
 

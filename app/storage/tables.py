@@ -22,8 +22,8 @@ class Statement(NamedTuple):
     many: Sequence[tuple[object, ...]] | None = None  # run once per element, without returning rows
 
 
-# A transaction: yields statements, receives the rows of each, and returns a result.
-Steps: TypeAlias = Generator[Statement, Rows, T]
+# Yields `execute(...)`, receives its rows, and returns a result.
+Transaction: TypeAlias = Generator[Statement, Rows, T]
 
 
 class Tables(Protocol):
@@ -37,13 +37,22 @@ class Tables(Protocol):
         """Run a single statement that writes; return its rows. Otherwise like `run`."""
         ...
 
-    async def run(self, steps: Callable[[], Steps[T]], *, idempotent: bool = False) -> T:
+    async def run(self, transaction: Callable[[], Transaction[T]], *, idempotent: bool = False) -> T:
         """
-        Run a transaction; `steps` can be called more than once.
+        Run a transaction; it can be called more than once.
 
         `idempotent` transactions are repeated if the connection breaks.
         """
         ...
+
+
+def execute(text: str, *values: object) -> Statement:
+    return Statement(text, values)
+
+
+def execute_many(text: str, rows: Sequence[tuple[object, ...]]) -> Statement:
+    """Return a statement that runs once per element of `rows`, without returning rows."""
+    return Statement(text, many=rows)
 
 
 def substitute(text: str, words: Mapping[str, str]) -> str:

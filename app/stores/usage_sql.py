@@ -3,7 +3,7 @@ from __future__ import annotations
 import calendar
 from collections.abc import Sequence
 
-from app.storage.tables import Statement, Steps, Tables
+from app.storage.tables import Tables, Transaction, execute, execute_many
 from app.stores.usage import BATCH_TTL, Spending, UsageRow
 
 # In PostgreSQL, days are dates.
@@ -44,12 +44,12 @@ class SQLUsage:
         self._tables = tables
 
     async def add(self, batch: str, rows: Sequence[UsageRow]) -> None:
-        def steps() -> Steps[None]:
-            if (yield Statement(_ADD_BATCH, (batch,))):
+        def transaction() -> Transaction[None]:
+            if (yield execute(_ADD_BATCH, batch)):
                 # In order, to prevent deadlocks between concurrent additions to the same rows.
-                yield Statement(_ADD, many=sorted(rows, key=lambda row: row[:4]))
+                yield execute_many(_ADD, sorted(rows, key=lambda row: row[:4]))
 
-        await self._tables.run(steps, idempotent=True)
+        await self._tables.run(transaction, idempotent=True)
 
     async def spending(self, key: str, day: str) -> Spending:
         month = day[:7]

@@ -15,7 +15,7 @@ from typing import Any
 
 from app.storage.outage import Outage
 from app.storage.postgres import PostgresClient, PostgresTables, read_postgres_url
-from app.storage.tables import Statement, Steps
+from app.storage.tables import Transaction, execute
 from app.stores import Change, images_partition, owner_of
 from app.stores.postgres.counters import FAST, PostgresCounters
 from app.stores.postgres.event_log import PostgresLog
@@ -152,20 +152,20 @@ class PostgresStore(SQLStore):
         await self._client.aclose()
 
 
-def _apply_staged(values: tuple[Any, ...]) -> Steps[bool]:
+def _apply_staged(values: tuple[Any, ...]) -> Transaction[bool]:
     """Large records are sent in slices if the user can create temporary tables."""
     apply = _APPLY
-    ((may_stage,),) = yield Statement(_MAY_STAGE)
+    ((may_stage,),) = yield execute(_MAY_STAGE)
     if may_stage:
-        yield Statement(_STAGE)
+        yield execute(_STAGE)
         records = [*values[_RECORDS]]
         for at, record in enumerate(records):
             if len(record) > _SLICE:
                 records[at] = b""
                 for number, begin in enumerate(range(0, len(record), _SLICE)):
-                    yield Statement(_ADD_SLICE, (at + 1, number, record[begin : begin + _SLICE]))
+                    yield execute(_ADD_SLICE, at + 1, number, record[begin : begin + _SLICE])
         apply, values = _APPLY_STAGED, (*values[:_RECORDS], records, *values[_RECORDS + 1 :])
-    ((applied,),) = yield Statement(apply, values)
+    ((applied,),) = yield execute(apply, *values)
     return bool(applied)
 
 

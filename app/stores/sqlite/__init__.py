@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from app.storage.sqlite import Database, SQLiteTables
-from app.storage.tables import Row, Rows, Statement, Steps
+from app.storage.tables import Row, Rows, Transaction, execute, execute_many
 from app.storage.url_options import one_of, read_options, seconds
 from app.stores import Change, images_partition, owner_of
 from app.stores.records_sql import EXISTS, EXPIRE, SQLStore, delete_expired_from
@@ -147,15 +147,15 @@ class SQLiteStore(SQLStore):
         return rows
 
 
-def _whole_records(statement: str, values: tuple[str, ...]) -> Steps[Rows]:
+def _whole_records(statement: str, values: tuple[str, ...]) -> Transaction[Rows]:
     """Join the records' pieces, in rows of time left, name and record."""
     whole: list[Row] = []
-    for left, name, record in (yield Statement(statement, values)):
+    for left, name, record in (yield execute(statement, *values)):
         if record and len(record) >= RECORD_PIECE:
             joined = io.BytesIO()  # avoids a second copy of the record
             joined.write(record)
             for number in itertools.count():
-                if not (pieces := (yield Statement(_GET_PIECE, (values[0], name, number)))):
+                if not (pieces := (yield execute(_GET_PIECE, values[0], name, number))):
                     break
                 joined.write(pieces[0][0])
             record = joined.getvalue()
@@ -163,19 +163,19 @@ def _whole_records(statement: str, values: tuple[str, ...]) -> Steps[Rows]:
     return whole
 
 
-def _apply(changes: Sequence[Change], ttl: float) -> Steps[bool]:
+def _apply(changes: Sequence[Change], ttl: float) -> Transaction[bool]:
     for change in changes:
-        if change.requires is not None and not (yield Statement(EXISTS, (change.partition, change.requires))):
+        if change.requires is not None and not (yield execute(EXISTS, change.partition, change.requires)):
             return False
     for partition, put, delete, _, entries in changes:
-        yield Statement(_OPEN, (partition, images_partition(partition), ttl))
+        yield execute(_OPEN, partition, images_partition(partition), ttl)
         for name, record in put.items():
             view = memoryview(record)
             first, *others = [view[at : at + RECORD_PIECE] for at in range(0, max(1, len(record)), RECORD_PIECE)]
-            yield Statement(_PUT, (partition, name, entries.get(name), first))
-            yield Statement(_PUT_PIECE, many=[(partition, name, *piece) for piece in enumerate(others)])
-        yield Statement(_LIST, many=[(partition, name, owner_of(partition)) for name in entries])
-        yield Statement(_DELETE, many=[(partition, name) for name in delete])
+            yield execute(_PUT, partition, name, entries.get(name), first)
+            yield execute_many(_PUT_PIECE, [(partition, name, *piece) for piece in enumerate(others)])
+        yield execute_many(_LIST, [(partition, name, owner_of(partition)) for name in entries])
+        yield execute_many(_DELETE, [(partition, name) for name in delete])
         if delete or not put:
-            yield Statement(_DROP_EMPTY, (partition,))
+            yield execute(_DROP_EMPTY, partition)
     return True

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import orjson
 
-from app.storage.tables import Row, Statement, Steps
+from app.storage.tables import Row, Transaction, execute, execute_many
 from app.tools.files import File, Page
 from app.tools.files.batches import MAX_UNFINISHED, BatchJob, BatchRequest, ClaimedRequest, RequestResult
 from app.tools.files.multipart_sql import add_file
@@ -130,17 +130,17 @@ class SQLBatches:
             *(metadata, batch.output_lifetime),
         )
 
-        def steps() -> Steps[bool]:
+        def transaction() -> Transaction[bool]:
             yield from self._tables.advisory_lock(batch.owner)
             unfinished = f"owner = $1 AND status NOT IN {_ENDED}"
             count = f"SELECT count(*) FROM antiphon_request_batches WHERE {unfinished}"
-            ((number,),) = yield Statement(count, (batch.owner,))
+            ((number,),) = yield execute(count, batch.owner)
             if number >= MAX_UNFINISHED:
                 return False
-            yield Statement(_CREATE, values)
+            yield execute(_CREATE, *values)
             return True
 
-        return await self._tables.run(steps)
+        return await self._tables.run(transaction)
 
     async def get(self, owner: str, batch_id: str) -> BatchJob | None:
         rows = await self._tables.fetch(f"{_BATCH} WHERE id = $1 AND owner = $2", batch_id, owner)
@@ -152,65 +152,65 @@ class SQLBatches:
         return [_batch_of(row) for row in rows], more
 
     async def cancel(self, owner: str, batch_id: str) -> bool:
-        def steps() -> Steps[bool]:
+        def transaction() -> Transaction[bool]:
             where = "id = $1 AND owner = $2 AND status IN ('validating', 'in_progress')"
-            rows = yield Statement(f"{_BATCH} WHERE {where} FOR UPDATE", (batch_id, owner))
+            rows = yield execute(f"{_BATCH} WHERE {where} FOR UPDATE", batch_id, owner)
             for row in rows:
                 times = yield from _times(_batch_of(row), "cancelling")
                 cancel = "UPDATE antiphon_request_batches SET status = 'cancelling', times = $2, claim = NULL,"
-                yield Statement(f"{cancel} claimed_until = 0 WHERE id = $1", (batch_id, times))
+                yield execute(f"{cancel} claimed_until = 0 WHERE id = $1", batch_id, times)
             return bool(rows)
 
-        return await self._tables.run(steps)
+        return await self._tables.run(transaction)
 
     async def claim_batch(self, worker: str, lease: float) -> BatchJob | None:
         if not await self._tables.fetch(_NEXT_BATCH.partition("FOR UPDATE")[0]):
             return None  # without a lock
 
-        def steps() -> Steps[BatchJob | None]:
-            rows = yield Statement(_NEXT_BATCH)
+        def transaction() -> Transaction[BatchJob | None]:
+            rows = yield execute(_NEXT_BATCH)
             for row in rows:
                 claim = "UPDATE antiphon_request_batches SET claim = $2, claimed_until = {now} + $3 WHERE id = $1"
-                yield Statement(claim, (row[0], worker, lease))
+                yield execute(claim, row[0], worker, lease)
                 # A process that died may have stored some requests.
                 delete = "DELETE FROM antiphon_batch_requests WHERE batch = $1"
                 if _batch_of(row).status == "validating":
-                    yield Statement(delete, (row[0],))
+                    yield execute(delete, row[0])
             return _batch_of(rows[0]) if rows else None
 
-        return await self._tables.run(steps)
+        return await self._tables.run(transaction)
 
     async def add_requests(self, batch: BatchJob, worker: str, lines: Sequence[BatchRequest]) -> bool:
-        def steps() -> Steps[bool]:
+        def transaction() -> Transaction[bool]:
             if not (yield from _hold(batch, worker)):
                 return False
             add = "INSERT INTO antiphon_batch_requests (batch, line, custom_id, body) VALUES ($1, $2, $3, $4)"
-            yield Statement(add, many=[(batch.id, *line) for line in lines])
+            yield execute_many(add, [(batch.id, *line) for line in lines])
             return True
 
-        return await self._tables.run(steps)
+        return await self._tables.run(transaction)
 
     async def begin(self, batch: BatchJob, worker: str, total: int, model: str | None) -> None:
-        def steps() -> Steps[None]:
+        def transaction() -> Transaction[None]:
             if not (yield from _hold(batch, worker)):
                 return
             times = yield from _times(batch, "in_progress")
             move = f"{_MOVE}, total = $5, model = $6 WHERE {_HELD}"
-            yield Statement(move, (batch.id, worker, "in_progress", times, total, model))
+            yield execute(move, batch.id, worker, "in_progress", times, total, model)
 
-        await self._tables.run(steps)
+        await self._tables.run(transaction)
 
     async def fail(self, batch: BatchJob, worker: str, errors: Sequence[Mapping[str, object]]) -> bool:
-        def steps() -> Steps[bool]:
+        def transaction() -> Transaction[bool]:
             if not (yield from _hold(batch, worker)):
                 return False
             times = yield from _times(batch, "failed")
             move = f"{_MOVE}, errors = $5 WHERE {_HELD}"
-            yield Statement(move, (batch.id, worker, "failed", times, orjson.dumps([*errors]).decode()))
-            yield Statement("DELETE FROM antiphon_batch_requests WHERE batch = $1", (batch.id,))
+            yield execute(move, batch.id, worker, "failed", times, orjson.dumps([*errors]).decode())
+            yield execute("DELETE FROM antiphon_batch_requests WHERE batch = $1", batch.id)
             return True
 
-        return await self._tables.run(steps)
+        return await self._tables.run(transaction)
 
     async def claim_requests(self, worker: str, lease: float, max_running: int) -> Sequence[ClaimedRequest]:
         if not await self._tables.fetch(f"{_OPEN} LIMIT 1"):
@@ -218,11 +218,11 @@ class SQLBatches:
         if sum(row[1] for row in await self._tables.fetch(_RUNNING)) >= max_running:
             return []  # without the lock, which blocks all processes
 
-        def steps() -> Steps[Sequence[ClaimedRequest]]:
+        def transaction() -> Transaction[Sequence[ClaimedRequest]]:
             yield from self._tables.advisory_lock("batches")
-            running = {str(row[0]): int(row[1]) for row in (yield Statement(_RUNNING))}
+            running = {str(row[0]): int(row[1]) for row in (yield execute(_RUNNING))}
             free = min(max_running - sum(running.values()), CLAIMED)
-            batches: dict[str, str] = {row[0]: row[1] for row in (yield Statement(_OPEN))}
+            batches: dict[str, str] = {row[0]: row[1] for row in (yield execute(_OPEN))}
             of_owners = Counter[str]()
             for batch_id, owner in batches.items():
                 of_owners[owner] += running.get(batch_id, 0)
@@ -231,41 +231,41 @@ class SQLBatches:
             while batches and len(chosen) < free:
                 batch_id = min(batches, key=lambda batch_id: of_owners[batches[batch_id]])
                 if batch_id not in lines:
-                    lines[batch_id] = [*(yield Statement(_NEXT_LINES, (batch_id, free)))]
+                    lines[batch_id] = [*(yield execute(_NEXT_LINES, batch_id, free))]
                 if lines[batch_id]:
                     chosen.append((batch_id, lines[batch_id].pop(0)))
                     of_owners[batches[batch_id]] += 1
                 else:
                     del batches[batch_id]
-            yield Statement(_CLAIM_LINE, many=[(batch_id, row[0], worker, lease) for batch_id, row in chosen])
+            yield execute_many(_CLAIM_LINE, [(batch_id, row[0], worker, lease) for batch_id, row in chosen])
             claimed: dict[str, BatchJob] = {}
             for batch_id in dict(chosen):
-                (row,) = yield Statement(f"{_BATCH} WHERE id = $1", (batch_id,))
+                (row,) = yield execute(f"{_BATCH} WHERE id = $1", batch_id)
                 claimed[batch_id] = _batch_of(row)
             return [
                 ClaimedRequest(claimed[batch_id], BatchRequest(line, custom_id, bytes(body)), attempts + 1)
                 for batch_id, (line, custom_id, body, attempts) in chosen
             ]
 
-        return await self._tables.run(steps)
+        return await self._tables.run(transaction)
 
     async def renew(
         self, worker: str, lease: float, batch_id: str | None, lines: Collection[tuple[str, int]]
     ) -> set[tuple[str, int]]:
-        def steps() -> Steps[set[tuple[str, int]]]:
+        def transaction() -> Transaction[set[tuple[str, int]]]:
             until = "claimed_until = {now} + $3"
             if batch_id is not None:
-                yield Statement(f"UPDATE antiphon_request_batches SET {until} WHERE {_HELD}", (batch_id, worker, lease))
+                yield execute(f"UPDATE antiphon_request_batches SET {until} WHERE {_HELD}", batch_id, worker, lease)
             if not lines:
                 return set()
             ordered = sorted(lines)  # a fixed order, to prevent deadlocks
-            yield Statement(_RENEW_LINE, many=[(*line, worker, lease) for line in ordered])
-            held = {(str(row[0]), int(row[1])) for row in (yield Statement(_HELD_LINES, (worker,)))}
+            yield execute_many(_RENEW_LINE, [(*line, worker, lease) for line in ordered])
+            held = {(str(row[0]), int(row[1])) for row in (yield execute(_HELD_LINES, worker))}
             # The other requests belong to cancelled or expired batches.
-            yield Statement(_GIVE_BACK_LINE, many=[(*line, worker) for line in ordered if line not in held])
+            yield execute_many(_GIVE_BACK_LINE, [(*line, worker) for line in ordered if line not in held])
             return held.intersection(lines)
 
-        return await self._tables.run(steps)
+        return await self._tables.run(transaction)
 
     async def release(self, claimed: ClaimedRequest, worker: str, delay: float, *, failed: bool) -> None:
         release = (
@@ -278,21 +278,21 @@ class SQLBatches:
     async def finish(self, claimed: ClaimedRequest, worker: str, result: RequestResult) -> bool:
         batch_id = claimed.batch.id
 
-        def steps() -> Steps[bool]:
+        def transaction() -> Transaction[bool]:
             status = "completed" if result.succeeded else "failed"
             held = (batch_id, claimed.request.number, worker)
-            if not (yield Statement(_FINISH, (*held, status, result.output))):
+            if not (yield execute(_FINISH, *held, status, result.output)):
                 return False
             counts = (int(result.succeeded), int(not result.succeeded), *result.usage)
-            ((done, total, batch_status, _),) = yield Statement(_COUNT, (batch_id, *counts))
+            ((done, total, batch_status, _),) = yield execute(_COUNT, batch_id, *counts)
             if done == total and batch_status == "in_progress":
-                (row,) = yield Statement(f"{_BATCH} WHERE id = $1", (batch_id,))
+                (row,) = yield execute(f"{_BATCH} WHERE id = $1", batch_id)
                 times = yield from _times(_batch_of(row), "finalizing")
                 move = "UPDATE antiphon_request_batches SET status = 'finalizing', times = $2 WHERE id = $1"
-                yield Statement(move, (batch_id, times))
+                yield execute(move, batch_id, times)
             return True
 
-        return await self._tables.run(steps)
+        return await self._tables.run(transaction)
 
     async def results(self, batch_id: str, after: int, count: int) -> Sequence[tuple[int, str, bool | None, bytes]]:
         statement = """
@@ -306,7 +306,7 @@ class SQLBatches:
         ]
 
     async def end(self, batch: BatchJob, worker: str, status: str, files: Mapping[str, File]) -> bool:
-        def steps() -> Steps[bool]:
+        def transaction() -> Transaction[bool]:
             if not (yield from _hold(batch, worker)):
                 return False
             for file in files.values():
@@ -314,21 +314,21 @@ class SQLBatches:
             times = yield from _times(batch, status)
             move = f"{_MOVE}, output_file = $5, error_file = $6 WHERE {_HELD}"
             ids = [files[name].id if name in files else None for name in ("output", "error")]
-            yield Statement(move, (batch.id, worker, status, times, *ids))
-            yield Statement("DELETE FROM antiphon_batch_requests WHERE batch = $1", (batch.id,))
+            yield execute(move, batch.id, worker, status, times, *ids)
+            yield execute("DELETE FROM antiphon_batch_requests WHERE batch = $1", batch.id)
             return True
 
-        return await self._tables.run(steps)
+        return await self._tables.run(transaction)
 
 
-def _hold(batch: BatchJob, worker: str) -> Steps[bool]:
+def _hold(batch: BatchJob, worker: str) -> Transaction[bool]:
     """Return False if the claim was lost."""
-    rows = yield Statement(f"SELECT 1 FROM antiphon_request_batches WHERE {_HELD} FOR UPDATE", (batch.id, worker))
+    rows = yield execute(f"SELECT 1 FROM antiphon_request_batches WHERE {_HELD} FOR UPDATE", batch.id, worker)
     return bool(rows)
 
 
-def _times(batch: BatchJob, status: str) -> Steps[str]:
-    ((now,),) = yield Statement("SELECT CAST({now} AS bigint)")
+def _times(batch: BatchJob, status: str) -> Transaction[str]:
+    ((now,),) = yield execute("SELECT CAST({now} AS bigint)")
     return orjson.dumps({**batch.times, status: now}).decode()
 
 

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 
 from app.storage.object_storage import ObjectStorage
-from app.storage.tables import Steps
+from app.storage.tables import Transaction
 from app.tools.files import File, Page
 from app.tools.files.batches_sql import SQLBatches
 from app.tools.files.contents import Contents, Owner
@@ -50,13 +50,13 @@ class SQLFileStore(ABC):
         await self._written.discard(content_id)
 
     async def add(self, file: File, limit: int | None = None) -> bool:
-        def steps() -> Steps[bool]:
+        def transaction() -> Transaction[bool]:
             if not (yield from within_limit(self._tables, file.owner, file.bytes, limit)):
                 return False
             yield from add_file(file)
             return True
 
-        return await self._tables.run(steps)
+        return await self._tables.run(transaction)
 
     async def stored_bytes(self, owner: str) -> int:
         return int((await self._tables.fetch(STORED_BYTES, owner))[0][0])

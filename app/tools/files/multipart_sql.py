@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import astuple
 
-from app.storage.tables import Rows, Statement, Steps
+from app.storage.tables import Rows, Transaction, execute
 from app.tools.files import File
 from app.tools.files.contents import claim_content
 from app.tools.files.multipart import UPLOAD_LIFETIME, MultipartUpload, UploadPart
@@ -79,18 +79,18 @@ LIMIT {_EXPIRED_PER_STATEMENT} FOR UPDATE SKIP LOCKED
 _OLD = "DELETE FROM antiphon_multipart_uploads WHERE created_at <= {now} - $1"
 
 
-def within_limit(tables: FileTables, owner: str, size: int, limit: int | None) -> Steps[bool]:
+def within_limit(tables: FileTables, owner: str, size: int, limit: int | None) -> Transaction[bool]:
     """Return whether an owner may store `size` more bytes. Locks the owner, so that concurrent uploads wait."""
     if limit is None:
         return True
     yield from tables.advisory_lock(owner)
-    ((stored,),) = yield Statement(STORED_BYTES, (owner,))
+    ((stored,),) = yield execute(STORED_BYTES, owner)
     return bool(stored + size <= limit)
 
 
-def add_file(file: File) -> Steps[None]:
+def add_file(file: File) -> Transaction[None]:
     """Make a file visible after its content was written; raises `FilesUnavailable` if the content was abandoned."""
-    yield Statement(_ADD_FILE, astuple(file))  # fields are in column order, here and below
+    yield execute(_ADD_FILE, *astuple(file))  # fields are in column order, here and below
     yield from claim_content(file.id, "file")
 
 
@@ -99,23 +99,23 @@ class SQLUploads:
         self._tables = tables
 
     async def create(self, upload: MultipartUpload, limit: int | None = None) -> bool:
-        def steps() -> Steps[bool]:
+        def transaction() -> Transaction[bool]:
             if not (yield from within_limit(self._tables, upload.owner, upload.bytes, limit)):
                 return False
-            yield Statement(_CREATE, astuple(upload)[:8])
+            yield execute(_CREATE, *astuple(upload)[:8])
             return True
 
-        return await self._tables.run(steps)
+        return await self._tables.run(transaction)
 
     async def get(self, owner: str, upload_id: str) -> MultipartUpload | None:
         rows = await self._tables.fetch(f"{_UPLOAD} WHERE id = $1 AND owner = $2", upload_id, owner)
         return MultipartUpload(*rows[0]) if rows else None
 
     async def add_part(self, part: UploadPart, max_bytes: int, limit: int | None = None) -> str | None:
-        def steps() -> Steps[str | None]:
+        def transaction() -> Transaction[str | None]:
             where = f"WHERE id = $1 AND {_PENDING}"
             select = f"SELECT owner, bytes, received FROM antiphon_multipart_uploads {where} FOR UPDATE"
-            rows = yield Statement(select, (part.upload_id,))
+            rows = yield execute(select, part.upload_id)
             if not rows:
                 return "not_pending"
             ((owner, size, received),) = rows
@@ -125,39 +125,39 @@ class SQLUploads:
             if more and not (yield from within_limit(self._tables, owner, more, limit)):
                 return "full"
             update = "UPDATE antiphon_multipart_uploads SET received = received + $2 WHERE id = $1"
-            yield Statement(update, (part.upload_id, part.bytes))
+            yield execute(update, part.upload_id, part.bytes)
             insert = "INSERT INTO antiphon_upload_parts (id, upload, bytes, created_at) VALUES ($1, $2, $3, $4)"
-            yield Statement(insert, astuple(part))
+            yield execute(insert, *astuple(part))
             yield from claim_content(part.id, "part")
             return None
 
-        return await self._tables.run(steps)
+        return await self._tables.run(transaction)
 
     async def parts(self, upload_id: str) -> dict[str, int]:
         statement = "SELECT id, bytes FROM antiphon_upload_parts WHERE upload = $1"
         return {str(part_id): size for part_id, size in await self._tables.fetch(statement, upload_id)}
 
     async def complete(self, upload: MultipartUpload, part_ids: Sequence[str], file: File) -> bool:
-        def steps() -> Steps[bool]:
-            if not (yield Statement(_END, (upload.id, "completed", file.id))):
+        def transaction() -> Transaction[bool]:
+            if not (yield execute(_END, upload.id, "completed", file.id)):
                 return False
             use = "UPDATE antiphon_upload_parts SET file = $1, position = $2 WHERE id = $3"
             for position, part_id in enumerate(part_ids):
-                yield Statement(use, (file.id, position, part_id))
-            yield Statement(_ADD_FILE, astuple(file))
+                yield execute(use, file.id, position, part_id)
+            yield execute(_ADD_FILE, *astuple(file))
             yield from _remove_parts(upload.id)
             return True
 
-        return await self._tables.run(steps)
+        return await self._tables.run(transaction)
 
     async def cancel(self, upload: MultipartUpload) -> bool:
-        def steps() -> Steps[bool]:
-            if not (yield Statement(_END, (upload.id, "cancelled", None))):
+        def transaction() -> Transaction[bool]:
+            if not (yield execute(_END, upload.id, "cancelled", None)):
                 return False
             yield from _remove_parts(upload.id)
             return True
 
-        return await self._tables.run(steps)
+        return await self._tables.run(transaction)
 
     async def sweep(self) -> None:
         """Expire overdue uploads with their parts, and delete old records."""
@@ -166,14 +166,14 @@ class SQLUploads:
         await self._tables.execute(_OLD, ENDED_TTL + UPLOAD_LIFETIME)
 
 
-def _remove_parts(upload_id: str) -> Steps[None]:
+def _remove_parts(upload_id: str) -> Transaction[None]:
     """The next sweep deletes the parts' content."""
-    for row in (yield Statement(_DELETE_UNUSED_PARTS, (upload_id,))):
-        yield Statement(_MARK_REMOVED, (*row,))
+    for row in (yield execute(_DELETE_UNUSED_PARTS, upload_id)):
+        yield execute(_MARK_REMOVED, *row)
 
 
-def _expire() -> Steps[None]:
-    rows: Rows = yield Statement(_OVERDUE)
+def _expire() -> Transaction[None]:
+    rows: Rows = yield execute(_OVERDUE)
     for (upload_id,) in rows:
-        yield Statement("UPDATE antiphon_multipart_uploads SET status = 'expired' WHERE id = $1", (upload_id,))
+        yield execute("UPDATE antiphon_multipart_uploads SET status = 'expired' WHERE id = $1", upload_id)
         yield from _remove_parts(upload_id)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from app.storage.tables import Row, Steps, Tables
+from app.storage.tables import Row, Tables, Transaction
 from app.tools.files import Page, UnknownCursor
 
 
 class FileTables(Tables, Protocol):
-    def advisory_lock(self, key: str) -> Steps[None]:
+    def advisory_lock(self, key: str) -> Transaction[None]:
         """Lock a key, such as an owner, until the transaction ends, so that concurrent uploads keep the limit."""
         ...
 

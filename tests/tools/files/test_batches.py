@@ -19,7 +19,7 @@ from openai.types import Batch
 from app.api.uvicorn.http import HTTPProtocol
 from app.core.access import hash_of
 from app.main import create_app
-from app.storage.tables import Steps
+from app.storage.tables import Transaction
 from app.tools.files.batches import WINDOW, BatchJob, BatchRequest, RequestResult
 from app.tools.files.batches_sql import SQLBatches
 from app.tools.files.tables import FileTables
@@ -243,8 +243,8 @@ class CountedTables:
         self.count = 0
         self.fetch, self.advisory_lock = tables.fetch, tables.advisory_lock
 
-    async def run(self, steps: Callable[[], Steps[Any]]) -> Any:
-        def counted() -> Steps[Any]:
+    async def run(self, steps: Callable[[], Transaction[Any]]) -> Any:
+        def counted() -> Transaction[Any]:
             running = steps()
             try:
                 statement = next(running)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Literal, NamedTuple, Protocol
 
-from app.storage.tables import Statement, Steps
+from app.storage.tables import Transaction, execute
 from app.tools.files import FilesUnavailable
 
 
@@ -42,8 +42,8 @@ class Contents(Protocol):
         ...
 
 
-def claim_content(content_id: str, kind: Literal["file", "part", "attachment"]) -> Steps[None]:
+def claim_content(content_id: str, kind: Literal["file", "part", "attachment"]) -> Transaction[None]:
     """Move the claim from the upload to a row added in the same transaction; raises `FilesUnavailable`."""
-    if not (yield Statement("DELETE FROM antiphon_uploads WHERE file = $1 RETURNING file", (content_id,))):
+    if not (yield execute("DELETE FROM antiphon_uploads WHERE file = $1 RETURNING file", content_id)):
         raise FilesUnavailable  # swept as abandoned
-    yield Statement(f"UPDATE antiphon_objects SET {kind} = $1 WHERE content = $1", (content_id,))
+    yield execute(f"UPDATE antiphon_objects SET {kind} = $1 WHERE content = $1", content_id)

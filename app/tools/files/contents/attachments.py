@@ -17,7 +17,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Collection, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from app.storage.tables import Statement, Steps
+from app.storage.tables import Transaction, execute
 from app.tools.files import PIECE
 from app.tools.files.contents import Owner, claim_content
 from app.tools.files.contents.objects import ObjectContents
@@ -179,9 +179,9 @@ class Attachments:
             await self._objects.discard(content_id)
 
 
-def _add(tables: FileTables, attachment: Attachment, limit: int | None) -> Steps[bool]:
+def _add(tables: FileTables, attachment: Attachment, limit: int | None) -> Transaction[bool]:
     if not (yield from within_limit(tables, attachment.owner, attachment.bytes, limit)):
         return False
-    yield Statement(_ADD, tuple(attachment))
+    yield execute(_ADD, *attachment)
     yield from claim_content(attachment.id, "attachment")
     return True

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from app.storage.object_storage import ObjectStorage, ObjectWriter
 from app.storage.outage import Outage
-from app.storage.tables import Statement, Steps
+from app.storage.tables import Transaction, execute
 from app.tools.files import FilesUnavailable
 from app.tools.files.contents import Owner
 from app.tools.files.tables import FileTables
@@ -116,6 +116,6 @@ class ObjectContents:
         return self._storage
 
 
-def _begin(content_id: str) -> Steps[None]:
-    yield Statement("INSERT INTO antiphon_objects (content) VALUES ($1)", (content_id,))
-    yield Statement(_CLAIM, (content_id,))
+def _begin(content_id: str) -> Transaction[None]:
+    yield execute("INSERT INTO antiphon_objects (content) VALUES ($1)", content_id)
+    yield execute(_CLAIM, content_id)

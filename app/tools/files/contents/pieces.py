@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from itertools import count
 from typing import ClassVar
 
-from app.storage.tables import Row, Statement, Steps
+from app.storage.tables import Row, Statement, Transaction, execute, execute_many
 from app.tools.files import ABANDONED_AFTER
 from app.tools.files.contents import Owner
 from app.tools.files.tables import FileTables
@@ -48,7 +48,7 @@ class Pieces:
         """All pieces are already stored."""
 
     async def discard(self, content_id: str) -> None:
-        unclaim = Statement("DELETE FROM antiphon_uploads WHERE file = $1 RETURNING file", (content_id,))
+        unclaim = execute("DELETE FROM antiphon_uploads WHERE file = $1 RETURNING file", content_id)
         await self._tables.run(lambda: _remove(unclaim))
         await self.delete_removed()
 
@@ -62,7 +62,7 @@ class Pieces:
 
     async def delete_abandoned(self) -> None:
         """Mark abandoned uploads as removed."""
-        abandoned = Statement(_DELETE_ABANDONED, (ABANDONED_AFTER,))
+        abandoned = execute(_DELETE_ABANDONED, ABANDONED_AFTER)
         while await self._tables.run(lambda: _remove(abandoned)) == _REMOVED:
             pass
 
@@ -70,25 +70,25 @@ class Pieces:
         while await self._tables.run(self._delete_some):
             pass
 
-    def _delete_some(self) -> Steps[bool]:
+    def _delete_some(self) -> Transaction[bool]:
         """Return False if nothing remains."""
-        removed = yield Statement(_LIST_REMOVED)
+        removed = yield execute(_LIST_REMOVED)
         if not removed:
             return False
-        pieces = yield Statement(_DELETE_PIECES, ([content for _, content in removed if content is not None],))
+        pieces = yield execute(_DELETE_PIECES, [content for _, content in removed if content is not None])
         rows = [row for row, _ in removed]
         if (yield from self._delete_chunks(rows)) and len(pieces) < SWEPT_PIECES:
-            yield Statement("DELETE FROM antiphon_removed WHERE {row} = ANY ($1)", (rows,))
+            yield execute("DELETE FROM antiphon_removed WHERE {row} = ANY ($1)", rows)
         return True
 
-    def _delete_chunks(self, rows: Sequence[int]) -> Steps[bool]:
+    def _delete_chunks(self, rows: Sequence[int]) -> Transaction[bool]:
         """Also delete chunks listed in `antiphon_removed`; return whether none remain."""
         yield from ()
         return True
 
 
-def _remove(delete: Statement) -> Steps[int]:
+def _remove(delete: Statement) -> Transaction[int]:
     """Mark contents as removed; `delete` returns their ids. Return their number."""
     deleted: Sequence[Row] = yield delete
-    yield Statement("INSERT INTO antiphon_removed (content) VALUES ($1)", many=[(*row,) for row in deleted])
+    yield execute_many("INSERT INTO antiphon_removed (content) VALUES ($1)", [(*row,) for row in deleted])
     return len(deleted)

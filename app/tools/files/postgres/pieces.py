@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.storage.tables import Statement, Steps
+from app.storage.tables import Transaction, execute
 from app.tools.files.contents.pieces import Pieces
 
 SWEPT_CHUNKS = 500  # per transaction
@@ -23,5 +23,5 @@ class PostgresPieces(Pieces):
     INSERT INTO antiphon_pieces (file, number, data) VALUES ($1, $2, $3)
     """
 
-    def _delete_chunks(self, rows: Sequence[int]) -> Steps[bool]:
-        return len((yield Statement(_DELETE_CHUNKS, (rows,)))) < SWEPT_CHUNKS
+    def _delete_chunks(self, rows: Sequence[int]) -> Transaction[bool]:
+        return len((yield execute(_DELETE_CHUNKS, rows))) < SWEPT_CHUNKS

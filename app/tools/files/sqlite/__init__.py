@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 from app.storage.migration import Migrations
 from app.storage.object_storage import ObjectStorage
 from app.storage.sqlite import Database, SQLiteTables, in_sqlite
-from app.storage.tables import Row, Statement, Steps
+from app.storage.tables import Row, Transaction, execute
 from app.tools.files import FilesUnavailable
 from app.tools.files.batches_sql import BATCH_TABLES
 from app.tools.files.contents.attachments import ATTACHMENT_TABLES
@@ -128,14 +128,14 @@ class SQLiteFileStore(SQLFileStore):
         return cls(sqlite_path(url), storage, clock=clock)
 
     async def _delete(self, condition: str, *values: object) -> int:
-        def steps() -> Steps[tuple[int, list[Row]]]:
-            files, entries = (yield Statement(f"SELECT id FROM antiphon_files WHERE {condition}", values)), list[Row]()
+        def transaction() -> Transaction[tuple[int, list[Row]]]:
+            files, entries = (yield execute(f"SELECT id FROM antiphon_files WHERE {condition}", *values)), list[Row]()
             for file in files:
-                entries += yield Statement(_DELETE_ENTRIES, (*file,))
-                yield Statement(_DELETE_FILE, (*file,))
+                entries += yield execute(_DELETE_ENTRIES, *file)
+                yield execute(_DELETE_FILE, *file)
             return len(files), entries
 
-        deleted, entries = await self._tables.run(steps)
+        deleted, entries = await self._tables.run(transaction)
         await self.vector_stores.delete_chunks(entries)
         if deleted:
             await self._pieces.delete_removed()

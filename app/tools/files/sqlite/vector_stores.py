@@ -14,7 +14,7 @@ import apsw
 
 from app.storage.migration import UnpreparedError
 from app.storage.sqlite import Database
-from app.storage.tables import Rows, Statement, Steps
+from app.storage.tables import Rows, Transaction, execute
 from app.tools.files import FilesUnavailable
 from app.tools.files.sqlite.index import Index, delete_index
 from app.tools.files.tables import FileTables
@@ -90,13 +90,13 @@ class SQLiteVectorStores(SQLVectorStores):
         if not await self._tables.fetch(_NEXT, excluded):
             return []  # without the write lock
 
-        def steps() -> Steps[Rows]:
-            rows = yield Statement(_CLAIM, (excluded, claim, lease))
+        def transaction() -> Transaction[Rows]:
+            rows = yield execute(_CLAIM, excluded, claim, lease)
             for row in rows:
-                yield Statement("INSERT OR REPLACE INTO antiphon_turns VALUES ($1, {moment})", (row[2],))
+                yield execute("INSERT OR REPLACE INTO antiphon_turns VALUES ($1, {moment})", row[2])
             return rows
 
-        return await self._tables.run(steps)
+        return await self._tables.run(transaction)
 
     async def complete(self, job: Job, chunks: Iterable[TextChunk], model: str = "") -> bool:
         alive = {row for (row,) in await self._tables.fetch(_ROWS_OF_STORE, job.store_id)}

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from app.storage.tables import Rows, Statement, Steps
+from app.storage.tables import Rows, Transaction, execute, execute_many
 from app.tools.files import Page
 from app.tools.files.multipart_sql import ALIVE
 from app.tools.files.tables import FileTables, fetch_page
@@ -129,53 +129,53 @@ class SQLVectorStores(ABC):
             *(store.expires_days, store.created_at, store.last_active_at),
         )
 
-        def steps() -> Steps[int | None]:
+        def transaction() -> Transaction[int | None]:
             if (missing := (yield from self._first_missing(store, files))) is None:
-                yield Statement(_INSERT_STORE, values)
+                yield execute(_INSERT_STORE, *values)
                 yield from _insert_files(store, files, None)
             return missing
 
-        await self._unless_missing(steps)
+        await self._unless_missing(transaction)
 
     async def add(self, store: VectorStore, files: Sequence[NewStoreFile], batch_id: str | None = None) -> None:
-        def steps() -> Steps[int | None]:
+        def transaction() -> Transaction[int | None]:
             # Locks the store, so that concurrent additions wait. A store deleted in the meantime gets no files.
             active = f"UPDATE {_TABLE} SET last_active_at = CAST({{now}} AS bigint) WHERE id = $1 RETURNING id"
-            if not (yield Statement(active, (store.id,))):
+            if not (yield execute(active, store.id)):
                 return None
             if (missing := (yield from self._first_missing(store, files))) is not None:
                 return missing
             batch = None
             if batch_id is not None:
-                ((batch,),) = yield Statement(_INSERT_BATCH, (batch_id, store.id))
+                ((batch,),) = yield execute(_INSERT_BATCH, batch_id, store.id)
             # Files get new rows, which cancels jobs that still index the old rows.
             replaced = "DELETE FROM antiphon_store_files WHERE id = ANY ($1) AND store = $2"
-            yield Statement(replaced, ([file.id for file in files], store.id))
+            yield execute(replaced, [file.id for file in files], store.id)
             yield from _insert_files(store, files, batch)
             return None
 
-        await self._unless_missing(steps)
+        await self._unless_missing(transaction)
 
-    def _first_missing(self, store: VectorStore, files: Sequence[NewStoreFile]) -> Steps[int | None]:
+    def _first_missing(self, store: VectorStore, files: Sequence[NewStoreFile]) -> Transaction[int | None]:
         """Return the position of the first file that the store's owner does not have, or None."""
         # Locked until the transaction ends, so that no file is deleted.
         existing = f"SELECT id FROM antiphon_files WHERE id = ANY ($1) AND owner = $2 AND {ALIVE} FOR KEY SHARE"
-        rows = yield Statement(existing, ([file.id for file in files], store.owner))
+        rows = yield execute(existing, [file.id for file in files], store.owner)
         found = {file_id for (file_id,) in rows}
         return next((index for index, file in enumerate(files) if file.id not in found), None)
 
-    async def _unless_missing(self, steps: Callable[[], Steps[int | None]]) -> None:
-        if (missing := await self._tables.run(steps)) is not None:
+    async def _unless_missing(self, transaction: Callable[[], Transaction[int | None]]) -> None:
+        if (missing := await self._tables.run(transaction)) is not None:
             raise UnknownFiles(missing)
 
     async def cancel_batch(self, store: VectorStore, batch_id: str) -> bool:
-        def steps() -> Steps[bool]:
-            rows = yield Statement(_CANCEL_BATCH, (batch_id, store.id))
+        def transaction() -> Transaction[bool]:
+            rows = yield execute(_CANCEL_BATCH, batch_id, store.id)
             for (batch,) in rows:
-                yield Statement(self.CANCEL_FILES, (batch,))
+                yield execute(self.CANCEL_FILES, batch)
             return bool(rows)
 
-        return await self._tables.run(steps)
+        return await self._tables.run(transaction)
 
     async def claim(self, lease: float, excluded: Collection[str] = ()) -> Job | None:
         claim = secrets.token_hex(8)
@@ -298,10 +298,10 @@ class SQLVectorStores(ABC):
         return [number for number, text in rows if matches(decode_fields(text) or {})]
 
 
-def _insert_files(store: VectorStore, files: Sequence[NewStoreFile], batch: int | None) -> Steps[None]:
+def _insert_files(store: VectorStore, files: Sequence[NewStoreFile], batch: int | None) -> Transaction[None]:
     """Queue a store's files for indexing; `batch` is their batch's row."""
     rows: list[tuple[object, ...]] = []
     for file in files:
         chunking = file.strategy.max_tokens, file.strategy.overlap
         rows.append((store.id, batch, file.id, file.key, encode_fields(file.attributes), *chunking, store.owner))
-    yield Statement(_INSERT_FILE, many=rows)
+    yield execute_many(_INSERT_FILE, rows)
