@@ -100,7 +100,7 @@ class Documented(FastAPI):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.outermost: ASGIApp = super().__call__  # middleware that most requests do not leave for FastAPI
+        self.outermost: ASGIApp = super().__call__  # replaced by middleware around FastAPI's stack
         self.endpoints = APIRouter()  # documentation only; the application's own routes serve the requests
         self.more_paths: JSONObject = {}  # paths of routes outside FastAPI
 
