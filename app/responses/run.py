@@ -1,7 +1,8 @@
 """
 A response's run, from the backend request to the terminal event.
 
-`Run` serves JSON (drained), SSE (encoded), WebSocket (framed) and background responses (logged by `RunWorker`).
+`Run` creates the events of every response: JSON, SSE, WebSocket and background. `RunWorker` runs a background response
+and writes its events to the event log.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ content = logging.getLogger("app.content")  # used if its own level, not the eff
 UNEXPECTED = "The server failed while creating this response."
 
 _WARNINGS_STORED = 50
-# Seconds between appends, each of which costs the store as much as many events.
+# Seconds between appends to an event log. An append costs the store as much as storing many events.
 APPEND_PAUSE = 0.05
 _LAST = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
@@ -77,13 +78,13 @@ class Storage:
 
     save: SaveTurn
     addition: Callable[[Turn], Awaitable[list[Change]]]  # returns the changes that add it to its conversation
-    input: list[Item]  # the request's own, in the API's list form
+    input: list[Item]  # the request's own items, without its history, as the API lists them
     request: JSONObject  # stored fields: see `recorded_request`
 
 
 class Run:
     """
-    `response` is the current state.
+    Generates one response; `response` is its resource in the current state.
 
     The response is stored before the terminal event is delivered, so that clients can continue from it immediately.
     """
@@ -173,7 +174,7 @@ class Run:
         """
         Notify observers of the response's start and end, and log its end.
 
-        `generate` enters this context itself. Enter it around `generate` and `stop` for a single lifecycle.
+        `generate` enters this context itself. To report `generate` and `stop` as one response, enter it around both.
         """
         return self._lifecycle.watched(self._usage, self._log_end)
 
@@ -190,7 +191,7 @@ class Run:
         return EventBatch() if self._ended else await self._stop(error)
 
     async def break_off(self, cause: Exception) -> EventBatch:
-        """Fail the response because an event could not be sent, even the terminal event; return the last events."""
+        """Fail the response because an event, possibly the terminal one, could not be sent; return the last events."""
         return await self._stop(_failure(cause))
 
     async def _stop(self, error: APIError | None) -> EventBatch:
@@ -286,7 +287,7 @@ class Run:
 
 
 def _failure(error: Exception) -> APIError:
-    """Unexpected exceptions are logged."""
+    """Return the error for the caller; an unexpected exception is logged."""
     if isinstance(error, APIError):
         return error
     logger.error("unexpected error", exc_info=error)
@@ -442,7 +443,7 @@ class RunWorker:
 
     async def save(self, turn: Turn, addition: Sequence[Change] = (), /, *, again: bool) -> None:
         """
-        Replace the stored turn; without a record, the response was deleted.
+        Replace the stored turn. Raises `LeaseLost` if the response was deleted, or cannot be stored.
 
         The lease is renewed first: a worker without it must not overwrite its successor's data.
         """

@@ -5,7 +5,7 @@ HTTP client for a model server with any API.
         await request.receive(receiver)
 
 Connection, status, framing and decoding errors are raised as `BackendError`. Profiles contain the differences between
-servers; APIs are rows in `app.backends.apis`.
+servers; the table `app.backends.apis.APIS` has a row for each API.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ class ModelServer(Backend):
         self._forwarding = Forwarding(base, profile)
         self._http = HTTPXTransport(http) if http else transport_to(base)
         self._passes = self._key == PASSTHROUGH
-        self.asks_whole = profile.response.empty_stream == "ask_whole"  # after an empty stream
+        # After an empty stream, repeat the request without streaming.
+        self.asks_whole = profile.response.empty_stream == "ask_whole"
         headers = {
             "Host": base.netloc.decode("ascii"),
             "Accept": "text/event-stream, application/json",
@@ -115,7 +116,7 @@ class ModelServer(Backend):
         return cls(settings.url, key, settings.options(), retries=settings.retries, keys=keys)
 
     def profile(self, model: str) -> Profile:
-        """The same for all models, with the current API."""
+        """The profile with the API in use; it is the same for all models."""
         return self.endpoints.current.profile
 
     def encode(self, model_request: ModelRequest) -> EncodedRequest:
@@ -353,7 +354,7 @@ class ModelServer(Backend):
 
 
 class SentRequest:
-    """A model request sent to a server, and its answer: a `OpenRequest`."""
+    """A model request sent to a server, and its answer; implements `OpenRequest`."""
 
     _endpoint: Endpoint
     _encoded: EncodedRequest
@@ -392,7 +393,7 @@ class SentRequest:
             explain(error, error.__cause__)
 
     async def receive(self, receiver: DeltaReceiver) -> None:
-        """An error event before the first delta is retried like its status."""
+        """Retry after an error event before the first delta, as after a response with its status."""
         while True:
             answer = self._answer
             assert answer
@@ -410,7 +411,7 @@ class SentRequest:
             await answer.receive(receiver)
 
     async def _begin(self) -> None:
-        """A body other than an event stream is begun, because it may be an error."""
+        """Send the request. If the answer is not an event stream, wait for its first deltas: it may be an error."""
         whole, fall_back = False, self._server.asks_whole
         while True:
             answer = await self._open(whole=whole)
@@ -499,7 +500,7 @@ def transport_to(url: httpx.URL) -> HTTPToolsTransport:
 
 
 def _unstreamed(body: JSONObject) -> JSONObject:
-    """Request a complete answer, which decoders also read."""
+    """Request the answer as one JSON document, which the decoders of streams can read, too."""
     fields = {name: value for name, value in body.items() if name != "stream_options"}
     return {**fields, "stream": False} if "stream" in body else fields
 

@@ -40,7 +40,7 @@ Upstream: TypeAlias = JSONObject
 # Neither the spec nor OpenAI defines `response.cancelled`, and clients reject or ignore unknown events.
 TERMINAL_EVENTS = {"cancelled": "response.incomplete"}
 
-# Notes that later turns need, encrypted for clients that store items themselves.
+# Notes on hosted calls (see `NOTES`) that later turns need. They are encrypted for clients that store items themselves.
 _NEEDED = frozenset({"output", "arguments", "session"})
 
 
@@ -145,7 +145,7 @@ class EventBuilder:
         self._emit(TERMINAL_EVENTS.get(status, f"response.{status}"), response=self._snapshot())
 
     def keepalive(self) -> None:
-        """For idle timers that ignore SSE comments."""
+        """Emit an event for clients whose idle timers ignore SSE comments."""
         self._emit("keepalive")
 
     # Model output.
@@ -196,7 +196,7 @@ class EventBuilder:
             self._write_cited(self._citations.end())
 
     def begin_item(self, item_type: str, phase: str | None = None) -> None:
-        """A message is added with its first part."""
+        """Close the open item and begin the next. A reasoning item is added at once, a message with its first part."""
         self.close_item()
         self._phase = phase
         if item_type == "reasoning":
@@ -205,7 +205,7 @@ class EventBuilder:
             self._open = OpenItem(self._add(item), item, ())
 
     def begin_part(self) -> None:
-        """The part is added with its first text."""
+        """Close the open part; the next is added with its first text."""
         self._flush_held()
         if self._open:
             self._close_parts(self._open)
@@ -236,7 +236,8 @@ class EventBuilder:
         The current reasoning item's backend fields, open for additions until the response ends.
 
         The item is the open item, otherwise the last (signatures can arrive late), otherwise a new item (some backends
-        send a signature without text). Encryption skips the last item, since encrypted items are immutable.
+        send a signature without text). With `encryption`, the last item is not used, because its encrypted content was
+        already sent.
         """
         if self._encryption:
             item_id = (self._open_reasoning or self._open_for(self._reasoning)).item["id"]
@@ -254,7 +255,7 @@ class EventBuilder:
 
     def call(self, call_id: str, binding: ToolBinding, **upstream: object) -> OpenCall:
         """`upstream`: the call's other backend fields."""
-        if upstream and self._encryption and binding.kind.call_id:  # a hosted call's fields follow with its result
+        if upstream and self._encryption and binding.kind.call_id:  # hosted calls have none: see `encrypt_calls`
             self._encryption.hold(call_id, upstream)
             if not self._open_reasoning:
                 self._add_encrypted(self._encryption)
@@ -350,7 +351,7 @@ class EventBuilder:
     # Native items.
 
     def add_native_item(self, item: JSONMapping) -> OpenNativeItem:
-        """Unchanged, except for its id."""
+        """Add an item from the backend that is sent to the client unchanged, except for its id."""
         self.close_item()
         added = with_fields({"type": item["type"], "id": self.new_id(id_prefix(item["type"]))}, _without_id(item))
         native = OpenNativeItem(self._add(added), added)
@@ -559,5 +560,5 @@ def _interruption(kind: ItemType) -> JSONObject:
 
 
 def resolve_upstream(upstream: Upstream) -> Upstream:
-    """Callables are values still being assembled."""
+    """Replace callables by their values. A callable stands for a value that was still being assembled."""
     return {name: value() if callable(value) else value for name, value in upstream.items()}

@@ -125,7 +125,7 @@ class Ingestion:
         try:
             await asyncio.wait((reading, renewal), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            await cancel(reading, renewal)  # on any error, the file is indexed again
+            await cancel(reading, renewal)  # errors are ignored, because the file is indexed again
             with contextlib.suppress(Exception):  # otherwise the claim expires
                 await self._records.release(job)
             raise
@@ -159,7 +159,7 @@ class Ingestion:
             await self._retry(job, "The server had an error while indexing the file.")
 
     async def _retry(self, job: Job, message: str) -> None:
-        """After the last attempt, fail the file."""
+        """Release the file for another attempt, or fail it after the last."""
         facts = {"file_id": job.file_id, "attempt": job.attempt, "reason": message}
         logger.warning("file indexing attempt failed", extra=facts)
         if job.attempt >= ATTEMPTS:
