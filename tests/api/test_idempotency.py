@@ -24,7 +24,7 @@ from tests.support import laws
 from tests.support.build import call, delta, finish
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon, serving, settings
-from tests.support.store_places import STORES, place_of
+from tests.support.store_locations import STORES, location_of
 
 ASK = {"model": "m", "input": "Hi"}
 KEY = {"Idempotency-Key": "one"}
@@ -33,7 +33,7 @@ ANSWERS = [[delta(content=f"answer {n}")] for n in range(5)]
 
 @pytest_asyncio.fixture(params=STORES)
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    store = place_of(request, tmp_path).open()
+    store = location_of(request, tmp_path).open()
     yield store
     await store.aclose()
 

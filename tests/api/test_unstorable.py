@@ -12,7 +12,7 @@ import pytest
 from tests.support.build import delta
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
-from tests.support.store_places import STORES, StoreLocation, place_of
+from tests.support.store_locations import STORES, StoreLocation, location_of
 
 NUL = "a\0b"
 HI = {"model": "m", "input": "Hi."}
@@ -93,8 +93,8 @@ FOUND = [
 
 
 @pytest.fixture(params=STORES)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
-    return place_of(request, tmp_path)
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
+    return location_of(request, tmp_path)
 
 
 async def made(http: httpx.AsyncClient) -> dict[str, str]:
@@ -130,10 +130,10 @@ def numbers(body: Any, path: str = "") -> list[tuple[str, str]]:
     return [(path, "%s")] if isinstance(body, int | float) else []
 
 
-async def test_value_that_one_store_cannot_hold_is_refused_with_all(place: StoreLocation, tmp_path: Path) -> None:
-    postgres = place.url.startswith("postgresql:")
-    tools = {"file_search": {"store_url": place.url if postgres else f"sqlite:///{tmp_path}/files.db"}}
-    async with antiphon(Scripted([delta(content="Hello")]), store_url=place.url, tools=tools) as url:
+async def test_value_that_one_store_cannot_hold_is_refused_with_all(location: StoreLocation, tmp_path: Path) -> None:
+    postgres = location.url.startswith("postgresql:")
+    tools = {"file_search": {"store_url": location.url if postgres else f"sqlite:///{tmp_path}/files.db"}}
+    async with antiphon(Scripted([delta(content="Hello")]), store_url=location.url, tools=tools) as url:
         async with httpx.AsyncClient(base_url=f"{url}/v1", timeout=60, trust_env=False) as http:
             ids = await made(http)
             for path, bodies in REFUSED.items():

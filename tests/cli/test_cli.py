@@ -32,7 +32,7 @@ from tests.support import fork_server
 from tests.support.fork_server import Process
 from tests.support.ports import free_port
 from tests.support.serving import settings
-from tests.support.store_places import StoreLocation, place_of
+from tests.support.store_locations import StoreLocation, location_of
 from tests.support.upstream import Upstream
 from tests.support.usage_journal import holds_usage
 
@@ -45,15 +45,15 @@ def environment(**variables: str) -> dict[str, str]:
     return inherited | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"} | variables
 
 
-def run(place: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return fork_server.run(*arguments, cwd=place, env=environment(**variables), timeout=TIMEOUT)
+def run(directory: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return fork_server.run(*arguments, cwd=directory, env=environment(**variables), timeout=TIMEOUT)
 
 
-def run_anew(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_anew(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command in a new Python process."""
     return subprocess.run(
         [sys.executable, "-m", "app", *arguments],
-        cwd=place,
+        cwd=directory,
         env=environment(),
         capture_output=True,
         text=True,
@@ -62,19 +62,19 @@ def run_anew(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @contextmanager
-def served(place: Path, *arguments: str, **variables: str) -> Iterator[tuple[Process, str]]:
+def served(directory: Path, *arguments: str, **variables: str) -> Iterator[tuple[Process, str]]:
     """Run `serve` on a free port; yield the process and its address, once it answers."""
     port = free_port()
-    log = place / "serve.log"
+    log = directory / "serve.log"
     with log.open("wb") as stderr:
         command = ("serve", "--port", str(port), *arguments)
         given = environment(**variables)
-        process = fork_server.start(*command, cwd=place, env=given, stdin=subprocess.DEVNULL, stderr=stderr)
+        process = fork_server.start(*command, cwd=directory, env=given, stdin=subprocess.DEVNULL, stderr=stderr)
     try:
         address = f"http://127.0.0.1:{port}"
         until = time.monotonic() + TIMEOUT
         while True:
-            assert process.poll() is None and time.monotonic() < until, log_of(place)
+            assert process.poll() is None and time.monotonic() < until, log_of(directory)
             try:
                 assert ask(f"{address}/healthz")["status"] == "ok"
                 break
@@ -86,15 +86,15 @@ def served(place: Path, *arguments: str, **variables: str) -> Iterator[tuple[Pro
         process.wait(TIMEOUT)
 
 
-def log_of(place: Path) -> str:
-    return (place / "serve.log").read_text()
+def log_of(directory: Path) -> str:
+    return (directory / "serve.log").read_text()
 
 
-def wait_for_log(process: Process, place: Path, words: str, *, times: int = 1) -> None:
+def wait_for_log(process: Process, directory: Path, words: str, *, times: int = 1) -> None:
     """Wait until the log of a running server has `words` as many times, once for each worker."""
     until = time.monotonic() + TIMEOUT
-    while log_of(place).count(words) < times:
-        assert process.poll() is None and time.monotonic() < until, log_of(place)
+    while log_of(directory).count(words) < times:
+        assert process.poll() is None and time.monotonic() < until, log_of(directory)
         time.sleep(0.1)
 
 
@@ -621,14 +621,14 @@ def test_every_worker_tells_what_all_did_also_after_a_restart(tmp_path: Path) ->
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
-    return place_of(request, tmp_path)
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
+    return location_of(request, tmp_path)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-@pytest.mark.parametrize("place", ["sqlite", "postgres", "redis"], indirect=True)
-def test_usage_after_all_workers_are_killed_is_the_sum_of_all_answers(tmp_path: Path, place: StoreLocation) -> None:
-    settings = {"ANTIPHON_STORE_URL": place.url, "TMPDIR": str(tmp_path)}
+@pytest.mark.parametrize("location", ["sqlite", "postgres", "redis"], indirect=True)
+def test_usage_after_all_workers_are_killed_is_the_sum_of_all_answers(tmp_path: Path, location: StoreLocation) -> None:
+    settings = {"ANTIPHON_STORE_URL": location.url, "TMPDIR": str(tmp_path)}
     tokens = 0
     with served(tmp_path, "--workers", "2", **settings) as (process, address):
         for _ in range(40):

@@ -31,14 +31,14 @@ from tests.faults.servers import server
 from tests.support.build import delta
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
-from tests.support.store_places import STORES, Memory, SQLite, StoreLocation, place_of
+from tests.support.store_locations import STORES, Memory, SQLite, StoreLocation, location_of
 
 CANARY = "c4n4ry"
 
 
 @pytest.fixture(params=STORES)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
-    return place_of(request, tmp_path)
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
+    return location_of(request, tmp_path)
 
 
 class Holding:
@@ -85,20 +85,20 @@ def statuses(change: Change) -> set[str]:
 
 @dataclass
 class Workers:
-    place: StoreLocation
+    location: StoreLocation
     store: Holding  # the first worker's
     one: httpx.AsyncClient
     other: httpx.AsyncClient
 
     def left(self) -> bool:
         """Whether any of the texts is left."""
-        return CANARY.encode() in self.place.contents()
+        return CANARY.encode() in self.location.contents()
 
 
 @contextlib.asynccontextmanager
-async def workers(place: StoreLocation) -> AsyncIterator[Workers]:
+async def workers(location: StoreLocation) -> AsyncIterator[Workers]:
     backend = Scripted([delta(content=f"{CANARY} from the model")])
-    store = Holding(place.open())
+    store = Holding(location.open())
     async with contextlib.AsyncExitStack() as stack:
 
         async def serve(store: Any) -> httpx.AsyncClient:
@@ -107,8 +107,8 @@ async def workers(place: StoreLocation) -> AsyncIterator[Workers]:
             return await stack.enter_async_context(http)
 
         one = await serve(store)
-        other = one if isinstance(place, Memory) else await serve(place.open())
-        yield Workers(place, store, one, other)
+        other = one if isinstance(location, Memory) else await serve(location.open())
+        yield Workers(location, store, one, other)
 
 
 def asked(**fields: Any) -> dict[str, Any]:
@@ -124,8 +124,8 @@ async def ended(http: httpx.AsyncClient, id: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("way", ["json", "sse", "background"])
-async def test_conversation_deleted_during_a_turn_stays_deleted(place: StoreLocation, way: str) -> None:
-    async with workers(place) as both:
+async def test_conversation_deleted_during_a_turn_stays_deleted(location: StoreLocation, way: str) -> None:
+    async with workers(location) as both:
         made = await both.one.post("/conversations", json={"items": [{"role": "user", "content": f"{CANARY} before"}]})
         conversation = made.json()["id"]
         both.store.held = stored_as("completed")
@@ -145,8 +145,8 @@ async def test_conversation_deleted_during_a_turn_stays_deleted(place: StoreLoca
         assert not both.left()
 
 
-async def test_response_deleted_while_it_runs_stays_deleted(place: StoreLocation) -> None:
-    async with workers(place) as both:
+async def test_response_deleted_while_it_runs_stays_deleted(location: StoreLocation) -> None:
+    async with workers(location) as both:
         both.store.held = stored_as("completed")
         id = (await both.one.post("/responses", json=asked(background=True))).json()["id"]
         await both.store.reached.wait()
@@ -160,8 +160,8 @@ async def test_response_deleted_while_it_runs_stays_deleted(place: StoreLocation
         assert (await both.one.get(f"/responses/{id}")).status_code == 404
 
 
-async def test_metadata_changed_while_the_conversation_is_deleted_is_gone(place: StoreLocation) -> None:
-    async with workers(place) as both:
+async def test_metadata_changed_while_the_conversation_is_deleted_is_gone(location: StoreLocation) -> None:
+    async with workers(location) as both:
         id = (await both.one.post("/conversations", json={})).json()["id"]
         both.store.held = lambda change: any(CANARY.encode() in record for record in change.put.values())
         changing = asyncio.create_task(both.one.post(f"/conversations/{id}", json={"metadata": {"note": CANARY}}))
@@ -172,8 +172,8 @@ async def test_metadata_changed_while_the_conversation_is_deleted_is_gone(place:
         assert not both.left()
 
 
-async def test_items_of_one_record_deleted_at_once_are_both_gone(place: StoreLocation) -> None:
-    async with workers(place) as both:
+async def test_items_of_one_record_deleted_at_once_are_both_gone(location: StoreLocation) -> None:
+    async with workers(location) as both:
         texts = ["one", f"two {CANARY}", "three"]
         items = [{"role": "user", "content": text} for text in texts]
         conversation = (await both.one.post("/conversations", json={"items": items})).json()["id"]
@@ -191,8 +191,8 @@ async def test_items_of_one_record_deleted_at_once_are_both_gone(place: StoreLoc
         assert [item["id"] for item in (await both.one.get(path)).json()["data"]] == [ids[2]]
 
 
-async def test_response_deleted_while_it_is_ended_for_a_dead_worker_stays_deleted(place: StoreLocation) -> None:
-    store = Holding(place.open())
+async def test_response_deleted_while_it_is_ended_for_a_dead_worker_stays_deleted(location: StoreLocation) -> None:
+    store = Holding(location.open())
     store.held = stored_as("failed")
     run = RunKey(f"anonymous:{'c0ffee' * 4}", f"resp_{'0' * 16}{'c0ffee' * 4}")
     request = CreateResponse(model="m", input=CANARY, background=True)
@@ -204,10 +204,10 @@ async def test_response_deleted_while_it_is_ended_for_a_dead_worker_stays_delete
     await store.reached.wait()
     assert await store.delete(*run)
     await background.delete(run)
-    assert CANARY.encode() not in place.contents()
+    assert CANARY.encode() not in location.contents()
     store.let_go.set()
     await ending
-    assert CANARY.encode() not in place.contents()
+    assert CANARY.encode() not in location.contents()
     assert await log.state(run) == "absent"
     assert await log.append(run, "anybody", EventSegment(0, 0, CANARY.encode())) == "lost"
     await background.aclose()
@@ -264,13 +264,13 @@ async def test_purge_goes_on_after_failures() -> None:
 
 
 def test_content_that_expired_while_no_server_ran_is_purged_at_start(tmp_path: Path) -> None:
-    place = SQLite(tmp_path / "antiphon.db")
-    with server(store_url=place.url, store_ttl=2) as served:
+    location = SQLite(tmp_path / "antiphon.db")
+    with server(store_url=location.url, store_ttl=2) as served:
         ask(served.url)
         served.process.kill()
         served.process.wait()
-    assert CANARY.encode() in place.contents()
+    assert CANARY.encode() in location.contents()
     time.sleep(2)
-    with server(store_url=place.url, store_ttl=2):
-        while CANARY.encode() in place.contents():
+    with server(store_url=location.url, store_ttl=2):
+        while CANARY.encode() in location.contents():
             time.sleep(0.05)

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.end_to_end.stored_data import SEARCH, Model, client, options, until_status
-from tests.support.file_places import need_pgvector
+from tests.support.file_databases import need_pgvector
 from tests.support.postgres_server import PostgresServer
 from tests.support.serving import antiphon
 

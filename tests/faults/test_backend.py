@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.faults.callers import COMPLETED, HELLO, WAYS, Ended, Outcome, Refused, calling, outcomes, told
-from tests.faults.places import kept
+from tests.faults.faulty_stores import kept
 from tests.faults.servers import LINUX, server
 from tests.support.server_apis import SERVER_APIS, Frame, ServerAPI, encoded
 from tests.support.sockets import listening

@@ -16,7 +16,7 @@ from websockets.asyncio.client import ClientConnection
 
 from app.api.uvicorn.http import HTTPProtocol
 from tests.faults.callers import ASK, COMPLETED, HELLO, WAYS, calling, outcomes
-from tests.faults.places import kept
+from tests.faults.faulty_stores import kept
 from tests.faults.servers import LINUX, server
 from tests.responses.test_background import parsed, until, until_ended
 from tests.support import laws

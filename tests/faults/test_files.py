@@ -14,9 +14,9 @@ import openai
 import pytest
 
 from app.tools.files.postgres import PostgresFileStore
-from tests.faults import places
+from tests.faults import faulty_stores
 from tests.support.build import finish
-from tests.support.file_places import need_pgvector
+from tests.support.file_databases import need_pgvector
 from tests.support.logs import records_of
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
@@ -30,7 +30,7 @@ class Fault(NamedTuple):
     """A row: the database's fault, and the outcome meanwhile."""
 
     name: str
-    place: type[places.FaultyStore]
+    database: type[faulty_stores.FaultyStore]
     during: str = WORKS
 
     @property
@@ -41,9 +41,9 @@ class Fault(NamedTuple):
 
 
 FAULTS = [
-    Fault("Files in PostgreSQL: killed", places.PostgresKilled, AWAY),
-    Fault("Files in PostgreSQL: restarted", places.PostgresRestarted),
-    Fault("Files in PostgreSQL: hung", places.PostgresHung, AWAY),
+    Fault("Files in PostgreSQL: killed", faulty_stores.PostgresKilled, AWAY),
+    Fault("Files in PostgreSQL: restarted", faulty_stores.PostgresRestarted),
+    Fault("Files in PostgreSQL: hung", faulty_stores.PostgresHung, AWAY),
 ]
 
 
@@ -53,12 +53,12 @@ async def test_file_store_fault_ends_as_documented(
 ) -> None:
     need_pgvector()
     async with AsyncExitStack() as stack:
-        place = fault.place()
-        await place.open(stack, tmp_path)
-        store = PostgresFileStore.from_url(place.url.partition("?")[0] + "?timeout=60&connect_timeout=60")
+        database = fault.database()
+        await database.open(stack, tmp_path)
+        store = PostgresFileStore.from_url(database.url.partition("?")[0] + "?timeout=60&connect_timeout=60")
         await store.prepare_vectors()  # the tables are there: nobody makes them under short timeouts
         await store.aclose()
-        tools = {"file_search": {"store_url": place.url, "lease": 5}}
+        tools = {"file_search": {"store_url": database.url, "lease": 5}}
         backend = Scripted([finish("stop")])
         url = await stack.enter_async_context(antiphon(backend, tools=tools))
         client = await stack.enter_async_context(openai_client(url))
@@ -76,7 +76,7 @@ async def test_file_store_fault_ends_as_documented(
         batch = await client.vector_stores.file_batches.create(vector_store.id, file_ids=ids)
 
         with caplog.at_level(logging.INFO, logger="app.storage"):
-            await place.harm()
+            await database.harm()
             tool: Any = {"type": "file_search", "vector_store_ids": [vector_store.id]}
             requests = [
                 ("POST", "/files", {"files": {"file": ("a.txt", b"a")}, "data": {"purpose": "user_data"}}),
@@ -96,7 +96,7 @@ async def test_file_store_fault_ends_as_documented(
                 assert answer.headers["retry-after"] == "1"
             plain = await http.post("/responses", json={"model": "m", "input": "x"})
             assert plain.json()["status"] == "completed"  # others are not affected
-            await place.heal()
+            await database.heal()
 
             async with asyncio.timeout(120):
                 while True:

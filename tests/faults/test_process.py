@@ -17,7 +17,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from tests.faults.callers import ASK, COMPLETED, FOREGROUND, HELLO, WAYS, Ended, Refused, calling, outcomes
-from tests.faults.places import kept
+from tests.faults.faulty_stores import kept
 from tests.faults.servers import LINUX, Server, server, stop_between_transactions, until_refused
 from tests.faults.test_client import FLOOD, connected
 from tests.responses.test_background import until, until_ended

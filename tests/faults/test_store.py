@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from tests.faults import places
+from tests.faults import faulty_stores
 from tests.faults.callers import COMPLETED, FOREGROUND, HELLO, WAYS, Ended, Outcome, Refused, Seen, calling
 from tests.faults.servers import server
 from tests.responses.test_background import until
@@ -33,7 +33,7 @@ class Fault(NamedTuple):
     """
 
     name: str
-    place: type[places.FaultyStore]
+    store: type[faulty_stores.FaultyStore]
     before: Outcome = COMPLETED
     during: Outcome = COMPLETED
     first: Outcome | None = None  # the first request's outcome, while nobody knows about the fault
@@ -49,33 +49,33 @@ class Fault(NamedTuple):
 
 
 FAULTS = [
-    Fault("Redis: killed", places.Killed, AWAY, LOST),
-    Fault("Redis: restarted", places.Restarted, kept=frozenset({AS_SENT})),
-    Fault("Redis: slow", places.Slow, kept=frozenset({AS_SENT})),
-    Fault("Redis: hung", places.Hung, AWAY, LOST, kept=PERHAPS),
-    Fault("Redis: full", places.Full, AWAY, LOST),
-    Fault("Redis: during a failover", places.Leaderless, AWAY, LOST),
-    Fault("Redis: after a failover", places.FailedOver, kept=frozenset({AS_SENT})),
-    Fault("PostgreSQL: killed", places.PostgresKilled, AWAY, LOST),
-    Fault("PostgreSQL: restarted", places.PostgresRestarted, kept=frozenset({AS_SENT})),
-    Fault("PostgreSQL: hung", places.PostgresHung, AWAY, LOST, kept=PERHAPS),
-    Fault("SQLite: locked", places.Locked, AWAY, LOST),
-    Fault("SQLite: briefly locked", places.LockedForAMoment, kept=frozenset({AS_SENT})),
-    Fault("SQLite: disk full", places.DiskFull, AWAY, LOST, first=LOST),
+    Fault("Redis: killed", faulty_stores.Killed, AWAY, LOST),
+    Fault("Redis: restarted", faulty_stores.Restarted, kept=frozenset({AS_SENT})),
+    Fault("Redis: slow", faulty_stores.Slow, kept=frozenset({AS_SENT})),
+    Fault("Redis: hung", faulty_stores.Hung, AWAY, LOST, kept=PERHAPS),
+    Fault("Redis: full", faulty_stores.Full, AWAY, LOST),
+    Fault("Redis: during a failover", faulty_stores.Leaderless, AWAY, LOST),
+    Fault("Redis: after a failover", faulty_stores.FailedOver, kept=frozenset({AS_SENT})),
+    Fault("PostgreSQL: killed", faulty_stores.PostgresKilled, AWAY, LOST),
+    Fault("PostgreSQL: restarted", faulty_stores.PostgresRestarted, kept=frozenset({AS_SENT})),
+    Fault("PostgreSQL: hung", faulty_stores.PostgresHung, AWAY, LOST, kept=PERHAPS),
+    Fault("SQLite: locked", faulty_stores.Locked, AWAY, LOST),
+    Fault("SQLite: briefly locked", faulty_stores.LockedForAMoment, kept=frozenset({AS_SENT})),
+    Fault("SQLite: disk full", faulty_stores.DiskFull, AWAY, LOST, first=LOST),
 ]
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 async def test_store_fault_ends_as_documented(fault: Fault, upstream: Upstream, tmp_path: Path) -> None:
-    if fault.place.alone and sys.platform != "linux":
+    if fault.store.alone and sys.platform != "linux":
         pytest.skip("limits another process")
     async with AsyncExitStack() as stack:
-        place = fault.place()
-        await place.open(stack, tmp_path)
-        settings = {"store_url": place.url, "backend_url": upstream.url}
-        if fault.place.alone:
+        store = fault.store()
+        await store.open(stack, tmp_path)
+        settings = {"store_url": store.url, "backend_url": upstream.url}
+        if fault.store.alone:
             served = stack.enter_context(server(**settings))
-            url, place.pid = served.url, served.pid
+            url, store.pid = served.url, served.pid
         else:
             url = await stack.enter_async_context(listening(None, **settings))
         caller = await stack.enter_async_context(calling(url))
@@ -83,7 +83,7 @@ async def test_store_fault_ends_as_documented(fault: Fault, upstream: Upstream, 
         first = (await caller.ask("json")).response
 
         # Before the question.
-        await place.harm()
+        await store.harm()
         if fault.first:
             # Or the earlier request's usage was written late, and this write found the outage.
             assert (await caller.ask("json")).outcome in (fault.first, fault.before)
@@ -97,7 +97,7 @@ async def test_store_fault_ends_as_documented(fault: Fault, upstream: Upstream, 
         )
         ready = [(await caller.http.get(f"{url}/{path}")).status_code for path in ("healthz", "readyz")]
         assert ready == [200, 503 if fault.before == AWAY else 200]
-        await place.heal()
+        await store.heal()
         continued = await caller.ask_all(previous_response_id=first["id"])
         assert [seen.outcome for seen in continued.values()] == [COMPLETED] * len(WAYS)
 
@@ -109,11 +109,11 @@ async def test_store_fault_ends_as_documented(fault: Fault, upstream: Upstream, 
         foreground = [asyncio.create_task(caller.ask(way)) for way in FOREGROUND]
         await until(lambda: sum(request.sent > 2 for request in upstream.requests[begun:]) == len(WAYS))
         await asyncio.sleep(0.1)
-        await place.harm()
+        await store.harm()
         go.set()
         seen = [await each for each in foreground]
         assert [each.outcome for each in seen] == [fault.during] * 3
-        await place.heal()
+        await store.heal()
         assert [(await each).outcome for each in background] == [COMPLETED] * 2
         assert {await kept(caller.http, each) for each in seen} <= fault.kept
 

@@ -16,7 +16,7 @@ import pytest
 from tests.faults.servers import LINUX, Server, server
 from tests.faults.test_process import ended, until_both_serve
 from tests.support.build import reported
-from tests.support.store_places import StoreLocation, place_of
+from tests.support.store_locations import StoreLocation, location_of
 from tests.support.upstream import DONE, Received, Upstream, chunk, finish, reply, sse
 from tests.support.usage_journal import holds_usage
 
@@ -96,14 +96,14 @@ class Callers:
 
 
 @pytest.fixture(params=["sqlite", "postgres", "redis"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
-    return place_of(request, tmp_path)
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
+    return location_of(request, tmp_path)
 
 
 @LINUX
-async def test_usage_after_sigkill_is_what_backends_reported(place: StoreLocation, tmp_path: Path) -> None:
+async def test_usage_after_sigkill_is_what_backends_reported(location: StoreLocation, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
-    settings = {"store_url": place.url, "workers": 2, "usage_journal": journal}
+    settings = {"store_url": location.url, "workers": 2, "usage_journal": journal}
     async with Counting() as upstream:
         with server(backend_url=upstream.url, **settings) as served:
             before = (await usage(served))["total_tokens"]

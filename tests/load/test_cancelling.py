@@ -9,7 +9,7 @@ import pytest
 
 from app.stores.event_log import EventSegment, RunKey
 from tests.support.redis_server import RedisServer
-from tests.support.store_places import redis_store
+from tests.support.store_locations import redis_store
 
 RUN = RunKey("cancelling:c0ffee", "resp_1")
 

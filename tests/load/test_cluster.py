@@ -20,7 +20,7 @@ from tests.responses.test_background import events_of
 from tests.support import laws
 from tests.support.redis_server import RedisServer
 from tests.support.serving import antiphon
-from tests.support.store_places import redis_store
+from tests.support.store_locations import redis_store
 from tests.support.upstream import DONE, Upstream, chunk, finish, sse, usage
 
 RUN = RunKey("a:moving", "resp_1")

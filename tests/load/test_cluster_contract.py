@@ -8,7 +8,7 @@ import pytest
 
 from tests.load.cluster import Cluster, cluster
 from tests.stores.test_contract import *  # noqa: F403
-from tests.support.store_places import Redis
+from tests.support.store_locations import Redis
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,7 @@ def nodes() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def place(nodes: Cluster) -> Redis:
-    place = Redis(nodes.primaries)
-    place.clear()
-    return place
+def location(nodes: Cluster) -> Redis:
+    location = Redis(nodes.primaries)
+    location.clear()
+    return location

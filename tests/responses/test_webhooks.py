@@ -24,7 +24,7 @@ from tests.faults.servers import server
 from tests.support.build import delta, finish
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon, serving, settings
-from tests.support.store_places import StoreLocation, place_of
+from tests.support.store_locations import StoreLocation, location_of
 from tests.support.upstream import CLOSE, HANG, Received, Upstream, status
 
 KEY = b"k" * 32
@@ -208,17 +208,17 @@ async def test_webhook_server_that_stalls_does_not_hold_up_others(
 
 
 @pytest.fixture(params=["sqlite", "postgres", "redis"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
-    return place_of(request, tmp_path)
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
+    return location_of(request, tmp_path)
 
 
 @pytest.fixture
-async def opened(place: StoreLocation) -> AsyncIterator[Callable[[], Store]]:
+async def opened(location: StoreLocation) -> AsyncIterator[Callable[[], Store]]:
     """Open a shared store, once per process."""
     stores: list[Store] = []
 
     def open() -> Store:
-        stores.append(place.open())
+        stores.append(location.open())
         return stores[-1]
 
     yield open
@@ -271,8 +271,8 @@ async def test_webhook_survives_a_restart(receiver: Receiver, tmp_path: Path) ->
     assert unwrapped(request).data.id == response["id"]
 
 
-async def test_webhook_survives_kill_9(receiver: Receiver, place: StoreLocation) -> None:
-    values = {"store_url": place.url, "webhooks": json.dumps(webhook_settings(receiver)["webhooks"])}
+async def test_webhook_survives_kill_9(receiver: Receiver, location: StoreLocation) -> None:
+    values = {"store_url": location.url, "webhooks": json.dumps(webhook_settings(receiver)["webhooks"])}
     receiver.say(HANG)
     with server(**values) as antiphon:
         async with httpx.AsyncClient(timeout=60) as http:
@@ -280,7 +280,7 @@ async def test_webhook_survives_kill_9(receiver: Receiver, place: StoreLocation)
             (first,) = await receiver.received(1)
         antiphon.process.kill()
         antiphon.process.wait()
-    store = build_store(settings(store_url=place.url))
+    store = build_store(settings(store_url=location.url))
     ((name, record),) = (await store.all(PARTITION)).items()  # claimed by the killed process: due in a minute
     due = _Delivery.of(record)._replace(due=0.0)
     await store.apply(Change(PARTITION, {due.name: due.record()}, delete=[name]))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.redis_server import RedisServer, join
-from tests.support.store_places import STORES, StoreLocation, place_of
+from tests.support.store_locations import STORES, StoreLocation, location_of
 
 
 @pytest.fixture(scope="session")
@@ -18,6 +18,6 @@ def redis_cluster() -> Iterator[list[RedisServer]]:
 
 
 @pytest.fixture(params=[*STORES, "cluster"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
-    """An empty place per store kind."""
-    return place_of(request, tmp_path)
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
+    """An empty location per store kind."""
+    return location_of(request, tmp_path)

@@ -15,14 +15,14 @@ from app.observability.activity.hours import HOUR, OTHER, ActivityHour, Refusal
 from app.observability.lifecycle import ResponseLifecycle, clock
 from app.stores import Store
 from app.stores.memory import MemoryStore
-from tests.support.store_places import Clock, StoreLocation
+from tests.support.store_locations import Clock, StoreLocation
 
 BUSY = {"name": "default", "queued": 1, "replicas": []}
 
 
 @pytest.fixture
-async def store(place: StoreLocation) -> AsyncIterator[Store]:
-    store = place.open()
+async def store(location: StoreLocation) -> AsyncIterator[Store]:
+    store = location.open()
     yield store
     await store.aclose()
 

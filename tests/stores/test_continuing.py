@@ -20,7 +20,7 @@ from app.stores import Store
 from app.stores.memory import MemoryStore
 from tests.support.build import delta
 from tests.support.scripted import Scripted
-from tests.support.store_places import TTL, Memory, StoreLocation
+from tests.support.store_locations import TTL, Memory, StoreLocation
 
 ANSWER = [delta(reasoning_content="Well..."), delta(content="Yes.")]
 ALICE, BOB = Caller("alice"), Caller("bob")
@@ -57,10 +57,10 @@ class Worker:
 
 
 @pytest.fixture
-async def workers(place: StoreLocation) -> AsyncIterator[list[Worker]]:
+async def workers(location: StoreLocation) -> AsyncIterator[list[Worker]]:
     """Two processes with a shared store."""
-    stores = [place.open()]
-    stores.append(stores[0] if isinstance(place, Memory) else place.open())
+    stores = [location.open()]
+    stores.append(stores[0] if isinstance(location, Memory) else location.open())
     yield [Worker(store) for store in stores]
     for store in stores:
         await store.aclose()
@@ -96,21 +96,21 @@ async def test_response_deleted_by_another_process_is_gone_at_once(workers: list
     assert await here.say("And now?", ids[1])  # an unrelated conversation continues
 
 
-async def test_response_that_has_expired_is_gone(place: StoreLocation, workers: list[Worker]) -> None:
+async def test_response_that_has_expired_is_gone(location: StoreLocation, workers: list[Worker]) -> None:
     last = None
     for turn in range(3):
         last = await workers[0].say(f"Message {turn}.", last)
-    place.advance(1.1 * TTL)
+    location.advance(1.1 * TTL)
 
     with pytest.raises(APIError, match="not found"):
         await workers[0].say("Still there?", last)
 
 
-async def test_conversation_that_goes_on_does_not_expire(place: StoreLocation, workers: list[Worker]) -> None:
+async def test_conversation_that_goes_on_does_not_expire(location: StoreLocation, workers: list[Worker]) -> None:
     last = None
     for turn in range(5):
         last = await workers[0].say(f"Message {turn}.", last)
-        place.advance(0.7 * TTL)
+        location.advance(0.7 * TTL)
 
     assert len(workers[0].backend.asked[-1]["messages"]) == 9
 
@@ -134,14 +134,14 @@ moves = st.one_of(
 @given(moves=st.lists(moves, min_size=8, max_size=20), small=st.booleans())
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_model_is_sent_what_it_would_be_sent_without_a_cache(
-    place: StoreLocation, workers: list[Worker], moves: list[tuple[Any, ...]], small: bool
+    location: StoreLocation, workers: list[Worker], moves: list[tuple[Any, ...]], small: bool
 ) -> None:
     workers = [Worker(worker.responses.store, 30_000 if small else 10_000_000) for worker in workers]
     ids = [await workers[0].say("Begin.")]
     for number, move in enumerate(moves):
         match move:
             case "advance", steps:
-                place.advance(steps * 0.3 * TTL)
+                location.advance(steps * 0.3 * TTL)
             case "delete", back, which:
                 await _deleted(workers[which], ids[-1 - back % len(ids)])
             case "say", back, which, caller:

@@ -12,23 +12,23 @@ from hypothesis import strategies as st
 
 from app.stores import LISTED, Change, Store, images_partition
 from app.stores.objects import ExaminedStore
-from tests.support.store_places import SHARED, TTL, Memory, StoreLocation
+from tests.support.store_locations import SHARED, TTL, Memory, StoreLocation
 
 CHAIN = "2f1c9a:c0ffee"
 CONVERSATION = f"{CHAIN}:conversation"
 
 
 @pytest.fixture
-async def store(place: StoreLocation) -> AsyncIterator[Store]:
-    store = place.open()
+async def store(location: StoreLocation) -> AsyncIterator[Store]:
+    store = location.open()
     yield store
     await store.aclose()
 
 
 @pytest.fixture
-async def another(place: StoreLocation) -> AsyncIterator[Store]:
-    """Another store in the same place, as another process has it."""
-    store = place.open()
+async def another(location: StoreLocation) -> AsyncIterator[Store]:
+    """Another store at the same location, as another process has it."""
+    store = location.open()
     yield store
     await store.aclose()
 
@@ -126,7 +126,7 @@ async def test_changes_of_several_buckets_are_made_together(store: Store) -> Non
 
 @pytest.mark.parametrize("missing", ["never there", "deleted", "dropped", "expired", "of another bucket"])
 async def test_change_that_depends_on_a_missing_record_is_not_made(
-    place: StoreLocation, store: Store, missing: str
+    location: StoreLocation, store: Store, missing: str
 ) -> None:
     if missing != "never there":
         await store.put(CONVERSATION if missing != "of another bucket" else CHAIN, "itself", b"0")
@@ -136,7 +136,7 @@ async def test_change_that_depends_on_a_missing_record_is_not_made(
         case "dropped":
             await store.delete_partition(CONVERSATION)
         case "expired":
-            place.advance(1.1 * TTL)
+            location.advance(1.1 * TTL)
     await store.put(CHAIN, "resp_1", b"1")
     before = await store.all(CHAIN), await store.all(CONVERSATION)
     changes = (
@@ -150,9 +150,9 @@ async def test_change_that_depends_on_a_missing_record_is_not_made(
 
 
 @pytest.mark.parametrize("how", ["delete", "drop", "change", "expire"])
-async def test_index_entries_of_a_record_go_with_it(place: StoreLocation, store: Store, how: str) -> None:
+async def test_index_entries_of_a_record_go_with_it(location: StoreLocation, store: Store, how: str) -> None:
     await store.apply(Change(CHAIN, {"resp_1": b"record"}, entries={"resp_1": b"c4n4ry"}))
-    assert b"c4n4ry" in place.contents()
+    assert b"c4n4ry" in location.contents()
     match how:
         case "delete":
             await store.delete(CHAIN, "resp_1")
@@ -162,12 +162,12 @@ async def test_index_entries_of_a_record_go_with_it(place: StoreLocation, store:
             await store.apply(Change(CHAIN, {}, delete=["resp_1"]))
         case "expire":
             for _ in range(3):  # while others are listed
-                place.advance(0.5 * TTL)
+                location.advance(0.5 * TTL)
                 await store.apply(Change("2f1c9a:other", {"resp_2": b"record"}, entries={"resp_2": b"entry"}))
             await store.delete_expired()
     gone = Change(CHAIN, {"resp_1": b"record"}, requires="resp_1", entries={"resp_1": b"c4n4ry"})
     assert await store.apply(gone) is False
-    assert b"c4n4ry" not in place.contents()
+    assert b"c4n4ry" not in location.contents()
     assert b"c4n4ry" not in (await store.recent("2f1c9a", limit=10) or [])
 
 
@@ -183,29 +183,31 @@ async def test_record_is_replaced_under_another_name_by_one_of_many(store: Store
     assert await store.all(CHAIN) == dict(changes[made.index(True)].put)
 
 
-async def test_change_renews_the_bucket(place: StoreLocation, store: Store) -> None:
+async def test_change_renews_the_bucket(location: StoreLocation, store: Store) -> None:
     await store.put(CHAIN, "resp_1", b"1")
     for _ in range(3):
-        place.advance(0.6 * TTL)
+        location.advance(0.6 * TTL)
         assert await store.apply(Change(CHAIN, {"resp_2": b"2"}, requires="resp_1"))
     assert await store.all(CHAIN) == {"resp_1": b"1", "resp_2": b"2"}
 
 
-async def test_record_is_added_once(place: StoreLocation, store: Store) -> None:
+async def test_record_is_added_once(location: StoreLocation, store: Store) -> None:
     assert await store.add(CHAIN, "used", b"1") is True
     assert await store.add(CHAIN, "used", b"2") is False
     assert await store.add(CHAIN, "other", b"3") is True
     assert await store.all(CHAIN) == {"used": b"1", "other": b"3"}
     for _ in range(3):  # rejected additions renew the bucket, too
-        place.advance(0.6 * TTL)
+        location.advance(0.6 * TTL)
         assert await store.add(CHAIN, "used", b"4") is False
-    place.advance(1.1 * TTL)
+    location.advance(1.1 * TTL)
     assert await store.add(CHAIN, "used", b"5") is True
     assert await store.all(CHAIN) == {"used": b"5"}
 
 
-async def test_record_added_by_many_at_once_is_added_by_one(place: StoreLocation, store: Store, another: Store) -> None:
-    stores = [store] if isinstance(place, Memory) else [store, another]
+async def test_record_added_by_many_at_once_is_added_by_one(
+    location: StoreLocation, store: Store, another: Store
+) -> None:
+    stores = [store] if isinstance(location, Memory) else [store, another]
     for attempt in range(5):
         added = await asyncio.gather(
             *(which.add(f"{CHAIN}:{attempt}", "used", b"%d" % n) for n, which in enumerate(stores * 5))
@@ -237,18 +239,18 @@ async def test_bucket_is_dropped_once_and_no_other_with_it(store: Store) -> None
     assert len(await store.all(CONVERSATION)) == len(await store.all("2f1c9a:other")) == 3
 
 
-async def test_bucket_that_has_expired_cannot_be_dropped(place: StoreLocation, store: Store) -> None:
+async def test_bucket_that_has_expired_cannot_be_dropped(location: StoreLocation, store: Store) -> None:
     await store.put(CHAIN, "resp_1", b"1")
-    place.advance(1.1 * TTL)
+    location.advance(1.1 * TTL)
     assert await store.delete_partition(CHAIN) is False
 
 
 @pytest.mark.parametrize("how", ["delete", "drop"])
 async def test_records_added_during_a_deletion_are_not_kept(
-    place: StoreLocation, store: Store, another: Store, how: str
+    location: StoreLocation, store: Store, another: Store, how: str
 ) -> None:
     """Joining and deleting agree, in whatever order they come, also from two processes where these share the store."""
-    deleting = store if isinstance(place, Memory) else another
+    deleting = store if isinstance(location, Memory) else another
     for attempt in range(20):
         bucket = f"{CONVERSATION}:{attempt}"
         await store.put(bucket, "itself", b"0")
@@ -273,20 +275,20 @@ async def test_thousands_of_records_fit_in_one_bucket(store: Store) -> None:
     assert await store.all(CHAIN) == records
 
 
-async def test_bucket_that_is_unused_expires_as_a_whole(place: StoreLocation, store: Store) -> None:
+async def test_bucket_that_is_unused_expires_as_a_whole(location: StoreLocation, store: Store) -> None:
     await store.put(CHAIN, "resp_1", b"1")
     await store.put(CHAIN, "resp_2", b"2")
-    place.advance(1.1 * TTL)
+    location.advance(1.1 * TTL)
 
     assert await store.get(CHAIN, "resp_1") is None
     assert await store.all(CHAIN) == {}
     assert await store.delete(CHAIN, "resp_2") is False
 
 
-async def test_expired_records_are_gone_before_a_sweep(place: StoreLocation, store: Store) -> None:
+async def test_expired_records_are_gone_before_a_sweep(location: StoreLocation, store: Store) -> None:
     for number in range(10):
         await store.put(f"a:{number}", "resp_1", b"1")
-    place.advance(1.1 * TTL)
+    location.advance(1.1 * TTL)
 
     assert [await store.get(f"a:{number}", "resp_1") for number in reversed(range(10))] == [None] * 10
 
@@ -335,21 +337,21 @@ async def test_deleted_record_is_not_listed(store: Store) -> None:
     assert await store.recent("a", limit=10, after="resp_1") is None
 
 
-async def test_expired_record_is_not_listed(place: StoreLocation, store: Store) -> None:
+async def test_expired_record_is_not_listed(location: StoreLocation, store: Store) -> None:
     await add(store, "a:1", "resp_1", b"old")
     await add(store, "a:2", "resp_2", b"renewed")
-    place.advance(0.6 * TTL)
+    location.advance(0.6 * TTL)
     await store.get("a:2", "resp_2")
     await add(store, "a:3", "resp_3", b"new")
-    place.advance(0.6 * TTL)
+    location.advance(0.6 * TTL)
 
     assert await store.recent("a", limit=10) == [b"new", b"renewed"]
 
 
-async def test_listing_renews_nothing(place: StoreLocation, store: Store) -> None:
+async def test_listing_renews_nothing(location: StoreLocation, store: Store) -> None:
     await add(store, "a:1", "resp_1", b"entry")
     for _ in range(3):
-        place.advance(0.4 * TTL)
+        location.advance(0.4 * TTL)
         await store.recent("a", limit=10)
 
     assert await store.recent("a", limit=10) == []
@@ -366,10 +368,10 @@ async def test_newest_of_many_records_are_listed(store: Store) -> None:
     assert await store.recent("a", limit=100) == [b"%d" % (109 - number) for number in range(100)]
 
 
-async def test_every_process_lists_the_same(place: StoreLocation, store: Store) -> None:
-    if isinstance(place, Memory):
+async def test_every_process_lists_the_same(location: StoreLocation, store: Store) -> None:
+    if isinstance(location, Memory):
         return
-    other = place.open()
+    other = location.open()
     await add(store, "a:1", "resp_1", b"first")
     await add(other, "a:1", "resp_2", b"second")
 
@@ -378,13 +380,13 @@ async def test_every_process_lists_the_same(place: StoreLocation, store: Store) 
 
 
 @pytest.mark.parametrize("use", ["put", "add", "add again", "get", "get what is not there", "all", "names"])
-async def test_any_use_renews_the_whole_bucket(place: StoreLocation, store: Store, use: str) -> None:
+async def test_any_use_renews_the_whole_bucket(location: StoreLocation, store: Store, use: str) -> None:
     """And its images' bucket."""
     await store.put(CHAIN, "resp_1", b"1")
     await store.put(images_partition(CHAIN), "resp_1", b"an image")
     await store.put(CHAIN, "resp_2", b"2")
     for n in range(3, 7):
-        place.advance(0.6 * TTL)
+        location.advance(0.6 * TTL)
         match use:
             case "put":
                 await store.put(CHAIN, "resp_2", b"2")
@@ -400,82 +402,82 @@ async def test_any_use_renews_the_whole_bucket(place: StoreLocation, store: Stor
                 await store.all(CHAIN)
             case "names":
                 await store.names(CHAIN)
-    place.advance(0.6 * TTL)
+    location.advance(0.6 * TTL)
 
     assert await store.all(images_partition(CHAIN)) == {"resp_1": b"an image"}
     assert (await store.all(CHAIN)).items() >= {"resp_1": b"1", "resp_2": b"2"}.items()
-    place.advance(1.1 * TTL)
+    location.advance(1.1 * TTL)
     assert await store.all(CHAIN) == await store.all(images_partition(CHAIN)) == {}
 
 
-async def test_images_last_as_long_as_what_is_often_added_to(place: StoreLocation, store: Store) -> None:
+async def test_images_last_as_long_as_what_is_often_added_to(location: StoreLocation, store: Store) -> None:
     await store.apply(Change(CHAIN, {"resp_1": b"1"}), Change(images_partition(CHAIN), {"resp_1": b"an image"}))
     for n in range(20):
-        place.advance(0.008 * TTL)
+        location.advance(0.008 * TTL)
         await store.names(CHAIN)
         await store.put(CHAIN, f"resp_{n}", b"1")
-    place.advance(0.9 * TTL)
+    location.advance(0.9 * TTL)
 
     assert await store.get(images_partition(CHAIN), "resp_1") == b"an image"
 
 
-async def test_frequent_use_renews_too(place: StoreLocation, store: Store) -> None:
+async def test_frequent_use_renews_too(location: StoreLocation, store: Store) -> None:
     await store.put(CHAIN, "resp_1", b"1")
     for _ in range(20):
-        place.advance(0.008 * TTL)
+        location.advance(0.008 * TTL)
         await store.get(CHAIN, "resp_1")
-    place.advance(0.9 * TTL)
+    location.advance(0.9 * TTL)
 
     assert await store.get(CHAIN, "resp_1") == b"1"
 
 
-async def test_delete_does_not_renew(place: StoreLocation, store: Store) -> None:
+async def test_delete_does_not_renew(location: StoreLocation, store: Store) -> None:
     await store.put(CHAIN, "resp_1", b"1")
     await store.put(CHAIN, "resp_2", b"2")
-    place.advance(0.6 * TTL)
+    location.advance(0.6 * TTL)
     await store.delete(CHAIN, "resp_2")
-    place.advance(0.6 * TTL)
+    location.advance(0.6 * TTL)
 
     assert await store.all(CHAIN) == {}
 
 
-async def test_question_for_a_record_does_not_renew(place: StoreLocation, store: Store) -> None:
+async def test_question_for_a_record_does_not_renew(location: StoreLocation, store: Store) -> None:
     if not isinstance(store, ExaminedStore):
         pytest.skip("the memory of a process is not asked")
     await store.put(CHAIN, "resp_1", b"1")
-    place.advance(0.6 * TTL)
+    location.advance(0.6 * TTL)
     assert await store.exists(CHAIN, "resp_1")
     assert not await store.exists(CHAIN, "resp_2")
-    place.advance(0.6 * TTL)
+    location.advance(0.6 * TTL)
     assert not await store.exists(CHAIN, "resp_1")
 
 
-async def test_use_of_one_bucket_does_not_renew_another(place: StoreLocation, store: Store) -> None:
+async def test_use_of_one_bucket_does_not_renew_another(location: StoreLocation, store: Store) -> None:
     await store.put("a:1", "resp_1", b"1")
     await store.put("a:2", "resp_2", b"2")
-    place.advance(0.6 * TTL)
+    location.advance(0.6 * TTL)
     await store.all("a:2")
-    place.advance(0.6 * TTL)
+    location.advance(0.6 * TTL)
 
     assert await store.all("a:1") == {}
     assert await store.all("a:2") == {"resp_2": b"2"}
 
 
-async def test_expired_records_do_not_come_back(place: StoreLocation, store: Store) -> None:
+async def test_expired_records_do_not_come_back(location: StoreLocation, store: Store) -> None:
     await store.put(CHAIN, "resp_1", b"1")
-    place.advance(1.1 * TTL)
+    location.advance(1.1 * TTL)
     await store.put(CHAIN, "resp_2", b"2")
 
     assert await store.all(CHAIN) == {"resp_2": b"2"}
     assert await store.get(CHAIN, "resp_1") is None
 
 
-async def test_ttl_may_have_a_fraction(place: StoreLocation) -> None:
-    store = place.open(ttl=100.75)
+async def test_ttl_may_have_a_fraction(location: StoreLocation) -> None:
+    store = location.open(ttl=100.75)
     await store.put(CHAIN, "resp_1", b"1")
-    place.advance(90)
+    location.advance(90)
     assert await store.get(CHAIN, "resp_1") == b"1"
-    place.advance(100.8)
+    location.advance(100.8)
     assert await store.get(CHAIN, "resp_1") is None
     await store.aclose()
 
@@ -515,8 +517,10 @@ async def test_cancelled_caller_leaves_nothing_to_the_next(store: Store) -> None
         assert records == [bucket.encode() * 2000 for bucket in buckets], f"cancelled after {steps} steps"
 
 
-@pytest.mark.parametrize("place", SHARED, indirect=True)
-async def test_stores_in_one_place_see_each_other_at_once(place: StoreLocation, store: Store, another: Store) -> None:
+@pytest.mark.parametrize("location", SHARED, indirect=True)
+async def test_stores_at_one_location_see_each_other_at_once(
+    location: StoreLocation, store: Store, another: Store
+) -> None:
     await store.put(CHAIN, "resp_1", b"1")
     assert await another.get(CHAIN, "resp_1") == b"1"
 
@@ -526,14 +530,14 @@ async def test_stores_in_one_place_see_each_other_at_once(place: StoreLocation, 
     assert await store.delete(CHAIN, "resp_1") is True
     assert await another.get(CHAIN, "resp_1") is None
 
-    place.advance(0.6 * TTL)
+    location.advance(0.6 * TTL)
     await another.get(CHAIN, "resp_2")
-    place.advance(0.6 * TTL)
+    location.advance(0.6 * TTL)
     assert await store.get(CHAIN, "resp_2") == b"2"
 
 
-@pytest.mark.parametrize("place", SHARED, indirect=True)
-async def test_stores_in_one_place_lose_nothing_of_each_other(store: Store, another: Store) -> None:
+@pytest.mark.parametrize("location", SHARED, indirect=True)
+async def test_stores_at_one_location_lose_nothing_of_each_other(store: Store, another: Store) -> None:
     records = {f"resp_{number}": b"%d" % number for number in range(200)}
     await asyncio.gather(
         *(which.put(CHAIN, name, records[name]) for which, name in zip(itertools.cycle([store, another]), records))
@@ -542,21 +546,21 @@ async def test_stores_in_one_place_lose_nothing_of_each_other(store: Store, anot
     assert await store.all(CHAIN) == records
 
 
-async def test_purge_leaves_only_what_is_in_use(place: StoreLocation, store: Store) -> None:
+async def test_purge_leaves_only_what_is_in_use(location: StoreLocation, store: Store) -> None:
     for number in range(50):
         await store.put(f"a:{number}", "resp_1", b"expired")
-    place.advance(0.6 * TTL)
+    location.advance(0.6 * TTL)
     await store.put("b:1", "resp_1", b"in use")
-    place.advance(0.6 * TTL)
+    location.advance(0.6 * TTL)
     await store.delete_expired()
     await store.delete_expired()
 
-    assert b"expired" not in place.contents()
+    assert b"expired" not in location.contents()
     assert await store.all("b:1") == {"resp_1": b"in use"}
 
 
-async def test_purge_of_an_unused_store_purges_nothing(place: StoreLocation) -> None:
-    store = place.open()
+async def test_purge_of_an_unused_store_purges_nothing(location: StoreLocation) -> None:
+    store = location.open()
     await store.delete_expired()
     await store.aclose()
 
@@ -569,15 +573,15 @@ async def test_healthy_store_says_so(store: Store) -> None:
     assert await store.all(CHAIN) == {"resp_1": b"1"}
 
 
-async def test_closing_twice_is_accepted(place: StoreLocation) -> None:
-    store = place.open()
+async def test_closing_twice_is_accepted(location: StoreLocation) -> None:
+    store = location.open()
     await store.put(CHAIN, "resp_1", b"1")
     await store.aclose()
     await store.aclose()
 
 
-async def test_closing_an_unused_store_is_accepted(place: StoreLocation) -> None:
-    await place.open().aclose()
+async def test_closing_an_unused_store_is_accepted(location: StoreLocation) -> None:
+    await location.open().aclose()
 
 
 # Steps of 0.3 TTL never come near an expiry: after three steps a bucket still exists, after four it is gone.
@@ -598,7 +602,7 @@ fresh = itertools.count()
 
 @given(moves=st.lists(moves, min_size=5, max_size=25))
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-async def test_store_behaves_as_a_dict_that_forgets(place: StoreLocation, store: Store, moves: list[tuple]) -> None:
+async def test_store_behaves_as_a_dict_that_forgets(location: StoreLocation, store: Store, moves: list[tuple]) -> None:
     example = next(fresh)
     kept: dict[str, dict[str, bytes]] = {}
     used: dict[str, int] = {}
@@ -608,7 +612,7 @@ async def test_store_behaves_as_a_dict_that_forgets(place: StoreLocation, store:
             del kept[chain]
         match move:
             case "advance", steps:
-                place.advance(steps * STEP * TTL)
+                location.advance(steps * STEP * TTL)
                 now += steps
             case "put", chain, name, record:
                 await store.put(f"{example}:{chain}", name, record)

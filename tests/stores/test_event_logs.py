@@ -9,7 +9,7 @@ import pytest
 
 from app.stores.event_log import EventLog, EventSegment, LoggingStore, RunKey
 from app.stores.memory.event_log import MemoryLog
-from tests.support.store_places import Memory, Redis, StoreLocation
+from tests.support.store_locations import Memory, Redis, StoreLocation
 
 LEASE = 20.0
 TTL = 1000.0
@@ -24,8 +24,8 @@ HELLO = [
 
 
 @pytest.fixture
-async def log(place: StoreLocation) -> AsyncIterator[EventLog]:
-    store = place.open()
+async def log(location: StoreLocation) -> AsyncIterator[EventLog]:
+    store = location.open()
     assert isinstance(store, LoggingStore)
     log = store.log(ttl=TTL, lease=LEASE)
     yield log
@@ -34,12 +34,12 @@ async def log(place: StoreLocation) -> AsyncIterator[EventLog]:
 
 
 @pytest.fixture
-async def another(place: StoreLocation, log: EventLog) -> AsyncIterator[EventLog]:
+async def another(location: StoreLocation, log: EventLog) -> AsyncIterator[EventLog]:
     """The same log, as another process has it; memory is not shared."""
-    if isinstance(place, Memory):
+    if isinstance(location, Memory):
         yield log
         return
-    store = place.open()
+    store = location.open()
     assert isinstance(store, LoggingStore)
     log = store.log(ttl=TTL, lease=LEASE)
     yield log
@@ -47,13 +47,13 @@ async def another(place: StoreLocation, log: EventLog) -> AsyncIterator[EventLog
     await store.aclose()
 
 
-def advance(place: StoreLocation, seconds: float) -> None:
+def advance(location: StoreLocation, seconds: float) -> None:
     """Let time pass, for leases too."""
-    if not isinstance(place, Redis):
-        place.advance(seconds)
+    if not isinstance(location, Redis):
+        location.advance(seconds)
         return
     milliseconds = round(seconds * 1000)
-    for server in place.servers:
+    for server in location.servers:
         with server.client() as client:
             for key in client.scan_iter("antiphon:*", count=1000):
                 if key == b"antiphon:runs":
@@ -111,8 +111,8 @@ async def test_logs_of_runs_never_mix(log: EventLog) -> None:
     assert kept == {run: [] if run.id == "_" else [EventSegment(0, 0, repr(run).encode())] for run in runs}
 
 
-async def test_log_is_no_record_of_its_bucket(place: StoreLocation) -> None:
-    store = place.open()
+async def test_log_is_no_record_of_its_bucket(location: StoreLocation) -> None:
+    store = location.open()
     assert isinstance(store, LoggingStore)
     log = store.log(ttl=TTL, lease=LEASE)
     await store.put(RUN.partition, RUN.id, b"record")
@@ -221,29 +221,29 @@ async def _until_read(reading: asyncio.Task[list[EventSegment]], log: EventLog) 
 # Leases.
 
 
-async def test_run_goes_from_begin_to_end(log: EventLog, place: StoreLocation) -> None:
+async def test_run_goes_from_begin_to_end(log: EventLog, location: StoreLocation) -> None:
     assert await log.state(RUN) == "absent"
     await log.begin(RUN, "w1")
     assert await log.state(RUN) == "running"
-    advance(place, LEASE + 1)
+    advance(location, LEASE + 1)
     assert await log.state(RUN) == "orphaned"
     assert await log.renew("w1", [RUN]) == {RUN: "held"}
     assert await log.state(RUN) == "running"
     await log.append(RUN, "w1", EventSegment(0, 0, b"a", ends=True))
     assert await log.state(RUN) == "ended"
-    advance(place, LEASE + 1)
+    advance(location, LEASE + 1)
     assert await log.state(RUN) == "ended"
 
 
-async def test_log_of_an_ended_run_is_not_kept_for_its_lease(place: StoreLocation) -> None:
-    store = place.open()
+async def test_log_of_an_ended_run_is_not_kept_for_its_lease(location: StoreLocation) -> None:
+    store = location.open()
     assert isinstance(store, LoggingStore)
     log = store.log(ttl=2, lease=60)
     running = RunKey(RUN.partition, "resp_2")
     for run in (RUN, running):
         await log.begin(run, "one")
         await log.append(run, "one", EventSegment(0, 0, b"a", ends=run == RUN))
-    advance(place, 3)
+    advance(location, 3)
     assert [await log.state(run) for run in (RUN, running)] == ["absent", "running"]
     await store.delete_expired()
     assert len(await log.read(running, -1)) == 1
@@ -251,10 +251,10 @@ async def test_log_of_an_ended_run_is_not_kept_for_its_lease(place: StoreLocatio
     await store.aclose()
 
 
-async def test_appending_renews_the_lease(log: EventLog, place: StoreLocation) -> None:
+async def test_appending_renews_the_lease(log: EventLog, location: StoreLocation) -> None:
     await log.begin(RUN, "w1")
     for number in range(4):
-        advance(place, 0.7 * LEASE)
+        advance(location, 0.7 * LEASE)
         assert await log.append(RUN, "w1", EventSegment(number, number, b"")) == "held"
 
     assert await log.state(RUN) == "running"
@@ -267,9 +267,9 @@ async def test_run_of_a_living_worker_is_not_claimed(log: EventLog) -> None:
     assert await log.append(RUN, "w1", HELLO[0]) == "held"
 
 
-async def test_orphan_is_claimed_once(log: EventLog, place: StoreLocation) -> None:
+async def test_orphan_is_claimed_once(log: EventLog, location: StoreLocation) -> None:
     await written(log, batches=HELLO[:2])
-    advance(place, LEASE + 1)
+    advance(location, LEASE + 1)
 
     claims = await asyncio.gather(*(log.claim(RUN, f"w{number}") for number in range(2, 12)))
     assert sorted(claims) == [False] * 9 + [True]
@@ -281,26 +281,28 @@ async def test_orphan_is_claimed_once(log: EventLog, place: StoreLocation) -> No
     assert await log.read(RUN, -1) == HELLO[:3]
 
 
-async def test_concurrent_claims_of_a_run_succeed_once(log: EventLog, another: EventLog, place: StoreLocation) -> None:
+async def test_concurrent_claims_of_a_run_succeed_once(
+    log: EventLog, another: EventLog, location: StoreLocation
+) -> None:
     await log.begin(RUN, "w1")
-    advance(place, LEASE + 1)
+    advance(location, LEASE + 1)
 
     assert sorted(await asyncio.gather(log.claim(RUN, "w2"), another.claim(RUN, "w3"))) == [False, True]
 
 
-async def test_claimed_run_may_be_lost_too(log: EventLog, place: StoreLocation) -> None:
+async def test_claimed_run_may_be_lost_too(log: EventLog, location: StoreLocation) -> None:
     await log.begin(RUN, "w1")
-    advance(place, LEASE + 1)
+    advance(location, LEASE + 1)
     assert await log.claim(RUN, "w2") is True
-    advance(place, LEASE + 1)
+    advance(location, LEASE + 1)
 
     assert await log.claim(RUN, "w3") is True
     assert await log.append(RUN, "w2", HELLO[0]) == "lost"
 
 
-async def test_run_that_has_ended_is_not_claimed(log: EventLog, place: StoreLocation) -> None:
+async def test_run_that_has_ended_is_not_claimed(log: EventLog, location: StoreLocation) -> None:
     await written(log)
-    advance(place, LEASE + 1)
+    advance(location, LEASE + 1)
 
     assert await log.claim(RUN, "w2") is False
 
@@ -313,14 +315,14 @@ async def test_run_without_a_log_is_claimed_once(log: EventLog) -> None:
     assert await log.read(RUN, -1) == [HELLO[0]]
 
 
-async def test_many_leases_are_renewed_at_once(log: EventLog, place: StoreLocation) -> None:
+async def test_many_leases_are_renewed_at_once(log: EventLog, location: StoreLocation) -> None:
     runs = [RunKey(f"2f1c9a:{number}", f"resp_{number}") for number in range(40)]
     for run in runs[:30]:
         await log.begin(run, "w1")
     await log.cancel(runs[7])
-    advance(place, 0.7 * LEASE)
+    advance(location, 0.7 * LEASE)
     claims = await log.renew("w1", runs)
-    advance(place, 0.7 * LEASE)
+    advance(location, 0.7 * LEASE)
 
     assert claims == {run: "cancelled" if n == 7 else "held" if n < 30 else "lost" for n, run in enumerate(runs)}
     assert {await log.state(run) for run in runs[:30]} == {"running"}
@@ -356,46 +358,46 @@ async def test_run_that_is_deleted_is_lost_to_its_worker(log: EventLog) -> None:
     assert await log.read(RUN, -1) == []
 
 
-async def test_log_expires(log: EventLog, place: StoreLocation) -> None:
+async def test_log_expires(log: EventLog, location: StoreLocation) -> None:
     await written(log)
-    advance(place, 0.9 * TTL)
+    advance(location, 0.9 * TTL)
     assert await log.read(RUN, 6) == HELLO[3:]
-    advance(place, 0.2 * TTL)
+    advance(location, 0.2 * TTL)
 
     assert await log.read(RUN, -1) == []
     assert await log.state(RUN) == "absent"
 
 
-async def test_log_that_is_written_to_does_not_expire(log: EventLog, place: StoreLocation) -> None:
+async def test_log_that_is_written_to_does_not_expire(log: EventLog, location: StoreLocation) -> None:
     await log.begin(RUN, "w1")
     for number in range(4):
-        advance(place, 0.6 * TTL)
+        advance(location, 0.6 * TTL)
         assert await log.renew("w1", [RUN]) == {RUN: "held"}
         await log.append(RUN, "w1", EventSegment(number, number, b""))
 
     assert len(await log.read(RUN, -1)) == 4
 
 
-async def test_orphans_are_found(log: EventLog, place: StoreLocation) -> None:
+async def test_orphans_are_found(log: EventLog, location: StoreLocation) -> None:
     orphan, alive, over = (RunKey(f"2f1c9a:{name}", f"resp_{name}") for name in ("orphan", "alive", "over"))
     await written(log, orphan, batches=HELLO[:2])
     await written(log, alive, batches=HELLO[:2])
     await written(log, over)
     assert await log.orphans() == []
-    advance(place, LEASE + 1)
+    advance(location, LEASE + 1)
     await log.renew("w1", [alive])
 
     assert await log.orphans() == [orphan]
     assert await log.claim(orphan, "w2")
     assert await log.orphans() == []
     await log.append(orphan, "w2", EventSegment(3, 3, b"", ends=True))
-    advance(place, LEASE + 1)
+    advance(location, LEASE + 1)
     assert await log.orphans() == [alive]
 
 
-async def test_orphans_of_another_process_are_found(log: EventLog, another: EventLog, place: StoreLocation) -> None:
+async def test_orphans_of_another_process_are_found(log: EventLog, another: EventLog, location: StoreLocation) -> None:
     await log.begin(RUN, "w1")
-    advance(place, LEASE + 1)
+    advance(location, LEASE + 1)
 
     assert await another.orphans() == [RUN]
 
@@ -410,10 +412,12 @@ async def test_memory_is_bounded_by_evicting_ended_logs() -> None:
     assert [await log.state(run) for run in (old, new, running)] == ["absent", "ended", "running"]
 
 
-async def test_log_of_an_ended_run_expires_though_its_worker_still_polls(log: EventLog, place: StoreLocation) -> None:
+async def test_log_of_an_ended_run_expires_though_its_worker_still_polls(
+    log: EventLog, location: StoreLocation
+) -> None:
     await written(log)
-    advance(place, 0.9 * TTL)
+    advance(location, 0.9 * TTL)
     assert await log.renew("w1", [RUN]) == {RUN: "held"}
-    advance(place, 0.2 * TTL)
+    advance(location, 0.2 * TTL)
 
     assert await log.state(RUN) == "absent"

@@ -12,7 +12,7 @@ import pytest
 
 from app.stores import keys as keys_module
 from app.stores.keys import KeyChange, KeySnapshot, LastingStore, Secret, StoredKey, StoredKeys
-from tests.support.store_places import SHARED, TTL, StoreLocation, place_of
+from tests.support.store_locations import SHARED, TTL, StoreLocation, location_of
 
 ALICE = StoredKey(
     "key_a",
@@ -37,22 +37,22 @@ def change(key: StoredKey = ALICE, id: str = "one", action: str = "create") -> K
 
 
 @contextlib.asynccontextmanager
-async def keys_at(place: StoreLocation) -> AsyncIterator[StoredKeys]:
-    store = place.open()
+async def keys_at(location: StoreLocation) -> AsyncIterator[StoredKeys]:
+    store = location.open()
     assert isinstance(store, LastingStore)
     yield StoredKeys(store.lasting())
     await store.aclose()
 
 
 @pytest.fixture
-async def keys(place: StoreLocation) -> AsyncIterator[StoredKeys]:
-    async with keys_at(place) as keys:
+async def keys(location: StoreLocation) -> AsyncIterator[StoredKeys]:
+    async with keys_at(location) as keys:
         yield keys
 
 
 @pytest.fixture(params=SHARED)
 def shared(request: pytest.FixtureRequest, tmp_path: Any) -> StoreLocation:
-    return place_of(request, tmp_path)
+    return location_of(request, tmp_path)
 
 
 async def test_added_change_is_read_with_its_key(keys: StoredKeys) -> None:
@@ -108,10 +108,10 @@ async def test_last_uses_are_read_by_name(keys: StoredKeys) -> None:
     assert await keys.uses() == {"alice": 1000, "bob": 3000}
 
 
-async def test_keys_do_not_expire(place: StoreLocation) -> None:
-    async with keys_at(place) as keys:
+async def test_keys_do_not_expire(location: StoreLocation) -> None:
+    async with keys_at(location) as keys:
         await keys.add(KeySnapshot(), change())
-        place.advance(3 * TTL)
+        location.advance(3 * TTL)
         assert (await keys.read()).revision == 1
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from app.errors import StoreUnavailable
 from app.stores.memory import MemoryStore
-from tests.support.store_places import Clock
+from tests.support.store_locations import Clock
 
 
 async def test_least_recently_used_chain_is_evicted_first_and_whole() -> None:

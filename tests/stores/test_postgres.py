@@ -19,7 +19,7 @@ from app.stores.event_log import EventSegment, RunKey
 from app.stores.postgres import PostgresStore
 from tests.support.logs import records_of
 from tests.support.postgres_server import PostgresServer
-from tests.support.store_places import memory_of_storing
+from tests.support.store_locations import memory_of_storing
 
 CHAIN = "2f1c9a:c0ffee"
 RUN = RunKey(CHAIN, "resp_1")

@@ -16,7 +16,7 @@ from app.errors import StoreBusy, StoreUnavailable
 from app.stores.redis import RedisStore
 from tests.support.logs import all_text, records_of
 from tests.support.redis_server import RedisServer
-from tests.support.store_places import memory_of_storing, redis_store
+from tests.support.store_locations import memory_of_storing, redis_store
 
 CHAIN = "2f1c9a:c0ffee"
 RECORD = b"a private record"

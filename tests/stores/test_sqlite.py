@@ -28,7 +28,7 @@ from app.stores.event_log import EventSegment, RunKey
 from app.stores.sqlite import SQLiteStore, schema
 from app.stores.sqlite.schema import RECORD_PIECE
 from tests.support.logs import records_of
-from tests.support.store_places import Clock
+from tests.support.store_locations import Clock
 
 CHAIN = "2f1c9a:c0ffee"
 

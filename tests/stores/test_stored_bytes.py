@@ -8,7 +8,7 @@ from typing import Protocol
 import pytest
 
 from app.stores import Change, MeasuringStore, Store, images_partition
-from tests.support.store_places import SHARED, TTL, StoreLocation
+from tests.support.store_locations import SHARED, TTL, StoreLocation
 
 OWNER, OTHER = "2f1c9a", "2f1c9"
 CHAIN = f"{OWNER}:c0ffee"
@@ -21,8 +21,8 @@ class Measured(Store, MeasuringStore, Protocol):
 
 
 @pytest.fixture
-async def store(place: StoreLocation) -> AsyncIterator[Measured]:
-    store = place.open()
+async def store(location: StoreLocation) -> AsyncIterator[Measured]:
+    store = location.open()
     assert isinstance(store, MeasuringStore)
     assert await store.stored_bytes(OWNER) == 0
     yield store  # type: ignore[misc]
@@ -78,21 +78,21 @@ async def test_deleted_records_and_buckets_do_not_count(store: Measured) -> None
     assert await megabytes(store) == 1
 
 
-async def test_expired_buckets_do_not_count(place: StoreLocation, store: Measured) -> None:
+async def test_expired_buckets_do_not_count(location: StoreLocation, store: Measured) -> None:
     await store.apply(Change(CHAIN, {"resp_1": bytes(MEGABYTE)}))
-    place.advance(0.9 * TTL)
+    location.advance(0.9 * TTL)
     await store.apply(Change(f"{OWNER}:decaf", {"resp_2": bytes(MEGABYTE)}))
     assert await megabytes(store) == 2
-    place.advance(0.2 * TTL)
+    location.advance(0.2 * TTL)
     assert await megabytes(store) == 1
-    place.advance(TTL)
+    location.advance(TTL)
     assert await store.stored_bytes(OWNER) == 0
 
 
-async def test_bucket_in_use_still_counts(place: StoreLocation, store: Measured) -> None:
+async def test_bucket_in_use_still_counts(location: StoreLocation, store: Measured) -> None:
     await store.apply(Change(CHAIN, {"resp_1": bytes(MEGABYTE)}))
     for _ in range(3):
-        place.advance(0.9 * TTL)
+        location.advance(0.9 * TTL)
         assert await megabytes(store) == 1
         assert await store.get(CHAIN, "resp_1")
     assert await megabytes(store) == 1
@@ -107,9 +107,9 @@ async def test_hundreds_of_buckets_count(store: Measured) -> None:
     assert await megabytes(store) == 1
 
 
-@pytest.mark.parametrize("place", SHARED, indirect=True)
-async def test_bytes_stored_by_another_process_count(place: StoreLocation, store: Measured) -> None:
-    another = place.open()
+@pytest.mark.parametrize("location", SHARED, indirect=True)
+async def test_bytes_stored_by_another_process_count(location: StoreLocation, store: Measured) -> None:
+    another = location.open()
     assert isinstance(another, MeasuringStore)
     assert await another.stored_bytes(OWNER) == 0
     await another.apply(Change(CHAIN, {"resp_1": bytes(MEGABYTE)}))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from app.errors import UnstorableValue
 from app.stores.memory.usage import MemoryUsage
 from app.stores.usage import Spending, UsageLedger, UsageRow, UsageStore, add_rows
-from tests.support.store_places import SHARED, StoreLocation, place_of
+from tests.support.store_locations import SHARED, StoreLocation, location_of
 
 DAY = "2026-11-22"
 
@@ -33,16 +33,16 @@ def row(day: str = DAY, key: str = "alice", model: str = "qwen3", backend: str =
 
 
 @contextlib.asynccontextmanager
-async def ledger_at(place: StoreLocation) -> AsyncIterator[UsageLedger]:
-    store = place.open()
+async def ledger_at(location: StoreLocation) -> AsyncIterator[UsageLedger]:
+    store = location.open()
     assert isinstance(store, UsageStore)
     yield store.usage(days=400)
     await store.aclose()
 
 
 @pytest.fixture
-async def ledger(place: StoreLocation) -> AsyncIterator[UsageLedger]:
-    async with ledger_at(place) as ledger:
+async def ledger(location: StoreLocation) -> AsyncIterator[UsageLedger]:
+    async with ledger_at(location) as ledger:
         yield ledger
 
 
@@ -114,7 +114,7 @@ async def test_spending_in_memory_reads_no_rows() -> None:
 
 @pytest.fixture(params=SHARED)
 def shared(request: pytest.FixtureRequest, tmp_path: Any) -> StoreLocation:
-    return place_of(request, tmp_path)
+    return location_of(request, tmp_path)
 
 
 async def test_concurrent_workers_lose_nothing(shared: StoreLocation) -> None:

@@ -37,7 +37,7 @@ Stores
     server_process  a server to start, stop, pause and restart; the base of the next two
     redis_server    a real Redis: one per session, and private ones
     postgres_server a real PostgreSQL, likewise
-    store_places    stores for the contract suite
+    store_locations stores for the contract suite
     usage_journal   detects unstored usage
 
 Deployment

@@ -15,10 +15,10 @@ from app.stores.memory import MemoryStore
 from app.stores.objects import FIRST_CHECK, NEXT_CHECK, ExaminedStore, ImageObjectStore, with_image_objects
 from app.tools.files.contents.attachments import UNCHECKED_AFTER
 from app.tools.files.sqlite import SQLiteFileStore
-from tests.support.file_places import ObjectFiles
+from tests.support.file_databases import ObjectFiles
 from tests.support.logs import records_of
 from tests.support.s3_server import S3Server
-from tests.support.store_places import TTL, StoreLocation, place_of
+from tests.support.store_locations import TTL, StoreLocation, location_of
 from tests.tools.test_stored_images import DRAW, EDIT, IMAGE, images_in, left, studio
 
 BUCKET = "ada:c0ffee"
@@ -28,8 +28,8 @@ TURN = Change(BUCKET, {"resp_1": b"a turn"})
 
 
 @pytest.fixture(params=["sqlite", "redis", "postgres"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
-    return place_of(request, tmp_path)
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
+    return location_of(request, tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +55,8 @@ class Images:
 
 
 @contextlib.asynccontextmanager
-async def images(place: StoreLocation, files: ObjectFiles) -> AsyncIterator[Images]:
-    opened = Images(place.open(), files)
+async def images(location: StoreLocation, files: ObjectFiles) -> AsyncIterator[Images]:
+    opened = Images(location.open(), files)
     yield opened
     await opened.store.aclose()
     await opened.opened.aclose()
@@ -68,17 +68,17 @@ def files(tmp_path: Path) -> ObjectFiles:
 
 
 async def test_generated_image_is_in_s3_as_long_as_its_response(
-    s3: S3Server, place: StoreLocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    s3: S3Server, location: StoreLocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)
     table = {"store_url": f"sqlite:///{tmp_path}/files.db", "content_url": s3.patient_url}
     before = {*s3.objects()}
-    async with studio(place.open(), *DRAW, *EDIT, tools={"file_search": table}) as at:
+    async with studio(location.open(), *DRAW, *EDIT, tools={"file_search": table}) as at:
         first = await at.ask()
         assert images_in(first["output"]) == [IMAGE]
         (added,) = {*s3.objects()} - before
-        assert added.startswith("files/object-") and not left(place)
+        assert added.startswith("files/object-") and not left(location)
         assert await at.get(f"/responses/{first['id']}") == first
         await at.ask(previous_response_id=first["id"])
         assert at.images.requests[-1][1]["image"]  # the stored image was edited
@@ -98,9 +98,9 @@ def opened_storage(s3: S3Server) -> Any:
 
 
 async def test_image_record_is_a_reference_that_only_its_bucket_can_read(
-    place: StoreLocation, files: ObjectFiles
+    location: StoreLocation, files: ObjectFiles
 ) -> None:
-    async with images(place, files) as at:
+    async with images(location, files) as at:
         assert await at.store.apply(TURN, Change(IMAGES, {"resp_1": RECORD}))
         assert await at.store.get(IMAGES, "resp_1") == RECORD
         assert await at.store.all(IMAGES) == {"resp_1": RECORD}
@@ -112,15 +112,15 @@ async def test_image_record_is_a_reference_that_only_its_bucket_can_read(
             assert await at.store.get(stranger, "resp_1") is None
 
 
-async def test_image_of_a_change_that_is_not_made_is_deleted(place: StoreLocation, files: ObjectFiles) -> None:
-    async with images(place, files) as at:
+async def test_image_of_a_change_that_is_not_made_is_deleted(location: StoreLocation, files: ObjectFiles) -> None:
+    async with images(location, files) as at:
         assert not await at.store.apply(TURN._replace(requires="missing"), Change(IMAGES, {"resp_1": RECORD}))
         assert await at.objects() == 0
 
 
 @pytest.mark.parametrize("how", ["delete", "change", "drop", "replace"])
-async def test_image_is_deleted_with_its_record(place: StoreLocation, files: ObjectFiles, how: str) -> None:
-    async with images(place, files) as at:
+async def test_image_is_deleted_with_its_record(location: StoreLocation, files: ObjectFiles, how: str) -> None:
+    async with images(location, files) as at:
         await at.store.put(IMAGES, "resp_1", RECORD)
         await at.store.put(IMAGES, "resp_2", b'{"ig_2":"x"}')
         assert await at.objects() == 2
@@ -139,13 +139,13 @@ async def test_image_is_deleted_with_its_record(place: StoreLocation, files: Obj
         assert await at.objects() == len(expected)
 
 
-async def test_image_of_an_expired_record_is_deleted_by_a_check(place: StoreLocation, files: ObjectFiles) -> None:
-    async with images(place, files) as at:
+async def test_image_of_an_expired_record_is_deleted_by_a_check(location: StoreLocation, files: ObjectFiles) -> None:
+    async with images(location, files) as at:
         await at.store.put(IMAGES, "resp_1", RECORD)
         files.advance(FIRST_CHECK + 1)
         await at.store.delete_expired()
         assert await at.store.get(IMAGES, "resp_1") == RECORD
-        place.advance(TTL * 1.1)
+        location.advance(TTL * 1.1)
         await at.store.delete_expired()
         assert await at.objects() == 1  # until the next check
         files.advance(NEXT_CHECK + 1)
@@ -153,20 +153,22 @@ async def test_image_of_an_expired_record_is_deleted_by_a_check(place: StoreLoca
         assert await at.objects() == 0
 
 
-async def test_check_does_not_renew_the_record(place: StoreLocation, files: ObjectFiles) -> None:
-    async with images(place, files) as at:
+async def test_check_does_not_renew_the_record(location: StoreLocation, files: ObjectFiles) -> None:
+    async with images(location, files) as at:
         await at.store.put(IMAGES, "resp_1", RECORD)
-        place.advance(TTL * 0.6)
+        location.advance(TTL * 0.6)
         files.advance(FIRST_CHECK + 1)
         await at.store.delete_expired()
-        place.advance(TTL * 0.6)
+        location.advance(TTL * 0.6)
         assert await at.store.get(IMAGES, "resp_1") is None
 
 
-async def test_image_of_another_store_is_not_checked(place: StoreLocation, files: ObjectFiles, tmp_path: Path) -> None:
+async def test_image_of_another_store_is_not_checked(
+    location: StoreLocation, files: ObjectFiles, tmp_path: Path
+) -> None:
     from app.stores.sqlite import SQLiteStore
 
-    async with images(place, files) as at:
+    async with images(location, files) as at:
         await at.store.put(IMAGES, "resp_1", RECORD)
         files.advance(FIRST_CHECK + 1)
         other = Images(SQLiteStore(tmp_path / "other.db", ttl=TTL), files)
@@ -179,13 +181,13 @@ async def test_image_of_another_store_is_not_checked(place: StoreLocation, files
 
 
 async def test_image_is_stored_with_its_response_in_an_outage(
-    place: StoreLocation, files: ObjectFiles, caplog: pytest.LogCaptureFixture
+    location: StoreLocation, files: ObjectFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     files.folder.write_text("not a folder")
     with pytest.raises(ValueError, match="cannot be opened"):
         files.open()
     files.folder.unlink()
-    async with images(place, files) as at:
+    async with images(location, files) as at:
         files.folder.rmdir()
         files.folder.write_text("not a folder")
         with caplog.at_level(logging.WARNING):
@@ -194,8 +196,8 @@ async def test_image_is_stored_with_its_response_in_an_outage(
         assert await at.store.get(IMAGES, "resp_1") == RECORD
 
 
-async def test_quota_counts_images_in_object_storage(place: StoreLocation, files: ObjectFiles) -> None:
-    async with images(place, files) as at:
+async def test_quota_counts_images_in_object_storage(location: StoreLocation, files: ObjectFiles) -> None:
+    async with images(location, files) as at:
         await at.store.stored_bytes("ada")
         await at.store.put(IMAGES, "resp_1", RECORD)
         assert len(RECORD) <= await at.store.stored_bytes("ada") < len(RECORD) + 10_000

@@ -22,7 +22,7 @@ from app.stores.sqlite import SQLiteStore
 from tests.support.scripted import Scripted
 from tests.support.serving import serving, settings
 from tests.support.sockets import dial, hear_out, send
-from tests.support.store_places import STORES, TTL, StoreLocation, place_of
+from tests.support.store_locations import STORES, TTL, StoreLocation, location_of
 from tests.tools.test_image_generation import ANSWER, TOOL, ImagesServer, drawing
 
 BYTES = b"c4n4ry" * 20_000
@@ -34,8 +34,8 @@ EDIT = drawing(prompt="Make it blue", action="edit"), ANSWER
 
 
 @pytest.fixture(params=STORES)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
-    return place_of(request, tmp_path)
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
+    return location_of(request, tmp_path)
 
 
 class Loads:
@@ -106,14 +106,14 @@ def images_in(items: list[dict[str, Any]]) -> list[object]:
     return [item["result"] for item in items if item["type"] == "image_generation_call"]
 
 
-def left(place: StoreLocation) -> bool:
+def left(location: StoreLocation) -> bool:
     """Is anything left of an image?"""
-    return IMAGE[:64].encode() in place.contents()
+    return IMAGE[:64].encode() in location.contents()
 
 
 @pytest.mark.parametrize("cache", [0, 64 * 1024 * 1024])
-async def test_stored_image_is_not_loaded_by_a_later_turn(place: StoreLocation, cache: int) -> None:
-    async with studio(place.open(), *DRAW, ANSWER, ANSWER, history_cache=cache) as at:
+async def test_stored_image_is_not_loaded_by_a_later_turn(location: StoreLocation, cache: int) -> None:
+    async with studio(location.open(), *DRAW, ANSWER, ANSWER, history_cache=cache) as at:
         first = await at.ask()
         assert images_in(first["output"]) == [IMAGE]
         at.store.bytes = 0
@@ -129,8 +129,8 @@ async def test_stored_image_is_not_loaded_by_a_later_turn(place: StoreLocation, 
         assert images_in(chain["data"][0]["response"]["output"]) == [IMAGE]
 
 
-async def test_stored_image_is_edited_by_a_later_turn(place: StoreLocation) -> None:
-    async with studio(place.open(), *DRAW, ANSWER, *EDIT) as at:
+async def test_stored_image_is_edited_by_a_later_turn(location: StoreLocation) -> None:
+    async with studio(location.open(), *DRAW, ANSWER, *EDIT) as at:
         first = await at.ask()
         second = await at.ask(previous_response_id=first["id"])
         third = await at.ask(previous_response_id=second["id"])
@@ -140,19 +140,19 @@ async def test_stored_image_is_edited_by_a_later_turn(place: StoreLocation) -> N
     assert third["output"][0]["action"] == "edit"
 
 
-async def test_stored_image_of_a_deleted_response_is_deleted(place: StoreLocation) -> None:
-    async with studio(place.open(), *DRAW, ANSWER) as at:
+async def test_stored_image_of_a_deleted_response_is_deleted(location: StoreLocation) -> None:
+    async with studio(location.open(), *DRAW, ANSWER) as at:
         first = await at.ask()
         await at.ask(previous_response_id=first["id"])
-        assert left(place)
+        assert left(location)
         await at.delete(f"/responses/{first['id']}")
-        assert not left(place)
+        assert not left(location)
         assert (await at.http.get(f"/responses/{first['id']}")).status_code == 404
         assert (await at.http.delete(f"/responses/{first['id']}")).status_code == 404
 
 
-async def test_stored_image_in_the_input_of_another_response_stays(place: StoreLocation) -> None:
-    async with studio(place.open(), *DRAW, *EDIT) as at:
+async def test_stored_image_in_the_input_of_another_response_stays(location: StoreLocation) -> None:
+    async with studio(location.open(), *DRAW, *EDIT) as at:
         first = await at.ask()
         reference = {"type": "item_reference", "id": first["output"][0]["id"]}
         second = await at.ask(input=[reference, {"role": "user", "content": "Make it blue."}])
@@ -163,47 +163,47 @@ async def test_stored_image_in_the_input_of_another_response_stays(place: StoreL
         records = await at.store.all(f"anonymous:{second['id'][-24:]}")
         assert sum(map(len, records.values())) < SMALL
         await at.delete(f"/responses/{second['id']}")
-        assert not left(place)
+        assert not left(location)
 
 
-async def test_stored_image_lives_as_long_as_its_conversation_is_continued(place: StoreLocation) -> None:
-    async with studio(place.open(), *DRAW, ANSWER, ANSWER, ANSWER, ANSWER) as at:
+async def test_stored_image_lives_as_long_as_its_conversation_is_continued(location: StoreLocation) -> None:
+    async with studio(location.open(), *DRAW, ANSWER, ANSWER, ANSWER, ANSWER) as at:
         first = last = await at.ask()
         for _ in range(3):
-            place.advance(TTL * 0.6)
+            location.advance(TTL * 0.6)
             last = await at.ask(previous_response_id=last["id"])
         assert await at.get(f"/responses/{first['id']}") == first
-        place.advance(TTL * 1.1)
+        location.advance(TTL * 1.1)
         assert (await at.http.get(f"/responses/{first['id']}")).status_code == 404
         await at.store.delete_expired()
-        assert not left(place)
+        assert not left(location)
 
 
-async def test_stored_image_lives_as_long_as_another_branch_is_used(place: StoreLocation) -> None:
-    async with studio(place.open(), ANSWER, *DRAW, ANSWER, ANSWER) as at:
+async def test_stored_image_lives_as_long_as_another_branch_is_used(location: StoreLocation) -> None:
+    async with studio(location.open(), ANSWER, *DRAW, ANSWER, ANSWER) as at:
         root = await at.ask()
         drawn = await at.ask(previous_response_id=root["id"])
         last = await at.ask(previous_response_id=root["id"])
         for use in ("continue", "get", "list"):
-            place.advance(TTL * 0.6)
+            location.advance(TTL * 0.6)
             if use == "continue":
                 last = await at.ask(previous_response_id=last["id"])
             else:
                 await at.get(f"/responses/{last['id']}{'/input_items' if use == 'list' else ''}")
-        place.advance(TTL * 0.6)
+        location.advance(TTL * 0.6)
         assert images_in((await at.get(f"/responses/{drawn['id']}"))["output"]) == [IMAGE]
 
 
-async def test_stored_image_of_an_expired_response_is_gone(place: StoreLocation) -> None:
-    async with studio(place.open(), *DRAW) as at:
+async def test_stored_image_of_an_expired_response_is_gone(location: StoreLocation) -> None:
+    async with studio(location.open(), *DRAW) as at:
         first = await at.ask()
         bucket = f"anonymous:{first['id'][-24:]}"
-        place.advance(TTL * 1.1)
+        location.advance(TTL * 1.1)
         assert await at.store.all(bucket) == await at.store.all(f"{bucket}:images") == {}
 
 
-async def test_stored_images_of_a_conversation_are_beside_it(place: StoreLocation) -> None:
-    async with studio(place.open(), *DRAW, ANSWER, *EDIT) as at:
+async def test_stored_images_of_a_conversation_are_beside_it(location: StoreLocation) -> None:
+    async with studio(location.open(), *DRAW, ANSWER, *EDIT) as at:
         conversation = (await at.http.post("/conversations", json={})).json()["id"]
         first = await at.ask(conversation=conversation)
         at.store.bytes = 0
@@ -235,11 +235,11 @@ async def test_stored_images_of_a_conversation_are_beside_it(place: StoreLocatio
         await at.delete(f"/conversations/{other['id']}")
         for response in [one["id"] for one in (await at.get("/antiphon/responses"))["data"]]:
             await at.delete(f"/responses/{response}")
-        assert not left(place)
+        assert not left(location)
 
 
-async def test_stored_image_of_a_background_response_is_beside_it(place: StoreLocation) -> None:
-    async with studio(place.open(), *DRAW, *EDIT) as at:
+async def test_stored_image_of_a_background_response_is_beside_it(location: StoreLocation) -> None:
+    async with studio(location.open(), *DRAW, *EDIT) as at:
         id = (await at.ask(background=True))["id"]
         replay = await at.http.get(f"/responses/{id}", params={"stream": "true"})
         last = json.loads(replay.text.split("event: response.completed\ndata: ")[1].split("\n\n")[0])
@@ -281,15 +281,15 @@ async def test_stored_image_of_a_run_ended_for_a_dead_worker_is_kept(tmp_path: P
 
 
 async def test_unstored_image_is_edited_over_the_same_connection() -> None:
-    place = MemoryStore(ttl=TTL)
-    async with studio(place, *DRAW, *EDIT) as at, dial(at.url) as socket:
+    store = MemoryStore(ttl=TTL)
+    async with studio(store, *DRAW, *EDIT) as at, dial(at.url) as socket:
         await send(socket, tools=[TOOL], store=False)
         first = (await hear_out(socket))[-1]["response"]
         await send(socket, tools=[TOOL], store=False, previous_response_id=first["id"])
         second = (await hear_out(socket))[-1]["response"]
     assert images_in(second["output"]) == [IMAGE]
     assert at.images.requests[-1][1]["image"] == [("image/png", BYTES)]
-    assert place.records == 0
+    assert store.records == 0
 
 
 async def test_stored_images_belong_to_their_key() -> None:

@@ -15,7 +15,7 @@ from openresponses_verify.runner import NothingToVerify, VerifyReport, chosen_ch
 from openresponses_verify.server import ServerAccess
 from tests.support.ports import free_port
 from tests.support.sockets import listening
-from tests.support.store_places import STORES, StoreLocation, place_of
+from tests.support.store_locations import STORES, StoreLocation, location_of
 from tests.verify.model_servers import MODEL_SERVERS
 
 # The demo cannot make two calls at once, rejects no model name, and never takes long.
@@ -34,12 +34,14 @@ def others(report: VerifyReport) -> list[str]:
 
 
 @pytest.fixture(params=STORES)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
-    return place_of(request, tmp_path)
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
+    return location_of(request, tmp_path)
 
 
-async def test_antiphon_over_any_store_passes_every_check_and_stores_nothing_in_the_end(place: StoreLocation) -> None:
-    async with listening(DemoBackend(), api_keys=list(KEYS), store_url=place.url) as url:
+async def test_antiphon_over_any_store_passes_every_check_and_stores_nothing_in_the_end(
+    location: StoreLocation,
+) -> None:
+    async with listening(DemoBackend(), api_keys=list(KEYS), store_url=location.url) as url:
         report = await verify_server(ServerAccess(url, key=KEYS[0], second_key=KEYS[1]))
     assert others(report) == []
     assert report.not_deleted == []

@@ -17,7 +17,7 @@ from app.core.access import digest_of, hash_of
 from app.observability import logging as logs
 from tests.api.keys.served import OPS, Keys, code_of, serving_keys
 from tests.support.serving import settings
-from tests.support.store_places import StoreLocation, place_of
+from tests.support.store_locations import StoreLocation, location_of
 
 
 @pytest.fixture
@@ -203,15 +203,15 @@ async def test_rotation_and_revocation_at_once_leave_no_secret(keys: Keys) -> No
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
-def any_place(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
-    return place_of(request, tmp_path)
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
+    return location_of(request, tmp_path)
 
 
 async def test_secret_is_in_no_store_log_audit_metric_or_activity(
-    any_place: StoreLocation, capsys: pytest.CaptureFixture[str]
+    location: StoreLocation, capsys: pytest.CaptureFixture[str]
 ) -> None:
     logs.configure(settings(keys=OPS, log_level="debug"))
-    store = any_place.open()
+    store = location.open()
     secrets = []
     answers = ""
     async with serving_keys(store=store) as keys:
@@ -228,7 +228,7 @@ async def test_secret_is_in_no_store_log_audit_metric_or_activity(
             answers += (await keys.call("GET", path)).text
         metrics = str(keys.http.base_url).removesuffix("/v1/") + "/metrics"
         answers += (await keys.http.get(metrics, headers={"authorization": "Bearer ops"})).text
-        stored = any_place.contents()
+        stored = location.contents()
     assert len(set(secrets)) == 2 and b"alice" in stored and "alice" in answers
     printed = "".join(capsys.readouterr())
     assert "key changed" in printed

@@ -19,7 +19,7 @@ from app.settings.keys import KeySettings
 from app.stores.keys import Secret, StoredKey
 from app.stores.memory import MemoryStore
 from tests.api.keys.served import OPS, Keys, code_of, serving_keys
-from tests.support.store_places import StoreLocation, place_of
+from tests.support.store_locations import StoreLocation, location_of
 
 
 @pytest.fixture
@@ -194,7 +194,7 @@ async def test_keys_and_audit_survive_a_restart(tmp_path: Path) -> None:
 
 @pytest.fixture(params=["sqlite", "postgres", "redis"])
 def shared(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
-    return place_of(request, tmp_path)
+    return location_of(request, tmp_path)
 
 
 async def test_changes_reach_other_replicas(shared: StoreLocation, fast: None) -> None:

@@ -14,7 +14,7 @@ import pytest_asyncio
 from app.core.access import hash_of
 from tests.support.policy import ALLOW, message, policy_server, refuse, replace, texts
 from tests.support.serving import antiphon, settings
-from tests.support.store_places import STORES, StoreLocation, place_of
+from tests.support.store_locations import STORES, StoreLocation, location_of
 from tests.support.upstream import DONE, Step, Upstream, chunk, finish, sse, status, usage
 
 RED, BLUE = "data:image/png;base64,cmVk", "data:image/png;base64,Ymx1ZQ=="
@@ -172,14 +172,14 @@ async def test_failed_description_is_a_note_and_is_tried_again(servers: Servers,
 
 
 @pytest.fixture(params=STORES[1:])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
-    return place_of(request, tmp_path)
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
+    return location_of(request, tmp_path)
 
 
 async def test_description_outlives_a_restart_only_if_the_response_is_stored(
-    servers: Servers, place: StoreLocation
+    servers: Servers, location: StoreLocation
 ) -> None:
-    values = servers.settings(store_url=place.url)
+    values = servers.settings(store_url=location.url)
     values["backends"]["text"]["overrides"] = {"request.content.images": "drop"}
     for _ in range(2):
         async with servers.client(**values) as client:

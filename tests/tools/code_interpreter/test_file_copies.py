@@ -13,7 +13,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from app.tools.code_interpreter.bubblewrap import Bubblewrap
-from tests.support.file_places import ObjectFiles
+from tests.support.file_databases import ObjectFiles
 from tests.support.logs import records_of
 from tests.support.s3_server import S3Server
 from tests.support.scripted import Scripted

@@ -8,18 +8,18 @@ import pytest
 import pytest_asyncio
 from openai import AsyncOpenAI
 
-from tests.support.file_places import FILE_PLACES, FilePlace, file_place_of
+from tests.support.file_databases import FILE_DATABASES, FileDatabase, file_database_of
 from tests.support.serving import antiphon
 
 
-@pytest.fixture(params=FILE_PLACES)
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> FilePlace:
+@pytest.fixture(params=FILE_DATABASES)
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> FileDatabase:
     """Each database for files and vector stores, empty."""
-    return file_place_of(request, tmp_path)
+    return file_database_of(request, tmp_path)
 
 
 @pytest_asyncio.fixture
-async def server(database: FilePlace) -> AsyncIterator[str]:
+async def server(database: FileDatabase) -> AsyncIterator[str]:
     """A server with files and two callers, `ada` and `bob`."""
     tools = {"file_search": {**database.settings, "max_file_bytes": 10 * 1024 * 1024}}
     async with antiphon(api_keys="ada,bob", tools=tools) as url:

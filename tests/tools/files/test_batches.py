@@ -25,7 +25,7 @@ from app.tools.files.batches_sql import SQLBatches
 from app.tools.files.tables import FileTables
 from tests.faults.servers import server, until_refused
 from tests.responses.test_webhooks import SECRET, Receiver, unwrapped
-from tests.support.file_places import FilePlace, SQLiteFiles
+from tests.support.file_databases import FileDatabase, SQLiteFiles
 from tests.support.serving import antiphon, serving
 from tests.support.serving import settings as served_settings
 from tests.support.upstream import DONE, Received, Step, Upstream, chunk, finish, reply, sse, status, usage
@@ -101,7 +101,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.api.batches.requests.BUSY", 0.05)
 
 
-def options(database: FilePlace, model: Upstream, **more: Any) -> dict[str, Any]:
+def options(database: FileDatabase, model: Upstream, **more: Any) -> dict[str, Any]:
     tools = {"file_search": database.settings}
     return {"backend_url": model.url, "tools": tools, "background_lease": 1.0, **more}
 
@@ -142,7 +142,7 @@ def tokens(batch: Batch) -> tuple[int, int]:
     return batch.usage.input_tokens, batch.usage.output_tokens
 
 
-async def test_batch_of_responses_is_completed_with_its_results(database: FilePlace, model: Model) -> None:
+async def test_batch_of_responses_is_completed_with_its_results(database: FileDatabase, model: Model) -> None:
     async with antiphon(**options(database, model)) as url, openai_client(url) as client:
         batch = await submit(client, asks("One", "Two", "Three"), metadata={"night": "1"})
         assert (batch.object, batch.status, batch.endpoint) == ("batch", "validating", "/v1/responses")
@@ -169,7 +169,9 @@ async def test_batch_of_responses_is_completed_with_its_results(database: FilePl
 
 
 @pytest.mark.parametrize("endpoint", ["/v1/chat/completions", "/v1/embeddings"])
-async def test_requests_that_are_passed_through_are_answered(database: FilePlace, model: Model, endpoint: str) -> None:
+async def test_requests_that_are_passed_through_are_answered(
+    database: FileDatabase, model: Model, endpoint: str
+) -> None:
     chat = endpoint == "/v1/chat/completions"
     body = {"messages": [{"role": "user", "content": "Hi"}]} if chat else {"input": ["a"]}
     async with antiphon(**options(database, model)) as url, openai_client(url) as client:
@@ -182,7 +184,7 @@ async def test_requests_that_are_passed_through_are_answered(database: FilePlace
         assert tokens(batch) == ((20, 10) if chat else (6, 0))
 
 
-async def test_chat_requests_that_are_translated_are_answered(database: FilePlace, model: Model) -> None:
+async def test_chat_requests_that_are_translated_are_answered(database: FileDatabase, model: Model) -> None:
     endpoint, translated = "/v1/chat/completions", {"transport.passthrough": "never"}
     body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
     async with antiphon(**{**options(database, model), "backend_overrides": translated}) as url:
@@ -193,7 +195,7 @@ async def test_chat_requests_that_are_translated_are_answered(database: FilePlac
     assert model.requests[-1].json["stream"] is True
 
 
-async def test_requests_that_fail_are_in_the_file_of_errors(database: FilePlace, model: Model) -> None:
+async def test_requests_that_fail_are_in_the_file_of_errors(database: FileDatabase, model: Model) -> None:
     async with antiphon(**options(database, model)) as url, openai_client(url) as client:
         lines = [*asks("One", "refuse"), line("wrong", {"model": "m", "input": "Hi", "temperature": "hot"})]
         batch = await ended(client, await submit(client, lines))
@@ -208,14 +210,14 @@ async def test_requests_that_fail_are_in_the_file_of_errors(database: FilePlace,
         assert errors["wrong"]["response"]["body"]["error"]["param"] == "temperature"
 
 
-async def test_request_whose_backend_fails_is_tried_again(database: FilePlace) -> None:
+async def test_request_whose_backend_fails_is_tried_again(database: FileDatabase) -> None:
     async with FailsFirst() as first, antiphon(**options(database, first)) as url, openai_client(url) as client:
         batch = await ended(client, await submit(client, asks("One")))
         assert batch.request_counts and batch.request_counts.completed == 1
         assert first.failures == []
 
 
-async def test_claim_that_its_process_does_not_know_of_expires(database: FilePlace) -> None:
+async def test_claim_that_its_process_does_not_know_of_expires(database: FileDatabase) -> None:
     store = database.open()
     now = int(database.now())
     batch = BatchJob("batch_1", "ada", "ada", "/v1/responses", "file-1", now, now + WINDOW)
@@ -257,7 +259,7 @@ class CountedTables:
         return await self._tables.run(counted)
 
 
-async def test_requests_of_a_batch_are_added_claimed_and_renewed_in_few_statements(database: FilePlace) -> None:
+async def test_requests_of_a_batch_are_added_claimed_and_renewed_in_few_statements(database: FileDatabase) -> None:
     store = database.open()
     tables = CountedTables(store._tables)
     batches = SQLBatches(tables)
@@ -281,7 +283,7 @@ async def test_requests_of_a_batch_are_added_claimed_and_renewed_in_few_statemen
     await store.aclose()
 
 
-async def test_requests_of_owners_are_claimed_in_turn(database: FilePlace) -> None:
+async def test_requests_of_owners_are_claimed_in_turn(database: FileDatabase) -> None:
     store = database.open()
     now = int(database.now())
     for owner, number in (("ada", 1), ("ada", 2), ("bob", 3)):
@@ -298,7 +300,7 @@ async def test_requests_of_owners_are_claimed_in_turn(database: FilePlace) -> No
 
 
 async def test_request_that_the_server_cannot_answer_is_an_error_in_the_end(
-    database: FilePlace, model: Model, monkeypatch: pytest.MonkeyPatch
+    database: FileDatabase, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.api.batches.requests.parse_in_thread_if_large", None)  # a mistake of ours
     async with antiphon(**options(database, model)) as url, openai_client(url) as client:
@@ -320,7 +322,7 @@ INVALID: list[tuple[list[Any], str, int | None]] = [
 ]
 
 
-async def test_invalid_file_fails_before_anything_is_asked(database: FilePlace, model: Model) -> None:
+async def test_invalid_file_fails_before_anything_is_asked(database: FileDatabase, model: Model) -> None:
     async with antiphon(**options(database, model)) as url, openai_client(url) as client:
         batches = [await submit(client, lines) for lines, _, _ in INVALID]
         for submitted, (_, code, number) in zip(batches, INVALID, strict=True):
@@ -330,7 +332,7 @@ async def test_invalid_file_fails_before_anything_is_asked(database: FilePlace, 
     assert model.asked == []
 
 
-async def test_file_that_is_no_batch_is_refused(database: FilePlace, model: Model) -> None:
+async def test_file_that_is_no_batch_is_refused(database: FileDatabase, model: Model) -> None:
     async with antiphon(**options(database, model)) as url, openai_client(url) as client:
         file = await client.files.create(file=("a.jsonl", b"{}"), purpose="user_data")
         window: Any = {"completion_window": "24h", "endpoint": "/v1/responses"}
@@ -343,7 +345,7 @@ async def test_file_that_is_no_batch_is_refused(database: FilePlace, model: Mode
                 await client.batches.create(input_file_id=file.id, **{**window, **change})
 
 
-async def test_cancelled_batch_has_the_answers_so_far(database: FilePlace, model: Model) -> None:
+async def test_cancelled_batch_has_the_answers_so_far(database: FileDatabase, model: Model) -> None:
     async with antiphon(**options(database, model, batch_concurrency=1)) as url, openai_client(url) as client:
         batch = await submit(client, asks("One", "wait", "Three"))
         await model.were_asked(2)
@@ -359,7 +361,7 @@ async def test_cancelled_batch_has_the_answers_so_far(database: FilePlace, model
         assert (await client.batches.cancel(batch.id)).status == "cancelled"
 
 
-async def test_batch_expires_with_the_answers_so_far(database: FilePlace, model: Model) -> None:
+async def test_batch_expires_with_the_answers_so_far(database: FileDatabase, model: Model) -> None:
     async with antiphon(**options(database, model, batch_concurrency=1)) as url, openai_client(url) as client:
         batch = await submit(client, asks("One", "wait", "Three"))
         await model.were_asked(2)
@@ -377,7 +379,7 @@ async def test_batch_expires_with_the_answers_so_far(database: FilePlace, model:
             await client.batches.cancel(batch.id)
 
 
-async def test_requests_of_batches_in_all_processes_are_bounded(database: FilePlace, model: Model) -> None:
+async def test_requests_of_batches_in_all_processes_are_bounded(database: FileDatabase, model: Model) -> None:
     settings = options(database, model, batch_concurrency=2)
     async with antiphon(**settings) as one, antiphon(**settings), openai_client(one) as client:
         batch = await submit(client, asks(*["wait"] * 6))
@@ -392,7 +394,7 @@ async def test_requests_of_batches_in_all_processes_are_bounded(database: FilePl
 
 
 async def test_batch_survives_the_death_of_its_process_and_has_each_answer_once(
-    database: FilePlace, model: Model
+    database: FileDatabase, model: Model
 ) -> None:
     tools = json.dumps({"file_search": database.settings})
     settings = {"backend_url": model.url, "tools": tools, "background_lease": 1, "batch_concurrency": 2}
@@ -412,7 +414,9 @@ async def test_batch_survives_the_death_of_its_process_and_has_each_answer_once(
     assert sum("One" in prompt for prompt in model.asked) == 1
 
 
-async def test_requests_running_at_shutdown_finish_within_the_grace_period(database: FilePlace, model: Model) -> None:
+async def test_requests_running_at_shutdown_finish_within_the_grace_period(
+    database: FileDatabase, model: Model
+) -> None:
     settings = options(database, model, batch_concurrency=2)
     async with contextlib.AsyncExitStack() as stack:
         app = create_app(served_settings(**settings, shutdown_grace=60))
@@ -432,7 +436,7 @@ async def test_requests_running_at_shutdown_finish_within_the_grace_period(datab
     assert len(model.asked) == 3
 
 
-async def test_requests_that_do_not_finish_in_the_grace_period_run_again(database: FilePlace, model: Model) -> None:
+async def test_requests_that_do_not_finish_in_the_grace_period_run_again(database: FileDatabase, model: Model) -> None:
     settings = options(database, model)
     async with antiphon(**settings, shutdown_grace=0.1) as url, openai_client(url) as client:
         batch = await submit(client, asks("wait"))
@@ -444,7 +448,7 @@ async def test_requests_that_do_not_finish_in_the_grace_period_run_again(databas
     assert len(model.asked) == 2
 
 
-async def test_batch_of_another_key_does_not_exist(database: FilePlace, model: Model) -> None:
+async def test_batch_of_another_key_does_not_exist(database: FileDatabase, model: Model) -> None:
     async with antiphon(**options(database, model, api_keys="ada,bob")) as url:
         async with openai_client(url) as ada, openai_client(url, "bob") as bob:
             batch = await submit(ada, asks("wait"))
@@ -459,7 +463,7 @@ async def test_batch_of_another_key_does_not_exist(database: FilePlace, model: M
 
 
 async def test_requests_have_the_rights_the_budget_and_the_price_of_their_key(
-    database: FilePlace, model: Model
+    database: FileDatabase, model: Model
 ) -> None:
     keys = {"ada": {"hash": hash_of("ada"), "models": ["m"], "tools": ["web_search"]}}
     prices = {"m": {"input": 1000, "output": 1000, "batch": 0.5}}
@@ -484,7 +488,7 @@ async def test_requests_have_the_rights_the_budget_and_the_price_of_their_key(
         assert used["cost"] == pytest.approx(180 * 1000 / 1e6 / 2)
 
 
-async def test_requests_of_a_key_that_has_expired_are_not_run(database: FilePlace, model: Model) -> None:
+async def test_requests_of_a_key_that_has_expired_are_not_run(database: FileDatabase, model: Model) -> None:
     tables = {"ada": {"hash": hash_of("ada"), "owner": "team"}, "eve": {"hash": hash_of("eve"), "owner": "team"}}
     async with antiphon(**options(database, model, keys=tables, batch_concurrency=1)) as url:
         async with openai_client(url, "ada") as client:
@@ -499,7 +503,7 @@ async def test_requests_of_a_key_that_has_expired_are_not_run(database: FilePlac
     assert len(model.asked) == 1
 
 
-async def test_end_of_a_batch_is_announced_by_a_webhook(database: FilePlace, model: Model) -> None:
+async def test_end_of_a_batch_is_announced_by_a_webhook(database: FileDatabase, model: Model) -> None:
     async with Receiver() as receiver:
         webhooks = {"one": {"url": receiver.url, "secret": SECRET}}
         async with antiphon(**options(database, model, webhooks=webhooks)) as url, openai_client(url) as client:

@@ -16,7 +16,7 @@ from app.tools.files.tool import MAX_STORES
 from tests.responses.test_tool_loop import made
 from tests.support import laws
 from tests.support.build import delta, finish
-from tests.support.file_places import FilePlace
+from tests.support.file_databases import FileDatabase
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
 from tests.tools.files.conftest import openai_client
@@ -61,7 +61,7 @@ class SearchServer:
 
 
 @asynccontextmanager
-async def place_with(database: FilePlace, backend: Scripted, **options: Any) -> AsyncIterator[SearchServer]:
+async def place_with(database: FileDatabase, backend: Scripted, **options: Any) -> AsyncIterator[SearchServer]:
     tools = {"file_search": database.settings}
     async with antiphon(backend, tools=tools, **options) as url, openai_client(url) as client:
         store = await client.vector_stores.create()
@@ -75,7 +75,7 @@ async def place_with(database: FilePlace, backend: Scripted, **options: Any) -> 
 
 
 @pytest_asyncio.fixture
-async def server(database: FilePlace) -> AsyncIterator[SearchServer]:
+async def server(database: FileDatabase) -> AsyncIterator[SearchServer]:
     async with place_with(database, Scripted()) as made_place:
         yield made_place
 
@@ -249,7 +249,7 @@ async def test_file_search_that_is_invalid_is_refused_before_the_model_is_asked(
     assert server.backend.asked == []
 
 
-async def test_file_search_in_stores_of_another_owner_is_refused(database: FilePlace) -> None:
+async def test_file_search_in_stores_of_another_owner_is_refused(database: FileDatabase) -> None:
     backend = Scripted([finish("stop")])
     async with place_with(database, backend, api_keys="ada,bob") as server:
         async with openai_client(str(server.client.base_url).removesuffix("/v1/"), "bob") as bob:
@@ -271,7 +271,7 @@ async def test_file_search_can_be_forced_and_left_out(server: SearchServer) -> N
     assert "tools" not in server.backend.asked[-1] or server.backend.asked[-1].get("tool_choice") == "none"
 
 
-async def test_file_search_results_that_are_long_are_shown_as_far_as_there_is_room(database: FilePlace) -> None:
+async def test_file_search_results_that_are_long_are_shown_as_far_as_there_is_room(database: FileDatabase) -> None:
     backend = Scripted()
     async with place_with(database, backend) as server:
         text = "bread " * 700

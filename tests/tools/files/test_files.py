@@ -17,7 +17,7 @@ from app.errors import InvalidRequest
 from app.tools.files import ABANDONED_AFTER, PIECE, File, FileStore, FilesUnavailable, Page, UnknownCursor
 from app.tools.files.sqlite import SQLiteFileStore
 from app.tools.files.uploads import Files
-from tests.support.file_places import FilePlace
+from tests.support.file_databases import FileDatabase
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
 from tests.tools.files.conftest import openai_client
@@ -66,7 +66,7 @@ async def test_file_list_has_pages_an_order_and_purposes(client: AsyncOpenAI, ht
     assert ([file["id"] for file in last["data"]], last["has_more"]) == (made[2::-1], False)
 
 
-async def test_file_expires(database: FilePlace) -> None:
+async def test_file_expires(database: FileDatabase) -> None:
     store = database.open()
     files = Files(store, max_bytes=100, clock=database.now)
     async with files.upload("ada") as upload:
@@ -159,7 +159,7 @@ async def test_file_that_is_too_large_is_refused_before_it_is_read(http: httpx.A
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")
 
 
-async def test_file_that_turns_out_too_large_leaves_nothing(http: httpx.AsyncClient, database: FilePlace) -> None:
+async def test_file_that_turns_out_too_large_leaves_nothing(http: httpx.AsyncClient, database: FileDatabase) -> None:
     async def form() -> AsyncIterator[bytes]:
         yield b'--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nuser_data\r\n'
         yield b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
@@ -172,14 +172,14 @@ async def test_file_that_turns_out_too_large_leaves_nothing(http: httpx.AsyncCli
     await until_no_pieces(database)
 
 
-async def until_no_pieces(database: FilePlace) -> None:
+async def until_no_pieces(database: FileDatabase) -> None:
     """Wait until everything is erased: a sweep can leave work to the next sweep."""
     async with asyncio.timeout(60):
         while await asyncio.to_thread(database.pieces):
             await asyncio.sleep(0.01)
 
 
-async def test_upload_whose_client_disconnects_leaves_nothing(server: str, database: FilePlace) -> None:
+async def test_upload_whose_client_disconnects_leaves_nothing(server: str, database: FileDatabase) -> None:
     host, port = server.removeprefix("http://").split(":")
     _reader, writer = await asyncio.open_connection(host, int(port))
     head = f"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ada\r\nContent-Type: {FORM}\r\n"
@@ -194,7 +194,7 @@ async def test_upload_whose_client_disconnects_leaves_nothing(server: str, datab
     await until_no_pieces(database)
 
 
-async def test_upload_that_was_abandoned_is_swept(database: FilePlace) -> None:
+async def test_upload_that_was_abandoned_is_swept(database: FileDatabase) -> None:
     store = database.open()
     await store.write("file-a", 0, b"all of it, and never added")
     await store.finish("file-a")
@@ -207,7 +207,7 @@ async def test_upload_that_was_abandoned_is_swept(database: FilePlace) -> None:
     await store.aclose()
 
 
-async def test_files_are_shared_by_several_workers(database: FilePlace) -> None:
+async def test_files_are_shared_by_several_workers(database: FileDatabase) -> None:
     stores = [database.open() for _ in range(4)]
 
     async def use(number: int, store: FileStore) -> None:
@@ -223,7 +223,7 @@ async def test_files_are_shared_by_several_workers(database: FilePlace) -> None:
         await store.aclose()
 
 
-async def test_file_list_may_end_before_an_entry(database: FilePlace) -> None:
+async def test_file_list_may_end_before_an_entry(database: FileDatabase) -> None:
     store = database.open()
     for n in range(6):
         await store.write(f"file-{n}", 0, b"x")
@@ -266,7 +266,7 @@ async def test_file_of_another_key_is_not_found(server: str, client: AsyncOpenAI
     assert (await client.files.content(file.id)).content == b"secret"
 
 
-async def test_files_of_a_key_are_bounded_and_deleting_makes_room(database: FilePlace) -> None:
+async def test_files_of_a_key_are_bounded_and_deleting_makes_room(database: FileDatabase) -> None:
     tools = {"file_search": {**database.settings, "max_key_bytes": 1000}}
     async with antiphon(Scripted(), tools=tools, api_keys="ada,bob") as url:
         async with openai_client(url) as ada, openai_client(url, "bob") as bob:
@@ -281,7 +281,7 @@ async def test_files_of_a_key_are_bounded_and_deleting_makes_room(database: File
             await ada.files.create(file=("c", bytes(600)), purpose="user_data")
 
 
-async def test_concurrent_uploads_do_not_exceed_the_limit_together(database: FilePlace) -> None:
+async def test_concurrent_uploads_do_not_exceed_the_limit_together(database: FileDatabase) -> None:
     files = Files(database.open(), max_bytes=100, max_owner_bytes=100)
     async with files.upload("ada") as one, files.upload("ada") as other:
         await one.write(bytes(60))

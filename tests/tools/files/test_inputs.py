@@ -14,7 +14,7 @@ from openai import AsyncOpenAI
 
 from app.tools.files import inputs
 from tests.support.build import delta
-from tests.support.file_places import FilePlace
+from tests.support.file_databases import FileDatabase
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
 from tests.tools.files.conftest import openai_client
@@ -39,7 +39,7 @@ class FilesServer:
 
 
 @pytest_asyncio.fixture
-async def server(database: FilePlace) -> AsyncIterator[FilesServer]:
+async def server(database: FileDatabase) -> AsyncIterator[FilesServer]:
     backend = Scripted([delta(content="I see.")])
     tools = {"file_search": database.settings}
     async with antiphon(backend, tools=tools) as url, openai_client(url) as client:

@@ -23,7 +23,7 @@ from app.tools.files.multipart import CompleteUpload, CreateUpload, MultipartUpl
 from app.tools.files.postgres import PostgresFileStore
 from app.tools.files.sqlite import SQLiteFileStore
 from app.tools.files.tool import FileSearch
-from tests.support.file_places import ObjectFiles, PostgresFiles, SQLiteFiles, need_pgvector
+from tests.support.file_databases import ObjectFiles, PostgresFiles, SQLiteFiles, need_pgvector
 from tests.support.logs import all_text, records_of
 from tests.support.postgres_server import PostgresServer
 from tests.support.s3_server import CREDENTIALS, S3Server

@@ -22,7 +22,7 @@ from app.tools.files.postgres.index import NEAREST
 from app.tools.files.vector_stores.records import Candidate, NewStoreFile, Query, TextChunk, VectorStore
 from tests.faults.servers import server as served
 from tests.support.build import finish
-from tests.support.file_places import FILE_PLACES, file_place_of, need_pgvector
+from tests.support.file_databases import FILE_DATABASES, file_database_of, need_pgvector
 from tests.support.postgres_server import PostgresError, PostgresServer
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon, settings
@@ -197,7 +197,7 @@ async def test_text_that_postgresql_cannot_hold_is_no_outage(store: FileStore) -
     assert not await store.vector_stores.cancel_batch(STORE, odd)
 
 
-@pytest.mark.parametrize("database", FILE_PLACES, indirect=True)
+@pytest.mark.parametrize("database", FILE_DATABASES, indirect=True)
 async def test_word_that_most_chunks_have_counts(database: Any) -> None:
     store = database.open()
     await fill(store, *["bread bread"] * 3, "bread and salt", "bread")
@@ -215,7 +215,7 @@ async def test_databases_rank_alike(
     ranks: list[list[list[tuple[str, float]]]] = []
     for kind in ("sqlite", "postgres"):
         request.param = kind  # type: ignore[attr-defined]
-        store = file_place_of(request, tmp_path).open()
+        store = file_database_of(request, tmp_path).open()
         await fill(store, *entries.values())
 
         async def ranked(query: str, store: FileStore = store) -> list[tuple[str, float]]:

@@ -12,7 +12,7 @@ import httpx
 
 from app.tools.files import PIECE
 from tests.faults.servers import LINUX, server
-from tests.support.file_places import FilePlace
+from tests.support.file_databases import FileDatabase
 from tests.tools.files.conftest import openai_client
 from tests.tools.files.documents import pdf
 from tests.tools.files.embedding_server import EmbeddingServer
@@ -20,11 +20,11 @@ from tests.tools.files.embedding_server import EmbeddingServer
 MANY = 100 * PIECE
 
 
-def tools(database: FilePlace, **table: Any) -> str:
+def tools(database: FileDatabase, **table: Any) -> str:
     return json.dumps({"file_search": {**database.settings, **table}})
 
 
-async def test_process_that_is_killed_while_it_reads_loses_no_file(database: FilePlace) -> None:
+async def test_process_that_is_killed_while_it_reads_loses_no_file(database: FileDatabase) -> None:
     contents = {
         "a.txt": b"The first file tells of apples.",
         "b.md": b"The second file tells of bread. " * 5000,
@@ -59,7 +59,7 @@ async def test_process_that_is_killed_while_it_reads_loses_no_file(database: Fil
                     assert (await client.files.content(id)).content == content
 
 
-async def test_concurrent_workers_share_what_there_is_to_read(tmp_path: Path, database: FilePlace) -> None:
+async def test_concurrent_workers_share_what_there_is_to_read(tmp_path: Path, database: FileDatabase) -> None:
     settings = {"workers": 2, "store_url": f"sqlite:///{tmp_path}/antiphon.db", "tools": tools(database)}
     with server(**settings) as served:
         # Each client has its own connection, so both workers are used.
@@ -75,7 +75,7 @@ async def test_concurrent_workers_share_what_there_is_to_read(tmp_path: Path, da
 
 @LINUX
 async def test_memory_stays_flat_while_a_large_file_is_uploaded_and_downloaded(
-    tmp_path: Path, database: FilePlace
+    tmp_path: Path, database: FileDatabase
 ) -> None:
     path = tmp_path / "large.bin"
     piece = os.urandom(PIECE)

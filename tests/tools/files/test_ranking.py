@@ -21,7 +21,7 @@ from app.tools.files import File, FileStore
 from app.tools.files.ingestion.chunking import chunks
 from app.tools.files.vector_stores.ranking import Ranked, RankingOptions, rank
 from app.tools.files.vector_stores.records import NewStoreFile, Query, TextChunk, VectorStore
-from tests.support.file_places import FilePlace
+from tests.support.file_databases import FileDatabase
 from tests.tools.files.corpus import SYNONYMS, corpus
 from tests.tools.files.embedding_server import EmbeddingServer
 
@@ -51,7 +51,7 @@ class Judged(NamedTuple):
 
 
 @pytest.fixture
-async def store(database: FilePlace) -> AsyncIterator[FileStore]:
+async def store(database: FileDatabase) -> AsyncIterator[FileStore]:
     store = database.open()
     await store.vector_stores.create(STORE)
     yield store

@@ -6,7 +6,7 @@ from typing import Any
 
 from openai import AsyncOpenAI
 
-from tests.support.file_places import FilePlace
+from tests.support.file_databases import FileDatabase
 from tests.support.serving import antiphon
 from tests.tools.files.conftest import openai_client
 from tests.tools.files.corpus import SYNONYMS, corpus
@@ -43,7 +43,7 @@ async def recall(client: AsyncOpenAI, store: str, **options: Any) -> float:
 
 
 # Measured: 0.98 by words, 0.98 by words and toy embeddings, 0.56 by toy embeddings.
-async def test_answer_is_among_the_five_best(database: FilePlace) -> None:
+async def test_answer_is_among_the_five_best(database: FileDatabase) -> None:
     async with EmbeddingServer(SYNONYMS) as backend:
         words: dict[str, Any] = {**database.settings}
         both = {**words, "embeddings": {"model": "toy"}}
@@ -59,7 +59,7 @@ async def test_answer_is_among_the_five_best(database: FilePlace) -> None:
         assert not backend.requests
 
 
-async def test_search_without_embeddings_goes_on_by_words(database: FilePlace) -> None:
+async def test_search_without_embeddings_goes_on_by_words(database: FileDatabase) -> None:
     async with EmbeddingServer(SYNONYMS) as backend:
         table = {**database.settings, "embeddings": {"model": "toy"}}
         async with antiphon(backend_url=backend.url, tools={"file_search": table}) as url, openai_client(url) as client:

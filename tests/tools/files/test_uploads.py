@@ -23,7 +23,7 @@ from app.tools.files.multipart import (
     MultipartUploads,
 )
 from app.tools.files.multipart_sql import ENDED_TTL
-from tests.support.file_places import FilePlace
+from tests.support.file_databases import FileDatabase
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
 from tests.tools.files.conftest import openai_client
@@ -89,7 +89,7 @@ async def test_upload_that_is_completed_again_has_the_same_file(client: AsyncOpe
     assert len((await client.files.list()).data) == 1
 
 
-async def swept(database: FilePlace, pieces: int) -> None:
+async def swept(database: FileDatabase, pieces: int) -> None:
     """Sweep until so many pieces are left: the server of the test may just be erasing the others."""
     store = database.open()
     try:
@@ -103,7 +103,7 @@ async def swept(database: FilePlace, pieces: int) -> None:
         await store.aclose()
 
 
-async def test_part_that_was_sent_again_is_left_out(client: AsyncOpenAI, database: FilePlace) -> None:
+async def test_part_that_was_sent_again_is_left_out(client: AsyncOpenAI, database: FileDatabase) -> None:
     upload = await create(client, 3)
     _lost, part = await add(client, upload, b"abc"), await add(client, upload, b"abc")
     file = (await client.uploads.complete(upload.id, part_ids=[part])).file
@@ -168,7 +168,7 @@ async def test_file_expires_as_the_upload_says(client: AsyncOpenAI) -> None:
 
 
 async def test_part_that_is_too_large_is_refused_before_it_is_read(
-    client: AsyncOpenAI, http: httpx.AsyncClient, database: FilePlace, monkeypatch: pytest.MonkeyPatch
+    client: AsyncOpenAI, http: httpx.AsyncClient, database: FileDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     upload = await create(client, 2 * PIECE)
     with pytest.raises(openai.APIStatusError) as refusal:
@@ -189,7 +189,7 @@ async def test_parts_of_many_times_the_file_are_refused(client: AsyncOpenAI, mon
         await add(client, upload, b"abc")
 
 
-async def test_cancelled_upload_takes_no_parts_and_is_erased(client: AsyncOpenAI, database: FilePlace) -> None:
+async def test_cancelled_upload_takes_no_parts_and_is_erased(client: AsyncOpenAI, database: FileDatabase) -> None:
     upload = await create(client)
     part = await add(client, upload, CONTENT)
     assert database.pieces() in (1, 3)  # an object, or pieces of 1 MiB
@@ -205,7 +205,7 @@ async def test_cancelled_upload_takes_no_parts_and_is_erased(client: AsyncOpenAI
     await swept(database, 0)
 
 
-async def test_deleted_file_of_parts_is_erased(client: AsyncOpenAI, database: FilePlace) -> None:
+async def test_deleted_file_of_parts_is_erased(client: AsyncOpenAI, database: FileDatabase) -> None:
     upload = await create(client, 150 * 10)
     parts = [await add(client, upload, b"x" * 10) for _ in range(150)]
     file = (await client.uploads.complete(upload.id, part_ids=parts)).file
@@ -218,7 +218,7 @@ async def test_deleted_file_of_parts_is_erased(client: AsyncOpenAI, database: Fi
     await swept(database, 0)
 
 
-async def test_upload_that_is_not_completed_in_time_expires(database: FilePlace) -> None:
+async def test_upload_that_is_not_completed_in_time_expires(database: FileDatabase) -> None:
     store = database.open()
     uploads = MultipartUploads(store, max_bytes=100, max_owner_bytes=10, clock=database.now)
     body = CreateUpload(bytes=10, filename="a", mime_type="text/plain", purpose="user_data")
@@ -239,7 +239,7 @@ async def test_upload_that_is_not_completed_in_time_expires(database: FilePlace)
     await store.aclose()
 
 
-async def test_uploads_count_against_the_storage_of_a_key_before_they_are_completed(database: FilePlace) -> None:
+async def test_uploads_count_against_the_storage_of_a_key_before_they_are_completed(database: FileDatabase) -> None:
     tools = {"file_search": {**database.settings, "max_key_bytes": 1000}}
     async with antiphon(Scripted(), tools=tools, api_keys="ada,bob") as url:
         async with openai_client(url) as ada, openai_client(url, "bob") as bob:

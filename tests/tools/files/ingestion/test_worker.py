@@ -32,7 +32,7 @@ from app.tools.files.vector_stores.records import (
     VectorStore,
     VectorStoreRecords,
 )
-from tests.support.file_places import FilePlace
+from tests.support.file_databases import FileDatabase
 from tests.tools.files.documents import pdf
 from tests.tools.files.embedding_server import EmbeddingServer
 
@@ -58,7 +58,7 @@ STORE = VectorStore("vs_1", "ada", "notes", None, {}, None, 1, 1)
 
 
 @asynccontextmanager
-async def opened(database: FilePlace) -> AsyncIterator[FileStore]:
+async def opened(database: FileDatabase) -> AsyncIterator[FileStore]:
     store = database.open()
     try:
         yield store
@@ -117,7 +117,7 @@ async def texts(store: FileStore, words: str) -> list[str]:
     return [one.text for one in await store.vector_stores.search(STORE, Query(words), 10)]
 
 
-async def test_files_added_while_no_reader_ran_are_read_at_start(database: FilePlace) -> None:
+async def test_files_added_while_no_reader_ran_are_read_at_start(database: FileDatabase) -> None:
     async with opened(database) as store:
         ids = [await upload(store, f"{n}.txt", f"words {n}".encode()) for n in range(5)]
         await store.vector_stores.create(STORE, [NewStoreFile(id) for id in ids])
@@ -127,7 +127,7 @@ async def test_files_added_while_no_reader_ran_are_read_at_start(database: FileP
         assert len(await texts(store, "words")) == 5
 
 
-async def test_file_added_to_a_vector_store_deleted_meanwhile_is_not_queued(database: FilePlace) -> None:
+async def test_file_added_to_a_vector_store_deleted_meanwhile_is_not_queued(database: FileDatabase) -> None:
     async with opened(database) as store:
         vector_store = await filled(store, "ada", "one.txt")
         assert await store.vector_stores.delete("ada", vector_store.id)
@@ -136,7 +136,7 @@ async def test_file_added_to_a_vector_store_deleted_meanwhile_is_not_queued(data
 
 
 @pytest.mark.parametrize("steps", range(5))
-async def test_ingestion_closed_as_readers_wake_up_ends(database: FilePlace, steps: int) -> None:
+async def test_ingestion_closed_as_readers_wake_up_ends(database: FileDatabase, steps: int) -> None:
     """Cancel a reader in each event loop step of its wake-up."""
     async with opened(database) as store:
         async with asyncio.timeout(60), reading(store) as ingestion:
@@ -152,7 +152,7 @@ async def claimed(store: FileStore, lease: float = LEASE) -> Job:
     return job
 
 
-async def test_claim_is_one_readers_alone_until_it_ends(database: FilePlace) -> None:
+async def test_claim_is_one_readers_alone_until_it_ends(database: FileDatabase) -> None:
     async with opened(database) as store, opened(database) as other:
         id = await upload(store, "a.txt", b"words")
         records = store.vector_stores
@@ -176,7 +176,7 @@ async def test_claim_is_one_readers_alone_until_it_ends(database: FilePlace) -> 
         assert database.chunks() == 1
 
 
-async def test_concurrent_readers_never_claim_the_same_file(database: FilePlace) -> None:
+async def test_concurrent_readers_never_claim_the_same_file(database: FileDatabase) -> None:
     async with opened(database) as store, AsyncExitStack() as stack:
         ids = [await upload(store, f"{n}.txt", b"words") for n in range(20)]
         await store.vector_stores.create(STORE, [NewStoreFile(id) for id in ids])
@@ -192,7 +192,7 @@ async def test_concurrent_readers_never_claim_the_same_file(database: FilePlace)
         assert sorted(id for ids in found for id in ids) == sorted(ids)
 
 
-async def test_owners_take_turns_with_the_files_of_their_queues(database: FilePlace) -> None:
+async def test_owners_take_turns_with_the_files_of_their_queues(database: FileDatabase) -> None:
     async with opened(database) as store:
         await filled(store, "ada", "a1", "a2", "a3", "a4")
         await filled(store, "bob", "b1", "b2")
@@ -202,7 +202,7 @@ async def test_owners_take_turns_with_the_files_of_their_queues(database: FilePl
         assert {(job.owner, job.key) for job in jobs} == {(name, f"key of {name}") for name in ("ada", "bob", "eve")}
 
 
-async def test_files_of_the_earlier_common_queue_are_moved_to_their_owners(database: FilePlace) -> None:
+async def test_files_of_the_earlier_common_queue_are_moved_to_their_owners(database: FileDatabase) -> None:
     async with opened(database) as store:
         await filled(store, "ada", "a1", "a2")
         await filled(store, "bob", "b1")
@@ -216,7 +216,7 @@ async def test_files_of_the_earlier_common_queue_are_moved_to_their_owners(datab
         ]
 
 
-async def test_files_of_excluded_owners_are_left_in_the_queue(database: FilePlace) -> None:
+async def test_files_of_excluded_owners_are_left_in_the_queue(database: FileDatabase) -> None:
     async with opened(database) as store:
         await filled(store, "ada", "a1", "a2")
         await filled(store, "bob", "b1")
@@ -226,7 +226,7 @@ async def test_files_of_excluded_owners_are_left_in_the_queue(database: FilePlac
         assert (await claimed(store)).filename == "a1"
 
 
-async def test_file_that_was_put_back_is_claimed_by_others_first(database: FilePlace) -> None:
+async def test_file_that_was_put_back_is_claimed_by_others_first(database: FileDatabase) -> None:
     async with opened(database) as store:
         await filled(store, "ada", "a1", "a2")
         await store.vector_stores.release(await claimed(store))
@@ -241,7 +241,7 @@ def extract_unless_slow(source: str, target: str, filename: str, max_tokens: int
 
 
 async def test_slow_files_of_one_owner_hold_up_no_file_of_another(
-    database: FilePlace, monkeypatch: pytest.MonkeyPatch
+    database: FileDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "extract", extract_unless_slow)
     monkeypatch.setattr(worker, "is_simple", lambda path, filename: False)
@@ -255,7 +255,7 @@ async def test_slow_files_of_one_owner_hold_up_no_file_of_another(
             assert {file.status for file in files} == {"in_progress"}
 
 
-async def test_embeddings_of_a_file_are_charged_to_the_key_that_added_it(database: FilePlace) -> None:
+async def test_embeddings_of_a_file_are_charged_to_the_key_that_added_it(database: FileDatabase) -> None:
     async with EmbeddingServer() as server, opened(database) as store, AsyncExitStack() as stack:
         embeddings = await stack.enter_async_context(model(server))
         added = await filled(store, "ada", "a.txt")
@@ -265,7 +265,7 @@ async def test_embeddings_of_a_file_are_charged_to_the_key_that_added_it(databas
         assert account.charged == [("toy", "default", 2)]
 
 
-async def test_file_of_a_key_at_its_rate_limit_waits_without_an_attempt(database: FilePlace) -> None:
+async def test_file_of_a_key_at_its_rate_limit_waits_without_an_attempt(database: FileDatabase) -> None:
     async with EmbeddingServer() as server, opened(database) as store, AsyncExitStack() as stack:
         embeddings = await stack.enter_async_context(model(server))
         added = await filled(store, "ada", "a.txt")
@@ -278,7 +278,7 @@ async def test_file_of_a_key_at_its_rate_limit_waits_without_an_attempt(database
             assert (await settled(store, "file-a.txt", added)).status == "completed"
 
 
-async def test_file_of_a_key_whose_budget_is_used_up_fails(database: FilePlace) -> None:
+async def test_file_of_a_key_whose_budget_is_used_up_fails(database: FileDatabase) -> None:
     class NoBudget(TooManyRequests):
         code = "insufficient_quota"
 
@@ -292,7 +292,7 @@ async def test_file_of_a_key_whose_budget_is_used_up_fails(database: FilePlace) 
         assert server.requests == []
 
 
-async def test_file_whose_embeddings_take_too_long_fails(database: FilePlace) -> None:
+async def test_file_whose_embeddings_take_too_long_fails(database: FileDatabase) -> None:
     async with EmbeddingServer() as server, opened(database) as store, AsyncExitStack() as stack:
         server.hangs = True
         embeddings = await stack.enter_async_context(model(server))
@@ -313,7 +313,7 @@ async def leave_behind(store: FileStore, job: Job, text: str) -> None:
         assert await records._index.insert(job, [TextChunk(text)], "model")
 
 
-async def test_file_is_not_found_before_all_of_it_is_stored(database: FilePlace) -> None:
+async def test_file_is_not_found_before_all_of_it_is_stored(database: FileDatabase) -> None:
     async with opened(database) as store:
         id = await upload(store, "a.txt", b"words")
         await store.vector_stores.create(STORE, [NewStoreFile(id)])
@@ -337,7 +337,7 @@ async def test_file_is_not_found_before_all_of_it_is_stored(database: FilePlace)
         assert database.chunks() == 1
 
 
-async def test_file_that_was_removed_meanwhile_is_not_stored(database: FilePlace) -> None:
+async def test_file_that_was_removed_meanwhile_is_not_stored(database: FileDatabase) -> None:
     async with opened(database) as store:
         id = await upload(store, "a.txt", b"words")
         await store.vector_stores.create(STORE, [NewStoreFile(id)])
@@ -349,7 +349,7 @@ async def test_file_that_was_removed_meanwhile_is_not_stored(database: FilePlace
         assert await store.vector_stores.files(STORE, Page()) == ([], False)
 
 
-async def test_file_that_kills_its_parser_fails(database: FilePlace) -> None:
+async def test_file_that_kills_its_parser_fails(database: FileDatabase) -> None:
     async with opened(database) as store:
         id = await upload(store, "a.txt", b"words")
         await store.vector_stores.create(STORE, [NewStoreFile(id)])
@@ -377,7 +377,7 @@ class Unrenewable:
 
 
 async def test_reading_of_a_file_whose_renewal_fails_ends(
-    database: FilePlace, caplog: pytest.LogCaptureFixture
+    database: FileDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with EmbeddingServer() as server, opened(database) as store, AsyncExitStack() as stack:
         server.hangs = True
@@ -394,7 +394,7 @@ async def test_reading_of_a_file_whose_renewal_fails_ends(
         await ingestion.aclose()
 
 
-async def test_file_of_a_stopped_reader_is_left_to_the_next(database: FilePlace) -> None:
+async def test_file_of_a_stopped_reader_is_left_to_the_next(database: FileDatabase) -> None:
     async with EmbeddingServer() as server, opened(database) as store, AsyncExitStack() as stack:
         server.hangs = True
         embeddings = await stack.enter_async_context(model(server))
@@ -409,7 +409,7 @@ async def test_file_of_a_stopped_reader_is_left_to_the_next(database: FilePlace)
         assert job.attempt == 1  # a stop is not the file's failure
 
 
-async def test_document_that_takes_too_long_fails(database: FilePlace) -> None:
+async def test_document_that_takes_too_long_fails(database: FileDatabase) -> None:
     async with opened(database) as store:
         id = await upload(store, "a.pdf", pdf("Some words."))
         await store.vector_stores.create(STORE, [NewStoreFile(id)])
@@ -418,7 +418,7 @@ async def test_document_that_takes_too_long_fails(database: FilePlace) -> None:
         assert file.error == ("invalid_file", "The file takes too long to read.")
 
 
-async def test_document_that_ends_its_process_fails(database: FilePlace, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_document_that_ends_its_process_fails(database: FileDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "extract", exit_now)
     async with opened(database) as store:
         id = await upload(store, "a.pdf", pdf("Some words."))
@@ -434,7 +434,7 @@ def exit_now(*_: object) -> None:
     os._exit(1)
 
 
-async def test_pages_are_read_in_another_process(database: FilePlace) -> None:
+async def test_pages_are_read_in_another_process(database: FileDatabase) -> None:
     async with opened(database) as store:
         id = await upload(store, "a.pdf", pdf("Some words.", "Other words."))
         await store.vector_stores.create(STORE, [NewStoreFile(id)])
@@ -443,7 +443,7 @@ async def test_pages_are_read_in_another_process(database: FilePlace) -> None:
         assert "Other words." in (await texts(store, "other"))[0]
 
 
-async def test_chunks_have_vectors(database: FilePlace) -> None:
+async def test_chunks_have_vectors(database: FileDatabase) -> None:
     async with EmbeddingServer([["car", "automobile"]]) as server, opened(database) as store, AsyncExitStack() as stack:
         embeddings = await stack.enter_async_context(model(server, document_prefix="doc: ", query_prefix="query: "))
         long = await upload(store, "a.txt", ("The garden is green. " * 8000).encode())
@@ -461,7 +461,7 @@ async def test_chunks_have_vectors(database: FilePlace) -> None:
         assert (best.text, best.text_score) == ("A car drives by.", None)
 
 
-async def test_file_without_its_embeddings_is_tried_again(database: FilePlace) -> None:
+async def test_file_without_its_embeddings_is_tried_again(database: FileDatabase) -> None:
     async with EmbeddingServer() as server, opened(database) as store, AsyncExitStack() as stack:
         server.refusals = [400]
         embeddings = await stack.enter_async_context(model(server))
@@ -492,7 +492,7 @@ async def indexed(
 
 @pytest.mark.parametrize("code", [429, 503])
 async def test_file_waits_as_long_as_the_embeddings_request(
-    database: FilePlace, code: int, monkeypatch: pytest.MonkeyPatch
+    database: FileDatabase, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.tools.files.embeddings._MAX_WAIT", 0.0)  # the reader waits as if for a minute
     async with EmbeddingServer() as server, opened(database) as store, AsyncExitStack() as stack:
@@ -505,7 +505,7 @@ async def test_file_waits_as_long_as_the_embeddings_request(
         assert len(account.charged) == len(server.requests) - ATTEMPTS - 2
 
 
-async def test_file_whose_embeddings_are_refused_for_hours_fails(database: FilePlace) -> None:
+async def test_file_whose_embeddings_are_refused_for_hours_fails(database: FileDatabase) -> None:
     async with EmbeddingServer() as server, opened(database) as store, AsyncExitStack() as stack:
         server.refusals, server.refusal_headers = [200, 429], {"Retry-After": "7200"}
         embeddings = await stack.enter_async_context(model(server))
@@ -514,7 +514,7 @@ async def test_file_whose_embeddings_are_refused_for_hours_fails(database: FileP
         assert len(server.requests) == 2
 
 
-async def test_batches_that_are_embedded_are_kept_after_a_failure(database: FilePlace) -> None:
+async def test_batches_that_are_embedded_are_kept_after_a_failure(database: FileDatabase) -> None:
     async with EmbeddingServer() as server, opened(database) as store, AsyncExitStack() as stack:
         server.refusals = [200, *[400] * (ATTEMPTS - 1), 200, 400]
         embeddings = await stack.enter_async_context(model(server))
@@ -525,7 +525,7 @@ async def test_batches_that_are_embedded_are_kept_after_a_failure(database: File
         assert len(account.charged) == len(server.requests) - ATTEMPTS
 
 
-async def test_file_whose_embeddings_fail_in_every_attempt_fails(database: FilePlace) -> None:
+async def test_file_whose_embeddings_fail_in_every_attempt_fails(database: FileDatabase) -> None:
     async with EmbeddingServer() as server, opened(database) as store, AsyncExitStack() as stack:
         server.refusals = [200, *[400] * ATTEMPTS]
         embeddings = await stack.enter_async_context(model(server))
@@ -551,7 +551,7 @@ class Incomplete:
         return await self._records.complete(*arguments)
 
 
-async def test_file_that_could_not_be_stored_is_not_embedded_again(database: FilePlace) -> None:
+async def test_file_that_could_not_be_stored_is_not_embedded_again(database: FileDatabase) -> None:
     async with EmbeddingServer() as server, opened(database) as store, AsyncExitStack() as stack:
         embeddings = await stack.enter_async_context(model(server))
         id = await upload(store, "a.txt", b"words")
@@ -564,7 +564,7 @@ async def test_file_that_could_not_be_stored_is_not_embedded_again(database: Fil
         await ingestion.aclose()
 
 
-async def test_store_that_expires_is_emptied(database: FilePlace) -> None:
+async def test_store_that_expires_is_emptied(database: FileDatabase) -> None:
     async with opened(database) as store:
         id = await upload(store, "a.txt", b"words")
         now = int(database.now())
@@ -587,7 +587,7 @@ async def test_store_that_expires_is_emptied(database: FilePlace) -> None:
 @pytest.mark.parametrize(
     "how", ["file deleted", "file expired", "file removed", "store deleted", "batch cancelled", "failed"]
 )
-async def test_removed_files_leave_no_piece_and_no_chunk(database: FilePlace, how: str) -> None:
+async def test_removed_files_leave_no_piece_and_no_chunk(database: FileDatabase, how: str) -> None:
     async with opened(database) as store:
         records = store.vector_stores
         await records.create(STORE)
@@ -634,7 +634,7 @@ async def test_removed_files_leave_no_piece_and_no_chunk(database: FilePlace, ho
         assert (database.pieces(), database.chunks()) == (pieces, left)
 
 
-async def test_vectors_of_another_model_are_not_compared(database: FilePlace) -> None:
+async def test_vectors_of_another_model_are_not_compared(database: FileDatabase) -> None:
     async with opened(database) as store:
         id = await upload(store, "a.txt", b"words")
         await store.vector_stores.create(STORE, [NewStoreFile(id)])

@@ -172,7 +172,7 @@ STORES = ["memory", "sqlite", "postgres", "redis"]
 SHARED = [*STORES[1:], "cluster"]  # by several processes
 
 
-def place_of(request: pytest.FixtureRequest, directory: Path) -> StoreLocation:
+def location_of(request: pytest.FixtureRequest, directory: Path) -> StoreLocation:
     """Return an empty location for the store kind in a fixture's parameter."""
     match request.param:
         case "memory":

@@ -17,10 +17,10 @@ from app.tools.files.postgres import PostgresFileStore
 from app.tools.files.sqlite import SQLiteFileStore
 from tests.support.postgres_server import PostgresServer, find_executables, has_pgvector
 
-FILE_PLACES = ["sqlite", "postgres", "objects"]
+FILE_DATABASES = ["sqlite", "postgres", "objects"]
 
 
-class FilePlace(Protocol):
+class FileDatabase(Protocol):
     @property
     def url(self) -> str: ...
 
@@ -55,7 +55,7 @@ class FilePlace(Protocol):
 
 
 @dataclass
-class SQLiteFiles(FilePlace):
+class SQLiteFiles(FileDatabase):
     path: Path
     passed: float = 0.0  # seconds
 
@@ -110,7 +110,7 @@ class ObjectFiles(SQLiteFiles):
 
 
 @dataclass
-class PostgresFiles(FilePlace):
+class PostgresFiles(FileDatabase):
     server: PostgresServer
 
     @property
@@ -164,7 +164,7 @@ class PostgresFiles(FilePlace):
 _ON_DISK = {"sqlite": SQLiteFiles, "objects": ObjectFiles}
 
 
-def file_place_of(request: pytest.FixtureRequest, directory: Path) -> FilePlace:
+def file_database_of(request: pytest.FixtureRequest, directory: Path) -> FileDatabase:
     """Return an empty location for the database kind in a fixture's parameter."""
     if request.param in _ON_DISK:
         return _ON_DISK[request.param](directory / "files.db")
