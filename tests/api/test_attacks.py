@@ -191,7 +191,7 @@ async def test_unknown_host_is_refused_by_every_route_of_a_server_without_keys(t
             assert refused.status_code == 403, (method, path)
             if method != "HEAD":
                 assert b"ANTIPHON_ALLOWED_HOSTS" in refused.content, (method, path)
-    assert not backend.asked
+    assert not backend.received
 
 
 @pytest.mark.parametrize(

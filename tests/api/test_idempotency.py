@@ -60,7 +60,7 @@ async def test_same_key_and_body_gets_the_same_response(http: httpx.AsyncClient,
     again = await http.post("/responses", content=b'{"input":\n"Hi", "model": "m"}', headers=KEY)
     assert first.json() == again.json()
     assert ("idempotent-replayed" in first.headers, again.headers["idempotent-replayed"]) == (False, "true")
-    assert len(backend.asked) == 1
+    assert len(backend.received) == 1
     other = await http.post("/responses", json=ASK, headers={"Idempotency-Key": "two"})
     assert other.json()["id"] != first.json()["id"]
 
@@ -69,7 +69,7 @@ async def test_same_key_with_another_body_is_a_409(http: httpx.AsyncClient, back
     await http.post("/responses", json=ASK, headers=KEY)
     refused = await http.post("/responses", json={**ASK, "input": "Ho"}, headers=KEY)
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "idempotency_key_reused")
-    assert len(backend.asked) == 1
+    assert len(backend.received) == 1
 
 
 @pytest.mark.parametrize("large", [LARGE, 2])
@@ -91,7 +91,7 @@ async def test_stream_with_the_same_key_is_streamed_again(
     again = events_of((await http.post("/responses", json=body, headers=KEY)).text)
     laws.check(again)
     assert again[-1]["response"] == first[-1]["response"]
-    assert len(backend.asked) == 1
+    assert len(backend.received) == 1
 
 
 async def test_official_client_retrying_a_stream_reads_it_again(http: httpx.AsyncClient) -> None:
@@ -112,7 +112,7 @@ async def test_requests_at_the_same_time_make_one_response(http: httpx.AsyncClie
         await asyncio.sleep(0.01)
     go.set()
     ids = {answer.json()["id"] for answer in await asyncio.gather(*tasks)}
-    assert len(ids) == len(backend.asked) == 1
+    assert len(ids) == len(backend.received) == 1
 
 
 async def test_response_that_failed_can_be_tried_again(http: httpx.AsyncClient, backend: Scripted) -> None:
@@ -141,7 +141,7 @@ async def test_background_response_is_begun_once(http: httpx.AsyncClient, backen
     first = (await http.post("/responses", json=body, headers=KEY)).json()
     again = (await http.post("/responses", json=body, headers=KEY)).json()
     assert first["id"] == again["id"]
-    assert len(backend.asked) <= 1
+    assert len(backend.received) <= 1
 
 
 async def test_response_with_store_false_is_not_made_twice(http: httpx.AsyncClient, backend: Scripted) -> None:
@@ -149,7 +149,7 @@ async def test_response_with_store_false_is_not_made_twice(http: httpx.AsyncClie
     assert (await http.post("/responses", json=body, headers=KEY)).status_code == 200
     refused = await http.post("/responses", json=body, headers=KEY)
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "idempotent_response_not_found")
-    assert len(backend.asked) == 1
+    assert len(backend.received) == 1
 
 
 def test_body_with_fields_in_another_order_is_the_same() -> None:
@@ -268,4 +268,4 @@ async def test_two_workers_with_one_key_make_one_response(store: Store) -> None:
         answers = await asyncio.gather(*posts)
         assert {answer.status_code for answer in answers} == {200}
         assert len({answer.json()["id"] for answer in answers}) == 1
-    assert sum(len(backend.asked) for backend in backends) == 1
+    assert sum(len(backend.received) for backend in backends) == 1

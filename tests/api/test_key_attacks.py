@@ -27,21 +27,21 @@ class Outcome(NamedTuple):
 
     result: tuple[int, str | None]  # status and code
     harm: list[Any]  # successful forbidden requests
-    asked: int  # requests to the backend
+    backend_requests: int  # requests to the backend
     text: str  # the answer
 
 
 class Search:
     """A search service with a query log."""
 
-    asked: ClassVar[list[str]] = []
+    queries: ClassVar[list[str]] = []
 
     @classmethod
     def from_settings(cls, settings: Any, key: str | None) -> Search:
         return cls()
 
     async def search(self, query: SearchQuery) -> list[SearchResult]:
-        self.asked.append(query.text)
+        self.queries.append(query.text)
         return []
 
     async def aclose(self) -> None:
@@ -63,14 +63,14 @@ class Servers:
         asked = ("/chat/completions", "/messages", "/messages/count_tokens")
         others = [request.path for request in self.upstream.requests if not request.path.endswith(asked)]
         servers = [name for name, lab in self.labs.items() if lab.headers and name != "lab"]
-        return [*servers, *Search.asked, *others]
+        return [*servers, *Search.queries, *others]
 
     def clear(self) -> None:
         """Discard all requests so far."""
         for lab in self.labs.values():
             lab.headers.clear()
         self.upstream.requests.clear()
-        Search.asked.clear()
+        Search.queries.clear()
 
     async def outcome(self, name: str, attack: Attack) -> Outcome:
         """Try an attack."""
@@ -178,6 +178,6 @@ def test_attack_without_a_right_to_a_tool_reaches_none(name: str, outcomes: dict
     assert outcome.result == expected, outcome.text
     assert outcome.harm == []
     if expected[0] != 200:
-        assert outcome.asked == 0  # it is refused before anything is asked
+        assert outcome.backend_requests == 0  # it is refused before anything is asked
     if expected == NOT_ALLOWED:
         assert json.loads(outcome.text)["error"]["param"].startswith("tools[")

@@ -81,7 +81,7 @@ async def test_request_beyond_the_limit_is_a_429_with_retry_after(stream: bool) 
     assert [answer.status_code for answer in answers] == [200, 200, 429]
     assert [told(answer)["remaining-requests"] for answer in answers] == ["1", "0", "0"]
     assert {told(answer)["limit-requests"] for answer in answers} == {"2"}
-    assert len(backend.asked) == 2
+    assert len(backend.received) == 2
     # One flows in every half minute.
     refused = answers[2]
     assert 1 <= int(refused.headers["retry-after"]) <= 30
@@ -334,7 +334,7 @@ async def test_input_beyond_max_input_tokens_is_refused() -> None:
         for fields in ({"input": "word " * 60}, {"input": "word " * 45, "previous_response_id": first}):
             answer = await ask(http, **fields)
             assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")
-        assert len(backend.asked) == 1
+        assert len(backend.received) == 1
 
 
 # Several processes, and the Redis between them.

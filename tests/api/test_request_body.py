@@ -23,7 +23,7 @@ async def posted(body: bytes, path: str = "/v1/responses", **headers: str) -> tu
     async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
         headers = {"content-type": "application/json"} | {name.replace("_", "-"): it for name, it in headers.items()}
         answer = await client.post(path, content=body, headers=headers)
-    return answer, [message["content"] for asked in backend.asked for message in asked["messages"]]
+    return answer, [message["content"] for asked in backend.received for message in asked["messages"]]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ async def test_lone_surrogate_in_a_websocket_frame_is_replaced() -> None:
     async with antiphon(backend) as url, connect(f"{url.replace('http', 'ws')}/v1/responses") as socket:
         await socket.send(r'{"type": "response.create", "model": "m", "input": "cut \ud83d"}')
         assert '"response.created"' in str(await socket.recv())
-    assert backend.asked[0]["messages"] == [{"role": "user", "content": "cut \ufffd"}]
+    assert backend.received[0]["messages"] == [{"role": "user", "content": "cut \ufffd"}]
 
 
 @pytest.mark.parametrize("body", [b'{"model": "m", "input": "\\ud83d"', b'{"model": "\\ud83', b'{"input": "\\ud83d" "'])

@@ -32,7 +32,7 @@ class Faithful(Upstream):
     def __init__(self) -> None:
         super().__init__()
         self.models = [{"id": "good-1", "owned_by": self.owner}]
-        self.asked: list[Body] = []
+        self.received: list[Body] = []
 
     def answer_to(self, request: Received) -> list[Step]:
         if not request.path.endswith("/chat/completions"):
@@ -40,7 +40,7 @@ class Faithful(Upstream):
         body = request.json
         if not body:
             return status(400, {"error": {"message": "Missing required parameter: 'model'."}})
-        self.asked.append(body)
+        self.received.append(body)
         if complaint := self.complaint(body):
             return status(400, {"error": {"message": complaint, "type": "invalid_request_error"}})
         return self.streamed(body) if body["stream"] else self.whole(body)
@@ -217,7 +217,7 @@ async def test_probe_of_a_complete_server_needs_no_settings() -> None:
 async def test_probe_of_an_incomplete_server_prints_settings() -> None:
     async with Odd() as server:
         report = await probe(server.url)
-        assert len(server.asked) <= 60
+        assert len(server.received) <= 60
     assert report.profile.name == "vllm"
     assert report.overrides() == {
         "request.stream_usage": "none",
@@ -245,7 +245,7 @@ async def test_probe_of_an_incomplete_server_prints_settings() -> None:
 async def test_probe_finds_a_forced_call_after_reasoning() -> None:
     async with Pensive() as server:
         report = await probe(server.url)
-        assert len(server.asked) <= 60
+        assert len(server.received) <= 60
     assert report.overrides() == {"request.reasoning_field": "reasoning"}
     found = {finding.about: finding.result for finding in report.findings}
     assert found["stream"] == "2 chunks, only a thought, which was cut off, finish_reason length"
@@ -351,7 +351,7 @@ async def test_probe_at_its_time_limit_stops_asking() -> None:
     class Slow(Faithful):
         def answer_to(self, request: Received) -> list[Step]:
             steps = super().answer_to(request)
-            return [asyncio.Event(), *steps] if len(self.asked) > 3 else steps
+            return [asyncio.Event(), *steps] if len(self.received) > 3 else steps
 
     async with Slow() as server:
         report = await probe(server.url, seconds=1.5)

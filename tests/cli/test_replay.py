@@ -60,7 +60,7 @@ async def test_replay_asks_another_model_the_same_and_stores_nothing() -> None:
         async with httpx.AsyncClient(base_url=f"{url}/v1", trust_env=False) as http:
             listed = (await http.get("/antiphon/responses")).json()["data"]
     assert not same
-    _, was, is_now = backend.asked
+    _, was, is_now = backend.received
     assert is_now == {**was, "model": "gpt-5"}
     assert len(listed) == 2
     for line in ("-Two.", "+Three.", "-weather {}", '+weather {"in": "Oslo"}', "Text: different", "Calls: different"):
@@ -92,7 +92,7 @@ async def test_replay_adds_nothing_to_its_conversation() -> None:
             same, _ = await replayed(url, made["id"])
             assert (await http.get(f"/conversations/{conversation}/items")).json() == before
     assert same
-    assert backend.asked[2]["messages"] == backend.asked[1]["messages"]
+    assert backend.received[2]["messages"] == backend.received[1]["messages"]
 
 
 async def test_replay_of_many_prints_a_row_for_each_and_their_sums() -> None:

@@ -28,4 +28,4 @@ async def test_client_user_agent_gives_its_dialect(
         await driver.shows(scenario)
     assert len(wire.responses) == 2
     for exchange in wire.responses:
-        assert dialect_of(exchange.asked) == DIALECTS[known[version(exchange.asked["user-agent"])]]
+        assert dialect_of(exchange.request_headers) == DIALECTS[known[version(exchange.request_headers["user-agent"])]]

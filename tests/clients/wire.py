@@ -17,7 +17,7 @@ class Exchange:
 
     transport: str  # `http` or `websocket`
     path: str
-    asked: dict[str, str]  # headers, by name in lower case
+    request_headers: dict[str, str]  # headers, by name in lower case
     told: dict[str, str] = field(default_factory=dict)
     status: int | None = None
 

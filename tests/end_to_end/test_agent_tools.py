@@ -47,7 +47,7 @@ async def test_custom_call_is_streamed_and_answered_in_the_next_turn() -> None:
         output: Any = [{"type": "custom_tool_call_output", "call_id": "c", "output": "Patched."}]
         second = await openai.responses.create(model="m", input=output, previous_response_id=first.response.id)
         assert second.output_text == "Done."
-    made, told = backend.asked[1]["messages"][1:]
+    made, told = backend.received[1]["messages"][1:]
     function = {"name": "lab__patch", "arguments": '{"input": "*** Be\\ngin"}'}
     assert made == {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": function}]}
     assert told == {"role": "tool", "tool_call_id": "c", "content": "Patched."}
@@ -59,7 +59,7 @@ async def test_tools_in_an_item_are_known_in_later_turns_and_not_echoed() -> Non
     async with antiphon(backend) as url, client(url) as openai:
         first = await openai.responses.create(model="m", input=items)
         second = await openai.responses.create(model="m", input="Add.", previous_response_id=first.id)
-    assert [offered(asked) for asked in backend.asked] == [["lab__patch", "lab__add"]] * 2
+    assert [offered(asked) for asked in backend.received] == [["lab__patch", "lab__add"]] * 2
     assert first.tools == second.tools == []
     (item,) = second.output
     assert item.type == "function_call" and (item.name, item.namespace) == ("add", "lab")
@@ -76,7 +76,10 @@ async def test_tool_search_and_what_it_finds_work() -> None:
     assert searched.type == "tool_search_call"
     assert (searched.arguments, searched.execution, searched.call_id) == ({"query": "add"}, "client", "s")
     assert called.type == "function_call" and (called.name, called.namespace) == ("add", "lab")
-    assert [offered(asked) for asked in backend.asked] == [["tool_search"], ["tool_search", "lab__patch", "lab__add"]]
+    assert [offered(asked) for asked in backend.received] == [
+        ["tool_search"],
+        ["tool_search", "lab__patch", "lab__add"],
+    ]
 
 
 async def test_tools_that_are_not_run_here_are_left_out_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -87,7 +90,7 @@ async def test_tools_that_are_not_run_here_are_left_out_with_a_warning(caplog: p
         async with antiphon(backend) as url, httpx.AsyncClient(base_url=url) as http:
             answer = await http.post("/v1/responses", json=body)
     assert answer.status_code == 200
-    assert not {"tools", "tool_choice"} & set(backend.asked[0])
+    assert not {"tools", "tool_choice"} & set(backend.received[0])
     logged = [
         record.__dict__["reason"] for record in caplog.records if record.message == "dropped unsupported request field"
     ]
@@ -109,7 +112,7 @@ async def test_hosted_items_of_another_server_are_shown_to_the_model() -> None:
     async with antiphon(backend) as url, httpx.AsyncClient(base_url=url) as http:
         body = {"model": "m", "input": [search, added, *bare, {"role": "user", "content": "Hi"}]}
         assert (await http.post("/v1/responses", json=body)).status_code == 200
-    *shown, last = backend.asked[0]["messages"]
+    *shown, last = backend.received[0]["messages"]
     assert last == {"role": "user", "content": "Hi"}
     calls = [message["tool_calls"][0]["function"] for message in shown if message["role"] == "assistant"]
     assert [(call["name"], call["arguments"]) for call in calls] == [

@@ -52,7 +52,7 @@ async def asked(*items: dict[str, Any], **fields: Any) -> tuple[dict[str, Any], 
     backend = Scripted(HELLO)
     async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
         answer = await client.post("/v1/responses", json={"model": "m", "input": [*items], "store": False, **fields})
-    return (backend.asked[0] if backend.asked else {}), answer
+    return (backend.received[0] if backend.received else {}), answer
 
 
 async def test_agent_message_reaches_the_model() -> None:
@@ -106,10 +106,10 @@ async def test_question_repeated_with_the_results_is_sent_once() -> None:
         answer = await client.post("/v1/responses", json=body)
         third = {"model": "m", "input": [question], "previous_response_id": answer.json()["id"]}
         await client.post("/v1/responses", json=third)
-    assert [message["role"] for message in backend.asked[1]["messages"]] == ["user", "assistant", "tool"]
+    assert [message["role"] for message in backend.received[1]["messages"]] == ["user", "assistant", "tool"]
     assert "the repetition was dropped" in answer.headers["x-antiphon-warning"]
     # Without results it is a question like any other.
-    roles = [message["role"] for message in backend.asked[2]["messages"]]
+    roles = [message["role"] for message in backend.received[2]["messages"]]
     assert roles == ["user", "assistant", "tool", "assistant", "user"]
 
 
@@ -135,7 +135,7 @@ async def test_question_that_is_new_beside_the_results_is_sent() -> None:
         more = {"role": "user", "content": "In Paris."}
         body = {"model": "m", "input": [more, result], "previous_response_id": first["id"]}
         await client.post("/v1/responses", json=body)
-    assert [message["content"] for message in backend.asked[1]["messages"] if message["role"] == "user"] == [
+    assert [message["content"] for message in backend.received[1]["messages"] if message["role"] == "user"] == [
         "Weather?",
         "In Paris.",
     ]
@@ -198,7 +198,7 @@ async def test_configuration_update_stays_in_effect_in_later_turns_and_after_a_c
         second = (await client.post("/v1/responses", json={**body, "context_management": compact})).json()
         assert second["output"][0]["type"] == "compaction"
         await client.post("/v1/responses", json={**body, "previous_response_id": second["id"]})
-    for chat in (backend.asked[0], backend.asked[-1]):
+    for chat in (backend.received[0], backend.received[-1]):
         assert chat["response_format"]["json_schema"]["name"] == "place"
         assert chat["reasoning_effort"] == "high"
 
@@ -247,7 +247,7 @@ async def test_output_without_a_call_in_a_stored_conversation_is_accepted() -> N
         body = {"model": "m", "input": "And now?", "previous_response_id": second["id"]}
         assert (await client.post("/v1/responses", json=body)).status_code == 200
     assert listed[1].items() >= STANDALONE.items()
-    assert [message["role"] for message in backend.asked[2]["messages"]] == [
+    assert [message["role"] for message in backend.received[2]["messages"]] == [
         *("user", "assistant", "tool", "user", "assistant", "user")
     ]
 
@@ -261,7 +261,7 @@ async def test_output_without_a_call_or_a_name_is_context_only_without_stored_tu
         body = {"model": "m", "input": [item], "previous_response_id": first.json()["id"]}
         second = await client.post("/v1/responses", json=body)
     assert first.status_code == 200
-    assert backend.asked[0]["messages"] == [
+    assert backend.received[0]["messages"] == [
         {"role": "user", "content": "A tool returned this result without a call:\nSunny."}
     ]
     error = second.json()["error"]

@@ -68,7 +68,7 @@ async def created(http: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
 
 
 def sent_to_model(backend: Scripted, position: int = -1) -> list[tuple[str, str]]:
-    return [(message["role"], message.get("content") or "") for message in backend.asked[position]["messages"]]
+    return [(message["role"], message.get("content") or "") for message in backend.received[position]["messages"]]
 
 
 def types(response: dict[str, Any]) -> list[str]:
@@ -82,11 +82,11 @@ async def test_long_conversation_is_compacted_and_answered_in_one_response() -> 
     assert response["status"] == "completed" and types(response) == ["compaction", "message"]
     assert "count" not in response["output"][0]["encrypted_content"]
     assert sent_to_model(backend, 0)[-1] == ("user", PROMPT)
-    assert "tools" not in backend.asked[0] and not {"max_tokens", "max_completion_tokens"} & {*backend.asked[0]}
+    assert "tools" not in backend.received[0] and not {"max_tokens", "max_completion_tokens"} & {*backend.received[0]}
     # The input comes last.
     assert sent_to_model(backend) == [("user", "Count."), ("user", READ), ("user", "And now?")]
-    assert backend.asked[1]["tools"][0]["function"]["name"] == "count"
-    assert 16 in backend.asked[1].values()
+    assert backend.received[1]["tools"][0]["function"]["name"] == "count"
+    assert 16 in backend.received[1].values()
     assert (response["usage"]["input_tokens"], response["usage"]["output_tokens"]) == (660, 23)
 
 
@@ -119,7 +119,7 @@ async def test_next_turn_knows_the_summary_and_is_not_compacted_again(how: str) 
             following = [*first["output"], *following]
         second = await created(http, input=following, **beside)
 
-    assert types(second) == ["message"] and len(backend.asked) == 3
+    assert types(second) == ["message"] and len(backend.received) == 3
     before = [] if how.startswith("without") else [("user", "Count."), ("user", READ), ("user", "And now?")]
     assert sent_to_model(backend) == [*(before or [("user", READ)]), ("assistant", "Five."), ("user", "Sure?")]
 
@@ -168,13 +168,13 @@ async def test_conversation_below_the_threshold_is_unchanged() -> None:
         answer = await post(http, input=[user("Count."), assistant("1"), user("And now?")])
     assert types(answer.json()) == ["message"]
     assert "x-antiphon-warning" not in answer.headers
-    assert len(backend.asked) == 1
+    assert len(backend.received) == 1
 
 
 async def test_conversation_of_user_messages_alone_is_unchanged_with_a_warning() -> None:
     async with serving(ANSWER) as (http, backend):
         answer = await post(http, input=[user(LONG), assistant("Yes."), user(LONG)])
-    assert types(answer.json()) == ["message"] and len(backend.asked) == 1
+    assert types(answer.json()) == ["message"] and len(backend.received) == 1
     assert "exceeds 'compact_threshold', but was not compacted" in answer.headers["x-antiphon-warning"]
 
 
@@ -197,7 +197,7 @@ async def test_refusal_of_the_summary_is_one_of_the_request() -> None:
     async with serving([BackendError("Later.", status=429, code="rate_limit_exceeded")], ANSWER) as (http, backend):
         refused = await post(http, input=TALK)
     assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
-    assert len(backend.asked) == 1
+    assert len(backend.received) == 1
 
 
 async def test_conversation_too_long_for_the_summary_loses_its_oldest_turns() -> None:
@@ -254,4 +254,4 @@ async def test_context_management_that_is_invalid_is_refused(given: Any, param: 
     async with serving(ANSWER) as (http, backend):
         refused = await post(http, input="Hi.", context_management=given)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
-    assert backend.asked == []
+    assert backend.received == []

@@ -51,7 +51,7 @@ def user(text: str) -> dict[str, Any]:
 
 
 def sent_to_model(backend: Scripted) -> list[tuple[str, str]]:
-    return [(message["role"], message.get("content") or "") for message in backend.asked[-1]["messages"]]
+    return [(message["role"], message.get("content") or "") for message in backend.received[-1]["messages"]]
 
 
 async def post(http: httpx.AsyncClient, path: str = "/responses", key: str = "alice", **body: Any) -> httpx.Response:
@@ -126,7 +126,7 @@ async def test_compaction_by_official_clients_takes_a_response_id() -> None:
         again: Any = [item.model_dump(exclude_unset=True, warnings=False) for item in compacted.output]
         await client.responses.create(model="m", input=[*again, user("Three.")])
 
-    assert backend.asked[2]["messages"][0] == {"role": "system", "content": "Keep the numbers."}
+    assert backend.received[2]["messages"][0] == {"role": "system", "content": "Keep the numbers."}
     assert [item.type for item in compacted.output] == ["message", "message", "compaction"]
     assert [text for _, text in sent_to_model(backend)][:2] == ["One.", "Two."]
     assert "We launch on Tuesday." in sent_to_model(backend)[2][1]
@@ -168,7 +168,7 @@ async def test_compaction_request_has_no_tools_and_formats() -> None:
     async with serving([*SUMMARY, call(0, "c1", "look", "{}")]) as (http, backend):
         answer = await post(http, input=[*LAUNCH, TRIGGER], tools=[tool], tool_choice="required", text=format)
 
-    assert {"tools", "tool_choice", "response_format"}.isdisjoint(backend.asked[0])
+    assert {"tools", "tool_choice", "response_format"}.isdisjoint(backend.received[0])
     assert [item["type"] for item in answer.json()["output"]] == ["compaction"]
     assert answer.json()["tools"][0]["name"] == "look"
 
@@ -178,8 +178,8 @@ async def test_compaction_request_forbids_calls_of_the_conversations_tools() -> 
     async with serving(SUMMARY) as (http, backend):
         answer = await post(http, input=[bringing, *LAUNCH, TRIGGER])
 
-    assert backend.asked[0]["tool_choice"] == "none"
-    assert backend.asked[0]["tools"][0]["function"]["name"] == "look"
+    assert backend.received[0]["tool_choice"] == "none"
+    assert backend.received[0]["tools"][0]["function"]["name"] == "look"
     assert [item["type"] for item in answer.json()["output"]] == ["compaction"]
 
 
@@ -205,7 +205,7 @@ async def test_compaction_prompt_is_a_setting() -> None:
 async def test_compaction_of_an_invalid_input_is_refused(body: dict[str, Any], refusal: Any) -> None:
     async with serving(SUMMARY, default_model="m") as (http, backend):
         assert error_of(await post(http, "/responses/compact", **body)) == refusal
-    assert backend.asked == []
+    assert backend.received == []
 
 
 async def test_compaction_is_not_stored() -> None:
@@ -247,11 +247,11 @@ async def test_compaction_that_is_foreign_or_changed_is_refused() -> None:
     async with serving(SUMMARY, ANSWER, api_keys="alice,bob") as (http, backend):
         output = (await post(http, "/responses/compact", input=LAUNCH)).json()["output"]
         changed = [output[0], {**output[1], "encrypted_content": output[1]["encrypted_content"][:-3] + "AAA"}]
-        asked = len(backend.asked)
+        asked = len(backend.received)
 
         assert error_of(await post(http, input=[*output, user("Hi.")], key="bob")) == refused
         assert error_of(await post(http, input=[*changed, user("Hi.")])) == refused
-        assert len(backend.asked) == asked
+        assert len(backend.received) == asked
 
 
 FOREIGN = {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAAABpM0Yj-openai="}
@@ -422,7 +422,7 @@ async def test_truncation_auto_drops_the_oldest_turns_until_it_fits(refusal: Any
 
     response = (await events_of(answer))[-1]["response"] if stream else answer.json()
     assert (response["status"], response["truncation"]) == ("completed", "auto")
-    assert len(backend.asked) == 3
+    assert len(backend.received) == 3
     assert sent_to_model(backend) == [("system", "In French.\n\nBe brief."), ("user", "three")]
     assert "its oldest 3 items were dropped" in answer.headers["x-antiphon-warning"]
 
@@ -452,7 +452,7 @@ async def test_truncation_disabled_is_a_refusal() -> None:
         refused = await post(http, input=LONG)
 
     assert error_of(refused)[:2] == (400, "context_length_exceeded")
-    assert len(backend.asked) == 1
+    assert len(backend.received) == 1
 
 
 async def test_truncation_auto_gives_up_where_nothing_can_be_dropped() -> None:
@@ -460,13 +460,13 @@ async def test_truncation_auto_gives_up_where_nothing_can_be_dropped() -> None:
         refused = await post(http, input="All in one message. " * 100, truncation="auto")
 
     assert error_of(refused)[:2] == (400, "context_length_exceeded")
-    assert len(backend.asked) == 1
+    assert len(backend.received) == 1
 
 
 async def test_truncation_auto_returns_other_refusals_unchanged() -> None:
     async with serving([BackendError("No.", status=400, code="mistake")]) as (http, backend):
         assert error_of(await post(http, input=LONG, truncation="auto"))[:2] == (400, "mistake")
-    assert len(backend.asked) == 1
+    assert len(backend.received) == 1
 
 
 async def test_truncation_auto_does_not_repeat_an_answer_that_broke_off() -> None:
@@ -474,7 +474,7 @@ async def test_truncation_auto_does_not_repeat_an_answer_that_broke_off() -> Non
         response = (await post(http, input=LONG, truncation="auto")).json()
 
     assert (response["status"], response["error"]["code"]) == ("failed", "context_length_exceeded")
-    assert len(backend.asked) == 1
+    assert len(backend.received) == 1
 
 
 async def test_compaction_of_too_long_a_conversation_drops_its_oldest_turns() -> None:
@@ -503,7 +503,7 @@ async def test_encrypted_reasoning_is_sent_back_in_the_backends_words() -> None:
         output[0] = {"type": "reasoning", "summary": [], "encrypted_content": output[0]["encrypted_content"]}
         await post(http, input=[user("Look."), *output, seen], **asked)
 
-    assert backend.asked[-1]["messages"][1]["reasoning"] == "I have to look."
+    assert backend.received[-1]["messages"][1]["reasoning"] == "I have to look."
 
 
 async def test_encrypted_reasoning_is_the_same_streamed_and_in_json() -> None:
@@ -535,7 +535,7 @@ async def test_call_signature_survives_a_client_that_keeps_everything() -> None:
         await post(http, input=[user("Look."), *output, seen], **asked)
 
     assert [item["type"] for item in output] == ["reasoning", "function_call"]
-    assert backend.asked[-1]["messages"][1]["tool_calls"][0]["extra_content"] == extra
+    assert backend.received[-1]["messages"][1]["tool_calls"][0]["extra_content"] == extra
 
 
 async def test_reasoning_of_another_server_does_not_stop_an_agent() -> None:

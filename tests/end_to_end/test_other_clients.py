@@ -33,7 +33,7 @@ async def test_vs_code_input_of_the_models_words_is_accepted() -> None:
         answer = await client.post("/v1/responses", json={"model": "m", "input": said, "store": False})
     assert answer.status_code == 200
     assert "call_gone" in answer.headers["x-antiphon-warning"]
-    system, asked, told, stray, again = backend.asked[0]["messages"]
+    system, asked, told, stray, again = backend.received[0]["messages"]
     assert system == {"role": "system", "content": "Be brief."}
     assert asked["content"][1]["image_url"]["url"] == PIXEL
     assert told == {"role": "assistant", "content": "A pixel."}
@@ -48,7 +48,7 @@ async def test_body_compressed_as_by_codex_is_read() -> None:
     async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
         answer = await client.post("/v1/responses", content=body, headers=headers)
     assert answer.json()["output"][0]["content"][0]["text"] == "Hello."
-    assert backend.asked[0]["messages"] == [{"role": "user", "content": "Hi."}]
+    assert backend.received[0]["messages"] == [{"role": "user", "content": "Hi."}]
 
 
 async def test_prompt_template_of_openai_is_refused() -> None:
@@ -59,7 +59,7 @@ async def test_prompt_template_of_openai_is_refused() -> None:
         error = (await client.post("/v1/responses", json=body)).json()["error"]
         assert (await client.post("/v1/responses", json={**body, "prompt": None})).status_code == 200
     assert (error["param"], error["code"]) == ("prompt.id", "prompt_not_found")
-    assert len(backend.asked) == 1
+    assert len(backend.received) == 1
 
 
 @pytest.mark.parametrize("tier", ["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"])
@@ -82,7 +82,7 @@ async def test_items_of_a_response_can_be_referenced_by_their_owner_alone() -> N
         asked = {"model": "m", "input": [user[0], reference, user[1]]}
         answers = {name: await client.post("/v1/responses", json=asked, headers=key) for name, key in keys.items()}
     assert [answer.status_code for answer in answers.values()] == [200, 404]
-    assert [message["content"] for message in backend.asked[-1]["messages"]] == ["Hi.", "Hello.", "And now?"]
+    assert [message["content"] for message in backend.received[-1]["messages"]] == ["Hi.", "Hello.", "And now?"]
     assert answers["bob"].json()["error"]["param"] == "input[1].id"
 
 
@@ -105,7 +105,7 @@ async def test_image_in_the_form_of_chat_is_accepted(sent: dict[str, Any], told:
         body = {"model": "m", "input": [{"role": "user", "content": [sent]}]}
         response = (await client.post("/v1/responses", json=body)).json()
         (listed,) = (await client.get(f"/v1/responses/{response['id']}/input_items")).json()["data"]
-    assert backend.asked[0]["messages"][0]["content"] == [{"type": "image_url", "image_url": told}]
+    assert backend.received[0]["messages"][0]["content"] == [{"type": "image_url", "image_url": told}]
     assert listed["content"][0]["type"] == "input_image"
     assert listed["content"][0]["image_url"] == PIXEL
 
@@ -116,7 +116,7 @@ async def test_file_in_the_form_of_chat_is_accepted() -> None:
     async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
         body = {"model": "m", "input": [{"role": "user", "content": [{"type": "file", "file": file}]}]}
         await client.post("/v1/responses", json=body)
-    assert backend.asked[0]["messages"][0]["content"] == [{"type": "file", "file": file}]
+    assert backend.received[0]["messages"][0]["content"] == [{"type": "file", "file": file}]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ async def test_audio_as_a_data_url_is_accepted(head: str, format: str) -> None:
     async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
         body = {"model": "m", "input": [{"role": "user", "content": [sound]}, call, result]}
         assert (await client.post("/v1/responses", json=body)).status_code == 200
-    asked, _, _, heard = backend.asked[0]["messages"]
+    asked, _, _, heard = backend.received[0]["messages"]
     told = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": format}}
     assert asked["content"] == [told]
     assert heard["content"][1:] == [told]
@@ -185,9 +185,9 @@ async def test_prompt_sent_ahead_is_accepted(stream: bool) -> None:
             ahead = last.response  # type: ignore[union-attr]
         else:
             ahead = await client.responses.create(model="m", input="Be brief.", prompt_cache_options=options)
-        assert (ahead.status, ahead.output, backend.asked) == ("completed", [], [])
+        assert (ahead.status, ahead.output, backend.received) == ("completed", [], [])
         again = await client.responses.create(
             model="m", input="Hi.", previous_response_id=ahead.id, prompt_cache_options={"ttl": "30m"}
         )
     assert again.output_text == "Hello."
-    assert [message["content"] for message in backend.asked[0]["messages"]] == ["Be brief.", "Hi."]
+    assert [message["content"] for message in backend.received[0]["messages"]] == ["Be brief.", "Hi."]

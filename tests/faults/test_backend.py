@@ -37,7 +37,7 @@ class Fault(NamedTuple):
 
     name: str
     steps: list[Step] | None  # None: it is not there
-    asked: Outcome  # JSON
+    as_json: Outcome
     streamed: Outcome  # SSE and WebSocket
     background: Outcome
     settings: Mapping[str, Any] = MappingProxyType({})
@@ -45,7 +45,7 @@ class Fault(NamedTuple):
     @property
     def seen(self) -> dict[str, Outcome]:
         return {
-            "json": self.asked,
+            "json": self.as_json,
             "sse": self.streamed,
             "websocket": self.streamed,
             "background": self.background,
@@ -57,7 +57,7 @@ class Fault(NamedTuple):
         """The line in docs/faults.md."""
         cells = (
             self.name,
-            self.asked,
+            self.as_json,
             self.streamed,
             self.background,
             f"`test_backend.py::test_backend_fault_ends_as_documented[{self.name}]`",

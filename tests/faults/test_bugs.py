@@ -135,7 +135,7 @@ class Bug(NamedTuple):
     """A row: the bug's location, and the outcome."""
 
     name: str
-    asked: Seen  # JSON
+    as_json: Seen
     streamed: Seen  # SSE and WebSocket
     background: Seen
     followed: Seen | None = None  # where it differs from `background`
@@ -144,14 +144,14 @@ class Bug(NamedTuple):
     @property
     def seen(self) -> dict[str, Seen]:
         followed = self.followed or self.background
-        return dict(zip(WAYS, (self.asked, self.streamed, self.streamed, self.background, followed), strict=True))
+        return dict(zip(WAYS, (self.as_json, self.streamed, self.streamed, self.background, followed), strict=True))
 
     @property
     def row(self) -> str:
         """The line in docs/faults.md."""
         cells = (
             self.name,
-            self.asked,
+            self.as_json,
             self.streamed,
             self.background,
             f"`test_bugs.py::test_bug_ends_as_documented[{self.name}]`",

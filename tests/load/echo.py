@@ -28,8 +28,8 @@ class Echo(Upstream):
     def __init__(self, pace: float = PACE) -> None:
         super().__init__()
         self.pace = pace
-        self.asked = 0
-        self._asked: list[Received] = []
+        self.request_count = 0
+        self._received: list[Received] = []
 
     @property
     def answering(self) -> int:
@@ -37,14 +37,14 @@ class Echo(Upstream):
         return len(self._unanswered())
 
     def _unanswered(self) -> list[Received]:
-        return [request for request in self._asked if not (request.gone.is_set() or request.answered.is_set())]
+        return [request for request in self._received if not (request.gone.is_set() or request.answered.is_set())]
 
     def answer_to(self, request: Received) -> list[Step]:
         """Answer a question word by word."""
         if request.method == "GET":
             return super().answer_to(request)
-        self.asked += 1
-        self._asked = [*self._unanswered(), request]
+        self.request_count += 1
+        self._received = [*self._unanswered(), request]
         words = _answer(request.json["messages"]).split(" ")
         if words == ["fail"]:
             return status(400, {"error": {"message": "I was told to fail.", "type": "invalid_request_error"}})

@@ -106,7 +106,7 @@ async def test_callers_of_all_kinds_leave_nothing_behind(
                 assert await until_same(lambda: model.answering, 0) == 0
                 async with calling(url) as traffic:
                     assert await traffic.gauges() == {}
-        assert model.asked > 0
+        assert model.request_count > 0
     assert await until_same(lambda: open_sockets() - before_all, set()) == set()
     assert told_of_by_asyncio(caplog) == []
 

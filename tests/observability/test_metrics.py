@@ -150,7 +150,7 @@ async def test_metrics_gauge_what_is_open() -> None:
     backend = Scripted([go, *HELLO])
     async with served(backend) as http:
         asking = asyncio.ensure_future(ask(http))
-        while not backend.asked:
+        while not backend.received:
             await asyncio.sleep(0.01)
         told = await scrape(http)
         assert (told("responses_open", delivery="json"), told("backend_waiting", backend="default", replica="1")) == (
@@ -286,7 +286,7 @@ async def test_metrics_after_any_responses_gauge_nothing_open() -> None:
     assert set(values.values()) == {0}
     ended = sum(value for (name, _), value in told.samples.items() if name == "antiphon_responses_total")
     assert ended == sum(value for (name, _), value in told.samples.items() if name == "antiphon_response_seconds_count")
-    assert ended == len(backend.asked) == 11
+    assert ended == len(backend.received) == 11
 
 
 async def test_metrics_of_a_cancelled_waiter_leave_the_queue() -> None:

@@ -73,7 +73,7 @@ async def test_calls_without_approval_of_the_same_answer_are_run_first(lab: Scri
         response = (await http.post("/responses", json=body())).json()
     assert sorted(types(response)) == ["mcp_approval_request", "mcp_call"]
     assert lab.calls == [("echo", {"text": "a"})]
-    assert len(backend.asked) == 1
+    assert len(backend.received) == 1
 
 
 async def test_approved_call_is_run_before_the_model_is_asked(lab: ScriptedTool) -> None:
@@ -88,8 +88,8 @@ async def test_approved_call_is_run_before_the_model_is_asked(lab: ScriptedTool)
     assert second["output"][0]["approval_request_id"] == request["id"]
     assert second["output"][0]["output"] == "It was done."
     assert lab.calls == [("ask", {"what": "it"})]
-    assert shape(backend.asked[1]) == ["user", ("assistant", 1), "tool"]
-    assert backend.asked[1]["messages"][1]["tool_calls"][0]["id"] == "c0"
+    assert shape(backend.received[1]) == ["user", ("assistant", 1), "tool"]
+    assert backend.received[1]["messages"][1]["tool_calls"][0]["id"] == "c0"
 
 
 @pytest.mark.parametrize("reason", [None, "Too dear."])
@@ -100,7 +100,7 @@ async def test_denied_call_is_reported_to_the_model(lab: ScriptedTool, reason: s
         denied = decision(first["output"][0], approve=False, reason=reason)
         second = (await http.post("/responses", json=body(previous_response_id=first["id"], input=[denied]))).json()
     assert (types(second), lab.calls) == (["message"], [])
-    told = backend.asked[1]["messages"][-1]["content"]
+    told = backend.received[1]["messages"][-1]["content"]
     assert told == "The user did not approve this call" + (f": {reason}" if reason else ".")
 
 
@@ -109,7 +109,7 @@ async def test_turn_without_a_decision_leaves_the_call_open(lab: ScriptedTool) -
     async with client(backend, MemoryStore(ttl=60)) as http:
         first = (await http.post("/responses", json=body())).json()
         second = (await http.post("/responses", json=body(previous_response_id=first["id"], input="Wait."))).json()
-        assert backend.asked[1]["messages"][2]["content"] == "The user has not approved this call yet."
+        assert backend.received[1]["messages"][2]["content"] == "The user has not approved this call yet."
         late = body(previous_response_id=second["id"], input=[decision(first["output"][0])])
         third = (await http.post("/responses", json=late)).json()
     assert types(third) == ["mcp_call", "message"]
@@ -158,7 +158,7 @@ async def test_approval_in_two_branches_counts_once(lab: ScriptedTool) -> None:
         other = (await http.post("/responses", json=approved)).json()
     assert len(lab.calls) == 1
     assert [item["output"] for item in (one["output"][0], other["output"][0])] == ["It was done."] * 2
-    assert backend.asked[2]["messages"] == backend.asked[1]["messages"]
+    assert backend.received[2]["messages"] == backend.received[1]["messages"]
 
 
 @pytest.mark.parametrize("store", [True, False])
@@ -250,7 +250,7 @@ async def test_approval_while_the_tool_is_unavailable_is_not_used_up(lab: Script
         approved = body(previous_response_id=first["id"], input=[decision(request)])
         failed = (await http.post("/responses", json=approved)).json()
         assert (failed["output"][0]["status"], lab.calls) == ("failed", [])
-        assert backend.asked[-1]["messages"][-1]["content"] == "The lab is away."
+        assert backend.received[-1]["messages"][-1]["content"] == "The lab is away."
 
         lab.away = False
         again = body(previous_response_id=failed["id"], input=[decision(request)])
@@ -258,7 +258,7 @@ async def test_approval_while_the_tool_is_unavailable_is_not_used_up(lab: Script
         laws.check(events)
         call = events[-1]["response"]["output"][0]
         assert (call["output"], call["approval_request_id"]) == ("It was done.", request["id"])
-        sent = backend.asked[-1]["messages"]
+        sent = backend.received[-1]["messages"]
         assert [message["role"] for message in sent] == ["user", "assistant", "tool", "assistant", "tool"]
         assert sent[1]["tool_calls"][0]["id"] != sent[3]["tool_calls"][0]["id"]
 

@@ -253,7 +253,7 @@ async def test_background_response_can_be_continued_once_ended() -> None:
         await until_ended(http, continued.json()["id"])
 
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "previous_response_id")
-    assert [message["content"] for message in backend.asked[-1]["messages"]] == ["Hi", "Hello", "And?"]
+    assert [message["content"] for message in backend.received[-1]["messages"]] == ["Hi", "Hello", "And?"]
 
 
 async def test_background_with_store_false_is_refused() -> None:

@@ -51,13 +51,13 @@ class Listening(DemoBackend):
     def __init__(self, files: str = "error") -> None:
         super().__init__()
         self.files = files
-        self.asked: list[list[Any]] = []
+        self.received: list[list[Any]] = []
 
     def profile(self, model: str) -> Profile:
         return super().profile(model).override({"request.content.files": self.files})
 
     def open(self, model_request: ModelRequest) -> Any:
-        self.asked.append(self.encode(model_request).body["messages"])
+        self.received.append(self.encode(model_request).body["messages"])
         return super().open(model_request)
 
 
@@ -78,11 +78,11 @@ async def test_pdf_text_is_sent_with_its_name_in_this_turn_and_the_next() -> Non
     content = [{"type": "input_text", "text": "Sum it up."}, part(pdf("Profit rose.", "Costs fell."))]
     first = await answer(responses, input=[{"role": "user", "content": content}])
     told = 'Sum it up.\n<file name="report.pdf">\nProfit rose.\n\nCosts fell.\n</file>'
-    assert backend.asked == [[{"role": "user", "content": told}]]
+    assert backend.received == [[{"role": "user", "content": told}]]
     (kept,) = await responses.stored.input_items(first, Caller())
     assert kept["content"] == content  # as it came
     await answer(responses, input="Shorter.", previous_response_id=first)
-    assert backend.asked[1][0]["content"] == told
+    assert backend.received[1][0]["content"] == told
 
 
 async def test_pdf_tokens_are_those_of_its_text() -> None:
@@ -115,5 +115,5 @@ async def test_pdf_that_takes_too_long_is_refused() -> None:
 async def test_pdf_for_a_backend_with_files_is_sent_itself() -> None:
     backend = Listening("pass")
     await answer(responses_of(backend), input=[{"role": "user", "content": [part(pdf("Fine."))]}])
-    (sent,) = backend.asked[0][0]["content"]
+    (sent,) = backend.received[0][0]["content"]
     assert sent["type"] == "file" and sent["file"]["filename"] == "report.pdf"

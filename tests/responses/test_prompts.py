@@ -42,7 +42,7 @@ async def http(folder: Path, backend: Scripted) -> AsyncIterator[httpx.AsyncClie
 
 
 def system(backend: Scripted) -> Any:
-    message = backend.asked[-1]["messages"][0]
+    message = backend.received[-1]["messages"][0]
     return message["content"] if message["role"] in ("system", "developer") else None
 
 
@@ -119,7 +119,7 @@ async def test_prompt_errors_name_what_is_wrong(
     answer = await http.post("/responses", json={"model": "m", "input": "x", "prompt": prompt})
     error = answer.json()["error"]
     assert (answer.status_code, error["code"], error["param"]) == (status, code, param)
-    assert not backend.asked
+    assert not backend.received
 
 
 async def test_prompt_without_a_folder_is_not_found(backend: Scripted) -> None:

@@ -57,7 +57,7 @@ async def test_response_beyond_the_quota_is_refused_until_another_is_deleted() -
         first = (await http.post("/responses", json=LARGE)).json()
         for way in ({}, {"stream": True}, {"background": True}, {"previous_response_id": first["id"]}):
             assert_full(await http.post("/responses", json={**LARGE, **way}))
-        assert len(backend.asked) == 1
+        assert len(backend.received) == 1
         assert (await http.post("/responses", json={**LARGE, "store": False})).status_code == 200
         assert (await http.delete(f"/responses/{first['id']}")).status_code == 200
         assert (await http.post("/responses", json=LARGE)).status_code == 200

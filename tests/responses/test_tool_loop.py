@@ -113,7 +113,7 @@ async def test_hosted_call_is_run_and_the_model_answers(lab: ScriptedTool) -> No
         "approval_request_id": None,
         "status": "completed",
     }
-    first, second = backend.asked
+    first, second = backend.received
     assert offered(first) >= {"lab__add", "lab__echo"}
     assert shape(second) == ["user", ("assistant", 1), "tool"]
     assert second["messages"][1]["content"] == "Let me see."
@@ -149,7 +149,7 @@ async def test_tokens_of_a_round_count_before_the_next(lab: ScriptedTool) -> Non
     assert re.search(r"50 tokens per minute.* try again in \d+s", response["error"]["message"])
     assert types(response) == ["mcp_call"]
     assert response["usage"]["total_tokens"] == 100
-    assert (refused.status_code, len(backend.asked)) == (429, 1)
+    assert (refused.status_code, len(backend.received)) == (429, 1)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,11 @@ async def test_response_ends_with_the_round_that_uses_up_its_budget(
     assert spent in response["error"]["message"]
     assert types(response) == ["mcp_call", "mcp_call"]
     assert response["usage"]["total_tokens"] == 200
-    assert (refused.status_code, refused.json()["error"]["code"], len(backend.asked)) == (429, "insufficient_quota", 2)
+    assert (refused.status_code, refused.json()["error"]["code"], len(backend.received)) == (
+        429,
+        "insufficient_quota",
+        2,
+    )
 
 
 async def test_tokens_of_a_response_are_charged_once(lab: ScriptedTool) -> None:
@@ -200,7 +204,7 @@ async def test_hosted_calls_of_one_answer_run_side_by_side_and_are_one_message(l
         lab.gate.set()
         await asking
     assert lab.most_running == 2
-    assert shape(backend.asked[1]) == ["user", ("assistant", 3), "tool", "tool", "tool"]
+    assert shape(backend.received[1]) == ["user", ("assistant", 3), "tool", "tool", "tool"]
 
 
 async def test_hosted_calls_run_one_at_a_time_if_requested(lab: ScriptedTool) -> None:
@@ -223,7 +227,7 @@ async def test_tool_choice_that_is_forced_holds_for_the_first_round(lab: Scripte
     backend = Scripted(made(("lab__echo", {"text": "a"})), hello())
     response = await ask(backend, tool_choice=choice)
     assert types(response) == ["mcp_call", "message"]
-    first, second = (asked.get("tool_choice") for asked in backend.asked)
+    first, second = (asked.get("tool_choice") for asked in backend.received)
     assert first not in (None, "auto")
     assert second in (None, "auto")
 
@@ -233,7 +237,7 @@ async def test_hosted_calls_beyond_max_tool_calls_leave_no_trace(lab: ScriptedTo
     response = await ask(backend, max_tool_calls=2, tools=[LAB, MINE])
     assert types(response) == ["mcp_call", "mcp_call", "message"]
     assert len(lab.calls) == 2
-    assert offered(backend.asked[1]) == {"mine"}, "the last question has no hosted functions"
+    assert offered(backend.received[1]) == {"mine"}, "the last question has no hosted functions"
 
 
 async def test_model_that_calls_in_every_round_has_to_answer_in_the_end(lab: ScriptedTool) -> None:
@@ -243,7 +247,7 @@ async def test_model_that_calls_in_every_round_has_to_answer_in_the_end(lab: Scr
         answer = await http.post("/responses", json=body())
     response = answer.json()
     assert types(response) == ["mcp_call", "mcp_call", "mcp_call", "message"]
-    assert [bool(offered(asked)) for asked in backend.asked] == [True, True, True, False]
+    assert [bool(offered(asked)) for asked in backend.received] == [True, True, True, False]
     assert "rounds" in answer.headers["x-antiphon-warning"]
 
 
@@ -252,8 +256,8 @@ async def test_hosted_call_that_is_repeated_comes_to_an_end(lab: ScriptedTool) -
     backend = Scripted(same, same, made(("lab__echo", '{"x":1,"text":"a"}')), hello())
     response = await ask(backend)
     assert types(response) == ["mcp_call", "mcp_call", "mcp_call", "message"]
-    assert len(backend.asked) == 4
-    assert not offered(backend.asked[-1])
+    assert len(backend.received) == 4
+    assert not offered(backend.received[-1])
 
 
 async def test_client_call_ends_the_response_after_hosted_calls(lab: ScriptedTool) -> None:
@@ -267,8 +271,8 @@ async def test_client_call_ends_the_response_after_hosted_calls(lab: ScriptedToo
         more = {"previous_response_id": first["id"], "input": [output]}
         second = (await http.post("/responses", json=body(tools=[LAB, MINE], **more))).json()
     assert types(second) == ["message"]
-    assert shape(backend.asked[1]) == ["user", ("assistant", 3), "tool", "tool", "tool"]
-    assert [m["content"] for m in backend.asked[1]["messages"][2:]] == ["a", "mine!", "b"]
+    assert shape(backend.received[1]) == ["user", ("assistant", 3), "tool", "tool", "tool"]
+    assert [m["content"] for m in backend.received[1]["messages"][2:]] == ["a", "mine!", "b"]
 
 
 async def test_hosted_tool_that_fails_is_reported_and_the_answer_goes_on(lab: ScriptedTool) -> None:
@@ -280,7 +284,7 @@ async def test_hosted_tool_that_fails_is_reported_and_the_answer_goes_on(lab: Sc
     assert failed["error"] == error
     assert (crashed["status"], "secret" in json.dumps(response)) == ("failed", False)
     assert response["status"] == "completed"
-    results = [m["content"] for m in backend.asked[1]["messages"] if m["role"] == "tool"]
+    results = [m["content"] for m in backend.received[1]["messages"] if m["role"] == "tool"]
     assert results == ["It did not work.", "The tool failed."]
 
 
@@ -313,7 +317,7 @@ async def test_result_that_is_too_long_is_cut(lab: ScriptedTool) -> None:
     backend = Scripted(made(("lab__long", {})), hello())
     async with client(backend, tools={"max_result_chars": 1000}) as http:
         await http.post("/responses", json=body())
-    content = backend.asked[1]["messages"][-1]["content"]
+    content = backend.received[1]["messages"][-1]["content"]
     assert len(content) < 1100
     assert "truncated" in content
 
@@ -323,7 +327,7 @@ async def test_result_with_an_image_is_shown_now_and_in_the_next_turn(lab: Scrip
     async with client(backend, MemoryStore(ttl=60)) as http:
         first = (await http.post("/responses", json=body())).json()
         await http.post("/responses", json=body(previous_response_id=first["id"]))
-    _, second, third = backend.asked
+    _, second, third = backend.received
     assert '"image_url"' in json.dumps(second["messages"])
     assert third["messages"][: len(second["messages"])] == second["messages"]
 
@@ -350,11 +354,11 @@ async def test_error_in_a_later_round_fails_the_response_with_the_output_so_far(
 async def test_max_output_tokens_counts_over_all_rounds(lab: ScriptedTool) -> None:
     backend = Scripted(made(("lab__echo", {"text": "a"}), usage=(10, 30)), hello())
     await ask(backend, max_output_tokens=100)
-    assert [asked["max_tokens"] for asked in backend.asked] == [100, 70]
+    assert [asked["max_tokens"] for asked in backend.received] == [100, 70]
     backend = Scripted(made(("lab__echo", {"text": "a"}), usage=(10, 100)), hello())
     response = await ask(backend, max_output_tokens=100)
     assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
-    assert len(backend.asked) == 1
+    assert len(backend.received) == 1
 
 
 async def test_max_output_seconds_counts_over_all_rounds_and_stops_a_tool(lab: ScriptedTool) -> None:
@@ -396,7 +400,7 @@ async def test_client_that_disconnects_stops_the_tool(lab: ScriptedTool) -> None
         async with asyncio.timeout(10):
             while lab.opened:
                 await asyncio.sleep(0.01)
-    assert (lab.stopped, len(backend.asked)) == (["wait"], 1)
+    assert (lab.stopped, len(backend.received)) == (["wait"], 1)
 
 
 async def test_background_response_that_is_cancelled_stops_the_tool(lab: ScriptedTool) -> None:
@@ -407,7 +411,7 @@ async def test_background_response_that_is_cancelled_stops_the_tool(lab: Scripte
             await lab.started.wait()
             cancelled = (await http.post(f"/responses/{begun['id']}/cancel")).json()
     assert (cancelled["status"], cancelled["output"][0]["status"]) == ("cancelled", "incomplete")
-    assert (lab.stopped, lab.opened, len(backend.asked)) == (["wait"], 0, 1)
+    assert (lab.stopped, lab.opened, len(backend.received)) == (["wait"], 0, 1)
 
 
 async def test_stream_in_the_middle_of_a_call_can_be_resumed(lab: ScriptedTool) -> None:
@@ -432,7 +436,7 @@ async def test_next_turn_begins_as_the_last_question_did(lab: ScriptedTool) -> N
     backend = Scripted(*answers, *answers, *[hello()] * 9)
     async with client(backend, MemoryStore(ttl=60)) as http:
         first = (await http.post("/responses", json=body())).json()
-        last = backend.asked[1]["messages"]
+        last = backend.received[1]["messages"]
         conversation = (await http.post("/conversations", json={})).json()["id"]
         kept = (await http.post("/responses", json=body(conversation=conversation))).json()
         assert types(kept) == types(first)
@@ -445,10 +449,10 @@ async def test_next_turn_begins_as_the_last_question_did(lab: ScriptedTool) -> N
             {"input": [question, *references, again]},
         ):
             assert (await http.post("/responses", json=body(**more))).status_code == 200
-            assert backend.asked[-1]["messages"][: len(last)] == last, more
+            assert backend.received[-1]["messages"][: len(last)] == last, more
         replay = [question, *first["output"], again]
         assert (await http.post("/responses", json=body(input=replay, store=False))).status_code == 200
-        told = [m["content"] for m in backend.asked[-1]["messages"] if m["role"] == "tool"]
+        told = [m["content"] for m in backend.received[-1]["messages"] if m["role"] == "tool"]
         assert told == ["3", "x"]
 
 
@@ -467,7 +471,7 @@ async def test_response_with_store_false_has_its_tools_over_a_websocket(lab: Scr
             await socket.send(json.dumps({"type": "response.create", **body(store=False, **more)}))
             while json.loads(await socket.recv())["type"] != "response.completed":
                 pass
-    assert shape(backend.asked[2])[:3] == ["user", ("assistant", 1), "tool"]
+    assert shape(backend.received[2])[:3] == ["user", ("assistant", 1), "tool"]
 
 
 async def test_hosted_tool_receives_its_call(lab: ScriptedTool) -> None:
@@ -501,7 +505,7 @@ async def test_tool_list_that_is_slow_opens_the_stream_and_is_waited_for(lab: Sc
                     if line.startswith("data: {"):
                         events.append(json.loads(line[6:]))
                         if events[-1]["type"] == "response.mcp_list_tools.in_progress":
-                            assert not backend.asked
+                            assert not backend.received
                             lab.gate.set()
     laws.check(events)
     assert types(events[-1]["response"]) == ["mcp_list_tools", "message"]
@@ -584,7 +588,7 @@ async def test_hosted_call_of_a_dead_worker_is_never_run_again(lab: ScriptedTool
     assert response["status"] == "failed"
     assert [(item["type"], item["status"]) for item in response["output"]] == [("mcp_call", "incomplete")]
     laws.check([json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")])
-    assert (lab.calls, len(backend.asked)) == ([("wait", {})], 1)
+    assert (lab.calls, len(backend.received)) == ([("wait", {})], 1)
 
 
 async def test_hosted_tools_of_a_stopping_server_are_stopped(lab: ScriptedTool) -> None:
@@ -615,7 +619,7 @@ async def test_truncation_of_a_conversation_with_rounds_drops_whole_rounds(lab: 
     async with client(backend) as http:
         response = (await http.post("/responses", json=body(truncation="auto"))).json()
     assert (response["status"], types(response)) == ("completed", ["mcp_call"] * 3 + ["message"])
-    shapes = [shape(asked) for asked in backend.asked[3:]]
+    shapes = [shape(asked) for asked in backend.received[3:]]
     assert shapes[0] == ["user", *[("assistant", 1), "tool"] * 3]
     assert len(shapes[-1]) < len(shapes[0])
     for one in shapes:
@@ -631,15 +635,15 @@ async def test_conversation_with_hosted_calls_can_be_compacted(lab: ScriptedTool
         ).json()
         again = body(input=[*compacted["output"], {"role": "user", "content": "And?"}])
         assert (await http.post("/responses", json=again)).status_code == 200
-    assert "3" in [message.get("content") for message in backend.asked[2]["messages"]]
-    assert "A summary." in json.dumps(backend.asked[3]["messages"])
-    assert "lab__add" not in json.dumps(backend.asked[3]["messages"])
+    assert "3" in [message.get("content") for message in backend.received[2]["messages"]]
+    assert "A summary." in json.dumps(backend.received[3]["messages"])
+    assert "lab__add" not in json.dumps(backend.received[3]["messages"])
 
 
 async def test_deferred_functions_without_a_search_are_all_offered(lab: ScriptedTool) -> None:
     backend = Scripted(hello())
     await ask(backend, tools=[{**LAB, "defer_loading": True}])
-    assert "lab__add" in offered(backend.asked[0])
+    assert "lab__add" in offered(backend.received[0])
 
 
 async def test_shell_that_the_server_runs_does_not_wait_for_the_client(lab: ScriptedTool) -> None:
@@ -656,7 +660,7 @@ async def test_shell_that_the_server_runs_does_not_wait_for_the_client(lab: Scri
     names = [event["type"].removeprefix("response.") for event in events]
     assert names.count("shell_call_command.done") == 2
     assert names.index("shell_call_command.done") < names.index("shell_call_output_content.delta")
-    assert shape(backend.asked[1]) == ["user", ("assistant", 1), "tool"]
+    assert shape(backend.received[1]) == ["user", ("assistant", 1), "tool"]
 
 
 @pytest.mark.parametrize("last", ["shell_call_command.done", "shell_call_output_content.done", "output_item.done"])
@@ -750,31 +754,31 @@ async def test_deferred_functions_of_the_client_are_offered_once_searched() -> N
     assert (made_call["type"], made_call["name"]) == ("function_call", "get_weather")
     assert types(second) == ["tool_search_call", "tool_search_output", "message"]
     assert [tool["name"] for tool in second["output"][1]["tools"]] == ["crm"]
-    assert [names(asked) for asked in backend.asked] == [
+    assert [names(asked) for asked in backend.received] == [
         ["tool_search"],
         ["tool_search", "get_weather"],
         ["tool_search", "get_weather"],
         ["tool_search", "get_weather", "crm__list_orders", "crm__note"],
     ]
-    searches = [asked["tools"][0]["function"] for asked in backend.asked]
+    searches = [asked["tools"][0]["function"] for asked in backend.received]
     assert all(function == searches[0] for function in searches)
     assert "- get_weather: Get the current weather" in searches[0]["description"]
     assert "- crm: Customers and orders." in searches[0]["description"]
-    for before, after in pairwise(asked["messages"] for asked in backend.asked):
+    for before, after in pairwise(asked["messages"] for asked in backend.received):
         assert after[: len(before)] == before
 
 
 async def test_last_round_does_not_offer_what_no_search_has_found() -> None:
     backend = Scripted(made(("tool_search", {"query": "weather"})), hello())
     await ask(backend, tools=[WEATHER, RECIPE, SEARCH], max_tool_calls=1)
-    assert [names(asked) for asked in backend.asked] == [["tool_search"], ["get_weather"]]
+    assert [names(asked) for asked in backend.received] == [["tool_search"], ["get_weather"]]
 
 
 async def test_search_without_deferred_tools_is_not_offered() -> None:
     backend = Scripted(hello())
     response = await ask(backend, tools=[MINE, SEARCH])
     assert types(response) == ["message"]
-    assert names(backend.asked[0]) == ["mine"]
+    assert names(backend.received[0]) == ["mine"]
 
 
 async def test_search_is_served_without_any_table_to_every_key() -> None:
@@ -784,4 +788,4 @@ async def test_search_is_served_without_any_table_to_every_key() -> None:
         headers = {"Authorization": "Bearer secret"}
         answer = await http.post("/responses", json=body(tools=[WEATHER, SEARCH]), headers=headers)
     assert types(answer.json()) == ["tool_search_call", "tool_search_output", "message"]
-    assert "x-antiphon-warning" not in answer.headers and names(backend.asked[0]) == ["tool_search"]
+    assert "x-antiphon-warning" not in answer.headers and names(backend.received[0]) == ["tool_search"]

@@ -76,7 +76,7 @@ async def test_large_request_is_translated_in_a_thread(fields: dict[str, Any]) -
         assert len(backend.by_round[1]) == 2
     assert (small.status_code, large.status_code) == (200, 200)
     if isinstance(fields["input"], list):
-        assert [message["content"] for message in backend.asked[-1]["messages"]] == [f"{n}" for n in range(MANY + 1)]
+        assert [message["content"] for message in backend.received[-1]["messages"]] == [f"{n}" for n in range(MANY + 1)]
 
 
 @pytest.mark.parametrize("continues", [True, False])
@@ -90,7 +90,7 @@ async def test_request_that_names_a_large_stored_item_is_translated_in_a_thread(
         referring = {"input": [{"type": "item_reference", "id": item["id"]}]}
         answer = await http.post("/v1/responses", json={"model": "m", **(continued if continues else referring)})
     assert answer.status_code == 200
-    assert backend.asked[-1]["messages"][0]["content"] == large[0]["content"]
+    assert backend.received[-1]["messages"][0]["content"] == large[0]["content"]
     assert len(backend.by_round[1]) == 2
 
 
@@ -122,5 +122,5 @@ async def test_prompt_that_is_too_long_is_shortened_in_a_thread() -> None:
     async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
         answer = await http.post("/v1/responses", json={"model": "m", "input": input, "truncation": "auto"})
     assert answer.status_code == 200
-    assert len(backend.asked[1]["messages"]) < len(backend.asked[0]["messages"])
+    assert len(backend.received[1]["messages"]) < len(backend.received[0]["messages"])
     assert backend.by_round[1] - {threading.get_ident()}

@@ -77,7 +77,7 @@ async def test_next_turn_is_made_from_memory_whichever_process_made_the_last(wor
         else {"role": "assistant", "content": "Yes.", "reasoning_content": "Well..."}
         for n in range(15)
     ]
-    assert workers[1].backend.asked[-1]["messages"] == expected
+    assert workers[1].backend.received[-1]["messages"] == expected
     for worker in workers:
         assert 1 <= len(worker.cache) <= 3
         assert worker.cache.bytes > 0
@@ -112,7 +112,7 @@ async def test_conversation_that_goes_on_does_not_expire(location: StoreLocation
         last = await workers[0].say(f"Message {turn}.", last)
         location.advance(0.7 * TTL)
 
-    assert len(workers[0].backend.asked[-1]["messages"]) == 9
+    assert len(workers[0].backend.received[-1]["messages"]) == 9
 
 
 async def test_response_of_another_owner_cannot_be_continued(workers: list[Worker]) -> None:
@@ -153,7 +153,7 @@ async def test_model_is_sent_what_it_would_be_sent_without_a_cache(
                     assert error.payload() == expected
                     ids.append(await worker.say("Begin again."))
                 else:
-                    assert worker.backend.asked[-1]["messages"] == expected
+                    assert worker.backend.received[-1]["messages"] == expected
         assert all(worker.cache.bytes <= worker.cache.max_bytes for worker in workers)
 
 
@@ -174,7 +174,7 @@ async def test_history_cache_is_bounded() -> None:
     try:
         for turn in range(40):
             ids = [await worker.say(f"{turn}: {text}", id) for id in ids]
-            worker.backend.asked.clear()
+            worker.backend.received.clear()
         assert worker.cache.bytes <= limit
         assert len(worker.cache) < 120
         before, _ = tracemalloc.get_traced_memory()
@@ -193,7 +193,7 @@ async def test_history_cache_of_size_zero_is_none() -> None:
         last = await worker.say(f"Message {turn}.", last)
 
     assert (len(worker.cache), worker.cache.bytes) == (0, 0)
-    assert len(worker.backend.asked[-1]["messages"]) == 7
+    assert len(worker.backend.received[-1]["messages"]) == 7
 
 
 async def test_history_cache_frees_the_unused_and_the_deleted() -> None:

@@ -77,7 +77,7 @@ async def studio(
     new page: `Studio.open`.
     """
     studio = shared_studio
-    shared_backend.scripts, shared_backend.asked = [], []
+    shared_backend.scripts, shared_backend.received = [], []
     await studio.begin(next(keys))
     failed = request.session.testsfailed
     yield studio

@@ -96,7 +96,7 @@ async def test_comparison_goes_on_and_is_there_after_a_reload(browser: Browser) 
             await page.get_by_role("button", name="Send to all").click()
             await expect(page.get_by_role("link", name="Continue in Talk")).to_have_count(3 * number)
         await expect(page).to_have_url(re.compile(r"#/compare\?ids=resp_\w+,resp_\w+,resp_\w+$"))
-        assert len(backend.asked[-1]["messages"]) == 3
+        assert len(backend.received[-1]["messages"]) == 3
 
         await page.reload()
         for name in ("First", "Second", "Third"):
@@ -185,7 +185,7 @@ async def test_stored_response_is_run_again_with_another_model(browser: Browser)
         await page.reload()
         await expect(page.get_by_role("region", name="First answer")).to_contain_text(TEXTS["small"])
 
-    first, second = backend.asked
+    first, second = backend.received
     assert second["model"] == "large"
     assert {**second, "model": "small"} == first
 

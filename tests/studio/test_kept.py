@@ -67,7 +67,7 @@ async def test_stopped_answer_is_kept_over_a_reload(studio: Studio, backend: Scr
     await expect(studio.last).to_contain_text("It begins")
     await studio.last.get_by_role("button", name="Continue").click()
     await studio.ended(2)
-    assert [message["content"] for message in backend.asked[1]["messages"]] == [
+    assert [message["content"] for message in backend.received[1]["messages"]] == [
         "Go on for ever",
         "It begins",
         "Continue where you stopped.",
@@ -135,7 +135,7 @@ async def test_options_belong_to_their_conversation(studio: Studio, backend: Scr
     await page.get_by_role("link", name="And you?").click()
     await expect(chips).to_have_count(0)
 
-    asked = backend.asked
+    asked = backend.received
     assert asked[2]["messages"][0]["content"] == "You are a pirate." and asked[2]["temperature"] == 0.5
     assert asked[1]["messages"][0]["content"] == "And you?"
 
@@ -149,7 +149,7 @@ async def test_retry_sends_the_options_and_the_model_that_are_shown(studio: Stud
     await studio.last.get_by_role("button", name="Retry").click()
     await expect(studio.last.locator(".answer")).to_have_text("Two.")
     await expect(page.locator(".turn")).to_have_count(1)
-    assert backend.asked[1]["messages"][0]["content"] == "Be brief."
+    assert backend.received[1]["messages"][0]["content"] == "Be brief."
     await expect(studio.last.locator(".branches")).to_have_text("Branch 2/2")
     await studio.last.get_by_role("button", name="Previous branch").click()
     await expect(studio.last.locator(".answer")).to_have_text("One.")
@@ -230,7 +230,7 @@ async def test_answers_to_parallel_calls_are_all_repeated_without_a_store(studio
     await studio.ended(2)
     await studio.say("Once more")
 
-    results = [message["content"] for message in backend.asked[2]["messages"] if message["role"] == "tool"]
+    results = [message["content"] for message in backend.received[2]["messages"] if message["role"] == "tool"]
     assert results == ["first", "second"]
 
 

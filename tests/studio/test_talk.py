@@ -75,7 +75,7 @@ async def test_calls_side_by_side_are_answered_together(studio: Studio, backend:
         await forms.nth(index).get_by_role("button").click()
     await studio.ended(2)
 
-    assert [message["content"] for message in backend.asked[1]["messages"][-2:]] == ["first", "second"]
+    assert [message["content"] for message in backend.received[1]["messages"][-2:]] == ["first", "second"]
 
 
 async def test_answer_with_a_schema_is_structured(studio: Studio) -> None:
@@ -105,7 +105,7 @@ async def test_image_is_attached_and_sent(studio: Studio, backend: Scripted) -> 
     await expect(studio.page.get_by_role("img", name="Attached image")).to_be_visible()
     await expect(studio.page.get_by_label("Attached files").locator("li")).to_have_count(0)
 
-    image, text = backend.asked[0]["messages"][-1]["content"]
+    image, text = backend.received[0]["messages"][-1]["content"]
     assert image["image_url"]["url"] == f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
     assert text["text"] == "What is this?"
 
@@ -207,7 +207,7 @@ async def test_response_with_store_false_is_continued_by_the_page(studio: Studio
     for text in ("One", "Two", "Three"):
         await studio.say(text)
 
-    said = [(message["role"], message["content"]) for message in backend.asked[2]["messages"]]
+    said = [(message["role"], message["content"]) for message in backend.received[2]["messages"]]
     assert [text for _, text in said] == ["One", "Hello.", "Two", "Again.", "Three"]
 
 
@@ -225,7 +225,7 @@ async def test_options_are_sent_with_the_message(studio: Studio, backend: Script
     await page.get_by_label("Other parameters").fill('{"seed": 7}')
     await studio.say("Hello")
 
-    asked = backend.asked[0]
+    asked = backend.received[0]
     assert asked["messages"][0]["content"] == "Be brief."
     assert {name: asked[name] for name in ("temperature", "top_p", "seed", "reasoning_effort", "tool_choice")} == {
         "temperature": 0.5,

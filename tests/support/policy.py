@@ -44,7 +44,7 @@ class PolicyServer(Upstream):
         return self.url.removesuffix("/v1")
 
     @property
-    def asked(self) -> list[dict[str, Any]]:
+    def received(self) -> list[dict[str, Any]]:
         return [request.json for request in self.requests]
 
     def table(self, *directions: str, **fields: Any) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class Scripted(Backend):
 
     def __init__(self, *scripts: list[Step], profile: Profile | None = None) -> None:
         self.scripts = [*scripts]
-        self.asked: list[dict[str, Any]] = []
+        self.received: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
         self.opened = 0  # streams being read
         self.left = 0  # streams left before their end
@@ -44,7 +44,7 @@ class Scripted(Backend):
         return DeltaGenerator(partial(self._answer, model_request))
 
     async def _answer(self, model_request: ModelRequest) -> AsyncGenerator[list[Delta], None]:
-        self.asked.append(self.encode(model_request).body)
+        self.received.append(self.encode(model_request).body)
         self.keys.append(model_request.caller_key)
         script = self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0]
         if script and isinstance(script[0], BackendError):

@@ -96,7 +96,7 @@ async def test_fields_to_be_included_are_returned_only_then(called: Any, field: 
     assert without["output"][1][field] is None
     assert answer.json()["output"][1][field]
     assert "x-antiphon-warning" not in answer.headers
-    results = [asked["messages"][-1]["content"] for asked in backend.asked[1::2]]
+    results = [asked["messages"][-1]["content"] for asked in backend.received[1::2]]
     assert results[0] == results[1] != "(The results were not stored.)"
 
 
@@ -115,7 +115,7 @@ async def test_arguments_that_are_invalid_are_reported_to_the_model() -> None:
     async with client(backend, tools={"demo": {}}) as http:
         response = (await http.post("/responses", json={"model": "m", "input": "Hi", "tools": DEMO})).json()
     assert [item.get("status") for item in response["output"]] == [None, "failed", "failed", "completed"]
-    told = [message["content"] for message in backend.asked[1]["messages"] if message["role"] == "tool"]
+    told = [message["content"] for message in backend.received[1]["messages"] if message["role"] == "tool"]
     assert told == ["`a` and `b` must be numbers.", "`seconds` must be a number."]
 
 
@@ -132,8 +132,8 @@ async def test_client_with_its_own_history_sends_encrypted_results_back() -> Non
         question = {"type": "message", "role": "user", "content": "Hi"}
         again = {**body, "input": [question, *output, {"role": "user", "content": "And?"}]}
         assert (await http.post("/responses", json=again)).status_code == 200
-    shown = [message["content"] for message in backend.asked[2]["messages"] if message["role"] == "tool"]
-    assert shown == [message["content"] for message in backend.asked[1]["messages"] if message["role"] == "tool"]
+    shown = [message["content"] for message in backend.received[2]["messages"] if message["role"] == "tool"]
+    assert shown == [message["content"] for message in backend.received[1]["messages"] if message["role"] == "tool"]
     assert "A demo page" in shown[0]
 
 

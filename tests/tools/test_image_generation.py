@@ -122,7 +122,7 @@ async def test_image_is_generated(images: ImagesServer) -> None:
         "background": "opaque",
     }
     assert headers["authorization"] == "Bearer sk-art"
-    assert PNG not in json.dumps(backend.asked[-1]["messages"])
+    assert PNG not in json.dumps(backend.received[-1]["messages"])
     usage = ToolUsage.model_validate(response.to_dict()["tool_usage"]).image_gen
     assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (10, 20, 30)
 
@@ -185,7 +185,7 @@ async def test_image_of_an_earlier_turn_is_edited(images: ImagesServer) -> None:
     assert path == "edits"
     assert body["prompt"] == "Make it blue"
     assert body["image"] == [("image/png", b"\x89PNG made")]
-    [function] = backend.asked[-1]["tools"]
+    [function] = backend.received[-1]["tools"]
     assert function["function"]["parameters"]["properties"]["action"]["enum"] == ["generate", "edit"]
 
 
@@ -199,7 +199,7 @@ async def test_image_is_known_by_its_id(images: ImagesServer, more: dict[str, An
         said = [{"role": "user", "content": "Draw a red cat."}, bare, {"role": "user", "content": "Make it blue."}]
         await openai_client.responses.create(model="m", input=said, tools=[TOOL], store=False)
     assert [path for path, _, _ in images.requests] == ["generations", "edits"]
-    shown = json.dumps(backend.asked[2]["messages"])
+    shown = json.dumps(backend.received[2]["messages"])
     assert "A red cat, painted." in shown
     assert PNG not in shown
 
@@ -229,7 +229,7 @@ async def test_image_that_is_refused_is_reported(images: ImagesServer, status: i
     image = response.output[0]
     assert (image.status, image.result) == ("failed", None)
     assert message in image.to_dict()["error"]["message"]
-    assert message in backend.asked[-1]["messages"][-1]["content"]
+    assert message in backend.received[-1]["messages"][-1]["content"]
     assert len(images.requests) == 1
 
 

@@ -48,7 +48,7 @@ class Keys:
             "/responses", json={"model": "qwen3", "input": "Hi.", **fields}, headers=bearer(key)
         )
 
-    async def asked(self, *keys: str) -> list[int]:
+    async def statuses(self, *keys: str) -> list[int]:
         return [(await self.ask(key)).status_code for key in keys]
 
 

@@ -141,7 +141,7 @@ async def test_fields_that_the_server_sets_cannot_be_sent(keys: Keys) -> None:
         for method, path, body in (("POST", "keys", {"name": "bob"}), ("PATCH", f"keys/{made['id']}", {})):
             answer = await keys.call(method, path, json={**body, name: value})
             assert code_of(answer) == (400, "unknown_parameter"), name
-    assert await keys.asked("known") == [401]
+    assert await keys.statuses("known") == [401]
 
 
 @pytest.mark.parametrize("action", ["create", "update", "rotate"])
@@ -188,7 +188,7 @@ async def test_revocation_races_with_use_and_wins(keys: Keys) -> None:
     used = await asyncio.gather(*(keys.ask(made["secret"]) for _ in range(10)))
     assert (await revoking).status_code == 200
     assert {answer.status_code for answer in used} <= {200, 401}
-    assert await keys.asked(made["secret"]) == [401]
+    assert await keys.statuses(made["secret"]) == [401]
 
 
 async def test_rotation_and_revocation_at_once_leave_no_secret(keys: Keys) -> None:
@@ -199,7 +199,7 @@ async def test_rotation_and_revocation_at_once_leave_no_secret(keys: Keys) -> No
     )
     assert answers[-1].status_code == 200
     secrets = [answer.json()["secret"] for answer in answers[:-1] if answer.status_code == 200]
-    assert await keys.asked(made["secret"], *secrets) == [401] * (1 + len(secrets))
+    assert await keys.statuses(made["secret"], *secrets) == [401] * (1 + len(secrets))
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
@@ -223,7 +223,7 @@ async def test_secret_is_in_no_store_log_audit_metric_or_activity(
         await keys.call("PATCH", f"keys/{made['id']}", json={"secret": made["secret"]})
         await keys.call("GET", f"keys/{secrets[0]}")
         await keys.call("DELETE", f"keys/{made['id']}")
-        await keys.asked(*secrets)
+        await keys.statuses(*secrets)
         for path in ("keys", "keys?revoked=true", "audit", "usage?group=key", "refusals", "now", "budgets", "about"):
             answers += (await keys.call("GET", path)).text
         metrics = str(keys.http.base_url).removesuffix("/v1/") + "/metrics"

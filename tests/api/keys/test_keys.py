@@ -36,7 +36,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 async def until_asked(keys: Keys, secret: str, status: int) -> None:
     """Wait until a key's requests have a status."""
     async with asyncio.timeout(30):
-        while await keys.asked(secret) != [status]:
+        while await keys.statuses(secret) != [status]:
             await asyncio.sleep(0.01)
 
 
@@ -60,7 +60,7 @@ async def test_created_key_has_its_fields_and_works_at_once(keys: Keys) -> None:
     assert made["id"].startswith("key_") and made["object"] == "antiphon.key" and made["source"] == "store"
     assert abs(made["created_at"] - time.time()) < 60 and made["last_used_at"] is None and made["revoked"] is False
     assert await keys.get(f"keys/{made['id']}") == made
-    assert await keys.asked(secret) == [200]
+    assert await keys.statuses(secret) == [200]
 
 
 async def test_key_without_fields_may_use_everything_and_is_no_admin(keys: Keys) -> None:
@@ -96,9 +96,9 @@ async def test_update_is_partial_and_null_resets_a_field(keys: Keys) -> None:
 
 async def test_updated_rights_apply_to_the_next_request(keys: Keys) -> None:
     made = await keys.create("alice")
-    assert await keys.asked(made["secret"]) == [200]
+    assert await keys.statuses(made["secret"]) == [200]
     await keys.call("PATCH", f"keys/{made['id']}", json={"models": ["llama*"]})
-    assert await keys.asked(made["secret"]) == [403]
+    assert await keys.statuses(made["secret"]) == [403]
 
 
 async def test_change_of_an_outdated_version_is_refused(keys: Keys) -> None:
@@ -120,10 +120,10 @@ async def test_rotated_key_accepts_the_old_secret_for_the_grace_period(keys: Key
     rotated = answer.json()
     assert rotated["secret"] != made["secret"]
     assert 900 < rotated["previous_secret_expires_at"] - time.time() < 1100
-    assert await keys.asked(made["secret"], rotated["secret"]) == [200, 200]
+    assert await keys.statuses(made["secret"], rotated["secret"]) == [200, 200]
     again = (await keys.call("POST", f"keys/{made['id']}/rotate", json={"grace_period": 0})).json()
     assert again["previous_secret_expires_at"] is None
-    assert await keys.asked(made["secret"], rotated["secret"], again["secret"]) == [401, 401, 200]
+    assert await keys.statuses(made["secret"], rotated["secret"], again["secret"]) == [401, 401, 200]
 
 
 async def test_both_secrets_of_a_rotation_have_one_owner_and_one_usage(keys: Keys) -> None:
@@ -140,7 +140,7 @@ async def test_revoked_key_is_refused_and_listed_apart(keys: Keys) -> None:
     made = await keys.create("alice")
     revoked = (await keys.call("DELETE", f"keys/{made['id']}")).json()
     assert revoked["revoked"] is True
-    assert await keys.asked(made["secret"]) == [401]
+    assert await keys.statuses(made["secret"]) == [401]
     assert [key["name"] for key in (await keys.get("keys"))["data"]] == ["ops", "user"]
     assert (await keys.get("keys", revoked="true"))["data"] == [await keys.get(f"keys/{made['id']}")]
     for method, end in (("PATCH", ""), ("DELETE", ""), ("POST", "/rotate")):
@@ -177,7 +177,7 @@ async def test_key_of_the_settings_wins_over_one_of_the_store(tmp_path: Path) ->
         made = await keys.create("alice")
     later = {**OPS, "alice": {"hash": hash_of("of the file"), "models": ["llama*"]}}
     async with serving_keys(store_url=url, keys=later) as keys:
-        assert await keys.asked(made["secret"], "of the file") == [401, 403]
+        assert await keys.statuses(made["secret"], "of the file") == [401, 403]
         assert code_of(await keys.call("GET", "keys", key=made["secret"])) == (401, "invalid_api_key")
 
 
@@ -185,9 +185,9 @@ async def test_keys_and_audit_survive_a_restart(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/a.db"
     async with serving_keys(store_url=url) as keys:
         made = await keys.create("alice")
-        assert await keys.asked(made["secret"]) == [200]
+        assert await keys.statuses(made["secret"]) == [200]
     async with serving_keys(store_url=url) as keys:
-        assert await keys.asked(made["secret"]) == [200]
+        assert await keys.statuses(made["secret"]) == [200]
         assert (await keys.get("audit"))["data"][0]["action"] == "create"
         assert (await keys.get(f"keys/{made['id']}"))["last_used_at"] >= made["created_at"]
 
@@ -211,13 +211,13 @@ async def test_changes_reach_other_replicas(shared: StoreLocation, fast: None) -
 async def test_server_without_keys_requires_them_when_the_store_has_one(tmp_path: Path, fast: None) -> None:
     url = f"sqlite:///{tmp_path}/a.db"
     async with serving_keys(store_url=url) as keys, serving_keys(store_url=url, keys={}) as open_server:
-        assert await open_server.asked("anything") == [200]
+        assert await open_server.statuses("anything") == [200]
         made = await keys.create("alice")
         await until_asked(open_server, "anything", 401)
-        assert await open_server.asked(made["secret"]) == [200]
+        assert await open_server.statuses(made["secret"]) == [200]
         await keys.call("DELETE", f"keys/{made['id']}")
         await until_asked(open_server, made["secret"], 401)
-        assert await open_server.asked("anything") == [401]
+        assert await open_server.statuses("anything") == [401]
 
 
 async def test_last_known_keys_are_accepted_while_the_store_is_down(
@@ -235,7 +235,7 @@ async def test_last_known_keys_are_accepted_while_the_store_is_down(
             for method in ("get", "all", "add"):
                 outage.setattr(MemoryStore, method, down)
             await polled.wait()
-            assert await keys.asked(made["secret"], "unknown") == [200, 401]
+            assert await keys.statuses(made["secret"], "unknown") == [200, 401]
             assert (await keys.call("POST", "keys", json={"name": "bob"})).status_code == 503
         await keys.create("bob")
 
@@ -250,7 +250,7 @@ async def test_unknown_keys_are_unavailable_until_the_store_was_read(
         with monkeypatch.context() as outage:
             outage.setattr(MemoryStore, "all", down)
             async with serving_keys(store=MemoryStore(ttl=100), keys=tables) as keys:
-                assert await keys.asked("unknown", "user") == [503, known]
+                assert await keys.statuses("unknown", "user") == [503, known]
                 outage.undo()
                 await until_asked(keys, "user", 200)
 
@@ -265,7 +265,7 @@ async def test_keys_of_an_emptied_store_are_forgotten_and_created_again(
         store.lasting()._partitions.clear()
         await until_asked(keys, made[0]["secret"], 401)
         again = await keys.create("alice")
-        assert await keys.asked(again["secret"], made[1]["secret"]) == [200, 401]
+        assert await keys.statuses(again["secret"], made[1]["secret"]) == [200, 401]
 
 
 async def test_record_that_cannot_be_read_locks_out_the_stored_keys_alone() -> None:
@@ -273,7 +273,7 @@ async def test_record_that_cannot_be_read_locks_out_the_stored_keys_alone() -> N
     store = MemoryStore(ttl=100)
     await store.lasting().put("server:keys", "000000000001", b"{}")
     async with serving_keys(store=store) as keys:
-        assert await keys.asked("user", "unknown") == [200, 503]
+        assert await keys.statuses("user", "unknown") == [200, 503]
         assert (await keys.call("GET", "keys")).status_code == 500
 
 
@@ -378,7 +378,7 @@ async def test_invalid_grace_period_is_refused(keys: Keys, grace: Any) -> None:
     made = await keys.create("alice")
     answer = await keys.call("POST", f"keys/{made['id']}/rotate", json={"grace_period": grace})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "grace_period")
-    assert await keys.asked(made["secret"]) == [200]
+    assert await keys.statuses(made["secret"]) == [200]
 
 
 async def test_name_cannot_be_changed(keys: Keys) -> None:

@@ -70,7 +70,7 @@ async def test_request_from_a_web_page_is_refused(origin: str) -> None:
     assert (error["type"], error["code"]) == ("invalid_request", "origin_not_allowed")
     assert "ANTIPHON_CORS_ORIGINS" in error["message"]
     assert answer.headers["x-request-id"]
-    assert not backend.asked
+    assert not backend.received
 
 
 @pytest.mark.parametrize("address", ["192.168.1.7:8080", "192.168.1.7", "[2001:db8::1]:8080"])

@@ -51,7 +51,7 @@ async def texts(client: openai.AsyncOpenAI, id: str) -> list[str]:
 
 
 def model_texts(backend: Scripted) -> list[str]:
-    return [message["content"] for message in backend.asked[-1]["messages"]]
+    return [message["content"] for message in backend.received[-1]["messages"]]
 
 
 # The resource.
@@ -309,7 +309,7 @@ async def test_call_and_its_output_of_two_turns_are_joined() -> None:
         await client.responses.create(model="m", input=output, conversation=id, tools=tools)
         types = [item.type async for item in client.conversations.items.list(id, order="asc")]
 
-    assert [message["role"] for message in backend.asked[-1]["messages"]] == ["user", "assistant", "tool"]
+    assert [message["role"] for message in backend.received[-1]["messages"]] == ["user", "assistant", "tool"]
     assert types == ["message", "function_call", "function_call_output", "message"]
 
 

@@ -72,7 +72,13 @@ async def test_conversation_in_json_and_in_events_is_answered(served: tuple[http
     both = {"model": "m", "input": "Four", "stream": True, "previous_response_id": second["id"]}
     laws.check(await events_of(await http.post("/v1/responses", json=both)))
 
-    assert [message["content"] for message in backend.asked[-1]["messages"]] == ["One", "Hello", "Two", "Hello", "Four"]
+    assert [message["content"] for message in backend.received[-1]["messages"]] == [
+        "One",
+        "Hello",
+        "Two",
+        "Hello",
+        "Four",
+    ]
 
 
 async def test_streamed_and_json_answers_are_the_same(served: tuple[httpx.AsyncClient, Scripted]) -> None:
@@ -161,7 +167,7 @@ async def test_forks_of_a_response_do_not_see_each_other(served: tuple[httpx.Asy
     root = (await http.post("/v1/responses", json={"model": "m", "input": "root"})).json()["id"]
     for branch in ("left", "right"):
         await http.post("/v1/responses", json={"model": "m", "input": branch, "previous_response_id": root})
-        assert [message["content"] for message in backend.asked[-1]["messages"]] == ["root", "Hello", branch]
+        assert [message["content"] for message in backend.received[-1]["messages"]] == ["root", "Hello", branch]
 
 
 async def test_instructions_of_a_previous_response_do_not_carry_over(
@@ -171,8 +177,8 @@ async def test_instructions_of_a_previous_response_do_not_carry_over(
     body = {"model": "m", "input": "a", "instructions": "Be brief."}
     id = (await http.post("/v1/responses", json=body)).json()["id"]
     await http.post("/v1/responses", json={"model": "m", "input": "b", "previous_response_id": id})
-    assert backend.asked[0]["messages"][0] == {"role": "system", "content": "Be brief."}
-    assert [message["role"] for message in backend.asked[1]["messages"]] == ["user", "assistant", "user"]
+    assert backend.received[0]["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert [message["role"] for message in backend.received[1]["messages"]] == ["user", "assistant", "user"]
 
 
 async def test_unknown_deleted_and_foreign_ids_are_all_not_found() -> None:
@@ -242,11 +248,11 @@ async def test_item_references_are_replaced_by_their_items(served: tuple[httpx.A
     reference = {"type": "item_reference", "id": item}
     body = {"model": "m", "input": [{"role": "user", "content": "a"}, reference, {"role": "user", "content": "b"}]}
     made = (await http.post("/v1/responses", json=body)).json()
-    assert [message["content"] for message in backend.asked[-1]["messages"]] == ["a", "Hello", "b"]
+    assert [message["content"] for message in backend.received[-1]["messages"]] == ["a", "Hello", "b"]
 
     again = {"model": "m", "input": "c", "previous_response_id": made["id"]}
     await http.post("/v1/responses", json=again)
-    assert [message["content"] for message in backend.asked[-1]["messages"]] == ["a", "Hello", "b", "Hello", "c"]
+    assert [message["content"] for message in backend.received[-1]["messages"]] == ["a", "Hello", "b", "Hello", "c"]
 
     body["input"][1] = {"id": "msg_" + "0" * 40}  # type: ignore[index]
     missing = await http.post("/v1/responses", json=body)
@@ -449,7 +455,7 @@ async def test_invalid_field_is_named(
     error = answer.json()["error"]
     assert (answer.status_code, error["type"], error["param"], error["code"]) == (400, "invalid_request", param, code)
     assert error["message"]
-    assert not backend.asked
+    assert not backend.received
 
 
 @pytest.mark.parametrize("id", [["odd"], {}, 7, None])
@@ -461,7 +467,7 @@ async def test_call_of_an_unknown_type_with_an_id_that_is_no_string_is_sent(
     output = {"type": "local_shell_call_output", "id": id, "call_id": "c", "output": "a.txt"}
     answer = await http.post("/v1/responses", json={"model": "m", "input": [shell, output]})
     assert answer.status_code == 200
-    assert "a.txt" in json.dumps(backend.asked[0]["messages"])
+    assert "a.txt" in json.dumps(backend.received[0]["messages"])
 
 
 def nested(levels: int) -> Any:
@@ -487,7 +493,7 @@ async def test_request_that_is_nested_too_deeply_is_refused(
         content = json.dumps(body | {"tools": [tool | {"parameters": "?"}]}).replace('"?"', deep)
         answer = await http.post("/v1/responses", content=content)
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_json")
-    assert len(backend.asked) == 1
+    assert len(backend.received) == 1
 
 
 async def test_body_that_is_no_json_too_large_or_badly_encoded_is_refused() -> None:
@@ -581,7 +587,7 @@ async def test_warnings_are_listed_in_a_header(served: tuple[httpx.AsyncClient, 
     answer = await http.post("/v1/responses", json=body)
     assert answer.status_code == 200
     assert "web_search" in answer.headers["x-antiphon-warning"]
-    assert "tools" not in backend.asked[0]
+    assert "tools" not in backend.received[0]
 
 
 async def test_tools_without_a_valid_name_in_namespaces_are_left_out_with_a_warning(
@@ -594,7 +600,7 @@ async def test_tools_without_a_valid_name_in_namespaces_are_left_out_with_a_warn
         answer = await http.post("/v1/responses", json={"model": "m", "input": "a", "tools": [lab]})
         assert answer.status_code == 200
         assert ("lab" in answer.headers.get("x-antiphon-warning", "")) is (tools != "f")
-        assert "tools" not in backend.asked[-1]
+        assert "tools" not in backend.received[-1]
 
 
 async def test_origins_that_are_configured_are_allowed() -> None:
@@ -651,7 +657,7 @@ async def test_official_client_with_tools_holds_a_conversation() -> None:
                     pass
                 final = await stream.get_final_response()
             assert final.output_text == "Sunny."
-            assert [message["role"] for message in backend.asked[1]["messages"]] == ["user", "assistant", "tool"]
+            assert [message["role"] for message in backend.received[1]["messages"]] == ["user", "assistant", "tool"]
             assert (await official.responses.retrieve(final.id)).output_text == "Sunny."
             listed = [item async for item in official.responses.input_items.list(first.id)]
             assert [item.type for item in listed] == ["message"]
@@ -678,8 +684,8 @@ async def test_output_in_a_chain_without_its_call_is_refused(call_id: str) -> No
         body = {"model": "m", "previous_response_id": first["id"], "input": asked}
         answer = await http.post("/v1/responses", json=body)
     if call_id == "c1":
-        assert (answer.status_code, len(backend.asked)) == (200, 2)
+        assert (answer.status_code, len(backend.received)) == (200, 2)
         return
     error = answer.json()["error"]
-    assert (answer.status_code, error["param"], len(backend.asked)) == (400, "input[1].call_id", 1)
+    assert (answer.status_code, error["param"], len(backend.received)) == (400, "input[1].call_id", 1)
     assert error["message"] == "No tool call found for function call output with call_id 'c2'."

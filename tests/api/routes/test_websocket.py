@@ -29,7 +29,7 @@ LOST_CALL = [{"type": "function_call_output", "call_id": "call_of_nobody", "outp
 
 def model_texts(backend: Scripted) -> list[str]:
     """The model's last input, without roles."""
-    return [message["content"] for message in backend.asked[-1]["messages"]]
+    return [message["content"] for message in backend.received[-1]["messages"]]
 
 
 # Turns.
@@ -79,12 +79,12 @@ async def test_turns_on_one_connection_run_in_order() -> None:
             await send(socket, input=input)
         while (await hear(socket))["type"] != "response.output_text.delta":
             pass
-        assert len(backend.asked) == 1
+        assert len(backend.received) == 1
         go_on.set()
         await hear_out(socket)
         laws.check(await hear_out(socket))
         laws.check(await hear_out(socket))
-    assert [body["messages"][0]["content"] for body in backend.asked] == ["One", "Two", "Three"]
+    assert [body["messages"][0]["content"] for body in backend.received] == ["One", "Two", "Three"]
 
 
 async def test_turns_beyond_the_queue_are_refused_alone() -> None:
@@ -102,7 +102,7 @@ async def test_turns_beyond_the_queue_are_refused_alone() -> None:
         go_on.set()
         ends = [(await hear_out(socket))[-1]["type"] for _ in range(3)]
     assert ends == ["response.completed"] * 3
-    assert [body["messages"][0]["content"] for body in backend.asked] == ["running", "waits", "waits, too"]
+    assert [body["messages"][0]["content"] for body in backend.received] == ["running", "waits", "waits, too"]
 
 
 async def test_create_frame_nested_or_binary_is_read() -> None:
@@ -173,7 +173,7 @@ async def test_frame_that_is_invalid_is_answered_with_an_error(
         error = await hear(socket)
         WebSocketErrorEvent.model_validate(error)
         assert (error["status"], error["error"]["code"], error["error"]["param"]) == (400, code, param)
-        assert not backend.asked
+        assert not backend.received
         laws.check(await ask(socket))
 
 
@@ -281,7 +281,7 @@ async def test_response_with_store_false_can_be_continued_on_its_connection_alon
             assert (await http.get(f"/v1/responses/{first['id']}")).status_code == 404
             body = {"model": "m", "input": "Hi", "previous_response_id": first["id"]}
             assert (await http.post("/v1/responses", json=body)).json()["error"]["code"] == NOT_FOUND[1]
-    assert len(backend.asked) == 3
+    assert len(backend.received) == 3
 
 
 async def test_reconnect_forgets_responses_with_store_false() -> None:
@@ -399,7 +399,7 @@ async def test_warm_up_asks_no_backend_and_can_be_continued() -> None:
         assert story(warm) == "created in_progress completed"
         last = warm[-1]["response"]
         assert (last["output"], last["usage"]["total_tokens"], last["store"]) == ([], 0, False)
-        assert not backend.asked
+        assert not backend.received
 
         first = await response(socket, store=False, stream=True, input="Hi", previous_response_id=last["id"])
         assert model_texts(backend) == ["Be kind.", "Hi"]

@@ -127,7 +127,7 @@ async def test_connection_at_its_lifetime_finishes_its_turn_and_begins_none() ->
         laws.check(await hear_out(client))
         assert (await hear(client))["error"]["code"] == LIMIT
         assert await end_of(client) == 1001
-    assert len(backend.asked) == 1
+    assert len(backend.received) == 1
 
 
 async def test_turn_that_does_not_end_in_time_is_cancelled() -> None:
@@ -159,7 +159,7 @@ async def test_turn_in_progress_when_the_server_stops_may_end() -> None:
         laws.check(await hear_out(busy))
         assert await end_of(busy) == 1012
         await stopping
-    assert len(backend.asked) == 1
+    assert len(backend.received) == 1
 
 
 # Disconnecting clients.
@@ -174,7 +174,7 @@ async def test_client_that_disconnects_closes_the_backends_stream_and_drops_wait
             while (await hear(client))["type"] != "response.output_text.delta":
                 pass
         await until(lambda: not backend.opened)
-    assert (backend.left, len(backend.asked)) == (1, 1)
+    assert (backend.left, len(backend.received)) == (1, 1)
 
 
 async def test_client_that_breaks_off_closes_the_backends_connection() -> None:

@@ -130,7 +130,7 @@ async def test_cancels_of_one_response_end_it_once_and_leave_waiting_turns() -> 
     for turn in (events, second, third):
         laws.check(turn)
     assert (second[-1]["type"], third[-1]["type"]) == ("response.completed", "response.completed")
-    assert [body["messages"][0]["content"] for body in backend.asked] == ["One", "Two", "Three"]
+    assert [body["messages"][0]["content"] for body in backend.received] == ["One", "Two", "Three"]
 
 
 async def test_cancelled_response_is_stored_and_can_be_continued() -> None:
@@ -162,7 +162,7 @@ async def test_cancel_stops_a_hosted_tool() -> None:
     laws.check(events)
     assert events[-1]["response"]["status"] == "cancelled"
     assert [item["type"] for item in events[-1]["response"]["output"]] == ["mcp_list_tools", "mcp_call"]
-    assert len(backend.asked) == 2
+    assert len(backend.received) == 2
     assert following[-1]["type"] == "response.completed"
 
 
@@ -219,7 +219,7 @@ async def test_turns_with_different_stream_ids_run_at_the_same_time() -> None:
         laws.check(events)
         assert {event["stream_id"] for event in events} == {name}
         assert events[-1]["type"] == "response.completed"
-    assert [body["messages"][0]["content"] for body in backend.asked] == ["One", "Two", "Three"]
+    assert [body["messages"][0]["content"] for body in backend.received] == ["One", "Two", "Three"]
 
 
 async def test_cancel_with_a_stream_id_leaves_other_streams() -> None:

@@ -31,14 +31,14 @@ class Server(Upstream):
         super().__init__()
         self.apis = apis
         self.missing = missing
-        self.asked: list[str] = []
+        self.paths: list[str] = []
         self.native = True
 
     def answer_to(self, request: Any) -> Any:
         if request.method == "GET":
             return super().answer_to(request) if self.models else status(404)
         self.requests.append(request)
-        self.asked.append(request.path.removeprefix("/v1/"))
+        self.paths.append(request.path.removeprefix("/v1/"))
         if "responses" in request.path and "responses" in self.apis:
             return Native().message("By responses.").completed().steps()
         if "chat" in request.path and "chat" in self.apis:
@@ -59,7 +59,7 @@ async def said(url: str, **fields: Any) -> str:
 async def test_server_with_the_responses_api_is_asked_by_it(profile: str) -> None:
     async with Server("responses", "chat") as server, antiphon(backend_url=server.url, backend_profile=profile) as url:
         assert await said(url) == "By responses."
-    assert [path.partition("?")[0] for path in server.asked] == ["responses"]
+    assert [path.partition("?")[0] for path in server.paths] == ["responses"]
 
 
 @pytest.mark.parametrize("missing", [404, 405, 501])
@@ -71,7 +71,7 @@ async def test_server_without_it_is_asked_by_chat_from_then_on(missing: int) -> 
         assert [await said(url) for _ in range(2)] == ["By chat.", "By chat."]
         async with client(url) as http:
             shown = (await http.post("/v1/antiphon/translation", json={"model": "m", "input": "Hi"})).json()
-    assert server.asked == ["responses", "chat/completions", "chat/completions"]
+    assert server.paths == ["responses", "chat/completions", "chat/completions"]
     assert shown["url"] == f"{server.url}/chat/completions"
     assert "messages" in shown["body"]
 
@@ -79,7 +79,7 @@ async def test_server_without_it_is_asked_by_chat_from_then_on(missing: int) -> 
 async def test_server_with_neither_endpoint_gives_its_own_error_and_nothing_is_remembered() -> None:
     async with Server() as server, antiphon(backend_url=server.url, backend_profile="openai") as url:
         assert [await said(url) for _ in range(2)] == ["backend_url"] * 2
-    assert server.asked == ["responses", "chat/completions"] * 2
+    assert server.paths == ["responses", "chat/completions"] * 2
 
 
 async def test_model_that_is_not_there_does_not_make_it_be_asked_by_chat(upstream: Upstream) -> None:
@@ -132,7 +132,7 @@ async def test_check_asks_the_endpoint_that_the_server_has(api: str) -> None:
             await backend.check()
         finally:
             await backend.aclose()
-    assert server.asked[-1].startswith(api)
+    assert server.paths[-1].startswith(api)
 
 
 @pytest.mark.parametrize(("first", "second"), [("responses", "chat"), ("chat", "responses")])

@@ -28,13 +28,13 @@ class Doors:
     """Answers a request when its door is opened."""
 
     def __init__(self) -> None:
-        self.asked = asyncio.Semaphore(0)
+        self.requests = asyncio.Semaphore(0)
         self.open = asyncio.Semaphore(0)
 
     async def __call__(self, peer: Peer) -> None:
         while True:
             await peer.request()
-            self.asked.release()
+            self.requests.release()
             await self.open.acquire()
             await peer.send(sized(b"hello"))
 
@@ -46,7 +46,7 @@ async def test_requests_in_turn_share_a_connection_and_concurrent_ones_do_not() 
         for at_once in (1, 1, 3, 2):
             asked = [asyncio.create_task(read(transport, request(server))) for _ in range(at_once)]
             for _ in asked:
-                await doors.asked.acquire()
+                await doors.requests.acquire()
             for _ in asked:
                 doors.open.release()
             assert await asyncio.gather(*asked) == [b"hello"] * at_once
@@ -152,7 +152,7 @@ async def test_idle_connections_beyond_the_limit_are_closed() -> None:
     ):
         asked = [asyncio.create_task(read(transport, request(server))) for _ in range(3)]
         for _ in asked:
-            await doors.asked.acquire()
+            await doors.requests.acquire()
             doors.open.release()
         await asyncio.gather(*asked)
         await closed.acquire()

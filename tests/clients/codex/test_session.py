@@ -86,8 +86,8 @@ async def test_codex_sends_its_user_agent(
     upstream.say(saying("Hello."))
     assert said(await codex.exec("Say hello.", *settings)) == ["Hello."]
     (exchange,) = wire.responses
-    assert (exchange.transport, dialect_of(exchange.asked)) == (transport, DIALECTS["openai"])
-    assert version(exchange.asked["user-agent"]) in map(version, AGENTS)
+    assert (exchange.transport, dialect_of(exchange.request_headers)) == (transport, DIALECTS["openai"])
+    assert version(exchange.request_headers["user-agent"]) in map(version, AGENTS)
 
 
 async def test_codex_makes_two_calls_at_once(codex: Codex, upstream: Upstream, settings: list[str]) -> None:

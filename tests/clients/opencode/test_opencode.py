@@ -90,8 +90,8 @@ async def test_opencode_sends_its_user_agent(opencode: Opencode, upstream: Upstr
     await opencode("Say hello.")
     assert wire.responses
     for exchange in wire.responses:
-        assert dialect_of(exchange.asked) == DIALECTS["openai-summary"]
-        assert version(exchange.asked["user-agent"]) in map(version, AGENTS)
+        assert dialect_of(exchange.request_headers) == DIALECTS["openai-summary"]
+        assert version(exchange.request_headers["user-agent"]) in map(version, AGENTS)
 
 
 @pytest.mark.parametrize(("code", "headers"), [(429, {"Retry-After": "1"}), (503, {"Retry-After": "1"}), (500, {})])

@@ -138,7 +138,7 @@ async def test_description_is_reviewed_before_the_model_sees_it(servers: Servers
 
     async with policy_server(decide) as policy, servers.client(hooks=policy.table("input")) as client:
         answer = await create(client, {"input": about(RED)})
-    assert [texts(asked["items"]) for asked in policy.asked][1:] == [["A red square."]]
+    assert [texts(asked["items"]) for asked in policy.received][1:] == [["A red square."]]
     if action == "refuse":
         assert "Not here." in answer.headers["x-antiphon-warning"]
         assert servers.contents()[2:] == ["What is this?\n(An image was omitted: this model cannot see it.)"]

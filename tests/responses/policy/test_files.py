@@ -43,7 +43,7 @@ async def test_files_in_requests_and_conversations_are_reviewed_with_their_conte
                 assert answer.status_code == expected, answer.text
                 answer = await http.post("/v1/conversations", json={"items": [item]})
                 assert answer.status_code == expected, answer.text
-    assert len(backend.asked) == 1
+    assert len(backend.received) == 1
 
 
 @pytest.mark.parametrize("endpoint", ["/v1/responses", "/v1/chat/completions", "/v1/embeddings"])
@@ -62,7 +62,7 @@ async def test_requests_of_batches_are_reviewed(tmp_path: Path, endpoint: str) -
                     await asyncio.sleep(0.05)
             result = json.loads((await http.get(f"/v1/files/{batch['error_file_id']}/content")).text)
     assert result["response"]["body"]["error"]["code"] == "policy_violation"
-    assert backend.asked == []
+    assert backend.received == []
 
 
 async def test_compaction_is_reviewed_and_works() -> None:
@@ -86,4 +86,4 @@ async def test_replaced_input_of_a_compaction_is_still_compacted() -> None:
     async with policy_server(decide) as policy, served(backend, policy.table("input")) as http:
         answer = (await http.post("/v1/responses/compact", json={"model": "m", "input": "A bomb"})).json()
     assert answer["object"] == "response.compaction"
-    assert "bomb" not in json.dumps(backend.asked) + json.dumps(answer)
+    assert "bomb" not in json.dumps(backend.received) + json.dumps(answer)

@@ -69,7 +69,7 @@ async def test_input_is_sent_to_the_service_without_secrets_before_the_model_see
                 {"type": "mcp", "server_label": "lab", "server_url": "https://x.test/p?t=1", "authorization": "tok-1"},
             ]
             await ask(http, instructions="Be brief.", tools=tools, text={"verbosity": "low"})
-        (asked,) = policy.asked
+        (asked,) = policy.received
         assert (asked["direction"], asked["model"]) == ("input", "m")
         assert asked["key"].startswith("key_")
         assert [(item["role"], *texts([item])) for item in asked["items"]] == [("system", "Be brief."), ("user", "Hi")]
@@ -77,7 +77,7 @@ async def test_input_is_sent_to_the_service_without_secrets_before_the_model_see
         assert asked["request"]["tools"][0]["description"] == "Looks."
         everything = json.dumps(asked) + json.dumps(policy.requests[0].headers)
         assert not any(secret in everything for secret in ("sk-caller", "tok-1", "t=1"))
-        assert len(backend.asked) == 1
+        assert len(backend.received) == 1
 
 
 async def test_input_that_is_refused_reaches_no_model_and_no_store() -> None:
@@ -103,7 +103,7 @@ async def test_input_that_is_refused_reaches_no_model_and_no_store() -> None:
         body = {"model": "m", "messages": [{"role": "user", "content": "A bomb"}]}
         assert code_of(await http.post("/v1/chat/completions", json=body)) == (400, "policy_violation")
         assert (await http.get("/v1/antiphon/responses")).json()["data"] == []
-        assert backend.asked == []
+        assert backend.received == []
 
 
 async def test_input_that_is_replaced_is_what_the_model_and_the_store_get() -> None:
@@ -120,9 +120,9 @@ async def test_input_that_is_replaced_is_what_the_model_and_the_store_get() -> N
         await ask(http, "Again Bond.", previous_response_id=first["id"])
         listed = (await http.get(f"/v1/responses/{first['id']}/input_items")).json()["data"]
     assert texts(listed) == ["My name is ***."]
-    assert "Bond" not in json.dumps(backend.asked) and "rude" not in json.dumps(backend.asked)
-    assert [entry["content"] for entry in backend.asked[0]["messages"]] == ["Be kind.", "My name is ***."]
-    assert len(backend.asked[1]["messages"]) == 3
+    assert "Bond" not in json.dumps(backend.received) and "rude" not in json.dumps(backend.received)
+    assert [entry["content"] for entry in backend.received[0]["messages"]] == ["Be kind.", "My name is ***."]
+    assert len(backend.received[1]["messages"]) == 3
 
 
 async def test_items_of_conversations_and_references_are_reviewed() -> None:
@@ -136,7 +136,7 @@ async def test_items_of_conversations_and_references_are_reviewed() -> None:
         first = (await ask(http, "Hello"))["id"]
         item = (await http.get(f"/v1/responses/{first}/input_items")).json()["data"][0]
         await ask(http, [{"type": "item_reference", "id": item["id"]}])
-        assert texts(policy.asked[-1]["items"]) == ["Hello"]
+        assert texts(policy.received[-1]["items"]) == ["Hello"]
         policy.decide = lambda asked: replace(message("Better"))
         await http.post(f"/v1/conversations/{conversation}/items", json={"items": [good]})
         stored = (await http.get(f"/v1/conversations/{conversation}/items?order=asc")).json()["data"]
@@ -153,7 +153,7 @@ async def test_turns_without_a_model_and_on_sockets_are_reviewed() -> None:
                 assert refusal["error"]["code"] == "policy_violation"
             await send(socket)
             assert (await hear_out(socket))[-1]["response"]["status"] == "completed"
-    assert len(backend.asked) == 1
+    assert len(backend.received) == 1
 
 
 async def hear_out_error(socket: Any) -> list[dict[str, Any]]:
@@ -190,8 +190,8 @@ async def test_allowed_output_has_the_same_events_as_without_a_service() -> None
             assert [item["type"] for item in output] == [item["type"] for item in answer["output"]]
             assert texts(output) == texts(answer["output"])
             assert answer["usage"]["output_tokens"] > 0
-    assert {asked["direction"] for asked in policy.asked} == {"output"}
-    assert all(len(asked["items"]) == 1 for asked in policy.asked)
+    assert {asked["direction"] for asked in policy.received} == {"output"}
+    assert all(len(asked["items"]) == 1 for asked in policy.received)
 
 
 async def test_events_of_an_item_wait_for_its_review() -> None:
@@ -239,7 +239,7 @@ async def test_output_that_is_refused_ends_with_a_refusal_and_is_not_stored(stre
         assert "secret" not in stored.text
         assert "secret" not in (await http.get("/v1/antiphon/responses")).text
         await ask(http, previous_response_id=response["id"])
-        assert "secret" not in json.dumps(backend.asked[-1])
+        assert "secret" not in json.dumps(backend.received[-1])
 
 
 async def test_refusal_stops_the_backend() -> None:
@@ -263,7 +263,7 @@ async def test_output_that_is_replaced_is_what_the_caller_and_the_store_get() ->
         response = events[-1]["response"]
         assert texts(response["output"]) == ["***", "Ask me something else."]
         await ask(http, previous_response_id=response["id"])
-    assert "secret" not in json.dumps(events) and "secret" not in json.dumps(backend.asked[1])
+    assert "secret" not in json.dumps(events) and "secret" not in json.dumps(backend.received[1])
 
 
 async def test_call_that_is_replaced_has_other_arguments() -> None:
@@ -391,7 +391,7 @@ async def test_mode_observe_changes_nothing_and_logs_decisions(caplog: pytest.Lo
                 await asyncio.sleep(0.01)
             while len([record for record in caplog.records if record.message == "policy decision"]) < 2:
                 await asyncio.sleep(0.01)
-    asked = {asked["direction"]: asked for asked in policy.asked}  # in any order: nobody waits for a decision
+    asked = {asked["direction"]: asked for asked in policy.received}  # in any order: nobody waits for a decision
     assert asked.keys() == {"input", "output"}
     assert texts(asked["output"]["items"]) == ["Hello"]
     assert "Hello" not in caplog.text

@@ -39,9 +39,9 @@ async def test_result_is_sent_as_input_before_the_next_round(lab: ScriptedTool) 
     backend = echoing()
     async with policy_server() as policy:
         await ask(backend, policy.table("input"))
-    (result,) = filter(None, map(result_of, policy.asked))
+    (result,) = filter(None, map(result_of, policy.received))
     assert (result["call_id"], result["name"], result["output"]) == ("c0", "echo", "the kryptos")
-    assert len(backend.asked) == 2
+    assert len(backend.received) == 2
 
 
 @pytest.mark.parametrize("action", ["refuse", "replace"])
@@ -56,7 +56,7 @@ async def test_result_that_is_not_allowed_is_seen_by_nobody(lab: ScriptedTool, a
     async with policy_server(decide) as policy:
         response = await ask(backend, policy.table("input"))
     call = next(item for item in response["output"] if item["type"] == "mcp_call")
-    told = backend.asked[1]["messages"][-1]["content"]
+    told = backend.received[1]["messages"][-1]["content"]
     assert told == ("The result was blocked by a policy: Not here." if action == "refuse" else "***")
     assert (call["status"], call["output"]) == (("failed", None) if action == "refuse" else ("completed", "***"))
     assert response["status"] == "completed"
@@ -97,7 +97,7 @@ async def test_tools_of_an_mcp_server_are_sent_as_input_in_every_turn(lab: Scrip
             body = {"model": "m", "input": "Hi", "tools": [LAB]}
             first = (await http.post("/v1/responses", json=body)).json()
             await http.post("/v1/responses", json={**body, "previous_response_id": first["id"]})
-    listings = [*filter(None, map(listing_of, policy.asked))]
+    listings = [*filter(None, map(listing_of, policy.received))]
     assert len(listings) == 2 and listings[0] == listings[1]
     assert listings[0]["server_label"] == "lab"
     assert "echo" in [tool["name"] for tool in listings[0]["tools"]]
@@ -113,8 +113,8 @@ async def test_tools_that_are_refused_are_not_offered_in_any_turn(lab: ScriptedT
             assert "MCP server 'lab' were blocked by a policy: Not here." in first.headers["x-antiphon-warning"]
             second = await http.post("/v1/responses", json={**body, "previous_response_id": first.json()["id"]})
             assert second.json()["status"] == "completed"
-    assert len(backend.asked) == 2
-    assert not any(asked.get("tools") for asked in backend.asked)
+    assert len(backend.received) == 2
+    assert not any(asked.get("tools") for asked in backend.received)
 
 
 async def test_tools_without_a_decision_fail_the_response(lab: ScriptedTool) -> None:
@@ -123,4 +123,4 @@ async def test_tools_without_a_decision_fail_the_response(lab: ScriptedTool) -> 
         async with served(backend, policy.table("input"), tools=TABLES) as http:
             answer = await http.post("/v1/responses", json={"model": "m", "input": "Hi", "tools": [LAB]})
     assert answer.json()["error"]["code"] == "policy_unavailable"
-    assert backend.asked == []
+    assert backend.received == []

@@ -57,7 +57,7 @@ class InterpreterServer:
 
     def shown(self) -> Any:
         """The model's view of the last call."""
-        return self.backend.asked[-1]["messages"][-1]["content"]
+        return self.backend.received[-1]["messages"][-1]["content"]
 
 
 @pytest_asyncio.fixture
@@ -139,7 +139,7 @@ async def test_container_is_one_for_a_conversation_and_lists_its_calls(server: I
     items = [item async for item in await server.client.conversations.items.list(conversation.id, order="asc")]
     calls = [item for item in items if item.type == "code_interpreter_call"]
     assert [call.code for call in calls] == ["x = 20", "x + 1"]
-    assert server.backend.asked[-1]["messages"][-1]["content"] == "21\n"
+    assert server.backend.received[-1]["messages"][-1]["content"] == "21\n"
 
 
 async def test_code_in_the_background_is_followed_from_the_middle_of_its_run(server: InterpreterServer) -> None:
@@ -339,7 +339,7 @@ async def test_shell_command_has_a_timeout_of_its_own(server: InterpreterServer)
 async def test_shell_of_the_client_is_not_run(server: InterpreterServer) -> None:
     response = await server.respond(commands("ls"), tools=[{"type": "shell", "environment": {"type": "local"}}])
     assert [item.type for item in response.output] == ["shell_call"]
-    assert len(server.backend.asked) == 1
+    assert len(server.backend.received) == 1
 
 
 # The endpoints.

@@ -73,7 +73,7 @@ async def server(bubblewrap: Bubblewrap, tmp_path: Path) -> AsyncIterator[Interp
 
 
 def offered(server: InterpreterServer) -> str:
-    return str(server.backend.asked[0]["tools"][0]["function"]["description"])
+    return str(server.backend.received[0]["tools"][0]["function"]["description"])
 
 
 async def test_inline_skill_is_read_and_run_in_the_shell(server: InterpreterServer) -> None:

@@ -41,7 +41,7 @@ class Model(Upstream):
     def __init__(self) -> None:
         super().__init__()
         self.release = asyncio.Event()
-        self.asked: list[str] = []
+        self.prompts: list[str] = []
         self.waiting = asyncio.Condition()
 
     def answer_to(self, request: Received) -> list[Step]:
@@ -50,7 +50,7 @@ class Model(Upstream):
         self.requests.append(request)
         body = request.json
         prompt = json.dumps(body.get("messages") or body.get("input"))
-        self.asked.append(prompt)
+        self.prompts.append(prompt)
         asyncio.get_running_loop().create_task(self._notify())
         pause: list[Step] = [self.release] if "wait" in prompt else []
         if "refuse" in prompt:
@@ -71,7 +71,7 @@ class Model(Upstream):
 
     async def were_asked(self, count: int) -> None:
         async with asyncio.timeout(60), self.waiting:
-            await self.waiting.wait_for(lambda: len(self.asked) >= count)
+            await self.waiting.wait_for(lambda: len(self.prompts) >= count)
 
 
 class FailsFirst(Model):
@@ -165,7 +165,7 @@ async def test_batch_of_responses_is_completed_with_its_results(database: FileDa
         file = await client.files.retrieve(batch.output_file_id or "")
         assert file.purpose == "batch_output"
         assert [one.id async for one in await client.batches.list()] == [batch.id]
-    assert len(model.asked) == 3
+    assert len(model.prompts) == 3
 
 
 @pytest.mark.parametrize("endpoint", ["/v1/chat/completions", "/v1/embeddings"])
@@ -329,7 +329,7 @@ async def test_invalid_file_fails_before_anything_is_asked(database: FileDatabas
             batch = await ended(client, submitted)
             assert batch.status == "failed" and batch.failed_at and batch.errors and batch.errors.data
             assert [(error.code, error.line) for error in batch.errors.data] == [(code, number)]
-    assert model.asked == []
+    assert model.prompts == []
 
 
 async def test_file_that_is_no_batch_is_refused(database: FileDatabase, model: Model) -> None:
@@ -385,12 +385,12 @@ async def test_requests_of_batches_in_all_processes_are_bounded(database: FileDa
         batch = await submit(client, asks(*["wait"] * 6))
         await model.were_asked(2)
         await asyncio.sleep(0.6)  # in which both processes look again
-        assert len(model.asked) == 2
+        assert len(model.prompts) == 2
         model.release.set()
         batch = await ended(client, batch)
         assert batch.request_counts and batch.request_counts.completed == 6
         assert len(await results(client, batch.output_file_id)) == 6
-        assert len(model.asked) == 6
+        assert len(model.prompts) == 6
 
 
 async def test_batch_survives_the_death_of_its_process_and_has_each_answer_once(
@@ -411,7 +411,7 @@ async def test_batch_survives_the_death_of_its_process_and_has_each_answer_once(
             assert batch.status == "completed" and batch.request_counts
             assert (batch.request_counts.completed, batch.request_counts.failed) == (5, 0)
             assert len(await results(client, batch.output_file_id)) == 5
-    assert sum("One" in prompt for prompt in model.asked) == 1
+    assert sum("One" in prompt for prompt in model.prompts) == 1
 
 
 async def test_requests_running_at_shutdown_finish_within_the_grace_period(
@@ -429,11 +429,11 @@ async def test_requests_running_at_shutdown_finish_within_the_grace_period(
             await until_refused(url)
             model.release.set()
             await stopping
-    assert len(model.asked) == 2
+    assert len(model.prompts) == 2
     async with antiphon(**settings) as url, openai_client(url) as client:
         batch = await ended(client, batch)
         assert batch.request_counts and batch.request_counts.completed == 3
-    assert len(model.asked) == 3
+    assert len(model.prompts) == 3
 
 
 async def test_requests_that_do_not_finish_in_the_grace_period_run_again(database: FileDatabase, model: Model) -> None:
@@ -445,7 +445,7 @@ async def test_requests_that_do_not_finish_in_the_grace_period_run_again(databas
     model.release.set()
     async with antiphon(**settings) as url, openai_client(url) as client:
         assert (await ended(client, batch)).status == "completed"
-    assert len(model.asked) == 2
+    assert len(model.prompts) == 2
 
 
 async def test_batch_of_another_key_does_not_exist(database: FileDatabase, model: Model) -> None:
@@ -500,7 +500,7 @@ async def test_requests_of_a_key_that_has_expired_are_not_run(database: FileData
         batch = await ended(client, batch)
         errors = await results(client, batch.error_file_id)
         assert {error["response"]["status_code"] for error in errors.values()} == {401}
-    assert len(model.asked) == 1
+    assert len(model.prompts) == 1
 
 
 async def test_end_of_a_batch_is_announced_by_a_webhook(database: FileDatabase, model: Model) -> None:

@@ -57,7 +57,7 @@ class SearchServer:
 
     def shown(self, question: int = -1) -> str:
         """The model's view of a search."""
-        return str(self.backend.asked[question]["messages"][-1]["content"])
+        return str(self.backend.received[question]["messages"][-1]["content"])
 
 
 @asynccontextmanager
@@ -96,7 +96,7 @@ async def test_file_search_is_called_and_its_results_cited(server: SearchServer)
         {"type": "file_citation", "file_id": server.files["bread.txt"], "filename": "bread.txt", "index": 18}
     ]
     assert f"【1】 bread.txt\n{TEXTS['bread.txt']}" in server.shown()
-    (declared,) = server.backend.asked[0]["tools"]
+    (declared,) = server.backend.received[0]["tools"]
     assert declared["function"]["name"] == "file_search"
 
 
@@ -173,7 +173,7 @@ async def test_file_search_results_may_be_cited_in_the_next_turn(server: SearchS
     ]
     first = await server.respond()
     second = await server.respond(input="Sure?", previous_response_id=first.id, tools=[])
-    asked = server.backend.asked[2]["messages"]
+    asked = server.backend.received[2]["messages"]
     assert any(TEXTS["bread.txt"] in str(message.get("content")) for message in asked)
     part = second.output[0].content[0]
     assert (part.text, [one.filename for one in part.annotations]) == ("As I said.", ["bread.txt"])
@@ -246,7 +246,7 @@ async def test_file_search_that_is_invalid_is_refused_before_the_model_is_asked(
             with pytest.raises((openai.BadRequestError, openai.NotFoundError)) as refused:
                 await server.respond(tools=[{"type": "file_search", **tool}], **options)
             assert str(refused.value.param).startswith(param), (tool, refused.value)
-    assert server.backend.asked == []
+    assert server.backend.received == []
 
 
 async def test_file_search_in_stores_of_another_owner_is_refused(database: FileDatabase) -> None:
@@ -260,15 +260,15 @@ async def test_file_search_in_stores_of_another_owner_is_refused(database: FileD
                     await bob.responses.create(model="m", input="x", tools=[tool])
                 refusals.append(str(refused.value).replace(store, "ID"))
             assert refusals[0] == refusals[1]
-    assert backend.asked == []
+    assert backend.received == []
 
 
 async def test_file_search_can_be_forced_and_left_out(server: SearchServer) -> None:
     server.backend.scripts = [asks("bread"), says("Yes."), says("No.")]
     await server.respond(tool_choice={"type": "file_search"})
-    assert server.backend.asked[0]["tool_choice"] == {"type": "function", "function": {"name": "file_search"}}
+    assert server.backend.received[0]["tool_choice"] == {"type": "function", "function": {"name": "file_search"}}
     await server.respond(tool_choice="none")
-    assert "tools" not in server.backend.asked[-1] or server.backend.asked[-1].get("tool_choice") == "none"
+    assert "tools" not in server.backend.received[-1] or server.backend.received[-1].get("tool_choice") == "none"
 
 
 async def test_file_search_results_that_are_long_are_shown_as_far_as_there_is_room(database: FileDatabase) -> None:

@@ -28,7 +28,7 @@ class FilesServer:
     client: AsyncOpenAI
 
     def content(self, message: int = -1) -> Any:
-        return self.backend.asked[-1]["messages"][message]["content"]
+        return self.backend.received[-1]["messages"][message]["content"]
 
     async def upload(self, name: str, content: bytes) -> str:
         return (await self.client.files.create(file=(name, content), purpose="user_data")).id
@@ -99,7 +99,7 @@ async def test_input_file_that_does_not_exist_is_refused_with_its_field(server: 
     with pytest.raises(openai.NotFoundError) as refused:
         await server.ask({"type": "input_text", "text": "?"}, {"type": type, "file_id": "file-none"})
     assert refused.value.param == "input[0].content[1].file_id"
-    assert server.backend.asked == []
+    assert server.backend.received == []
 
 
 async def test_input_image_that_is_none_is_refused(server: FilesServer) -> None:
@@ -126,4 +126,4 @@ async def test_input_files_in_results_of_tools_are_sent(server: FilesServer) -> 
     output = {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image", "file_id": id}]}
     given: Any = [call, output]
     await server.client.responses.create(model="m", input=given)
-    assert base64.b64encode(PNG).decode() in str(server.backend.asked[-1]["messages"])
+    assert base64.b64encode(PNG).decode() in str(server.backend.received[-1]["messages"])

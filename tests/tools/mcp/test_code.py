@@ -114,7 +114,7 @@ async def test_code_is_run_by_the_server_and_keeps_its_state_in_a_conversation(r
     assert second.output[0].outputs[0].logs == "6\n"
     assert second.output[0].container_id == call.container_id
     assert len(runner.sessions) == 1 and call.container_id not in runner.sessions
-    assert backend.asked[-1]["messages"][-1]["content"] == "6\n"
+    assert backend.received[-1]["messages"][-1]["content"] == "6\n"
 
 
 async def test_container_id_of_another_owner_is_not_found(runner: Runner) -> None:
@@ -148,11 +148,11 @@ async def test_code_that_fails_and_an_unavailable_server_are_reported_to_the_mod
     async with client(runner.url, runs("1 / 0"), DONE) as (ada, backend):
         response = await respond(ada)
         assert response.output[0].status == "failed" and response.status == "completed"
-        assert "ZeroDivisionError" in backend.asked[-1]["messages"][-1]["content"]
+        assert "ZeroDivisionError" in backend.received[-1]["messages"][-1]["content"]
     async with client("http://127.0.0.1:9/mcp", runs("1"), DONE) as (ada, backend):
         response = await respond(ada)
         assert response.output[0].status == "failed"
-        assert "cannot be reached" in backend.asked[-1]["messages"][-1]["content"]
+        assert "cannot be reached" in backend.received[-1]["messages"][-1]["content"]
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ async def test_code_options_that_the_server_lacks_are_refused(runner: Runner, co
     async with client(runner.url, DONE) as (ada, backend):
         with pytest.raises(openai.BadRequestError) as refusal:
             await respond(ada, tools=[{"type": "code_interpreter", "container": container}])
-    assert refusal.value.param == param and backend.asked == []
+    assert refusal.value.param == param and backend.received == []
 
 
 async def test_code_by_a_server_that_is_not_the_callers_is_left_out(runner: Runner) -> None:
@@ -179,7 +179,7 @@ async def test_code_by_a_server_that_is_not_the_callers_is_left_out(runner: Runn
         async with AsyncOpenAI(base_url=f"{url}/v1", api_key="ada") as ada:
             response = await ada.responses.with_raw_response.create(model="m", input="Go.", tools=[AUTO])  # type: ignore[list-item]
     assert "code_interpreter" in response.headers["x-antiphon-warning"]
-    assert "tools" not in backend.asked[0]
+    assert "tools" not in backend.received[0]
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ class Broken(Upstream):
             "tools/list": listed,
             "tools/call": called,
         }
-        self.asked: list[str] = []
+        self.received: list[str] = []
         self.heard = asyncio.Event()
 
     def answer_to(self, request: Received) -> list[Step]:
@@ -70,10 +70,10 @@ class Broken(Upstream):
             return self.everything
         if request.method != "POST":
             return status(405)
-        self.asked.append(request.json["method"])
-        if self.asked[-1] == "tools/call":
+        self.received.append(request.json["method"])
+        if self.received[-1] == "tools/call":
             self.heard.set()
-        return self.methods[self.asked[-1]](request.json)
+        return self.methods[self.received[-1]](request.json)
 
 
 @pytest.fixture

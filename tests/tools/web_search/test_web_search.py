@@ -76,7 +76,7 @@ async def client(searxng: SearXNG, *answers: list[Any], **table: Any) -> AsyncIt
 
 def shown(backend: Scripted) -> str:
     """The model's view of the last call."""
-    return str(backend.asked[-1]["messages"][-1]["content"])
+    return str(backend.received[-1]["messages"][-1]["content"])
 
 
 async def test_web_search_is_called_and_answered(searxng: SearXNG) -> None:
@@ -144,7 +144,7 @@ async def test_web_search_results_are_known_in_the_next_turn(searxng: SearXNG) -
         tools = [{"type": "web_search"}]
         first = await openai_client.responses.create(model="m", input="Weather?", tools=tools)
         await openai_client.responses.create(model="m", input="Degrees?", tools=tools, previous_response_id=first.id)
-    assert "Sunny, 21 degrees." in json.dumps(backend.asked[-1]["messages"])
+    assert "Sunny, 21 degrees." in json.dumps(backend.received[-1]["messages"])
     assert len(searxng.queries) == 1
 
 
@@ -182,7 +182,7 @@ async def test_web_search_tells_the_model_the_users_location(searxng: SearXNG) -
     tool = {"type": "web_search_preview", "user_location": place, "search_context_size": "low"}
     async with client(searxng, answering("Hello.")) as (openai_client, backend):
         await openai_client.responses.create(model="m", input="Hi", tools=[tool])
-    described = backend.asked[0]["tools"][0]["function"]["description"]
+    described = backend.received[0]["tools"][0]["function"]["description"]
     assert "Porto, PT (timezone Europe/Lisbon)" in described
 
 
@@ -282,7 +282,7 @@ async def test_pages_are_opened_and_searched_where_the_operator_allows_it(searxn
     opened, found, _ = response.output
     assert (opened.action.type, opened.action.url, opened.status) == ("open_page", url, "completed")
     assert (found.action.type, found.action.pattern, found.status) == ("find_in_page", "NEEDLE", "completed")
-    texts = [message["content"] for message in backend.asked[-1]["messages"] if message["role"] == "tool"]
+    texts = [message["content"] for message in backend.received[-1]["messages"] if message["role"] == "tool"]
     assert "weather in Lisbon" in texts[0] and "alert(1)" not in texts[0]
     assert "has a needle in it" in texts[1]
     assert web == [url]  # it was remembered
@@ -329,7 +329,7 @@ async def test_pages_of_private_networks_are_not_opened(searxng: SearXNG, url: s
 async def test_pages_are_not_opened_unless_allowed(searxng: SearXNG, tool: dict[str, Any]) -> None:
     async with client(searxng, answering("Hi."), open_pages=bool(tool)) as (openai_client, backend):
         await openai_client.responses.create(model="m", input="?", tools=[{"type": "web_search", **tool}])
-    assert [tool["function"]["name"] for tool in backend.asked[0]["tools"]] == ["web_search"]
+    assert [tool["function"]["name"] for tool in backend.received[0]["tools"]] == ["web_search"]
 
 
 def test_matches_in_a_page_are_shown_with_their_context() -> None:
