@@ -18,24 +18,24 @@ class Listener(Observer):
     """Records its calls."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.calls: list[str] = []
 
     def on_start(self, lifecycle: ResponseLifecycle) -> None:
-        self.told.append("start")
+        self.calls.append("start")
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
-        self.told.append(f"end {lifecycle.status} {lifecycle.usage}")
+        self.calls.append(f"end {lifecycle.status} {lifecycle.usage}")
 
     @contextmanager
     def tool_call(self, call: ToolCallRecord) -> Iterator[None]:
         yield
-        self.told.append(f"call {call.function} {call.status}")
+        self.calls.append(f"call {call.function} {call.status}")
 
     @contextmanager
     def round(self, record: RoundRecord) -> Iterator[None]:
-        self.told.append(f"round {record.number}")
+        self.calls.append(f"round {record.number}")
         yield
-        self.told.append(f"round {record.number} {record.status}")
+        self.calls.append(f"round {record.number} {record.status}")
 
 
 def lifecycle(*observers: Observer, status: str = "completed", **fields: Any) -> ResponseLifecycle:
@@ -44,7 +44,7 @@ def lifecycle(*observers: Observer, status: str = "completed", **fields: Any) ->
     )
 
 
-def test_observers_are_told_of_start_rounds_calls_and_end_once() -> None:
+def test_observers_are_called_for_start_rounds_calls_and_end_once() -> None:
     listener = Listener()
     course = lifecycle(listener, Observer())
     with course.watched(lambda: {"output_tokens": 2}), course.watched(lambda: {}):
@@ -52,7 +52,7 @@ def test_observers_are_told_of_start_rounds_calls_and_end_once() -> None:
             with course.tool_call("lab", "echo") as call:
                 call.status = "completed"
             record.status = "completed"
-    assert listener.told == [
+    assert listener.calls == [
         *("start", "round 0", "call echo completed", "round 0 completed"),
         "end completed {'output_tokens': 2}",
     ]
@@ -64,7 +64,7 @@ def test_error_that_leaves_the_context_is_the_failure() -> None:
     course = lifecycle(listener, status="in_progress")
     with pytest.raises(APIError), course.watched(lambda: {}):
         raise APIError("No.")
-    assert listener.told == ["start", "end failed {}"]
+    assert listener.calls == ["start", "end failed {}"]
     assert course.failure and course.failure.message == "No."
 
 
@@ -72,7 +72,7 @@ def test_response_that_is_cut_off_is_interrupted() -> None:
     listener = Listener()
     with pytest.raises(KeyboardInterrupt), lifecycle(listener, status="in_progress").watched(lambda: {}):
         raise KeyboardInterrupt
-    assert listener.told == ["start", "end interrupted {}"]
+    assert listener.calls == ["start", "end interrupted {}"]
 
 
 def test_log_of_the_end_has_only_what_happened() -> None:
@@ -93,5 +93,5 @@ def test_log_of_the_end_has_times_attempts_backend_and_cost() -> None:
     ("failure", "level"), [(BackendError("Gone."), logging.WARNING), (InvalidRequest("No."), logging.INFO)]
 )
 def test_log_of_a_failure_is_a_warning_unless_it_is_the_callers(failure: APIError, level: int) -> None:
-    told, fields = lifecycle(status="failed", failure=failure).end_of_log(None)
-    assert (told, fields["code"], failure.reported) == (level, failure.code, True)
+    log_level, fields = lifecycle(status="failed", failure=failure).end_of_log(None)
+    assert (log_level, fields["code"], failure.reported) == (level, failure.code, True)

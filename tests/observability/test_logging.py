@@ -358,7 +358,7 @@ async def test_log_of_an_unreachable_backend_is_a_warning_with_url_and_cause(
         app = create_app(configured)
         async with serving(app, ws="app.api.uvicorn.websocket:WebSocketProtocol") as url:
             listen(lines, configured)
-            told = await ask_and_fail(url, way)
+            answer = await ask_and_fail(url, way)
             async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
                 ready = [(await http.get("/readyz")).text for _ in range(3)]
     logged = [json.loads(line) for line in lines.getvalue().splitlines()]
@@ -368,7 +368,7 @@ async def test_log_of_an_unreachable_backend_is_a_warning_with_url_and_cause(
         assert system in line["detail"]
         assert words in line["reason"]
     assert (ended["message"], ended["status"]) == ("response ended", "failed")
-    for text in (told, *ready):
+    for text in (answer, *ready):
         assert words in text
         assert not [word for word in (PASSWORD, system, backend.rpartition("@")[2]) if word in text]
 

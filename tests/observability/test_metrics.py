@@ -91,29 +91,31 @@ async def test_metrics_count_responses_by_delivery_and_status() -> None:
     async with served(Scripted(HELLO)) as http:
         for stream in (False, True, True):
             await ask(http, stream=stream)
-        told = await scrape(http)
-    assert told("responses_total", model="m", delivery="json", status="completed") == 1
-    assert told("responses_total", model="m", delivery="sse", status="completed") == 2
-    assert told("response_seconds_count", model="m", delivery="sse") == 2
-    assert told("responses_open", delivery="sse") == told("responses_open", delivery="json") == 0
-    assert told("http_requests_total", method="POST", route="/responses", status="200") == 3
+        metrics = await scrape(http)
+    assert metrics("responses_total", model="m", delivery="json", status="completed") == 1
+    assert metrics("responses_total", model="m", delivery="sse", status="completed") == 2
+    assert metrics("response_seconds_count", model="m", delivery="sse") == 2
+    assert metrics("responses_open", delivery="sse") == metrics("responses_open", delivery="json") == 0
+    assert metrics("http_requests_total", method="POST", route="/responses", status="200") == 3
 
 
 async def test_metrics_count_tokens_as_the_backend_did() -> None:
     async with served(Scripted(HELLO)) as http:
         await ask(http)
         await ask(http, stream=True)
-        told = await scrape(http)
-    counted = {kind: told("tokens_total", model="m", kind=kind) for kind in sorted(told.labels("kind"))}
+        metrics = await scrape(http)
+    counted = {kind: metrics("tokens_total", model="m", kind=kind) for kind in sorted(metrics.labels("kind"))}
     assert counted == {"cached_input": 128, "input": 200, "output": 22, "reasoning": 6}
 
 
 async def test_metrics_time_per_token_is_between_first_and_last() -> None:
     async with served(Scripted([0.1, *HELLO])) as http:
         await ask(http, stream=True)
-        told = await scrape(http)
-    first, each = (told(f"{name}_seconds_sum", model="m") for name in ("time_to_first_token", "time_per_output_token"))
-    whole = told("response_seconds_sum", model="m", delivery="sse")
+        metrics = await scrape(http)
+    first, each = (
+        metrics(f"{name}_seconds_sum", model="m") for name in ("time_to_first_token", "time_per_output_token")
+    )
+    whole = metrics("response_seconds_sum", model="m", delivery="sse")
     # 0.1 seconds to the first token, and 0.05 for the next ten.
     assert first >= 0.1
     assert each >= 0.005
@@ -127,22 +129,22 @@ async def test_metrics_count_failures_by_kind() -> None:
         assert (await ask(http)).status_code == 429
         await ask(http, stream=True)
         await ask(http, stream=True)
-        told = await scrape(http)
-    assert told("backend_errors_total", backend="default", replica="1", kind="rate_limit_exceeded") == 1
-    assert told("backend_errors_total", backend="default", replica="1", kind="server_error") == 1
-    assert told("response_failures_total", kind="rate_limit_exceeded") == 1
-    assert told("responses_total", model="m", delivery="sse", status="incomplete") == 1
-    assert told("responses_total", model="m", delivery="json", status="failed") == 1
-    assert told("http_requests_total", method="POST", route="/responses", status="429") == 1
-    assert told("backend_answer_seconds_count", backend="default", replica="1") == 2
+        metrics = await scrape(http)
+    assert metrics("backend_errors_total", backend="default", replica="1", kind="rate_limit_exceeded") == 1
+    assert metrics("backend_errors_total", backend="default", replica="1", kind="server_error") == 1
+    assert metrics("response_failures_total", kind="rate_limit_exceeded") == 1
+    assert metrics("responses_total", model="m", delivery="sse", status="incomplete") == 1
+    assert metrics("responses_total", model="m", delivery="json", status="failed") == 1
+    assert metrics("http_requests_total", method="POST", route="/responses", status="429") == 1
+    assert metrics("backend_answer_seconds_count", backend="default", replica="1") == 2
 
 
 async def test_metrics_count_a_stream_without_an_end_as_a_failure() -> None:
     profile = Profile().override({"response.finish_required": True})
     async with served(Scripted([delta(content="Hel"), DONE], profile=profile)) as http:
         assert (await ask(http)).json()["status"] == "failed"
-        told = await scrape(http)
-    assert told("response_failures_total", kind="server_error") == 1
+        metrics = await scrape(http)
+    assert metrics("response_failures_total", kind="server_error") == 1
 
 
 async def test_metrics_gauge_what_is_open() -> None:
@@ -152,15 +154,21 @@ async def test_metrics_gauge_what_is_open() -> None:
         asking = asyncio.ensure_future(ask(http))
         while not backend.received:
             await asyncio.sleep(0.01)
-        told = await scrape(http)
-        assert (told("responses_open", delivery="json"), told("backend_waiting", backend="default", replica="1")) == (
+        metrics = await scrape(http)
+        assert (
+            metrics("responses_open", delivery="json"),
+            metrics("backend_waiting", backend="default", replica="1"),
+        ) == (
             1,
             1,
         )
         go.set()
         await asking
-        told = await scrape(http)
-        assert (told("responses_open", delivery="json"), told("backend_waiting", backend="default", replica="1")) == (
+        metrics = await scrape(http)
+        assert (
+            metrics("responses_open", delivery="json"),
+            metrics("backend_waiting", backend="default", replica="1"),
+        ) == (
             0,
             0,
         )
@@ -172,9 +180,9 @@ async def test_metrics_gauge_the_queue_of_a_backend() -> None:
         upstream.always(go, sse(chunk("Hi"), stop(), END))
         async with served(backends={"local": {"url": upstream.url, "max_concurrency": 1}}) as http:
             asking = [asyncio.ensure_future(ask(http)) for _ in range(3)]
-            while (told := await scrape(http))("backend_queue", backend="local") != 2:
+            while (metrics := await scrape(http))("backend_queue", backend="local") != 2:
                 await asyncio.sleep(0.01)
-            assert told("backend_waiting", backend="local", replica="1") == 1
+            assert metrics("backend_waiting", backend="local", replica="1") == 1
             go.set()
             assert [answer.status_code for answer in await asyncio.gather(*asking)] == [200] * 3
             assert (await scrape(http))("backend_queue", backend="local") == 0
@@ -189,11 +197,11 @@ async def test_metrics_of_a_client_that_disconnects_count_an_interrupted_respons
         asking.cancel()
         while backend.opened:
             await asyncio.sleep(0.01)
-        told = await scrape(http)
-    assert told("responses_total", model="m", delivery="sse", status="interrupted") == 1
-    assert told("responses_open", delivery="sse") == 0
+        metrics = await scrape(http)
+    assert metrics("responses_total", model="m", delivery="sse", status="interrupted") == 1
+    assert metrics("responses_open", delivery="sse") == 0
     # Usage was not reported, so it was estimated.
-    assert told("tokens_total", model="m", kind="input") > 0
+    assert metrics("tokens_total", model="m", kind="input") > 0
 
 
 @pytest.mark.parametrize("said", [[], HELLO[:1]], ids=["before its first word", "in the middle"])
@@ -201,10 +209,10 @@ async def test_metrics_of_a_cancelled_background_response_count_it_as_cancelled(
     async with served(Scripted([*said, 60.0])) as http:
         id = (await ask(http, background=True)).json()["id"]
         assert (await http.post(f"/v1/responses/{id}/cancel")).json()["status"] == "cancelled"
-        told = await scrape(http)
-    assert told("responses_total", model="m", delivery="background", status="cancelled") == 1
-    assert told("response_seconds_count", model="m", delivery="background") == 1
-    assert told("tokens_total", model="m", kind="input") > 0
+        metrics = await scrape(http)
+    assert metrics("responses_total", model="m", delivery="background", status="cancelled") == 1
+    assert metrics("response_seconds_count", model="m", delivery="background") == 1
+    assert metrics("tokens_total", model="m", kind="input") > 0
 
 
 async def test_metrics_of_a_refused_background_response_count_a_failure_without_tokens() -> None:
@@ -213,10 +221,10 @@ async def test_metrics_of_a_refused_background_response_count_a_failure_without_
         id = (await ask(http, background=True)).json()["id"]
         while (await http.get(f"/v1/responses/{id}")).json()["status"] != "failed":
             await asyncio.sleep(0.01)
-        told = await scrape(http)
-    assert told("responses_total", model="m", delivery="background", status="failed") == 1
-    assert told("response_failures_total", kind="rate_limit_exceeded") == 1
-    assert not told.labels("kind") & {"input", "output"}
+        metrics = await scrape(http)
+    assert metrics("responses_total", model="m", delivery="background", status="failed") == 1
+    assert metrics("response_failures_total", kind="rate_limit_exceeded") == 1
+    assert not metrics.labels("kind") & {"input", "output"}
 
 
 class FullStore(MemoryStore):
@@ -229,9 +237,9 @@ class FullStore(MemoryStore):
 async def test_metrics_of_a_response_that_cannot_be_stored_count_the_failure() -> None:
     async with served(Scripted(HELLO), store=FullStore(ttl=60)) as http:
         await ask(http, stream=True)
-        told = await scrape(http)
-    assert told("responses_total", model="m", delivery="sse", status="failed") == 1
-    assert told("response_failures_total", kind="store_unavailable") == 1
+        metrics = await scrape(http)
+    assert metrics("responses_total", model="m", delivery="sse", status="failed") == 1
+    assert metrics("response_failures_total", kind="store_unavailable") == 1
 
 
 async def test_metrics_count_background_responses_separately() -> None:
@@ -239,9 +247,9 @@ async def test_metrics_count_background_responses_separately() -> None:
         id = (await ask(http, background=True)).json()["id"]
         while (await http.get(f"/v1/responses/{id}")).json()["status"] != "completed":
             await asyncio.sleep(0.01)
-        told = await scrape(http)
-    assert told("responses_total", model="m", delivery="background", status="completed") == 1
-    assert told("http_requests_total", method="GET", route="/responses/{response_id}", status="200") >= 1
+        metrics = await scrape(http)
+    assert metrics("responses_total", model="m", delivery="background", status="completed") == 1
+    assert metrics("http_requests_total", method="GET", route="/responses/{response_id}", status="200") >= 1
 
 
 async def gone_in_the_middle(http: httpx.AsyncClient, backend: Scripted, **fields: Any) -> None:
@@ -278,14 +286,16 @@ async def test_metrics_after_any_responses_gauge_nothing_open() -> None:
             async with sockets.dial(url) as socket:
                 await sockets.ask(socket)
                 await sockets.ask(socket, model=7)
-            while (told := await scrape(http))("websockets_open"):
+            while (metrics := await scrape(http))("websockets_open"):
                 await asyncio.sleep(0.01)
     gauges = {"responses_open", "backend_waiting", "websockets_open"}
-    values = {name: value for (name, _), value in told.samples.items() if name.removeprefix("antiphon_") in gauges}
+    values = {name: value for (name, _), value in metrics.samples.items() if name.removeprefix("antiphon_") in gauges}
     assert values.keys() == {f"antiphon_{name}" for name in gauges}
     assert set(values.values()) == {0}
-    ended = sum(value for (name, _), value in told.samples.items() if name == "antiphon_responses_total")
-    assert ended == sum(value for (name, _), value in told.samples.items() if name == "antiphon_response_seconds_count")
+    ended = sum(value for (name, _), value in metrics.samples.items() if name == "antiphon_responses_total")
+    assert ended == sum(
+        value for (name, _), value in metrics.samples.items() if name == "antiphon_response_seconds_count"
+    )
     assert ended == len(backend.received) == 11
 
 
@@ -312,9 +322,9 @@ async def test_metrics_gauge_open_websockets() -> None:
     ):
         async with sockets.dial(url) as socket:
             await sockets.ask(socket)
-            told = await scrape(http)
-        assert told("websockets_open") == 1
-        assert told("responses_total", model="m", delivery="websocket", status="completed") == 1
+            metrics = await scrape(http)
+        assert metrics("websockets_open") == 1
+        assert metrics("responses_total", model="m", delivery="websocket", status="completed") == 1
         while (await scrape(http))("websockets_open"):
             await asyncio.sleep(0.01)
 
@@ -330,10 +340,10 @@ async def test_metrics_measure_the_store() -> None:
     ):
         first = (await ask(http)).json()["id"]
         assert (await ask(http, previous_response_id=first)).status_code == 503
-        told = await scrape(http)
-    assert told("store_seconds_count", operation="put") == 1
-    assert told("store_errors_total", operation="put") == 0
-    assert told("store_seconds_count", operation="all") == told("store_errors_total", operation="all") == 1
+        metrics = await scrape(http)
+    assert metrics("store_seconds_count", operation="put") == 1
+    assert metrics("store_errors_total", operation="put") == 0
+    assert metrics("store_seconds_count", operation="all") == metrics("store_errors_total", operation="all") == 1
 
 
 async def test_metrics_have_no_labels_of_names_that_callers_make_up() -> None:
@@ -342,9 +352,9 @@ async def test_metrics_have_no_labels_of_names_that_callers_make_up() -> None:
         for number in range(3):
             await ask(http, model=f"made-up-{number}")
             await http.get(f"/v1/made-up/{number}")
-        told = await scrape(http)
-    assert told("responses_total", model="other", delivery="json", status="failed") == 3
-    assert "made-up" not in told.text
+        metrics = await scrape(http)
+    assert metrics("responses_total", model="other", delivery="json", status="failed") == 3
+    assert "made-up" not in metrics.text
 
 
 async def test_metrics_of_a_turn_without_a_backend_confirm_no_model() -> None:
@@ -354,9 +364,9 @@ async def test_metrics_of_a_turn_without_a_backend_confirm_no_model() -> None:
     ):
         async with sockets.dial(url) as socket:
             await sockets.ask(socket, model="made-up", generate=False)
-            told = await scrape(http)
-    assert told("responses_total", model="other", delivery="websocket", status="completed") == 1
-    assert "made-up" not in told.text
+            metrics = await scrape(http)
+    assert metrics("responses_total", model="other", delivery="websocket", status="completed") == 1
+    assert "made-up" not in metrics.text
 
 
 def test_metrics_labels_are_bounded() -> None:
@@ -379,9 +389,9 @@ async def test_metrics_model_labels_are_of_backends_and_settings_alone() -> None
         async with served(backends=served_by) as http:
             for model in ("made-up-1", "qwen3-8b", "qwen-made-up", "fast", "listed", *(f"m{n}" for n in range(120))):
                 assert (await ask(http, model=model)).json()["status"] == "completed"
-            told = await scrape(http)
-    assert told.labels("model") == {"qwen3-8b", "qwen*", "fast", "listed", "other"}
-    assert told("responses_total", model="other", delivery="json", status="completed") == 121
+            metrics = await scrape(http)
+    assert metrics.labels("model") == {"qwen3-8b", "qwen*", "fast", "listed", "other"}
+    assert metrics("responses_total", model="other", delivery="json", status="completed") == 121
 
 
 async def test_metrics_model_labels_without_a_backends_list_are_of_the_settings() -> None:
@@ -391,8 +401,8 @@ async def test_metrics_model_labels_without_a_backends_list_are_of_the_settings(
         async with served(backends={"local": {"url": upstream.url, "models": ["spelled-out", "*"]}}) as http:
             for model in ("spelled-out", "made-up"):
                 await ask(http, model=model)
-            told = await scrape(http)
-    assert told.labels("model") == {"spelled-out", "other"}
+            metrics = await scrape(http)
+    assert metrics.labels("model") == {"spelled-out", "other"}
 
 
 async def test_metrics_tell_servers_apart_and_which_are_up() -> None:
@@ -403,13 +413,13 @@ async def test_metrics_tell_servers_apart_and_which_are_up() -> None:
         async with served(backends={"local": local, "spare": {"url": good.url}}) as http:
             for number in range(40):  # conversations; some belong to the second replica
                 await ask(http, input=f"Hi, {number}")
-            told = await scrape(http)
-    up = {server: told("backend_up", backend=server[0], replica=server[1]) for server in ALL_SERVERS}
+            metrics = await scrape(http)
+    up = {server: metrics("backend_up", backend=server[0], replica=server[1]) for server in ALL_SERVERS}
     assert up == {("local", "1"): 1, ("local", "2"): 0, ("spare", "1"): 1}
-    failed = told("backend_errors_total", backend="local", replica="2", kind="server_is_overloaded")
+    failed = metrics("backend_errors_total", backend="local", replica="2", kind="server_is_overloaded")
     assert failed == len(bad.requests) >= 1
-    assert told("backend_answer_seconds_count", backend="local", replica="1") == 40
-    assert "127.0.0.1" not in told.text
+    assert metrics("backend_answer_seconds_count", backend="local", replica="1") == 40
+    assert "127.0.0.1" not in metrics.text
 
 
 ALL_SERVERS = (("local", "1"), ("local", "2"), ("spare", "1"))
@@ -462,8 +472,8 @@ async def test_metrics_docs_have_the_labels_of_the_samples() -> None:
     async with served(Scripted([refusal], HELLO), limit_requests_per_minute=2) as http:
         for _ in range(3):
             await ask(http)
-        told = await scrape(http)
-    samples = [(sample, labels) for sample, labels in told.samples if sample.startswith("antiphon_")]
+        metrics = await scrape(http)
+    samples = [(sample, labels) for sample, labels in metrics.samples if sample.startswith("antiphon_")]
     assert len(samples) > 50
     for sample, labels in samples:
         name = re.sub(r"_(bucket|count|sum)$", "", sample)
@@ -539,15 +549,17 @@ async def test_metrics_of_any_worker_are_those_of_all_living(workers: Workers) -
         for _ in range(20):
             (await ask(http, model="demo")).raise_for_status()
         seen = [await scrape(http) for _ in range(8)]
-        assert {told("responses_total", model="demo", delivery="json", status="completed") for told in seen} == {20}
-        assert {told("build_info", version=__version__) for told in seen} == {2}
+        assert {metrics("responses_total", model="demo", delivery="json", status="completed") for metrics in seen} == {
+            20
+        }
+        assert {metrics("build_info", version=__version__) for metrics in seen} == {2}
 
         first, *_ = workers.wait_for(r"Started server process \[(\d+)\]", 2)
         os.kill(int(first), signal.SIGKILL)
         workers.wait_for("startup complete", 3)  # a replacement starts
-        told = await scrape(http)
-        assert told("build_info", version=__version__) == 2
-        assert told("responses_total", model="demo", delivery="json", status="completed") == 20
+        metrics = await scrape(http)
+        assert metrics("build_info", version=__version__) == 2
+        assert metrics("responses_total", model="demo", delivery="json", status="completed") == 20
 
 
 @pytest.mark.parametrize(("tokens", "seconds"), [(5, 0.5), (2, 2.0), (1, None), (0, None)])

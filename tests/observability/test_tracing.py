@@ -265,8 +265,8 @@ async def test_spans_have_no_content(upstream: Upstream, telemetry: Telemetry) -
     async with served(upstream, telemetry) as http:
         await ask(http, user=SECRET, metadata={"a": SECRET}, prompt_cache_key=SECRET)
         await ask(http)
-    told = "".join(span.to_json() for span in telemetry.spans) + json.dumps(telemetry.points())
-    assert SECRET not in told
+    telemetry_text = "".join(span.to_json() for span in telemetry.spans) + json.dumps(telemetry.points())
+    assert SECRET not in telemetry_text
     assert all(span.events == () for span in telemetry.spans)
 
 
@@ -311,11 +311,11 @@ async def test_metrics_have_the_conventions_names(upstream: Upstream, telemetry:
     ]
     failed = {**question, "error.type": "rate_limit_exceeded"}
     # Each is recorded when its connection is released, possibly after the next has begun.
-    durations = [told for told, _ in points["gen_ai.client.operation.duration"]]
+    durations = [attributes for attributes, _ in points["gen_ai.client.operation.duration"]]
     assert sorted(durations, key=len) == [question, failed]
     response = {**question, "gen_ai.provider.name": "antiphon"}
     for name in ("time_to_first_token", "time_per_output_token"):
-        assert [told for told, _ in points[f"gen_ai.server.{name}"]] == [response]
+        assert [attributes for attributes, _ in points[f"gen_ai.server.{name}"]] == [response]
     assert len(points["gen_ai.server.request.duration"]) == 2
 
 
