@@ -62,13 +62,13 @@ async def test_activity_of_the_last_hours_has_requests_errors_and_durations() ->
         for _ in range(3):
             await ask(http)
         await ask(http, temperature=9)
-        told = await seen(http, "latency")
-    assert (told["total"]["requests"], told["total"]["failed"], told["total"]["refused"]) == (3, 1, 1)
+        latency = await seen(http, "latency")
+    assert (latency["total"]["requests"], latency["total"]["failed"], latency["total"]["refused"]) == (3, 1, 1)
     for name in ("first_token", "total"):
-        assert 0 < told["total"][name]["median"] <= told["total"][name]["p95"]
-    assert sum(slot["requests"] for slot in told["data"]) == 3
-    assert all(slot["start"] % told["slot_seconds"] == 0 for slot in told["data"])
-    assert [entry["model"] for entry in told["models"]] == ["qwen3"]
+        assert 0 < latency["total"][name]["median"] <= latency["total"][name]["p95"]
+    assert sum(slot["requests"] for slot in latency["data"]) == 3
+    assert all(slot["start"] % latency["slot_seconds"] == 0 for slot in latency["data"])
+    assert [entry["model"] for entry in latency["models"]] == ["qwen3"]
 
 
 async def test_activity_of_a_key_is_its_own_and_of_an_admin_that_of_all() -> None:
@@ -87,8 +87,8 @@ async def test_activity_of_a_key_is_its_own_and_of_an_admin_that_of_all() -> Non
 async def test_slots_have_the_length_that_is_asked_for() -> None:
     async with served() as (http, _):
         await ask(http)
-        told = await seen(http, "latency", minutes=30)
-        assert told["slot_seconds"] == 1800 and [slot["start"] % 1800 for slot in told["data"]] == [0]
+        latency = await seen(http, "latency", minutes=30)
+        assert latency["slot_seconds"] == 1800 and [slot["start"] % 1800 for slot in latency["data"]] == [0]
         for minutes in ("0", "7", "25", "120", "x"):
             answer = await http.get(f"/antiphon/latency?minutes={minutes}", headers=bearer("alice"))
             assert (answer.status_code, answer.json()["error"]["param"]) == (400, "minutes")
@@ -110,15 +110,15 @@ async def test_refused_requests_are_remembered_without_content() -> None:
         assert (await ask(http)).status_code == 200
         assert (await ask(http, temperature=SECRET, metadata={SECRET: 1})).status_code == 400
         assert (await ask(http, input=SECRET)).status_code == 429
-        told = await seen(http, "refusals")
-        assert [(entry["status"], entry["code"]) for entry in told["data"]] == [
+        refusals = await seen(http, "refusals")
+        assert [(entry["status"], entry["code"]) for entry in refusals["data"]] == [
             (429, "rate_limit_exceeded"),
-            (400, told["data"][1]["code"]),
+            (400, refusals["data"][1]["code"]),
         ]
-        assert told["data"][0]["endpoint"] == "POST /responses" and told["data"][0]["key"] == "alice"
-        assert told["data"][1]["param"] == "metadata"
-        assert SECRET not in json.dumps(told)
-        assert (await seen(http, "refusals", status="429"))["data"] == told["data"][:1]
+        assert refusals["data"][0]["endpoint"] == "POST /responses" and refusals["data"][0]["key"] == "alice"
+        assert refusals["data"][1]["param"] == "metadata"
+        assert SECRET not in json.dumps(refusals)
+        assert (await seen(http, "refusals", status="429"))["data"] == refusals["data"][:1]
         assert await seen(http, "refusals", "bob") == {"object": "list", "data": [], "has_more": False}
         others = (await seen(http, "refusals", "boss"))["data"]
         assert [(entry["key"], entry["status"], entry["param"]) for entry in others] == [
@@ -139,8 +139,8 @@ async def test_refused_websocket_turn_is_remembered() -> None:
         async with sockets.dial(url, additional_headers=bearer("alice")) as socket:
             assert (await sockets.refusal(socket, temperature=9))[0] == 400
         async with httpx.AsyncClient(base_url=f"{url}/v1", timeout=60, trust_env=False) as http:
-            [told] = (await seen(http, "refusals"))["data"]
-    assert (told["endpoint"], told["status"]) == ("WebSocket /responses", 400)
+            [refusal] = (await seen(http, "refusals"))["data"]
+    assert (refusal["endpoint"], refusal["status"]) == ("WebSocket /responses", 400)
 
 
 # Budgets.
@@ -223,8 +223,8 @@ async def test_running_responses_are_listed_while_files_are_unavailable(
     async with served(tools=tools) as (http, _):
         assert (await seen(http, "now"))["complete"] is True
         monkeypatch.setattr("app.tools.files.vector_stores.VectorStores.summaries", unavailable)
-        told = await seen(http, "now")
-    assert (told["complete"], told["vector_stores"], told["running"]) == (False, [], [])
+        activity = await seen(http, "now")
+    assert (activity["complete"], activity["vector_stores"], activity["running"]) == (False, [], [])
 
 
 # Response log.

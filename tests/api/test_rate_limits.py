@@ -57,7 +57,7 @@ async def ask(http: httpx.AsyncClient, key: str = "", **fields: Any) -> httpx.Re
     return await http.post("/v1/responses", json={"model": "m", "input": "Hi", **fields}, headers=headers)
 
 
-def told(answer: httpx.Response) -> dict[str, str]:
+def limit_headers(answer: httpx.Response) -> dict[str, str]:
     """Rate limit headers of an answer."""
     return {
         name.removeprefix("x-ratelimit-"): value
@@ -71,7 +71,7 @@ def told(answer: httpx.Response) -> dict[str, str]:
 
 async def test_answers_without_limits_have_no_limit_headers() -> None:
     async with served(HELLO) as (http, _):
-        assert told(await ask(http)) == {}
+        assert limit_headers(await ask(http)) == {}
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -79,13 +79,13 @@ async def test_request_beyond_the_limit_is_a_429_with_retry_after(stream: bool) 
     async with served(HELLO, limit_requests_per_minute=2) as (http, backend):
         answers = [await ask(http, stream=stream) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [200, 200, 429]
-    assert [told(answer)["remaining-requests"] for answer in answers] == ["1", "0", "0"]
-    assert {told(answer)["limit-requests"] for answer in answers} == {"2"}
+    assert [limit_headers(answer)["remaining-requests"] for answer in answers] == ["1", "0", "0"]
+    assert {limit_headers(answer)["limit-requests"] for answer in answers} == {"2"}
     assert len(backend.received) == 2
     # One flows in every half minute.
     refused = answers[2]
     assert 1 <= int(refused.headers["retry-after"]) <= 30
-    assert re.fullmatch(r"(\d+m)?[\d.]+s", told(refused)["reset-requests"])
+    assert re.fullmatch(r"(\d+m)?[\d.]+s", limit_headers(refused)["reset-requests"])
     error = refused.json()["error"]
     assert (error["type"], error["code"]) == ("too_many_requests", "rate_limit_exceeded")
     assert error["message"].startswith("Rate limit reached: 2 requests per minute. Please try again in ")
@@ -107,8 +107,8 @@ async def test_tokens_are_charged_when_known_and_debts_paid_first() -> None:
     async with served(LONG, limit_tokens_per_minute=150) as (http, _):
         answers = [await ask(http) for _ in range(3)]
         assert [answer.status_code for answer in answers] == [200, 200, 429]
-        assert [told(answer)["remaining-tokens"] for answer in answers[:1]] == ["150"]
-        assert told(answers[2])["remaining-tokens"] == "0"
+        assert [limit_headers(answer)["remaining-tokens"] for answer in answers[:1]] == ["150"]
+        assert limit_headers(answers[2])["remaining-tokens"] == "0"
         # 200 of 150 were used, so 51 are missing for a request; 150 are refilled per minute.
         assert 15 <= int(answers[2].headers["retry-after"]) <= 21
 
@@ -130,13 +130,13 @@ async def test_failures_have_the_remaining_amounts() -> None:
         for answer, status in ((await ask(http, temperature=9), 400), (await ask(http), 503)):
             assert answer.status_code == status
             names = {f"{word}-{what}" for word in ("limit", "remaining", "reset") for what in ("requests", "tokens")}
-            assert told(answer).keys() == names
+            assert limit_headers(answer).keys() == names
 
 
 async def test_compaction_counts_as_a_request_and_reading_does_not() -> None:
     async with served(HELLO, limit_requests_per_minute=1) as (http, _):
         compacted = await http.post("/v1/responses/compact", json={"model": "m", "input": "Hi"})
-        assert (compacted.status_code, told(compacted)["remaining-requests"]) == (200, "0")
+        assert (compacted.status_code, limit_headers(compacted)["remaining-requests"]) == (200, "0")
         assert (await ask(http)).status_code == 429
         assert (await http.get("/v1/models")).status_code == 429
         assert (await http.get("/v1/responses/resp_x")).status_code == 404
@@ -381,7 +381,7 @@ async def test_two_servers_on_one_redis_share_limits(tmp_path: Path) -> None:
                 for key in ("ada", "bob"):
                     body, headers = {"model": "demo", "input": "Hi"}, {"authorization": f"Bearer {key}"}
                     answer = await http.post(f"{url}/v1/responses", json=body, headers=headers)
-                    seen.append((key, answer.status_code, told(answer)["remaining-requests"]))
+                    seen.append((key, answer.status_code, limit_headers(answer)["remaining-requests"]))
     for key in ("ada", "bob"):
         assert [one[1:] for one in seen if one[0] == key] == [(200, "2"), (200, "1"), (200, "0"), (429, "0")]
 
@@ -412,7 +412,7 @@ async def test_server_without_its_redis_limits_nobody_and_logs_it(
             redis.pause()  # it accepts connections, and does not answer
             answers = [await ask(http) for _ in range(3)]
             assert [answer.status_code for answer in answers] == [200] * 3
-            assert told(answers[0]) == {}
+            assert limit_headers(answers[0]) == {}
     warnings = [record.message for record in caplog.records if record.name == "app.api.rate_limits"]
     assert warnings == ["rate limits not enforced: counters unavailable"]
 

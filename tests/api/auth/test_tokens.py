@@ -244,7 +244,7 @@ async def test_owner_cannot_be_that_of_a_key_unless_the_namespace_is_empty() -> 
     assert (await verifier(namespace="").identify(EC.token(sub=digest))).owner != digest
 
 
-def test_form_of_a_token_is_told_from_keys() -> None:
+def test_form_of_a_token_is_distinguished_from_keys() -> None:
     assert is_token(EC.token())
     assert not any(map(is_token, ["sk-antiphon-abc", "eyJ", "eyJhbGciOiJub25lIn0", "eyJ.a.b.c", "a.b.c", ""]))
 

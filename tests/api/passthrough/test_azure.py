@@ -57,8 +57,8 @@ async def test_azure_deployment_with_another_model_in_the_body_wins(up: Upstream
         up.say(completion("hello"))
         await client.chat.completions.create(model="gpt-x", messages=MESSAGES)
         up.say(reply(b'{"text": "hello"}'))
-        heard = await client.audio.transcriptions.create(model="gpt-x", file=("a.wav", SPEECH))
-        assert heard.text == "hello"
+        transcription = await client.audio.transcriptions.create(model="gpt-x", file=("a.wav", SPEECH))
+        assert transcription.text == "hello"
     assert up.requests[0].json["model"] == "theirs"
     form = up.requests[1].body
     assert SPEECH in form and b"theirs" in form and b"gpt-x" not in form

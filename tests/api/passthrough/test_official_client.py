@@ -23,8 +23,8 @@ IMAGES = b'{ "created": 1, "data": [{"b64_json": "aGk="}] }\n'
 IMAGE_EVENTS = [
     b'event: image_generation.completed\ndata: {"type": "image_generation.completed", "b64_json": "aGk="}\n\n'
 ]
-HEARD = b'{"text": "hello"}'
-HEARD_EVENTS = [b'data: {"type": "transcript.text.delta", "delta": "hi"}\n\n']
+TRANSCRIPTION = b'{"text": "hello"}'
+TRANSCRIPTION_EVENTS = [b'data: {"type": "transcript.text.delta", "delta": "hi"}\n\n']
 
 Call = Callable[[openai.AsyncOpenAI], Awaitable[Any]]
 CALLS: dict[str, tuple[Call, list[Step]]] = {
@@ -55,15 +55,15 @@ CALLS: dict[str, tuple[Call, list[Step]]] = {
     ),
     "transcriptions": (
         lambda c: c.audio.transcriptions.create(model="m", file=("a.wav", io.BytesIO(SOUND))),
-        reply(HEARD),
+        reply(TRANSCRIPTION),
     ),
     "transcriptions stream": (
         lambda c: c.audio.transcriptions.create(model="m", file=("a", SOUND), stream=True),
-        sse(*HEARD_EVENTS),
+        sse(*TRANSCRIPTION_EVENTS),
     ),
     "translations": (
         lambda c: c.audio.translations.create(model="m", file=("a.wav", SOUND)),
-        reply(HEARD),
+        reply(TRANSCRIPTION),
     ),
     "a compressed answer": (
         lambda c: c.moderations.create(model="m", input="Hi"),

@@ -187,8 +187,8 @@ async def test_other_endpoints_with_the_official_client_work(up: Upstream, clien
 async def test_uploads_with_the_official_client_work(up: Upstream, client: openai.AsyncOpenAI) -> None:
     sound = bytes(range(256)) * 500
     up.say(reply(b'{"text": "hello"}'))
-    heard = await client.audio.transcriptions.create(model="whisper", file=("a.wav", sound))
-    assert heard.text == "hello"
+    transcription = await client.audio.transcriptions.create(model="whisper", file=("a.wav", sound))
+    assert transcription.text == "hello"
     up.say(reply(b'{"created": 1, "data": []}'))
     await client.images.edit(model="i", image=("a.png", sound), prompt="A hat")
     for request in up.requests:

@@ -87,31 +87,31 @@ async def test_streamed_and_json_answers_are_the_same(served: tuple[httpx.AsyncC
     whole_ = (await http.post("/responses", json=body)).json()
     streamed = (await events_of(await http.post("/responses", json={**body, "stream": True})))[-1]["response"]
 
-    def told(response: dict[str, Any]) -> dict[str, Any]:
+    def comparable(response: dict[str, Any]) -> dict[str, Any]:
         times_and_ids = {"id", "created_at", "completed_at"}
         items = [{**item, "id": None} for item in response["output"]]
         return {name: value for name, value in response.items() if name not in times_and_ids} | {"output": items}
 
-    assert told(whole_) == told(streamed)
+    assert comparable(whole_) == comparable(streamed)
     assert whole_["store"] is False
 
 
 # State.
 
 
-@pytest.mark.parametrize("told", [{}, {"strict": True, "description": "A person."}, {"strict": None}])
+@pytest.mark.parametrize("format_fields", [{}, {"strict": True, "description": "A person."}, {"strict": None}])
 @pytest.mark.parametrize("agent", ["curl/8", "node", "OpenAI/Python 3.52.0"])
 async def test_schema_of_text_format_is_echoed_to_every_client(
-    served: tuple[httpx.AsyncClient, Scripted], agent: str, told: dict[str, Any]
+    served: tuple[httpx.AsyncClient, Scripted], agent: str, format_fields: dict[str, Any]
 ) -> None:
     http, _ = served
     schema = {"type": "object", "properties": {"name": {"type": "string"}}}
-    format = {"type": "json_schema", "name": "person", "schema": schema, **told}
+    format = {"type": "json_schema", "name": "person", "schema": schema, **format_fields}
     body = {"model": "m", "input": "Who?", "text": {"format": format}}
     response = (await http.post("/v1/responses", json=body, headers={"User-Agent": agent})).json()
     echoed = response["text"]["format"]
-    assert echoed["strict"] is bool(told.get("strict"))
-    assert echoed["description"] == told.get("description")
+    assert echoed["strict"] is bool(format_fields.get("strict"))
+    assert echoed["description"] == format_fields.get("description")
     assert echoed["schema"] == schema
     echoed["schema"] = None  # the spec has no other
     ResponseResource.model_validate(response)

@@ -480,5 +480,5 @@ async def test_fifty_clients_at_once_each_get_their_own_events() -> None:
             return [event["delta"] for event in second if event["type"] == "response.output_text.delta"]
 
     async with listening(Echo([])) as url:
-        heard = await asyncio.gather(*[converse(url, f"client {n}") for n in range(50)])
-    assert heard == [[f"client {n}, first", f"client {n}, first", f"client {n}, second"] for n in range(50)]
+        deltas = await asyncio.gather(*[converse(url, f"client {n}") for n in range(50)])
+    assert deltas == [[f"client {n}, first", f"client {n}, first", f"client {n}, second"] for n in range(50)]

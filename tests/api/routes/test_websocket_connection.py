@@ -203,7 +203,7 @@ async def test_client_that_disconnects_before_the_backends_answer_is_noticed() -
 
 
 class Flood(Scripted):
-    """Says more than any buffer holds, and counts how much of it was heard."""
+    """Sends more than any buffer holds, and counts how much was read."""
 
     WHOLE = 4000  # 4 KB pieces
 
@@ -222,7 +222,7 @@ class Flood(Scripted):
 
 
 async def still(backend: Flood) -> int:
-    """Wait until the backend is not heard any more, and return how much of it was."""
+    """Wait until the backend is not read any more, and return how much was read."""
     given = -1
     async with asyncio.timeout(120):
         while not given or given != backend.given:

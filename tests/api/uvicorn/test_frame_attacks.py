@@ -48,15 +48,15 @@ def measured() -> type[Measured]:
 
 async def outcome(client: Any, answers: int | None) -> int:
     """Receive error messages until the connection ends, and return its close code; or their number if they are all."""
-    heard = 0
+    received = 0
     async with asyncio.timeout(300):
         try:
-            while answers is None or heard < answers:
+            while answers is None or received < answers:
                 assert json.loads(await client.recv())["type"] == "error"
-                heard += 1
+                received += 1
         except ConnectionClosed:
             return int(client.close_code)
-    return heard
+    return received
 
 
 @pytest.mark.parametrize("attack", FRAME_ATTACKS.values(), ids=FRAME_ATTACKS)
