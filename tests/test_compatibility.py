@@ -152,12 +152,12 @@ BESIDE: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(("name", "status"), listed("Parameters"))
 def test_status_of_a_parameter_is_true(name: str, status: str) -> None:
     cases = CASES[name] if name in CASES else [[request_of(BESIDE[name.partition(".")[0]])]]
-    told = " ".join(text for bodies in cases for body in bodies for text in _told(body))
-    said = any(f"'{path}'" in told for path in (name, name.partition(".")[0]))
-    assert said == (status == "named"), told
+    warnings = " ".join(text for bodies in cases for body in bodies for text in _warnings_of(body))
+    said = any(f"'{path}'" in warnings for path in (name, name.partition(".")[0]))
+    assert said == (status == "named"), warnings
 
 
-def _told(body: dict[str, Any]) -> tuple[str, ...]:
+def _warnings_of(body: dict[str, Any]) -> tuple[str, ...]:
     try:
         return outcome(body)[1]
     except ValueError:  # a sample is invalid for the field

@@ -92,5 +92,5 @@ def test_dialect_that_is_configured_holds_for_every_client(configured: str) -> N
 
 
 def test_ai_sdk_gets_strings_wherever_it_may_need_them() -> None:
-    told = {agent.partition(" ")[0] for agent in AGENTS if needs_strings({"user-agent": agent})}
-    assert told == {"ai-sdk/open-responses/2.0.36", "ai-sdk/open-responses/1.0.39", "ai/7.0.173", "ai/6.0.326"}
+    agents = {agent.partition(" ")[0] for agent in AGENTS if needs_strings({"user-agent": agent})}
+    assert agents == {"ai-sdk/open-responses/2.0.36", "ai-sdk/open-responses/1.0.39", "ai/7.0.173", "ai/6.0.326"}

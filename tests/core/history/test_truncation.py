@@ -166,16 +166,16 @@ def strays(items: list[Item]) -> int:
     """Count calls without a later output, and outputs without a call."""
     waiting: dict[str, int] = dict.fromkeys("abc", 0)
     known: set[str] = set()
-    unheard = 0
+    unpaired = 0
     for item in items:
         if item["type"] == "function_call":
-            unheard += waiting[item["call_id"]]  # the earlier of two calls with the same id has no output
+            unpaired += waiting[item["call_id"]]  # the earlier of two calls with the same id has no output
             waiting[item["call_id"]] = 1
             known.add(item["call_id"])
         elif item["type"] == "function_call_output":
-            unheard += item["call_id"] not in known
+            unpaired += item["call_id"] not in known
             waiting[item["call_id"]] = max(0, waiting[item["call_id"]] - 1)
-    return unheard + sum(waiting.values())
+    return unpaired + sum(waiting.values())
 
 
 @pytest.mark.parametrize(

@@ -197,11 +197,11 @@ def test_custom_tool_call_and_output_are_sent_as_those_of_a_function() -> None:
         {"type": "custom_tool_call", "id": "ctc_1", "call_id": "c", "name": "patch", "input": 'say "é"\n', "x": None},
         {"type": "custom_tool_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "Done."}, IMAGE]},
     )
-    _, made, told, shown = chat.body["messages"]
+    _, made, tool_message, shown = chat.body["messages"]
     assert made["tool_calls"] == [
         {"id": "c", "type": "function", "function": {"name": "patch", "arguments": '{"input": "say \\"é\\"\\n"}'}}
     ]
-    assert told == {"role": "tool", "tool_call_id": "c", "content": "Done."}
+    assert tool_message == {"role": "tool", "tool_call_id": "c", "content": "Done."}
     assert shown["content"][1] == CHAT_IMAGE
 
 
@@ -223,15 +223,15 @@ def test_namespace_tools_of_any_kind_come_back_in_their_namespace() -> None:
         call(1, "b", "functions__wait", "{}"),
         call(2, "c", "wait", "{}"),
     )
-    told = [
+    call_items = [
         (event["item"]["type"], event["item"]["name"], event["item"].get("namespace"))
         for kind in ("added", "done")
         for event in events
         if event["type"] == f"response.output_item.{kind}"
     ]
     custom, function = ("custom_tool_call", "exec", "functions"), ("function_call", "wait", "functions")
-    assert told == [custom, function, ("function_call", "wait", None)] * 2
-    assert [(item["name"], item.get("namespace")) for item in output(events)] == [name[1:] for name in told[:3]]
+    assert call_items == [custom, function, ("function_call", "wait", None)] * 2
+    assert [(item["name"], item.get("namespace")) for item in output(events)] == [name[1:] for name in call_items[:3]]
 
 
 def test_namespace_calls_are_sent_under_the_backends_name() -> None:
@@ -321,7 +321,7 @@ def test_tool_search_call_comes_back_with_an_object() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments, told, status",
+    "arguments, expected, status",
     [
         ("", {}, "completed"),
         ('"add"', {"query": "add"}, "completed"),
@@ -329,9 +329,9 @@ def test_tool_search_call_comes_back_with_an_object() -> None:
         ('{"query": "ad', {}, "incomplete"),
     ],
 )
-def test_tool_search_arguments_are_always_an_object(arguments: str, told: Any, status: str) -> None:
+def test_tool_search_arguments_are_always_an_object(arguments: str, expected: Any, status: str) -> None:
     (item,) = output(answered(ask([SEARCH]), call(0, "s", "tool_search", arguments)))
-    assert (item["arguments"], item["status"]) == (told, status)
+    assert (item["arguments"], item["status"]) == (expected, status)
 
 
 def test_tool_search_beside_a_function_of_its_name_stays_apart() -> None:
@@ -370,10 +370,10 @@ def test_tool_that_was_found_is_called_in_its_namespace() -> None:
 
 
 def test_tool_search_and_its_result_are_sent_as_a_call_and_its_result() -> None:
-    _, made, told = ask([SEARCH], SEARCHED, found(LAB, PATCH)).body["messages"]
+    _, made, tool_message = ask([SEARCH], SEARCHED, found(LAB, PATCH)).body["messages"]
     function = {"name": "tool_search", "arguments": '{"query": "add", "limit": 2}'}
     assert made["tool_calls"] == [{"id": "s", "type": "function", "function": function}]
-    assert told == {
+    assert tool_message == {
         "role": "tool",
         "tool_call_id": "s",
         "content": "These tools were found. You can call them now:\n"
@@ -395,7 +395,7 @@ def test_tool_search_that_ran_elsewhere_offers_its_tools_and_is_not_sent() -> No
 
 
 @pytest.mark.parametrize(
-    "made, told, name, arguments, content",
+    "call_item, output_item, name, arguments, content",
     [
         (
             {"type": "shell_call", "call_id": "c", "action": {"commands": ["ls"]}},
@@ -421,9 +421,9 @@ def test_tool_search_that_ran_elsewhere_offers_its_tools_and_is_not_sent() -> No
     ],
 )
 def test_calls_of_tools_that_are_not_offered_are_sent(
-    made: Any, told: Any, name: str, arguments: Any, content: str
+    call_item: Any, output_item: Any, name: str, arguments: Any, content: str
 ) -> None:
-    _, asked, result = ask([], made, told).body["messages"]
+    _, asked, result = ask([], call_item, output_item).body["messages"]
     (function,) = (one["function"] for one in asked["tool_calls"])
     assert (function["name"], json.loads(function["arguments"])) == (name, arguments)
     assert result == {"role": "tool", "tool_call_id": "c", "content": content}

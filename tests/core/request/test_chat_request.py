@@ -207,7 +207,7 @@ def test_chat_request_has_the_text_format(format: Any, sent: Any) -> None:
     assert body(text={"format": format}) == sent
 
 
-TOLD = (
+INSTRUCTIONS = (
     "Answer only with JSON that conforms to this JSON Schema. Do not use a code fence. It is: A number.\n\n"
     '{"type":"object","properties":{"a":{"type":"integer"}}}'
 )
@@ -215,7 +215,7 @@ ANY_OBJECT = {"type": "json_schema", "json_schema": {"name": "response", "schema
 
 
 @pytest.mark.parametrize(
-    "json_schema, json_object, response_format, told",
+    "json_schema, json_object, response_format, described",
     [
         ("json_object", "native", {"type": "json_object"}, True),
         ("json_object", "json_schema_any", ANY_OBJECT, True),
@@ -225,14 +225,17 @@ ANY_OBJECT = {"type": "json_schema", "json_schema": {"name": "response", "schema
     ],
 )
 def test_chat_request_describes_a_schema_that_cannot_be_enforced(
-    json_schema: str, json_object: str, response_format: Any, told: bool
+    json_schema: str, json_object: str, response_format: Any, described: bool
 ) -> None:
     options = {"response_format.json_schema": json_schema, "response_format.json_object": json_object}
     chat = ask(options, text={"format": {**JSON_SCHEMA, "description": "A number."}}, instructions="Count.")
     assert chat.body.get("response_format") == response_format
-    assert chat.body["messages"][0] == {"role": "system", "content": f"Count.\n\n{TOLD}" if told else "Count."}
+    assert chat.body["messages"][0] == {
+        "role": "system",
+        "content": f"Count.\n\n{INSTRUCTIONS}" if described else "Count.",
+    }
     lost = "This backend does not support JSON schemas; text.format was ignored."
-    assert chat.warnings == (() if told else (lost,))
+    assert chat.warnings == (() if described else (lost,))
 
 
 def test_chat_request_describes_an_object_that_cannot_be_forced() -> None:

@@ -234,8 +234,8 @@ def test_strict_templates_get_what_they_demand(request: dict[str, Any], profile:
     turns = [message["role"] for message in spoken if message["role"] != "tool" and "tool_calls" not in message]
     assert turns == [("user", "assistant")[at % 2] for at in range(len(turns))]
     # And as others do, which go by each message.
-    heard = [message["role"] for message in spoken if message["role"] != "tool"]
-    assert heard[0] == "user"
+    roles = [message["role"] for message in spoken if message["role"] != "tool"]
+    assert roles[0] == "user"
     assert all(one["role"] != two["role"] or one["role"] == "tool" for one, two in pairwise(spoken))
 
 

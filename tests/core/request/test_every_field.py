@@ -264,16 +264,16 @@ def is_handled(path: str, bodies: list[dict[str, Any]]) -> bool:
         return True
     steps = re.sub(r"\[.*?\]", "", path).split(".")
     names = {steps[0] if len(steps) == 1 else "", *steps[1:]} - {"", "content", "output", "action", "tools"}
-    sent, told = set(), set()
+    sent, messages = set(), set()
     for body in bodies:
         try:
             chat, warnings = outcome(body)
         except ValueError as error:  # pydantic refuses it by its name
-            told.add(str(error))
+            messages.add(str(error))
             continue
         sent.add(repr(chat))
-        told |= {*warnings}
-    return len(sent) > 1 or any(is_named(names, steps[0], text) for text in told)
+        messages |= {*warnings}
+    return len(sent) > 1 or any(is_named(names, steps[0], text) for text in messages)
 
 
 def is_named(names: set[str], head: str, text: str) -> bool:

@@ -230,13 +230,13 @@ def test_official_client_rebuilds_the_response_from_the_events(chunks: list[Any]
             state.handle_event(laws.OPENAI_EVENTS[event["type"]].model_validate(event))
     snapshot = state._ResponseStreamState__current_snapshot  # type: ignore[attr-defined]
 
-    def told(item: dict[str, Any]) -> Any:
+    def content_of(item: dict[str, Any]) -> Any:
         if item["type"] == "message":
             return [part.get("text") for part in item["content"] if part["type"] == "output_text"]
         return item.get("arguments")
 
-    rebuilt = [told(item.model_dump()) for item in snapshot.output]
-    assert rebuilt == [told(item) for item in output(events)]
+    rebuilt = [content_of(item.model_dump()) for item in snapshot.output]
+    assert rebuilt == [content_of(item) for item in output(events)]
     Response.model_validate(events[-1]["response"])
 
 
@@ -283,10 +283,10 @@ def test_error_after_the_finish_reason_takes_nothing_away() -> None:
 def test_failure_is_emitted_nested_flat_and_in_the_response() -> None:
     failure = BackendError("Too much.", error_type="too_many_requests", code="rate_limit_exceeded", status=429)
     error, failed = answer([delta(content="Hi")], failure)[-2:]
-    told = {"type": "too_many_requests", "code": "rate_limit_exceeded", "message": "Too much.", "param": None}
-    assert error["error"] == {**told, "headers": {"Retry-After": "1"}}
+    expected = {"type": "too_many_requests", "code": "rate_limit_exceeded", "message": "Too much.", "param": None}
+    assert error["error"] == {**expected, "headers": {"Retry-After": "1"}}
     assert (error["code"], error["message"], error["param"]) == ("rate_limit_exceeded", "Too much.", None)
-    assert failed["response"]["error"] == told
+    assert failed["response"]["error"] == expected
     assert [item["status"] for item in failed["response"]["output"]] == ["incomplete"]
 
 
@@ -615,9 +615,9 @@ def test_annotations_are_flattened_and_counted() -> None:
         "url_citation": {"url": "https://a", "title": "A", "start_index": 1, "end_index": 2},
     }
     events = answer(whole(delta(content="Hi"), delta(annotations=[nested]), delta(annotations=[nested])))
-    told = [event for event in events if event["type"] == "response.output_text.annotation.added"]
+    annotations = [event for event in events if event["type"] == "response.output_text.annotation.added"]
     flat = {"type": "url_citation", "url": "https://a", "title": "A", "start_index": 1, "end_index": 2}
-    assert [(event["annotation_index"], event["annotation"]) for event in told] == [(0, flat), (1, flat)]
+    assert [(event["annotation_index"], event["annotation"]) for event in annotations] == [(0, flat), (1, flat)]
     assert output(events)[0]["content"][0]["annotations"] == [flat, flat]
 
 

@@ -172,7 +172,7 @@ def test_grammar_of_code_matches_anything() -> None:
 
 
 @pytest.mark.parametrize(
-    ("grammar", "told"),
+    ("grammar", "supported"),
     [
         ('start: "a" "\\n"', True),  # there is always something to escape
         ('start: ("a" LF)+ | "\\""\n%import common.LF', True),
@@ -184,8 +184,8 @@ def test_grammar_of_code_matches_anything() -> None:
         (APPLY_PATCH, True),
     ],
 )
-def test_xgrammar_gets_what_it_supports_and_refuses_the_rest(grammar: str, told: bool) -> None:
-    assert pattern("lark", grammar, "xgrammar") == (pattern("lark", grammar, "json_pattern") if told else None)
+def test_xgrammar_gets_what_it_supports_and_refuses_the_rest(grammar: str, supported: bool) -> None:
+    assert pattern("lark", grammar, "xgrammar") == (pattern("lark", grammar, "json_pattern") if supported else None)
 
 
 TEXTS = st.text(st.sampled_from('ab01_ -]"\\\n\t.é😀'), max_size=6)
@@ -199,9 +199,9 @@ TEXTS = st.text(st.sampled_from('ab01_ -]"\\\n\t.é😀'), max_size=6)
 )
 def test_regular_expression_matches_a_text_and_its_json(regex: str, text: str) -> None:
     whole = bool(re.fullmatch(regex, text, re.ASCII))
-    for form, told in (("pattern", text), ("json_pattern", json.dumps(text, ensure_ascii=False)[1:-1])):
+    for form, subject in (("pattern", text), ("json_pattern", json.dumps(text, ensure_ascii=False)[1:-1])):
         written: Any = pattern("regex", regex, form)
-        assert bool(re.fullmatch(written, told)) is whole
+        assert bool(re.fullmatch(written, subject)) is whole
 
 
 def test_dash_at_the_end_of_a_class_is_a_dash() -> None:
