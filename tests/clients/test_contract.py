@@ -33,7 +33,7 @@ def asked(upstream: Upstream) -> list[dict[str, Any]]:
     return [message for message in messages if message["role"] not in ("system", "developer")]
 
 
-def told(upstream: Upstream) -> list[tuple[str, Any]]:
+def roles_and_texts(upstream: Upstream) -> list[tuple[str, Any]]:
     """Roles and texts in the last request."""
     return [(message["role"], words(message["content"])) for message in asked(upstream)]
 
@@ -47,7 +47,7 @@ async def test_client_text_is_read(client: Driver, upstream: Upstream) -> None:
     upstream.say(saying("Hel", "lo", "."))
     shown = await client.shows("text")
     assert (shown["text"], shown["usage"]) == ("Hello.", [5, 3])
-    assert told(upstream) == [("user", "Say hello.")]
+    assert roles_and_texts(upstream) == [("user", "Say hello.")]
 
 
 @pytest.mark.parametrize("name", CLIENTS)
@@ -86,7 +86,7 @@ async def test_client_second_turn_is_answered(client: Driver, upstream: Upstream
     upstream.say(saying("Nice to meet you."))
     upstream.say(saying("Your name is Ada."))
     assert (await client.shows(scenario))["text"] == "Your name is Ada."
-    assert told(upstream) == [
+    assert roles_and_texts(upstream) == [
         ("user", "My name is Ada."),
         ("assistant", "Nice to meet you."),
         ("user", "What is my name?"),

@@ -47,7 +47,7 @@ EVENTS = {
 }
 
 
-async def heard(recording: Recording, dialect: str) -> list[Event]:
+async def events_of(recording: Recording, dialect: str) -> list[Event]:
     """Return a client's events for an answer; [] if it is refused."""
     options = recording.options
     profile = load_profile(options.get("profile", "default")).override(options.get("overrides", {}))
@@ -88,13 +88,13 @@ async def streams() -> AsyncIterator[list[Event]]:
     custom = {
         "request": {"tools": [{"type": "custom", "name": "patch"}, {"type": "tool_search", "execution": "client"}]}
     }
-    yield await heard(Recording(custom, body(sse(*patch, finish("tool_calls"), usage(), DONE))), "openai")
+    yield await events_of(Recording(custom, body(sse(*patch, finish("tool_calls"), usage(), DONE))), "openai")
     search = [call(id="call_1", name="tool_search"), call(arguments='{"query": "add"}')]
-    yield await heard(Recording(custom, body(sse(*search, finish("tool_calls"), usage(), DONE))), "openai")
+    yield await events_of(Recording(custom, body(sse(*search, finish("tool_calls"), usage(), DONE))), "openai")
     for name in NAMES:
         recording = load(name)
         for dialect in ("openai", "openai-both") if b"reasoning" in recording.body else ("openai",):
-            if events := await heard(recording, dialect):
+            if events := await events_of(recording, dialect):
                 yield events
 
 
@@ -106,20 +106,20 @@ def _is_of_an_interrupted_search(event: Event) -> bool:
 
 @pytest.mark.parametrize("name", OPENAI)
 async def test_client_knows_every_event_and_joins_them(name: str, upstream: Upstream, tmp_path: Path) -> None:
-    told = [events async for events in streams()]
-    assert {event["type"] for events in told for event in events} == EVENTS
+    streamed = [events async for events in streams()]
+    assert {event["type"] for events in streamed for event in events} == EVENTS
     upstream.native = True  # it is asked as Antiphon is
     if name == "openai-python-2":
-        told = [events for events in told if not any(map(_is_of_an_interrupted_search, events))]
+        streamed = [events for events in streamed if not any(map(_is_of_an_interrupted_search, events))]
     for _ in ("one by one", "put together"):
-        for events in told:
+        for events in streamed:
             upstream.say(reply(encoded(events) + END, "text/event-stream"))
 
     driver = Driver(CLIENTS[name], upstream.url, tmp_path)
-    shown = await driver.shows("events", COUNT=str(len(told)))
+    shown = await driver.shows("events", COUNT=str(len(streamed)))
 
     assert shown["unknown"] == []
-    for events, counted, whole in zip(told, shown["counts"], shown["wholes"], strict=True):
+    for events, counted, whole in zip(streamed, shown["counts"], shown["wholes"], strict=True):
         last = events[-1]["response"]
         complaint = next((event["message"] for event in events if event["type"] == "error"), None)
         assert counted == (complaint or len(events))

@@ -46,7 +46,7 @@ def adds(upstream: Upstream) -> None:
     upstream.say(saying("It is ", "3."))
 
 
-def told(upstream: Upstream) -> list[str]:
+def tool_outputs(upstream: Upstream) -> list[str]:
     return [message["content"] for message in upstream.requests[-1].json["messages"] if message["role"] == "tool"]
 
 
@@ -55,7 +55,7 @@ def told(upstream: Upstream) -> list[str]:
 async def test_hosted_call_is_read_by_clients(client: Driver, upstream: Upstream, lab: MCPLab, scenario: str) -> None:
     adds(upstream)
     assert await client.shows(scenario) == SHOWN
-    assert lab.calls == [("add", {"a": 1, "b": 2})] and told(upstream) == ["3"]
+    assert lab.calls == [("add", {"a": 1, "b": 2})] and tool_outputs(upstream) == ["3"]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ async def test_hosted_call_that_is_approved_is_run(
 ) -> None:
     adds(upstream)
     assert await client.shows(scenario) == SHOWN
-    assert lab.calls == [("add", {"a": 1, "b": 2})] and told(upstream) == ["3"]
+    assert lab.calls == [("add", {"a": 1, "b": 2})] and tool_outputs(upstream) == ["3"]
 
 
 @pytest.mark.parametrize("name", ASKED)
@@ -79,7 +79,7 @@ async def test_hosted_call_that_is_denied_is_not_run(client: Driver, upstream: U
     upstream.say(calling("lab__add", ADDING))
     upstream.say(saying("I did not add."))
     assert (await client.shows("hosted_rejected"))["text"] == "I did not add."
-    assert lab.calls == [] and "did not approve" in told(upstream)[0]
+    assert lab.calls == [] and "did not approve" in tool_outputs(upstream)[0]
 
 
 @pytest.mark.parametrize("name", ASKED)
@@ -89,7 +89,7 @@ async def test_hosted_call_in_the_turn_before_is_continued_on_the_server(
     adds(upstream)
     upstream.say(saying("It is still 3."))
     assert (await client.shows("hosted_turns"))["text"] == "It is still 3."
-    assert told(upstream) == ["3"]
+    assert tool_outputs(upstream) == ["3"]
     assert lab.lists == 1  # the session with the server is kept, and with it the list
 
 
@@ -101,4 +101,4 @@ async def test_hosted_call_in_the_turn_before_is_continued_by_replay(
     adds(upstream)
     upstream.say(saying("It is still 3."))
     assert (await client.shows("hosted_replayed"))["text"] == "It is still 3."
-    assert lab.calls == [("add", {"a": 1, "b": 2})] and told(upstream) == ["3"]
+    assert lab.calls == [("add", {"a": 1, "b": 2})] and tool_outputs(upstream) == ["3"]

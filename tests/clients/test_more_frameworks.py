@@ -24,7 +24,7 @@ def client(name: str, server: str, tmp_path: Path) -> Driver:
     return Driver(FRAMEWORKS[name], server, tmp_path)
 
 
-def told(upstream: Upstream) -> list[tuple[str, str]]:
+def roles_and_texts(upstream: Upstream) -> list[tuple[str, str]]:
     """Roles and texts in the last request, without system roles."""
     messages = upstream.requests[-1].json["messages"]
     return [(one["role"], words(one["content"])) for one in messages if one["role"] not in ("system", "developer")]
@@ -39,7 +39,7 @@ async def test_framework_shows_a_text_and_its_usage(client: Driver, scenario: st
     upstream.say(saying("Hel", "lo", "."))
     shown = await client.shows(scenario)
     assert (shown["text"], shown.get("usage", [5, 3])) == ("Hello.", [5, 3])
-    assert "Say hello." in told(upstream)[-1][1]
+    assert "Say hello." in roles_and_texts(upstream)[-1][1]
 
 
 @pytest.mark.parametrize(("name", "scenario"), playing("stream", clients=FRAMEWORKS))
@@ -72,7 +72,7 @@ async def test_framework_continues_a_conversation(client: Driver, scenario: str,
     upstream.say(saying("Nice to meet you."))
     upstream.say(saying("Your name is Ada."))
     assert (await client.shows(scenario))["text"] == "Your name is Ada."
-    assert told(upstream) == [
+    assert roles_and_texts(upstream) == [
         ("user", "My name is Ada."),
         ("assistant", "Nice to meet you."),
         ("user", "What is my name?"),

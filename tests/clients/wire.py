@@ -18,7 +18,7 @@ class Exchange:
     transport: str  # `http` or `websocket`
     path: str
     request_headers: dict[str, str]  # headers, by name in lower case
-    told: dict[str, str] = field(default_factory=dict)
+    response_headers: dict[str, str] = field(default_factory=dict)
     status: int | None = None
 
 
@@ -29,7 +29,7 @@ class Wire:
         self.exchanges: list[Exchange] = []
 
     def before(self, app: Any) -> Any:
-        async def heard(scope: Message, receive: Receive, send: Send) -> None:
+        async def recording(scope: Message, receive: Receive, send: Send) -> None:
             if scope["type"] not in ("http", "websocket"):
                 await app(scope, receive, send)
                 return
@@ -38,12 +38,12 @@ class Wire:
 
             async def tell(message: Message) -> None:
                 if message["type"] == "http.response.start":
-                    exchange.status, exchange.told = message["status"], _read(message["headers"])
+                    exchange.status, exchange.response_headers = message["status"], _read(message["headers"])
                 await send(message)
 
             await app(scope, receive, tell)
 
-        return heard
+        return recording
 
     @property
     def responses(self) -> list[Exchange]:

@@ -28,10 +28,10 @@ def offered(upstream: Upstream) -> dict[str, Any]:
 
 def result(upstream: Upstream) -> str:
     """The result of the last call, as the last request contains it."""
-    *_, made, told = upstream.requests[-1].json["messages"]
-    assert told["role"] == "tool"
-    assert told["tool_call_id"] == made["tool_calls"][0]["id"]
-    return str(told["content"])
+    *_, made, tool_message = upstream.requests[-1].json["messages"]
+    assert tool_message["role"] == "tool"
+    assert tool_message["tool_call_id"] == made["tool_calls"][0]["id"]
+    return str(tool_message["content"])
 
 
 async def test_codex_edits_a_file_in_its_shell(codex: Codex, upstream: Upstream) -> None:

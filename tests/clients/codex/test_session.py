@@ -142,13 +142,13 @@ async def test_codex_sends_an_image_and_a_schema(codex: Codex, upstream: Upstrea
 async def test_codex_that_is_stopped_closes_the_backends_stream(
     codex: Codex, upstream: Upstream, settings: list[str], end: signal.Signals
 ) -> None:
-    heard = asyncio.Event()
-    upstream.say(sse(chunk("Hel"), heard, HANG))
+    go = asyncio.Event()
+    upstream.say(sse(chunk("Hel"), go, HANG))
     async with running(*codex.command("Say hello.", *settings), env=codex.variables(), cwd=codex.repository) as process:
         async with asyncio.timeout(60):
             while not upstream.requests:
                 await asyncio.sleep(0.05)
-            heard.set()
+            go.set()
             os.killpg(process.pid, end)
             await upstream.requests[0].gone.wait()
             await process.wait()
@@ -164,7 +164,7 @@ async def test_codex_tools_that_cannot_be_offered_are_left_out_with_a_warning(
     offered = [tool["function"]["name"] for tool in upstream.requests[0].json["tools"]]
     assert "exec_command" in offered and "web_search" not in offered
     warning = "Tools of type 'web_search' require a table [tools.web_search] in this server's settings; left out."
-    assert warning in wire.responses[0].told["x-antiphon-warning"]
+    assert warning in wire.responses[0].response_headers["x-antiphon-warning"]
     assert warning in [getattr(record, "reason", None) for record in caplog.records]
 
 
@@ -178,8 +178,8 @@ async def test_codex_sub_agent_does_its_part(codex: Codex, upstream: Upstream) -
     both.set()
     # If the sub-agent ends first, Codex tells the model so, which answers again.
     assert set(said(await working)) == {"Hello."}
-    told = {one[0]["content"] for one in asked(upstream)[1:]}
-    assert told == {"Let another say it.", "Say hello."}
+    texts = {one[0]["content"] for one in asked(upstream)[1:]}
+    assert texts == {"Let another say it.", "Say hello."}
 
 
 @pytest.mark.parametrize(("model", "features"), [("m", ["features.multi_agent_v2=true"]), ("gpt-6-sol", [])])
@@ -196,8 +196,8 @@ async def test_codex_agent_of_a_team_receives_its_task(
         await asyncio.sleep(0.05)
     both.set()
     assert said(await working) == ["Hello."]
-    heard = [one[-1]["content"] for one in asked(upstream)[1:] if one[-1]["role"] == "user"]
-    assert len(heard) == 1 and heard[0].endswith("Payload:\n\nSay hello to Ada.")
+    prompts = [one[-1]["content"] for one in asked(upstream)[1:] if one[-1]["role"] == "user"]
+    assert len(prompts) == 1 and prompts[0].endswith("Payload:\n\nSay hello to Ada.")
     offered = {tool["function"]["name"]: tool["function"] for tool in upstream.requests[0].json["tools"]}
     message = offered["collaboration__spawn_agent"]["parameters"]["properties"]["message"]
     assert message["type"] == "string" and "encrypted" not in message

@@ -31,11 +31,11 @@ def ask(said: str, **options: Any) -> ChatMessage:
 def streamed(said: str, **options: Any) -> tuple[list[str], ChatMessage]:
     pieces: list[str] = []
 
-    def heard(chunk: Any) -> None:
+    def on_chunk(chunk: Any) -> None:
         if chunk.content:
             pieces.append(chunk.content)
 
-    replies = generator(**options).run([ChatMessage.from_user(said)], streaming_callback=heard)["replies"]
+    replies = generator(**options).run([ChatMessage.from_user(said)], streaming_callback=on_chunk)["replies"]
     return pieces, replies[0]
 
 

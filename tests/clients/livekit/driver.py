@@ -15,7 +15,7 @@ def asking(text: str) -> llm.ChatContext:
     return context
 
 
-async def heard(service: responses.LLM, text: str) -> str:
+async def answer_to(service: responses.LLM, text: str) -> str:
     async with service.chat(chat_ctx=asking(text)) as stream:
         return "".join([chunk.delta.content or "" async for chunk in stream if chunk.delta])
 
@@ -30,7 +30,7 @@ async def interrupted() -> Any:
                 if chunk.delta and chunk.delta.content:
                     first = chunk.delta.content
                     break
-        turns = [await heard(service, text) for text in ("two", "three")]
+        turns = [await answer_to(service, text) for text in ("two", "three")]
         await service.aclose()
     return {"turns": [first, *turns], "errors": []}
 

@@ -75,8 +75,8 @@ def stream() -> Any:
 @scenario
 def tools() -> Any:
     asked = client.responses.create(model=MODEL, input=WEATHER, tools=[TOOL])
-    told = client.responses.create(model=MODEL, input=results(asked), tools=[TOOL], previous_response_id=asked.id)
-    return {"text": told.output_text}
+    answer = client.responses.create(model=MODEL, input=results(asked), tools=[TOOL], previous_response_id=asked.id)
+    return {"text": answer.output_text}
 
 
 @scenario
@@ -151,8 +151,8 @@ def thinking_sealed() -> Any:
     said: list[Any] = [{"role": "user", "content": WEATHER}]
     asked = client.responses.create(input=said, **given)
     sealed = [item.encrypted_content for item in asked.output if item.type == "reasoning"]
-    told = client.responses.create(input=[*said, *asked.output, *results(asked)], **given)
-    return {"text": told.output_text, "sealed": all(sealed) and len(sealed) == 1}
+    answer = client.responses.create(input=[*said, *asked.output, *results(asked)], **given)
+    return {"text": answer.output_text, "sealed": all(sealed) and len(sealed) == 1}
 
 
 @scenario
