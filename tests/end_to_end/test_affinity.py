@@ -132,7 +132,7 @@ async def test_key_of_the_callers_has_precedence(replicas: tuple[PrefixCache, Pr
     assert sorted((len(one.hits), len(two.hits))) == [0, 12]
 
 
-async def test_routers_behind_a_server_are_told_the_conversation() -> None:
+async def test_routers_behind_a_server_receive_the_conversation() -> None:
     async with Upstream() as up:
         up.always(completion())
         overrides = {"request.session_header": "x-session-id"}

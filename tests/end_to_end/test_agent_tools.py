@@ -47,10 +47,10 @@ async def test_custom_call_is_streamed_and_answered_in_the_next_turn() -> None:
         output: Any = [{"type": "custom_tool_call_output", "call_id": "c", "output": "Patched."}]
         second = await openai.responses.create(model="m", input=output, previous_response_id=first.response.id)
         assert second.output_text == "Done."
-    made, told = backend.received[1]["messages"][1:]
+    made, tool_message = backend.received[1]["messages"][1:]
     function = {"name": "lab__patch", "arguments": '{"input": "*** Be\\ngin"}'}
     assert made == {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": function}]}
-    assert told == {"role": "tool", "tool_call_id": "c", "content": "Patched."}
+    assert tool_message == {"role": "tool", "tool_call_id": "c", "content": "Patched."}
 
 
 async def test_tools_in_an_item_are_known_in_later_turns_and_not_echoed() -> None:

@@ -258,7 +258,7 @@ FOREIGN = {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAAABpM0
 NOTE = "(An earlier part of this conversation was compacted by another server and cannot be read.)"
 
 
-async def test_compaction_of_another_server_is_told_to_the_model_and_the_caller() -> None:
+async def test_compaction_of_another_server_is_reported_to_the_model_and_the_caller() -> None:
     async with serving(ANSWER) as (http, backend):
         answer = await post(http, input=[FOREIGN, user("When do we launch?")])
         assert answer.status_code == 200
@@ -285,7 +285,7 @@ async def test_compaction_of_another_server_replaces_nothing_that_can_be_read() 
         assert [text for _, text in sent_to_model(backend)][-2].endswith("We launch on Tuesday.")
 
 
-async def test_compaction_with_a_lost_key_is_told_to_the_model() -> None:
+async def test_compaction_with_a_lost_key_is_reported_to_the_model() -> None:
     async with serving(SUMMARY) as (http, _):
         output = (await post(http, "/responses/compact", input=LAUNCH)).json()["output"]
     async with serving(ANSWER, secret_key="another") as (http, backend):
@@ -294,7 +294,7 @@ async def test_compaction_with_a_lost_key_is_told_to_the_model() -> None:
     assert sent_to_model(backend)[-2:] == [("user", NOTE), ("user", "When?")]
 
 
-async def test_compaction_of_another_server_in_a_conversation_is_told_to_the_model() -> None:
+async def test_compaction_of_another_server_in_a_conversation_is_reported_to_the_model() -> None:
     alice = {"authorization": "Bearer alice"}
     async with serving(ANSWER) as (http, backend):
         conversation = (await http.post("/conversations", json={"items": [FOREIGN]}, headers=alice)).json()
@@ -352,15 +352,15 @@ async def events_of_trigger(script: list[Any], agent: str) -> list[Any]:
 
 async def test_compaction_events_are_sent_to_clients_that_know_them() -> None:
     events = await events_of_trigger(SUMMARY, "OpenAI/Python 3.54.0")
-    told_of = [event for event in events if event["type"] == "response.compaction.compacting"]
-    assert len(told_of) == 2
-    for event in told_of:
+    compacting = [event for event in events if event["type"] == "response.compaction.compacting"]
+    assert len(compacting) == 2
+    for event in compacting:
         ResponseCompactionCompactingEvent.model_validate(event, strict=True)
     done = next(event for event in events if event["type"] == "response.output_item.done")
-    assert {(event["item_id"], event["output_index"]) for event in told_of} == {(done["item"]["id"], 0)}
+    assert {(event["item_id"], event["output_index"]) for event in compacting} == {(done["item"]["id"], 0)}
     assert [event["sequence_number"] for event in events] == [*range(len(events))]
     plain = await events_of_trigger(SUMMARY, "OpenAI/Python 2.54.0")
-    assert story(plain) == story(event for event in events if event not in told_of)
+    assert story(plain) == story(event for event in events if event not in compacting)
 
 
 async def test_compaction_that_breaks_off_ends_its_item() -> None:
@@ -428,10 +428,10 @@ async def test_truncation_auto_drops_the_oldest_turns_until_it_fits(refusal: Any
 
 
 async def test_truncation_auto_takes_the_limit_from_the_backends_error() -> None:
-    told_numbers = BackendError(
+    too_long = BackendError(
         "request (1000 tokens) exceeds the available context size (400 tokens)", code="context_length_exceeded"
     )
-    async with serving([told_numbers], ANSWER) as (http, backend):
+    async with serving([too_long], ANSWER) as (http, backend):
         await post(http, input=LONG, truncation="auto")
 
     assert [text for _, text in sent_to_model(backend)] == ["two " * 200, "three"]

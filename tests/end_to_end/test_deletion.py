@@ -236,8 +236,8 @@ async def test_response_that_cannot_be_added_to_its_conversation_is_never_comple
         httpx.AsyncClient(base_url=f"{url}/v1", timeout=60, trust_env=False) as http,
     ):
         conversation = (await http.post("/conversations", json={})).json()["id"]
-        told = (await http.post("/responses", json=asked(conversation=conversation))).json()
-        assert (told["status"], told["error"]["code"]) == ("failed", "store_unavailable")
+        response = (await http.post("/responses", json=asked(conversation=conversation))).json()
+        assert (response["status"], response["error"]["code"]) == ("failed", "store_unavailable")
         assert "completed" not in store.seen
         assert (await http.get(f"/conversations/{conversation}/items")).json()["data"] == []
 

@@ -119,7 +119,7 @@ async def made() -> AsyncIterator[Made]:
         item = (await ada.get(f"/v1/conversations/{conversation}/items")).json()["data"][0]["id"]
         body = {"model": "m", "input": "secret", "background": True}
         response = (await ada.post("/v1/responses", json=body)).json()["id"]
-        while (told := (await ada.get(f"/v1/responses/{response}")).json())["status"] != "completed":
+        while (completed := (await ada.get(f"/v1/responses/{response}")).json())["status"] != "completed":
             pass
         inputs = (await ada.get(f"/v1/responses/{response}/input_items")).json()["data"]
         form = {"purpose": "user_data"}
@@ -149,7 +149,7 @@ async def made() -> AsyncIterator[Made]:
             "conversation_id": conversation,
             "item_id": item,
             "input_id": inputs[0]["id"],
-            "output_id": told["output"][0]["id"],
+            "output_id": completed["output"][0]["id"],
         }
         yield Made(ids, ada, bob)
 

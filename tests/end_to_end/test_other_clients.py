@@ -33,10 +33,10 @@ async def test_vs_code_input_of_the_models_words_is_accepted() -> None:
         answer = await client.post("/v1/responses", json={"model": "m", "input": said, "store": False})
     assert answer.status_code == 200
     assert "call_gone" in answer.headers["x-antiphon-warning"]
-    system, asked, told, stray, again = backend.received[0]["messages"]
+    system, asked, assistant, stray, again = backend.received[0]["messages"]
     assert system == {"role": "system", "content": "Be brief."}
     assert asked["content"][1]["image_url"]["url"] == PIXEL
-    assert told == {"role": "assistant", "content": "A pixel."}
+    assert assistant == {"role": "assistant", "content": "A pixel."}
     assert stray["role"] == "user" and "It is red." in stray["content"]
     assert again == {"role": "user", "content": "And now?"}
 
@@ -91,21 +91,21 @@ def _image(url: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("sent", "told"),
+    ("sent", "image_url"),
     [
         ({"type": "image_url", "image_url": {"url": PIXEL, "detail": "low"}}, {"url": PIXEL, "detail": "low"}),
         ({"type": "image_url", "image_url": PIXEL}, {"url": PIXEL}),
         ({"type": "input_image", "image_url": {"url": PIXEL}, "detail": "high"}, {"url": PIXEL, "detail": "high"}),
     ],
 )
-async def test_image_in_the_form_of_chat_is_accepted(sent: dict[str, Any], told: dict[str, str]) -> None:
+async def test_image_in_the_form_of_chat_is_accepted(sent: dict[str, Any], image_url: dict[str, str]) -> None:
     """LangChain for Node does so where an image is in its newer form; the model would see nothing."""
     backend = Scripted(HELLO)
     async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
         body = {"model": "m", "input": [{"role": "user", "content": [sent]}]}
         response = (await client.post("/v1/responses", json=body)).json()
         (listed,) = (await client.get(f"/v1/responses/{response['id']}/input_items")).json()["data"]
-    assert backend.received[0]["messages"][0]["content"] == [{"type": "image_url", "image_url": told}]
+    assert backend.received[0]["messages"][0]["content"] == [{"type": "image_url", "image_url": image_url}]
     assert listed["content"][0]["type"] == "input_image"
     assert listed["content"][0]["image_url"] == PIXEL
 
@@ -152,10 +152,10 @@ async def test_audio_as_a_data_url_is_accepted(head: str, format: str) -> None:
     async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
         body = {"model": "m", "input": [{"role": "user", "content": [sound]}, call, result]}
         assert (await client.post("/v1/responses", json=body)).status_code == 200
-    asked, _, _, heard = backend.received[0]["messages"]
-    told = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": format}}
-    assert asked["content"] == [told]
-    assert heard["content"][1:] == [told]
+    asked, _, _, tool_message = backend.received[0]["messages"]
+    audio_part = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": format}}
+    assert asked["content"] == [audio_part]
+    assert tool_message["content"][1:] == [audio_part]
 
 
 @pytest.mark.parametrize("place", ["https://example.com/a.wav", "data:audio/wav,RIFF", "data:image/png;base64,AA==", 5])

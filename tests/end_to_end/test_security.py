@@ -118,12 +118,12 @@ async def test_backend_address_is_not_shown() -> None:
         port = f":{upstream.port}"  # the digits alone may occur in an id
     async with antiphon(backend_url=f"http://user:hush@127.0.0.1{port}/v1", backend_retries=0) as url:
         async with await client(url) as http:
-            told = [
+            bodies = [
                 (await http.post("/v1/responses", json={"model": "m", "input": "Hi", "stream": stream})).text
                 for stream in (False, True)
             ]
-            told += [(await http.get(path)).text for path in ("/v1/models", "/readyz", "/metrics", "/openapi.json")]
-    assert not [one for one in told for word in ("127.0.0.1", port, "hush") if word in one]
+            bodies += [(await http.get(path)).text for path in ("/v1/models", "/readyz", "/metrics", "/openapi.json")]
+    assert not [one for one in bodies for word in ("127.0.0.1", port, "hush") if word in one]
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ async def ask(http: httpx.AsyncClient, sent: Mapping[str, Any]) -> Turn:
     return turn
 
 
-def told(upstream: Upstream) -> list[dict[str, Any]]:
+def sent_messages(upstream: Upstream) -> list[dict[str, Any]]:
     return list(upstream.requests[-1].json["messages"])
 
 
@@ -223,11 +223,11 @@ async def test_vs_code_continues_with_results_alone(http: httpx.AsyncClient, ups
     results = [result("call_Paris", "Sunny."), shown, result("call_Oslo", "Sunny, too.")]
     second = await ask(http, body(*results, previous_response_id=first.response_id))
     assert second.text == "Sunny in both."
-    roles = [message["role"] for message in told(upstream)]
+    roles = [message["role"] for message in sent_messages(upstream)]
     assert roles == ["system", "user", "assistant", "tool", "tool", "user"]
     upstream.say(saying("Yes."))
     await ask(http, body(user("Really?"), previous_response_id=second.response_id))
-    assert [message["role"] for message in told(upstream)] == [*roles, "assistant", "user"]
+    assert [message["role"] for message in sent_messages(upstream)] == [*roles, "assistant", "user"]
 
 
 async def test_vs_code_without_retention_sends_everything_back(http: httpx.AsyncClient, upstream: Upstream) -> None:
@@ -239,7 +239,7 @@ async def test_vs_code_without_retention_sends_everything_back(http: httpx.Async
     upstream.say(saying("Sunny."))
     second = await ask(http, body(*said, *first.items, result("call_1", "Sunny."), store=False))
     assert second.text == "Sunny."
-    _, _, answer, last = told(upstream)
+    _, _, answer, last = sent_messages(upstream)
     assert (answer["content"], answer["reasoning_content"]) == ("I look it up.", "Ask first.")
     assert (last["role"], last["tool_call_id"]) == ("tool", "call_1")
     gone = await http.get(f"/responses/{first.response_id}")
@@ -255,7 +255,7 @@ async def test_vs_code_sends_everything_where_a_response_is_gone(http: httpx.Asy
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "previous_response_not_found")
     second = await ask(http, body(user("Hi."), *first.items, user("Again.")))
     assert second.text == "Hello."
-    assert [message["content"] for message in told(upstream)] == ["Hi.", "Hello.", "Again."]
+    assert [message["content"] for message in sent_messages(upstream)] == ["Hi.", "Hello.", "Again."]
 
 
 async def test_vs_code_compaction_is_sent_again_with_the_results(http: httpx.AsyncClient, upstream: Upstream) -> None:
@@ -270,14 +270,14 @@ async def test_vs_code_compaction_is_sent_again_with_the_results(http: httpx.Asy
     sent = body(first.compaction, result("call_1", "Sunny."), context_management=management)
     second = await ask(http, {**sent, "previous_response_id": first.response_id})
     assert second.text == "Sunny."
-    *_, question, called, last = told(upstream)
+    *_, question, called, last = sent_messages(upstream)
     assert question["content"] == "How is the weather?"
     assert (called["tool_calls"][0]["id"], last["content"]) == ("call_1", "Sunny.")
-    assert "They count." in str(told(upstream)) and "1 1 1" not in str(told(upstream))
+    assert "They count." in str(sent_messages(upstream)) and "1 1 1" not in str(sent_messages(upstream))
     # Without the id, it is the start of the whole history.
     upstream.say(saying("Sunny."))
     await ask(http, body(first.compaction, *first.items, result("call_1", "Sunny."), store=False))
-    summary, called, last = told(upstream)
+    summary, called, last = sent_messages(upstream)
     assert "They count." in summary["content"]
     assert (called["tool_calls"][0]["id"], last["content"]) == ("call_1", "Sunny.")
 
@@ -312,7 +312,7 @@ async def test_vs_code_searches_tools_itself(http: httpx.AsyncClient, upstream: 
     called = {"type": "function_call", **second.calls[0], "namespace": "weather"}
     third = await ask(http, body(*said, called, result("call_2", "Sunny."), tools=[search], store=False))
     assert third.text == "Sunny."
-    names = [one["function"]["name"] for message in told(upstream) for one in message.get("tool_calls", ())]
+    names = [one["function"]["name"] for message in sent_messages(upstream) for one in message.get("tool_calls", ())]
     assert names == ["tool_search", "weather"]
 
 
