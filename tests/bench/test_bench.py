@@ -129,9 +129,9 @@ def test_sentence_of_the_readme_has_the_least_and_the_most_of_a_peer() -> None:
     for scenario, used in (("S1", 20.0), ("S2", 90.0)):
         results.measurements[scenario, "antiphon"] = [Measurement(10e-6, 0.0, 0.0)]
         results.measurements[scenario, "litellm"] = [Measurement(used * 1e-6, 0.0, 0.0)]
-    told = report.sentence(results, [BY_NAME["S1"], BY_NAME["S2"]], SERVERS)
-    assert "litellm 2.00 to 9.00" in told
-    assert "open-responses-server" not in told  # it was not measured
+    sentence = report.sentence(results, [BY_NAME["S1"], BY_NAME["S2"]], SERVERS)
+    assert "litellm 2.00 to 9.00" in sentence
+    assert "open-responses-server" not in sentence  # it was not measured
 
 
 def test_instructions_are_read_from_callgrinds_output() -> None:

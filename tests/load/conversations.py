@@ -48,7 +48,7 @@ class Talk:
     def __init__(self, http: httpx.AsyncClient) -> None:
         self.figures = Figures()
         self._http = http
-        self._told: dict[str, str] = {}  # answers by response id
+        self._texts: dict[str, str] = {}  # answers by response id
         self._ways = {
             "json": self._json,
             "sse": self._sse,
@@ -69,7 +69,7 @@ class Talk:
                 if (response["status"], text) != ("completed", answer_to(said)):
                     raise Wrong(f"{way}: {response['status']}, {text!r} for {answer_to(said)!r}, {response['error']}")
                 previous = response["id"]
-                self._told[previous] = text
+                self._texts[previous] = text
                 self.figures.turns[way] += 1
         except (Wrong, httpx.HTTPError, ValueError, LookupError) as error:
             self.figures.wrong.append(f"conversation {number}, turn {len(said)}, {way}: {error!r}")
@@ -81,12 +81,12 @@ class Talk:
         async def look(ids: Sequence[str]) -> None:
             for id in ids:
                 kept = (await self._request("GET", f"/responses/{id}")).json()
-                if (kept["status"], kept["output"][0]["content"][0]["text"]) == ("completed", self._told[id]):
+                if (kept["status"], kept["output"][0]["content"][0]["text"]) == ("completed", self._texts[id]):
                     self.figures.kept += 1
                 else:
                     self.figures.wrong.append(f"{id} is not what it was: {kept}")
 
-        ids = [*self._told]
+        ids = [*self._texts]
         await asyncio.gather(*(look(ids[start::8]) for start in range(8)))
 
     async def _json(self, body: dict[str, Any]) -> dict[str, Any]:

@@ -95,7 +95,7 @@ async def _row(
         await warming_up
     memory, cpu = _used(measured)
     ramp = seconds / 3
-    told, speaking = streams.run(api, ports, streams=count, deltas=seconds, period=1, ramp=ramp)
+    received, speaking = streams.run(api, ports, streams=count, deltas=seconds, period=1, ramp=ramp)
     began = time.monotonic()
     await asyncio.sleep(ramp + 1)
     # All streams are open now, and only send until the first ends.
@@ -104,14 +104,14 @@ async def _row(
     await asyncio.sleep(began + seconds - 1 - steady)
     until, (_, spoken) = time.monotonic(), _used(measured)
     await speaking
-    wrong += [f"{name}: {problem}" for problem in told.wrong]
-    late = [late for due, late in told.deltas if steady < due < until]
+    wrong += [f"{name}: {problem}" for problem in received.wrong]
+    late = [late for due, late in received.deltas if steady < due < until]
     p50, p99 = (quantiles(late, n=100)[at] for at in (49, 98))
-    row = [name, f"{told.completed}", *(f"{1000 * value:.1f} ms" for value in (p50, p99, max(late)))]
+    row = [name, f"{received.completed}", *(f"{1000 * value:.1f} ms" for value in (p50, p99, max(late)))]
     if not measured:
         return [*row, "", "", "", ""]
     each = (spoken - opened) / len(late)  # CPU seconds
-    other = (_used(measured)[1] - cpu - each * len(told.deltas)) / count
+    other = (_used(measured)[1] - cpu - each * len(received.deltas)) / count
     memory = (grown - memory) / count
     costs = [f"{each * 1e6:.0f} µs", f"{other * 1e3:.1f} ms", f"{memory / 1000:.1f} kB"]
     return [*row, *costs, " + ".join(map(str, files))]
@@ -133,7 +133,7 @@ async def _conversations(count: int, log: IO[bytes]) -> list[str]:
     print(f"\n{figures.conversations} conversations, {figures.seconds:.0f} seconds, 10 restarts of one of 2 replicas")
     rows = [["what", "how many"], *([f"turns as {way}", f"{number}"] for way, number in figures.turns.items())]
     rows += [
-        ["responses found again as they were told", f"{figures.kept}"],
+        ["responses found again unchanged", f"{figures.kept}"],
         ["requests", " + ".join(map(str, balancer.sent.values()))],
         ["connections refused, and sent to the other replica", f"{balancer.refused}"],
         ["requests that the client sent again, since there was no answer", f"{figures.asked_again}"],

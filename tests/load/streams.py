@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from tests.bench import wire
 
-TOLD = {
+DELTAS = {
     "responses": re.compile(rb'"type":"response\.output_text\.delta"[^\n]*?"delta":"(\d+\.\d+) "'),
     "chat": re.compile(rb'"content": "(\d+\.\d+) "'),
 }
@@ -33,11 +33,11 @@ class ReceivedDeltas:
 class Stream(asyncio.Protocol):
     """One stream, from the question to its end."""
 
-    def __init__(self, api: str, request: bytes, deltas: int, told: ReceivedDeltas) -> None:
+    def __init__(self, api: str, request: bytes, deltas: int, received: ReceivedDeltas) -> None:
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._api, self._request, self._deltas, self._told = api, request, deltas, told
+        self._api, self._request, self._deltas, self._received = api, request, deltas, received
         self._tail = b""
-        self._heard = 0
+        self._delta_count = 0
         self._completed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -52,18 +52,18 @@ class Stream(asyncio.Protocol):
         if whole <= 1:
             return
         block = data[:whole]
-        for due in TOLD[self._api].findall(block):
-            self._told.deltas.append((float(due), now - float(due)))
-            self._heard += 1
+        for due in DELTAS[self._api].findall(block):
+            self._received.deltas.append((float(due), now - float(due)))
+            self._delta_count += 1
         self._completed = self._completed or ENDS[self._api] in block
         if b"data: [DONE]" in block:
             self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._completed and self._heard == self._deltas:
-            self._told.completed += 1
+        if self._completed and self._delta_count == self._deltas:
+            self._received.completed += 1
         else:
-            self._told.wrong.append(f"{self._heard} of {self._deltas} deltas, {exc!r}, {self._tail[-200:]!r}")
+            self._received.wrong.append(f"{self._delta_count} of {self._deltas} deltas, {exc!r}, {self._tail[-200:]!r}")
         if not self.ended.done():
             self.ended.set_result(None)
 
@@ -76,7 +76,7 @@ def run(
 
     Returns their running output, and the task that ends with the last stream.
     """
-    loop, told = asyncio.get_running_loop(), ReceivedDeltas()
+    loop, received = asyncio.get_running_loop(), ReceivedDeltas()
     body = {"model": f"clock-{deltas}-{round(period * 1000)}", "stream": True}
     path = "/v1/responses" if api == "responses" else "/v1/chat/completions"
     said = {"input": "When?"} if api == "responses" else {"messages": [{"role": "user", "content": "When?"}]}
@@ -87,10 +87,10 @@ def run(
         await asyncio.sleep(began + ramp * number / streams - loop.time())
         try:
             _, stream = await loop.create_connection(
-                lambda: Stream(api, request, deltas, told), "127.0.0.1", ports[number % len(ports)]
+                lambda: Stream(api, request, deltas, received), "127.0.0.1", ports[number % len(ports)]
             )
         except OSError as error:
-            told.wrong.append(repr(error))
+            received.wrong.append(repr(error))
             return
         await stream.ended
 
@@ -98,4 +98,4 @@ def run(
         async with asyncio.timeout(ramp + deltas * period + SLACK):
             await asyncio.gather(*(one(number) for number in range(streams)))
 
-    return told, loop.create_task(all_of_them())
+    return received, loop.create_task(all_of_them())

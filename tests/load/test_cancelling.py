@@ -1,4 +1,4 @@
-"""Who is told to stop while the store is asked does stop: at whatever point of the question it is told."""
+"""A task that is cancelled during a store query stops, at whatever point of the query."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ async def test_redis_query_that_is_cancelled_raises_it(redis_server: RedisServer
         task = asyncio.create_task(asking())
         for _ in range(turns % 20):
             await asyncio.sleep(0)
-        told = task.cancel()
+        requested = task.cancel()
         await asyncio.wait({task})
-        assert task.cancelled() is told
-        assert (task in went_on) is not told
+        assert task.cancelled() is requested
+        assert (task in went_on) is not requested
 
     assert await store.all("nothing") == {}
     await log.delete(RUN)  # otherwise an orphan to every server with this Redis

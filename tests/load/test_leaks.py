@@ -68,7 +68,7 @@ async def let_all_call(traffic: Traffic, rounds: int) -> None:
     await asyncio.gather(*(keep_calling() for _ in range(AT_ONCE)))
 
 
-def told_of_by_asyncio(caplog: pytest.LogCaptureFixture) -> list[str]:
+def reported_by_asyncio(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Unretrieved exceptions: asyncio reports them on destruction."""
     gc.collect()
     return [record.getMessage() for record in caplog.records if record.name == "asyncio"]
@@ -108,7 +108,7 @@ async def test_callers_of_all_kinds_leave_nothing_behind(
                     assert await traffic.gauges() == {}
         assert model.request_count > 0
     assert await until_same(lambda: open_sockets() - before_all, set()) == set()
-    assert told_of_by_asyncio(caplog) == []
+    assert reported_by_asyncio(caplog) == []
 
 
 async def test_runs_deleted_by_another_replica_leave_nothing_behind(
@@ -131,4 +131,4 @@ async def test_runs_deleted_by_another_replica_leave_nothing_behind(
             assert await until_same(lambda: tasks() - at_rest, Counter()) == Counter()
             for id in ids:
                 assert (await traffic.http.get(f"/v1/responses/{id}")).status_code == 404
-    assert told_of_by_asyncio(caplog) == []
+    assert reported_by_asyncio(caplog) == []

@@ -80,12 +80,12 @@ def seen(status: int, response: Json) -> list[str]:
     """Describe a result: the response's status and items, or the error."""
     if status != 200:
         return [f"{status} {response['error']['code']}"]
-    told = [response["status"]]
+    lines = [response["status"]]
     if response["incomplete_details"]:
-        told = [f"incomplete: {response['incomplete_details']['reason']}"]
+        lines = [f"incomplete: {response['incomplete_details']['reason']}"]
     if response["error"]:
-        told.append(f"error: {response['error']['code']}")
-    return told + [_item(item) for item in response["output"]]
+        lines.append(f"error: {response['error']['code']}")
+    return lines + [_item(item) for item in response["output"]]
 
 
 def _item(item: Json) -> str:
@@ -103,11 +103,11 @@ def _normal(arguments: str) -> str:
         return arguments
 
 
-def agrees(told: list[str], want: list[str]) -> bool:
+def agrees(lines: list[str], want: list[str]) -> bool:
     """Compare a result with the expected lines; `|` separates alternatives."""
-    return len(told) == len(want) and all(
+    return len(lines) == len(want) and all(
         any(line.startswith(one[:-3]) if one.endswith("...") else line == one for one in wanted.split(" | "))
-        for line, wanted in zip(told, want, strict=True)
+        for line, wanted in zip(lines, want, strict=True)
     )
 
 

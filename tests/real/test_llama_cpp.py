@@ -68,9 +68,9 @@ async def test_llama_cpp_answers_as_the_model_was_taught(http: httpx.AsyncClient
     for turn in scenario.turns:
         status, response = await ask(http, turn if isinstance(turn, dict) else turn(responses), stream=stream)
         responses.append(response)
-    told = seen(status, response)
+    lines = seen(status, response)
     otherwise = OTHERWISE | (BY_MESSAGES if http.headers["x-api"] == "messages" else {})
-    assert agrees(told, otherwise.get(name, scenario.want)), told
+    assert agrees(lines, otherwise.get(name, scenario.want)), lines
 
 
 async def test_llama_cpp_conversation_of_many_turns_is_remembered(http: httpx.AsyncClient) -> None:

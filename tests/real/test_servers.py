@@ -190,8 +190,8 @@ def test_real_server_answers_as_the_model_was_taught(
     for turn in SCENARIOS[name].turns:
         status, response = ask(http, server, turn if isinstance(turn, dict) else turn(responses), stream=stream)
         responses.append(response)
-    told = seen(status, response)
-    assert agrees(told, want), told
+    lines = seen(status, response)
+    assert agrees(lines, want), lines
 
 
 def test_real_server_after_a_client_disconnects_answers_the_next(http: httpx.Client, server: Server) -> None:
@@ -234,6 +234,6 @@ def test_real_server_concurrent_streams_are_complete_or_fail(http: httpx.Client,
             lambda name: ask(http, server, {**SCENARIOS[name].turns[0], "stream": True}, stream=True), names
         )
         for name, (status, response) in zip(names, answers, strict=True):
-            told = seen(status, response)
-            broken = server.kind in _INTERRUPTING and told[:2] == ["failed", "error: server_error"]
-            assert broken or agrees(told, wanted(server, name) or []), told
+            lines = seen(status, response)
+            broken = server.kind in _INTERRUPTING and lines[:2] == ["failed", "error: server_error"]
+            assert broken or agrees(lines, wanted(server, name) or []), lines
