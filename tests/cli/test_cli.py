@@ -602,8 +602,8 @@ def test_every_worker_tells_what_all_did_also_after_a_restart(tmp_path: Path) ->
     def wait_until_all_see(address: str, total: tuple[int, int]) -> None:
         until, agreed = time.monotonic() + TIMEOUT, 0
         while agreed < 8:  # either worker may answer
-            agreed = agreed + 1 if (told := seen(address)) == total else 0
-            assert time.monotonic() < until, told
+            agreed = agreed + 1 if (counts := seen(address)) == total else 0
+            assert time.monotonic() < until, counts
             time.sleep(0.05)
 
     arguments = ("--workers", "2", "--store-url", "sqlite:///shared.db")

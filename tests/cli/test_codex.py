@@ -23,8 +23,8 @@ URL = "http://127.0.0.1:8080/v1"
     ("keyed", "key"), [(True, {"env_key": codex.KEY}), (False, {"experimental_bearer_token": "unused"})]
 )
 def test_codex_gets_the_server_its_models_and_its_key(keyed: bool, key: dict[str, str]) -> None:
-    told = codex.codex_settings(URL, model='a "model" \\ ü', keyed=keyed)
-    assert tomllib.loads(codex.toml(told)) == {
+    settings = codex.codex_settings(URL, model='a "model" \\ ü', keyed=keyed)
+    assert tomllib.loads(codex.toml(settings)) == {
         "model": 'a "model" \\ ü',
         "model_provider": "antiphon",
         "web_search": "disabled",
@@ -57,7 +57,7 @@ async def test_codex_asks_a_remote_server_for_web_search(tools: dict[str, Any], 
 
 
 def test_codex_options_equal_the_printed_lines() -> None:
-    told = codex.codex_settings(URL, model="qwen3:0.6b", keyed=True)
-    words = codex.options(told)
+    settings = codex.codex_settings(URL, model="qwen3:0.6b", keyed=True)
+    words = codex.options(settings)
     assert words[::2] == ["--config"] * (len(words) // 2)
-    assert tomllib.loads("\n".join(words[1::2])) == tomllib.loads(codex.toml(told))
+    assert tomllib.loads("\n".join(words[1::2])) == tomllib.loads(codex.toml(settings))

@@ -75,10 +75,12 @@ async def test_replay_with_the_same_answer_is_the_same() -> None:
     async with antiphon(Scripted(said("Hello.", '{"a": 1, "b": 2}'), said("Hello.", '{"b": 2, "a": 1}'))) as url:
         made = await ask(url, tools=[WEATHER])
         same, printed = await replayed(url, made["id"], as_json=True)
-    told = json.loads(printed)
-    assert same and told["same"]
-    assert told["before"]["calls"] == told["after"]["calls"] == [{"name": "weather", "arguments": '{"a": 1, "b": 2}'}]
-    assert told["before"]["seconds"] > 0 and told["after"]["seconds"] > 0
+    report = json.loads(printed)
+    assert same and report["same"]
+    assert (
+        report["before"]["calls"] == report["after"]["calls"] == [{"name": "weather", "arguments": '{"a": 1, "b": 2}'}]
+    )
+    assert report["before"]["seconds"] > 0 and report["after"]["seconds"] > 0
 
 
 async def test_replay_adds_nothing_to_its_conversation() -> None:

@@ -72,7 +72,7 @@ def outcomes(seen: dict[str, Seen]) -> dict[str, Outcome]:
     return {way: each.outcome for way, each in seen.items()}
 
 
-def told(seen: dict[str, Seen]) -> list[dict[str, Any]]:
+def received_responses(seen: dict[str, Seen]) -> list[dict[str, Any]]:
     """Return the received responses by id."""
     return sorted((each.response for each in seen.values() if each.response), key=lambda response: response["id"])
 

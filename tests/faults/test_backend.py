@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.faults.callers import COMPLETED, HELLO, WAYS, Ended, Outcome, Refused, calling, outcomes, told
+from tests.faults.callers import COMPLETED, HELLO, WAYS, Ended, Outcome, Refused, calling, outcomes, received_responses
 from tests.faults.faulty_stores import kept
 from tests.faults.servers import LINUX, server
 from tests.support.server_apis import SERVER_APIS, Frame, ServerAPI, encoded
@@ -182,7 +182,7 @@ async def test_backend_fault_ends_as_documented(
             upstream.always(fault.steps)
             seen = await caller.ask_all()
         assert outcomes(seen) == fault.seen
-        assert kept(tmp_path) == told(seen)
+        assert kept(tmp_path) == received_responses(seen)
 
         upstream.always(hello)
         assert outcomes(await caller.ask_all()) == dict.fromkeys(WAYS, COMPLETED)

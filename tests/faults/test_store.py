@@ -123,12 +123,12 @@ async def test_store_fault_ends_as_documented(fault: Fault, upstream: Upstream, 
 
 async def kept(http: httpx.AsyncClient, seen: Seen) -> str:
     """Return the stored state of a received response."""
-    told: Any = seen.response
-    answer = await http.get(f"/responses/{told['id']}")
+    received: Any = seen.response
+    answer = await http.get(f"/responses/{received['id']}")
     if answer.status_code == 404:
         return NOTHING
     stored = answer.json()
-    if stored == told:
+    if stored == received:
         return AS_SENT
-    assert (stored["status"], stored["output"]) == ("completed", told["output"])
+    assert (stored["status"], stored["output"]) == ("completed", received["output"])
     return COMPLETE

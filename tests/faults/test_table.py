@@ -17,8 +17,8 @@ TABLES = (test_backend, test_store, test_files, test_objects, test_bugs)
 def test_rows_are_those_of_the_tests() -> None:
     for table in TABLES:
         name = table.__name__.rpartition(".")[2]
-        told = [line for line in LINES if re.search(rf"`{name}\.py::\w+\[", line)]
-        assert told == [fault.row for fault in table.FAULTS]
+        rows = [line for line in LINES if re.search(rf"`{name}\.py::\w+\[", line)]
+        assert rows == [fault.row for fault in table.FAULTS]
 
 
 def test_rows_and_tests_name_each_other() -> None:

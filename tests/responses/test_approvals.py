@@ -100,8 +100,8 @@ async def test_denied_call_is_reported_to_the_model(lab: ScriptedTool, reason: s
         denied = decision(first["output"][0], approve=False, reason=reason)
         second = (await http.post("/responses", json=body(previous_response_id=first["id"], input=[denied]))).json()
     assert (types(second), lab.calls) == (["message"], [])
-    told = backend.received[1]["messages"][-1]["content"]
-    assert told == "The user did not approve this call" + (f": {reason}" if reason else ".")
+    content = backend.received[1]["messages"][-1]["content"]
+    assert content == "The user did not approve this call" + (f": {reason}" if reason else ".")
 
 
 async def test_turn_without_a_decision_leaves_the_call_open(lab: ScriptedTool) -> None:

@@ -135,8 +135,8 @@ async def test_background_response_that_has_not_ended_tells_the_poll_interval() 
         await until_ended(http, queued.json()["id"])
         ended = await http.get(f"/responses/{queued.json()['id']}")
 
-    told = [answer.headers.get("openai-poll-after-ms") for answer in (queued, running, replayed, ended)]
-    assert told == ["1000", "1000", "1000", None]
+    poll_delays = [answer.headers.get("openai-poll-after-ms") for answer in (queued, running, replayed, ended)]
+    assert poll_delays == ["1000", "1000", "1000", None]
 
 
 class Appended:

@@ -77,12 +77,12 @@ async def test_pdf_text_is_sent_with_its_name_in_this_turn_and_the_next() -> Non
     responses = responses_of(backend)
     content = [{"type": "input_text", "text": "Sum it up."}, part(pdf("Profit rose.", "Costs fell."))]
     first = await answer(responses, input=[{"role": "user", "content": content}])
-    told = 'Sum it up.\n<file name="report.pdf">\nProfit rose.\n\nCosts fell.\n</file>'
-    assert backend.received == [[{"role": "user", "content": told}]]
+    text = 'Sum it up.\n<file name="report.pdf">\nProfit rose.\n\nCosts fell.\n</file>'
+    assert backend.received == [[{"role": "user", "content": text}]]
     (kept,) = await responses.stored.input_items(first, Caller())
     assert kept["content"] == content  # as it came
     await answer(responses, input="Shorter.", previous_response_id=first)
-    assert backend.received[1][0]["content"] == told
+    assert backend.received[1][0]["content"] == text
 
 
 async def test_pdf_tokens_are_those_of_its_text() -> None:

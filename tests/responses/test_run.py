@@ -94,9 +94,9 @@ class UnconfirmedStore(MemoryStore):
 async def test_response_that_is_stored_late_equals_the_stream() -> None:
     app = create_app(settings(), backend=Scripted([delta(content="Hello")]), store=UnconfirmedStore(ttl=60))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
-        told = (await http.post("/v1/responses", json={"model": "m", "input": "Hi"})).json()
-        assert (told["status"], told["error"]["message"]) == ("failed", "The store is away.")
-        assert (await http.get(f"/v1/responses/{told['id']}")).json() == told
+        response = (await http.post("/v1/responses", json={"model": "m", "input": "Hi"})).json()
+        assert (response["status"], response["error"]["message"]) == ("failed", "The store is away.")
+        assert (await http.get(f"/v1/responses/{response['id']}")).json() == response
 
 
 WARNED = "The parameter 'sead' is not supported by this backend and was ignored."

@@ -452,8 +452,8 @@ async def test_next_turn_begins_as_the_last_question_did(lab: ScriptedTool) -> N
             assert backend.received[-1]["messages"][: len(last)] == last, more
         replay = [question, *first["output"], again]
         assert (await http.post("/responses", json=body(input=replay, store=False))).status_code == 200
-        told = [m["content"] for m in backend.received[-1]["messages"] if m["role"] == "tool"]
-        assert told == ["3", "x"]
+        outputs = [m["content"] for m in backend.received[-1]["messages"] if m["role"] == "tool"]
+        assert outputs == ["3", "x"]
 
 
 async def test_response_with_store_false_has_its_tools_over_a_websocket(lab: ScriptedTool) -> None:
@@ -671,9 +671,9 @@ async def test_shell_of_a_dead_worker_ends_with_what_is_known_of_it(lab: Scripte
         events = await events_of(http, tools=[tool])
     names = [event["type"].removeprefix("response.") for event in events]
     end = max(index for index, name in enumerate(names[: names.index("output_item.done") + 1]) if name == last)
-    heard = events[: end + 1]
-    rest = recovered(dict(events[0]["response"]), heard)
-    laws.check([*heard, *rest])
+    received = events[: end + 1]
+    rest = recovered(dict(events[0]["response"]), received)
+    laws.check([*received, *rest])
     response = rest[-1]["response"]
     call, *outputs = response["output"]
     assert (response["status"], call["status"], call["action"]["commands"]) == ("failed", "incomplete", ["ls", "pwd"])

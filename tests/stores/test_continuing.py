@@ -45,7 +45,7 @@ class Worker:
         await run.drain()
         return str(run.response["id"])
 
-    async def heard(self, text: str, previous: str | None, caller: Caller) -> Any:
+    async def model_messages(self, text: str, previous: str | None, caller: Caller) -> Any:
         """Return the model's messages, or the error, without any cache."""
         request = CreateResponse.model_validate({"model": "m", "input": text, "previous_response_id": previous})
         uncached = Responses(self.backend, self.responses.store, GenerationOptions(history_cache=0))
@@ -146,7 +146,7 @@ async def test_model_is_sent_what_it_would_be_sent_without_a_cache(
                 await _deleted(workers[which], ids[-1 - back % len(ids)])
             case "say", back, which, caller:
                 worker, previous, text = workers[which], ids[-1 - back % len(ids)], f"Message {number}."
-                expected = await worker.heard(text, previous, caller)
+                expected = await worker.model_messages(text, previous, caller)
                 try:
                     ids.append(await worker.say(text, previous, caller))
                 except APIError as error:

@@ -180,8 +180,8 @@ async def test_redis_that_is_unavailable_is_reported(trouble: Callable[[RedisSer
         await counters.consume("a", [REQUEST])
         trouble(server)
         questions = (counters.consume("a", [REQUEST]), counters.acquire("r", "g", 1), counters.renew([("r", "g")]))
-        told = await asyncio.gather(*questions, return_exceptions=True)
-        assert [type(one) for one in told] == [StoreUnavailable] * 3
+        results = await asyncio.gather(*questions, return_exceptions=True)
+        assert [type(one) for one in results] == [StoreUnavailable] * 3
         await counters.aclose()
 
 

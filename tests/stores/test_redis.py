@@ -325,7 +325,9 @@ async def test_cluster_recovers_from_the_loss_of_a_node(redis_cluster: list[Redi
     await store.aclose()
 
 
-async def test_cluster_and_single_server_are_told_apart(private: RedisServer, redis_cluster: list[RedisServer]) -> None:
+async def test_cluster_and_single_server_are_distinguished(
+    private: RedisServer, redis_cluster: list[RedisServer]
+) -> None:
     reasons = []
     for url in (redis_cluster[0].url.replace("+cluster", ""), private.url.replace("redis:", "redis+cluster:")):
         store = redis_store(url)
@@ -355,12 +357,12 @@ async def test_password_that_is_refused_is_in_no_message(
         store = redis_store(f"{scheme}://user-name:{QUOTED}@127.0.0.1:{server.port}")
         with pytest.raises(StoreUnavailable) as unavailable:
             await store.put(CHAIN, "resp_1", RECORD)
-        told = "".join(traceback.format_exception(unavailable.value)) + all_text(caplog) + repr(store)
+        output = "".join(traceback.format_exception(unavailable.value)) + all_text(caplog) + repr(store)
         await store.aclose()
 
-    assert f"Redis at 127.0.0.1:{server.port}" in told
+    assert f"Redis at 127.0.0.1:{server.port}" in output
     for secret in (SECRET, QUOTED, "user-name", RECORD.decode()):
-        assert secret not in told
+        assert secret not in output
 
 
 async def test_password_with_special_characters_is_quoted_in_the_url() -> None:

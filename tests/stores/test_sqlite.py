@@ -104,13 +104,13 @@ async def store(path: Path) -> AsyncIterator[SQLiteStore]:
 async def test_record_survives_the_kill_of_its_process(path: Path) -> None:
     with run(WRITE, path, CHAIN, "resp", 1_000_000) as writer:
         assert writer.stdout is not None
-        told = [writer.stdout.readline().strip() for _ in range(20)]
+        written_ids = [writer.stdout.readline().strip() for _ in range(20)]
         writer.send_signal(signal.SIGKILL)
-        told += writer.stdout.read().split("\n")[:-1]
+        written_ids += writer.stdout.read().split("\n")[:-1]
     store = SQLiteStore(path, ttl=1000)
 
-    assert len(told) >= 20
-    assert set(told) <= set(await store.all(CHAIN))
+    assert len(written_ids) >= 20
+    assert set(written_ids) <= set(await store.all(CHAIN))
     await store.put(CHAIN, "resp_after", b"and goes on")
     await store.aclose()
 
@@ -386,9 +386,9 @@ FILL = """
 @pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_FSIZE)[1] != resource.RLIM_INFINITY, reason="files are limited")
 def test_full_disk_is_an_outage_until_there_is_room(path: Path) -> None:
     """A file with a size limit stands for the disk."""
-    told, _ = run(FILL, path).communicate()
+    output, _ = run(FILL, path).communicate()
 
-    assert told.splitlines() == [
+    assert output.splitlines() == [
         "full {'resp_1': b'1'}",
         "again {'resp_1': b'1', 'resp_2': b'2'}",
     ]

@@ -122,7 +122,7 @@ async def test_conversations_are_listed_found_opened_and_deleted(studio: Studio)
         assert len((await http.get("/antiphon/responses")).json()["data"]) == 1
 
 
-async def test_conversation_that_another_client_continued_is_told(studio: Studio) -> None:
+async def test_conversation_that_another_client_continued_is_shown(studio: Studio) -> None:
     page = studio.page
     await studio.say("My name is Ada.")
     last = page.url.rpartition("/")[2]

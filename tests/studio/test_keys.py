@@ -146,7 +146,7 @@ async def test_refused_field_is_named_in_the_dialog_and_focused(browser: Browser
 
 
 @pytest.mark.parametrize("key", ["user", "plain"])
-async def test_key_without_the_right_is_told_what_it_takes(browser: Browser, key: str) -> None:
+async def test_key_without_the_right_is_shown_what_it_takes(browser: Browser, key: str) -> None:
     served = antiphon(Scripted(HELLO), keys=KEYS, api_keys="plain")
     async with served as url, Studio.open(browser, url, key=key, refusals=(403,)) as studio:
         await studio.go("Keys")

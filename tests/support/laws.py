@@ -99,8 +99,8 @@ def valid(event: Any) -> None:
         if event["type"] == "response.output_item.added" and event["item"]["type"] == "web_search_call":
             # OpenAI's own stream has no action there yet, whatever the type of its SDK says.
             event = {**event, "item": {"action": {"type": "search", "query": ""}, **event["item"]}}
-        told = OPENAI_EVENTS[event["type"]].model_validate(event).model_dump(exclude_unset=True, by_alias=True)
-        assert told == event
+        parsed = OPENAI_EVENTS[event["type"]].model_validate(event).model_dump(exclude_unset=True, by_alias=True)
+        assert parsed == event
         return
     if "response" in event:
         extended = [item for item in event["response"]["output"] if item["type"] in _OPENAI_ITEMS]

@@ -155,12 +155,12 @@ class MCPLab:
             if scope["type"] == "http":
                 self.headers.append({name.decode(): value.decode() for name, value in scope["headers"]})
 
-                async def heard() -> Any:
+                async def counted_receive() -> Any:
                     message = await receive()
                     self.lists += b'"tools/list"' in message.get("body", b"")
                     return message
 
-                await app(scope, heard, send)
+                await app(scope, counted_receive, send)
             else:
                 await app(scope, receive, send)
 

@@ -50,8 +50,8 @@ async def hear(socket: ClientConnection) -> Frame:
     async with asyncio.timeout(120):  # missing frames fail instead of hanging
         frame = await socket.recv()
     assert isinstance(frame, str)  # "unexpected binary websocket event", says Codex, and gives up
-    heard: Frame = json.loads(frame)
-    return heard
+    event: Frame = json.loads(frame)
+    return event
 
 
 async def hear_out(socket: ClientConnection) -> list[Frame]:

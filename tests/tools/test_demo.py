@@ -115,8 +115,8 @@ async def test_arguments_that_are_invalid_are_reported_to_the_model() -> None:
     async with client(backend, tools={"demo": {}}) as http:
         response = (await http.post("/responses", json={"model": "m", "input": "Hi", "tools": DEMO})).json()
     assert [item.get("status") for item in response["output"]] == [None, "failed", "failed", "completed"]
-    told = [message["content"] for message in backend.received[1]["messages"] if message["role"] == "tool"]
-    assert told == ["`a` and `b` must be numbers.", "`seconds` must be a number."]
+    outputs = [message["content"] for message in backend.received[1]["messages"] if message["role"] == "tool"]
+    assert outputs == ["`a` and `b` must be numbers.", "`seconds` must be a number."]
 
 
 async def test_client_with_its_own_history_sends_encrypted_results_back() -> None:

@@ -223,12 +223,12 @@ async def test_callers_error_is_returned_without_another_backend(
 async def test_failure_after_the_first_chunk_tries_no_other_backend(build: Build, three: list[Upstream]) -> None:
     three[0].always(sse(chunk("Hel"), RESET))
     router = build(local={"url": three[0].url}, cloud={"url": three[1].url})
-    heard = []
+    received = []
     with pytest.raises(BackendError, match="ended early"):
         async with router.open(model_request()) as answer:
             async for batch in reads(answer):
-                heard += batch
-    assert texts_of(heard) == ["Hel"]
+                received += batch
+    assert texts_of(received) == ["Hel"]
     assert request_counts(*three) == [1, 0, 0]
 
 

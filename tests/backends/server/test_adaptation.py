@@ -489,12 +489,12 @@ def test_required_fields_of_a_message_stay(field: str) -> None:
 STRICTLESS = "This backend does not support 'strict' in tools; it was ignored."
 
 
-@pytest.mark.parametrize(("strict", "told"), [(True, [STRICTLESS]), (False, [])])
-def test_strict_that_is_refused_is_left_out_of_tools(strict: bool, told: list[str]) -> None:
+@pytest.mark.parametrize(("strict", "expected"), [(True, [STRICTLESS]), (False, [])])
+def test_strict_that_is_refused_is_left_out_of_tools(strict: bool, expected: list[str]) -> None:
     tools = [TOOL, {**TOOL, "function": {**TOOL["function"], "strict": strict}}]  # type: ignore[dict-item]
     body, warnings = without("strict", body={**BODY, "tools": tools})
     assert (body or {})["tools"] == [TOOL, TOOL]
-    assert warnings == told
+    assert warnings == expected
 
 
 @pytest.mark.parametrize(

@@ -130,8 +130,8 @@ async def test_certificate_that_nobody_trusts_is_a_connect_error(monkeypatch: py
             await read(transport, request(server))
         async with HTTPToolsTransport(verify=False) as careless:
             assert await read(careless, request(server)) == b"hello"
-        async with HTTPToolsTransport(verify=ssl.create_default_context(cafile=str(CERTIFICATE))) as told:
-            assert await read(told, request(server)) == b"hello"
+        async with HTTPToolsTransport(verify=ssl.create_default_context(cafile=str(CERTIFICATE))) as trusting:
+            assert await read(trusting, request(server)) == b"hello"
 
 
 @on_each_loop

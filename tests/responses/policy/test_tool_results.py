@@ -56,8 +56,8 @@ async def test_result_that_is_not_allowed_is_seen_by_nobody(lab: ScriptedTool, a
     async with policy_server(decide) as policy:
         response = await ask(backend, policy.table("input"))
     call = next(item for item in response["output"] if item["type"] == "mcp_call")
-    told = backend.received[1]["messages"][-1]["content"]
-    assert told == ("The result was blocked by a policy: Not here." if action == "refuse" else "***")
+    content = backend.received[1]["messages"][-1]["content"]
+    assert content == ("The result was blocked by a policy: Not here." if action == "refuse" else "***")
     assert (call["status"], call["output"]) == (("failed", None) if action == "refuse" else ("completed", "***"))
     assert response["status"] == "completed"
 

@@ -396,7 +396,7 @@ async def test_container_of_another_owner_is_not_found(server: InterpreterServer
 
     async def answers(client: AsyncOpenAI, container: str) -> list[str]:
         files = client.containers.files
-        told = []
+        errors = []
         for request in (
             lambda: client.containers.retrieve(container),
             lambda: client.containers.delete(container),
@@ -408,8 +408,8 @@ async def test_container_of_another_owner_is_not_found(server: InterpreterServer
         ):
             with pytest.raises(openai.NotFoundError) as error:
                 await request()
-            told.append(error.value.message.replace(container, "ID"))
-        return told
+            errors.append(error.value.message.replace(container, "ID"))
+        return errors
 
     assert await answers(server.other, id) == await answers(server.client, "cntr_unknown")
     assert [one async for one in server.other.containers.list()] == []

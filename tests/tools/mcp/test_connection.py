@@ -64,8 +64,8 @@ async def test_program_is_run_and_ended(lab: MCPLab) -> None:
     async with connected(command=TIME) as connection:
         tools, _ = await connection.list_tools()
         assert {tool["name"] for tool in tools} == {"get_current_time", "convert_time"}
-        told = await connection.call_tool("get_current_time", {"timezone": "Europe/Lisbon"})
-        assert "Europe/Lisbon" in text_of(told)
+        result = await connection.call_tool("get_current_time", {"timezone": "Europe/Lisbon"})
+        assert "Europe/Lisbon" in text_of(result)
 
 
 @pytest.mark.parametrize("value", [None, 0, False, "", [], {}, {"a": None}, "ümlaut\u2028", 2**60, [None]])

@@ -147,7 +147,7 @@ async def test_call_that_is_refused_does_not_take_the_others_with_it(broken: Bro
     answers = [lambda message: [go, *called(message)], lambda message: status(502)]
     broken.methods["tools/call"] = lambda message: answers.pop(0)(message)
     first = asyncio.ensure_future(connection.call_tool("add", {}))
-    await broken.heard.wait()
+    await broken.tool_called.wait()
     with pytest.raises(MCPFailure):
         await connection.call_tool("add", {})
     go.set()

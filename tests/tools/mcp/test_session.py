@@ -352,8 +352,8 @@ async def test_server_that_the_caller_names_is_used_if_allowed(lab: MCPLab) -> N
     async with opened(tool, server_label="mine", **fields) as session:
         functions = await session.functions([], Response())
         assert functions[0].namespace == "mine" and all(function.needs_approval for function in functions)
-        told = next(function for function in functions if function.name == "tell_secret")
-        assert "token" not in str(await call(session, told))
+        function = next(function for function in functions if function.name == "tell_secret")
+        assert "token" not in str(await call(session, function))
     assert {(sent["authorization"], sent["x-team"]) for sent in lab.headers} == {("Bearer token", "a")}
     async with opened(tool, server_label="mine", server_url=lab.url, require_approval="never") as session:
         assert not any(function.needs_approval for function in await session.functions([], Response()))

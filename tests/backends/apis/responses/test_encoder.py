@@ -234,7 +234,7 @@ def test_result_before_its_call_is_moved_behind_it() -> None:
     assert sent(user("Go"), output(), call()) == [user("Go"), call(), output()]
 
 
-def test_two_calls_with_one_id_are_told_apart() -> None:
+def test_two_calls_with_one_id_are_distinguished() -> None:
     ids = [
         item["call_id"]
         for item in sent(user("Go"), call(), output(), user("Again"), call(), output())[1:]
