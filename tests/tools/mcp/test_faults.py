@@ -62,7 +62,7 @@ class Broken(Upstream):
             "tools/call": called,
         }
         self.received: list[str] = []
-        self.heard = asyncio.Event()
+        self.tool_called = asyncio.Event()
 
     def answer_to(self, request: Received) -> list[Step]:
         self.requests.append(request)
@@ -72,7 +72,7 @@ class Broken(Upstream):
             return status(405)
         self.received.append(request.json["method"])
         if self.received[-1] == "tools/call":
-            self.heard.set()
+            self.tool_called.set()
         return self.methods[self.received[-1]](request.json)
 
 
