@@ -73,12 +73,12 @@ FIRST = (
 )
 
 
-def place(item: pytest.Item) -> int:
-    return next((place for place, name in enumerate(FIRST) if item.nodeid.startswith(name)), len(FIRST))
+def position(item: pytest.Item) -> int:
+    return next((index for index, name in enumerate(FIRST) if item.nodeid.startswith(name)), len(FIRST))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=place)
+    items.sort(key=position)
 
 
 def pytest_collection_finish() -> None:

@@ -15,7 +15,7 @@ NAME = re.compile(r"@?(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w+)(?:\(.*\))?")
 
 
 @cache
-def places() -> set[str]:
+def path_endings() -> set[str]:
     """The paths of all files and folders, each also without the folders above it; a folder ends with a slash."""
     folders = [ROOT / name for name in ("app", "verify", "tests", "docs")]
     found = [*ROOT.glob("*"), *(path for folder in folders for path in folder.rglob("*"))]
@@ -34,7 +34,7 @@ def words() -> set[str]:
 def test_paths_on_the_map_exist() -> None:
     paths = {quoted for quoted in QUOTED if PATH.fullmatch(quoted) and not quoted.startswith("/")}
     assert len(paths) > 100
-    assert sorted(paths - places()) == []
+    assert sorted(paths - path_endings()) == []
 
 
 def test_names_on_the_map_exist() -> None:

@@ -72,10 +72,10 @@ def drawn(results: Results, scenarios: Sequence[Scenario], servers: Sequence[Ser
         parts += [shape.format(x=at + 6, y=50), f'<text x="{at + 18}" y="54.5">{escape(name)}</text>']
         at += 44 + 7 * len(name)
     for power in range(ceil(low), high + 1):
-        place, kind = x(10.0**power), "grid" if power else "one"
-        parts.append(f'<line class="{kind}" x1="{place}" x2="{place}" y1="{TOP - 4}" y2="{bottom}"/>')
+        tick_x, kind = x(10.0**power), "grid" if power else "one"
+        parts.append(f'<line class="{kind}" x1="{tick_x}" x2="{tick_x}" y1="{TOP - 4}" y2="{bottom}"/>')
         label = f"{10**power:,}" if power else "byte proxy"
-        parts.append(f'<text class="faint" x="{place}" y="{bottom + 20}" text-anchor="middle">{label}</text>')
+        parts.append(f'<text class="faint" x="{tick_x}" y="{bottom + 20}" text-anchor="middle">{label}</text>')
     for number, (scenario, row) in enumerate(rows):
         y = TOP + ROW * number + ROW // 2 + 4
         about = escape(scenario.about.replace("`", ""))

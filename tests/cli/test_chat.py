@@ -22,11 +22,11 @@ ROOT = Path(__file__).parents[2]
 WEATHER = [{"type": "function", "name": "get_weather", "parameters": {"properties": {"location": {"type": "string"}}}}]
 
 
-async def typed(place: Path, *arguments: str, input: str = "") -> tuple[int, str, str]:
+async def typed(directory: Path, *arguments: str, input: str = "") -> tuple[int, str, str]:
     """Run the command in an empty directory; return its status, output and errors."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("ANTIPHON_")}
     variables = inherited | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"}
-    ended = await asyncio.to_thread(fork_server.run, *arguments, cwd=place, env=variables, input=input)
+    ended = await asyncio.to_thread(fork_server.run, *arguments, cwd=directory, env=variables, input=input)
     return ended.returncode, ended.stdout, ended.stderr
 
 

@@ -20,18 +20,18 @@ CONFIG = f'[keys.ops]\nhash = "{hash_of("ops")}"\nadmin = true\n\n[keys.user]\nh
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    place = tmp_path_factory.mktemp("server")
-    (place / "antiphon.toml").write_text(CONFIG)
-    with served(place, "--config", "antiphon.toml") as (_, address):
+    directory = tmp_path_factory.mktemp("server")
+    (directory / "antiphon.toml").write_text(CONFIG)
+    with served(directory, "--config", "antiphon.toml") as (_, address):
         yield f"{address}/v1"
 
 
-def key(url: str, place: Path, *arguments: str, admin: str = "ops") -> Any:
-    return run(place, "key", *arguments, "--url", url, CODEX_ANTIPHON_KEY=admin)
+def key(url: str, directory: Path, *arguments: str, admin: str = "ops") -> Any:
+    return run(directory, "key", *arguments, "--url", url, CODEX_ANTIPHON_KEY=admin)
 
 
-def listed(url: str, place: Path, *options: str) -> dict[str, dict[str, Any]]:
-    found = json.loads(key(url, place, "list", "--json", *options).stdout)
+def listed(url: str, directory: Path, *options: str) -> dict[str, dict[str, Any]]:
+    found = json.loads(key(url, directory, "list", "--json", *options).stdout)
     return {each["name"]: each for each in found}
 
 

@@ -88,7 +88,7 @@ class Driver(NamedTuple):
 
     client: Client
     server: str
-    place: Path  # an empty directory
+    directory: Path  # an empty directory
     key: str = "lab"
 
     async def shows(self, scenario: str, model: str = "m", **variables: str) -> Any:
@@ -108,6 +108,6 @@ class Driver(NamedTuple):
         driver, package, own, _ = self.client
         program = python if driver.endswith(".py") else node
         env = {"OPENAI_BASE_URL": self.server, "OPENAI_API_KEY": self.key, "MODEL": model, **own, **variables}
-        ended = await program(HERE / driver, package, scenario, env=env, cwd=self.place)
+        ended = await program(HERE / driver, package, scenario, env=env, cwd=self.directory)
         assert ended.out, ended.err
         return json.loads(ended.out.splitlines()[-1]), ended.err

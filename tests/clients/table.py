@@ -44,7 +44,7 @@ class Row(NamedTuple):
     tests: Mapping[str, Mapping[str, str]] = {}  # further tests behind the words, by column
 
     @property
-    def place(self) -> str:
+    def path(self) -> str:
         """The folder of its driver or tests, or its requests' module, within `tests`."""
         folder = self.folder or (self.client.driver.partition("/")[0] if self.client else "")
         return f"clients/{folder}" if self.pins else f"end_to_end/{folder}"
@@ -277,7 +277,7 @@ def table() -> str:
             ", ".join(dict.fromkeys(map(version, row.pins))) or "its requests",
             *map(row.words, COLUMNS),
             row.continues,
-            f"[{row.place.partition('/')[2].removesuffix('.py')}](../tests/{row.place})",
+            f"[{row.path.partition('/')[2].removesuffix('.py')}](../tests/{row.path})",
         ]
         lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |"))
     return "".join(f"{line}\n" for line in lines)

@@ -20,7 +20,7 @@ CODE = "print(6 * 7)"
 
 
 @pytest.fixture
-async def place(upstream: Upstream) -> AsyncIterator[str]:
+async def server_url(upstream: Upstream) -> AsyncIterator[str]:
     """The base URL of a server with code execution, if supported here."""
     try:
         Bubblewrap(CodeSettings(provider="bubblewrap")).probe()
@@ -33,11 +33,11 @@ async def place(upstream: Upstream) -> AsyncIterator[str]:
 @pytest.mark.parametrize("scenario", ["code", "code_streamed"])
 @pytest.mark.parametrize("name", NAMES)
 async def test_code_interpreter_call_is_read_by_clients(
-    name: str, scenario: str, place: str, upstream: Upstream, tmp_path: Path
+    name: str, scenario: str, server_url: str, upstream: Upstream, tmp_path: Path
 ) -> None:
     upstream.say(calling("code_interpreter", json.dumps({"code": CODE})))
     upstream.say(saying("It is 42."))
-    shown = await Driver(CLIENTS[name], place, tmp_path).shows(scenario)
+    shown = await Driver(CLIENTS[name], server_url, tmp_path).shows(scenario)
     assert shown["text"] == "It is 42."
     assert shown.get("code", [CODE]) == [CODE]
     assert shown.get("logs", ["42\n"]) == ["42\n"]

@@ -61,11 +61,11 @@ def test_table_is_that_of_the_drivers() -> None:
     drivers = {
         f"clients/{path.parent.name}" for pattern in ("*/driver.*", "*/test_*.py") for path in HERE.glob(pattern)
     }
-    assert {row.place for row in ROWS.values() if row.pins} == drivers
+    assert {row.path for row in ROWS.values() if row.pins} == drivers
 
 
 def test_words_of_the_table_stand_for_tests() -> None:
-    replayed = (HERE.parent / row.place for row in ROWS.values() if not row.pins)
+    replayed = (HERE.parent / row.path for row in ROWS.values() if not row.pins)
     tests = "".join(path.read_text() for path in (*HERE.rglob("test_*.py"), *replayed))
     named = {test for row in ROWS.values() for words in row.tests.values() for test in words.values()}
     assert {test for test in named if f"def {test}(" not in tests} == set()
@@ -113,7 +113,7 @@ async def test_recipe_of_the_start_page_runs(heading: str, recipe: str, demo: st
 async def test_codex_lines_of_the_docs_work(server: str, upstream: Upstream, tmp_path: Path) -> None:
     upstream.say(saying("Hello there."))
     (tmp_path / "config.toml").write_text(block("Codex", "toml").replace(ADDRESS, server))
-    ended = await _node("@openai/codex/bin/codex.js", "exec", "--skip-git-repo-check", "Hello!", place=tmp_path)
+    ended = await _node("@openai/codex/bin/codex.js", "exec", "--skip-git-repo-check", "Hello!", directory=tmp_path)
     assert ended.out == "Hello there.\n", ended.err
 
 
@@ -171,5 +171,5 @@ async def test_lines_for_claude_code(messages: tuple[str, MessagesUpstream], tmp
     assert "x-anthropic-billing-header" not in str(up.requests[-1].json["system"])
 
 
-async def _node(program: str, *arguments: str, place: Path) -> Ended:
-    return await run("node", str(PACKAGES / program), *arguments, env={"CODEX_HOME": str(place)}, cwd=place)
+async def _node(program: str, *arguments: str, directory: Path) -> Ended:
+    return await run("node", str(PACKAGES / program), *arguments, env={"CODEX_HOME": str(directory)}, cwd=directory)

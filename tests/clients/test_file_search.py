@@ -19,7 +19,7 @@ TEXT = "Ada Lovelace wrote about the Analytical Engine."
 
 
 @pytest.fixture
-async def place(upstream: Upstream, tmp_path: Path) -> AsyncIterator[tuple[str, str]]:
+async def url_and_store(upstream: Upstream, tmp_path: Path) -> AsyncIterator[tuple[str, str]]:
     """The base URL of a server with a vector store, and the store's id."""
     tools = {"file_search": {"store_url": f"sqlite:///{tmp_path}/files.db"}}
     async with antiphon(backend_url=upstream.url, tools=tools) as url:
@@ -35,9 +35,9 @@ async def place(upstream: Upstream, tmp_path: Path) -> AsyncIterator[tuple[str, 
 @pytest.mark.parametrize("scenario", ["file_search", "file_search_streamed"])
 @pytest.mark.parametrize("name", NAMES)
 async def test_file_search_call_is_read_by_clients(
-    name: str, scenario: str, place: tuple[str, str], upstream: Upstream, tmp_path: Path
+    name: str, scenario: str, url_and_store: tuple[str, str], upstream: Upstream, tmp_path: Path
 ) -> None:
-    url, store = place
+    url, store = url_and_store
     upstream.say(calling("file_search", json.dumps({"queries": ["Ada Lovelace"]})))
     upstream.say(saying("She wrote about", " the Engine ", "【1", "】", "."))
     shown = await Driver(CLIENTS[name], url, tmp_path).shows(scenario, STORE=store)

@@ -20,7 +20,7 @@ PATHS = {"streamableHttp": "mcp", "sse": "sse"}
 
 
 @asynccontextmanager
-async def place(kind: str, directory: Path) -> AsyncIterator[dict[str, Any]]:
+async def server_options(kind: str, directory: Path) -> AsyncIterator[dict[str, Any]]:
     """The server's address, by transport; an HTTP server is running."""
     script = str(installed(PACKAGE) / "dist" / "index.js")
     if kind == "stdio":
@@ -37,7 +37,7 @@ async def place(kind: str, directory: Path) -> AsyncIterator[dict[str, Any]]:
 
 @pytest.fixture(params=["streamableHttp", "sse", "stdio"])
 async def everything(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ServerConnection]:
-    async with place(request.param, tmp_path) as options:
+    async with server_options(request.param, tmp_path) as options:
         connection = ServerConnection(ServerAddress(policy="any", call_seconds=10, **options))
         await connection.open()
         yield connection

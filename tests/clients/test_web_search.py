@@ -21,7 +21,7 @@ FOUND = {"url": URL, "title": "Notes", "content": "She wrote about the Analytica
 
 
 @pytest.fixture
-async def place(upstream: Upstream) -> AsyncIterator[str]:
+async def server_url(upstream: Upstream) -> AsyncIterator[str]:
     """The base URL of a server with a stand-in for SearXNG."""
     searxng = FastAPI()
 
@@ -37,11 +37,11 @@ async def place(upstream: Upstream) -> AsyncIterator[str]:
 @pytest.mark.parametrize("scenario", ["web_search", "web_search_streamed"])
 @pytest.mark.parametrize("name", [*NAMES, *BY_MESSAGES])
 async def test_web_search_call_is_read_by_clients(
-    name: str, scenario: str, place: str, upstream: Upstream, tmp_path: Path
+    name: str, scenario: str, server_url: str, upstream: Upstream, tmp_path: Path
 ) -> None:
     upstream.say(calling("web_search", json.dumps({"query": "Ada Lovelace"})))
     upstream.say(saying("She wrote [notes](", URL, ")."))
-    shown = await Driver({**CLIENTS, **FRAMEWORKS}[name], place, tmp_path).shows(scenario)
+    shown = await Driver({**CLIENTS, **FRAMEWORKS}[name], server_url, tmp_path).shows(scenario)
     assert shown["text"] == f"She wrote [notes]({URL})."
     assert shown.get("cited", [URL])[-1] == URL
     assert shown.get("queries", ["Ada Lovelace"]) == ["Ada Lovelace"]

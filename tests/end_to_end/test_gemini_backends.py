@@ -238,8 +238,8 @@ PATTERN = {"type": "object", "properties": {"a": {"type": "string", "pattern": "
 async def test_schema_keyword_that_the_server_refuses_is_left_out_of_tools(gemini: GeminiServer) -> None:
     asked = {**FIRST, "tools": [{**LOOK, "parameters": PATTERN}]}
     async with antiphon(backend_url=gemini.url, backend_profile="gemini") as url, client(url) as http:
-        place = "tools[0].function_declarations[0].parameters_json_schema.properties[0].value"
-        gemini.say(error(400, "INVALID_ARGUMENT", KEYWORD.format(place)))
+        field = "tools[0].function_declarations[0].parameters_json_schema.properties[0].value"
+        gemini.say(error(400, "INVALID_ARGUMENT", KEYWORD.format(field)))
         response = await http.post("/v1/responses", json=asked)
         await http.post("/v1/responses", json=asked)
     assert response.json()["status"] == "completed" and "'pattern'" in response.headers["x-antiphon-warning"]
@@ -249,8 +249,8 @@ async def test_schema_keyword_that_the_server_refuses_is_left_out_of_tools(gemin
 async def test_schema_keyword_that_the_server_refuses_stays_in_the_text_format(gemini: GeminiServer) -> None:
     form = {"format": {"type": "json_schema", "name": "answer", "schema": PATTERN}}
     async with antiphon(backend_url=gemini.url, backend_profile="gemini") as url, client(url) as http:
-        place = "generation_config.response_json_schema.properties[0].value"
-        gemini.say(error(400, "INVALID_ARGUMENT", KEYWORD.format(place)))
+        field = "generation_config.response_json_schema.properties[0].value"
+        gemini.say(error(400, "INVALID_ARGUMENT", KEYWORD.format(field)))
         refused = await http.post("/v1/responses", json={"model": "gemini-3-pro", "input": "Hi", "text": form})
     assert refused.status_code == 400
     assert refused.json()["error"]["param"] == "text.format.schema.properties.a.pattern"

@@ -208,7 +208,7 @@ def test_walk_leaves_no_route_out() -> None:
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 async def test_route_with_a_foreign_id_is_as_with_an_unknown_one(method: str, path: str, made: Made) -> None:
     body = next((BODIES[end] for end in BODIES if path.endswith(end)), None) if method == "POST" else None
-    before = {name: (await made.owner.get(where)).text for name, where in places(made.ids).items()}
+    before = {name: (await made.owner.get(where)).text for name, where in paths_of(made.ids).items()}
     answers = []
     for ids in (made.ids, unknown(made.ids)):
         if path.startswith("/v1/batches/"):  # but not a vector store's files
@@ -218,10 +218,10 @@ async def test_route_with_a_foreign_id_is_as_with_an_unknown_one(method: str, pa
     assert answers[0] == answers[1]
     assert answers[0][0] == 404
     assert "secret" not in answers[0][1]
-    assert {name: (await made.owner.get(where)).text for name, where in places(made.ids).items()} == before
+    assert {name: (await made.owner.get(where)).text for name, where in paths_of(made.ids).items()} == before
 
 
-def places(ids: dict[str, str]) -> dict[str, str]:
+def paths_of(ids: dict[str, str]) -> dict[str, str]:
     response, conversation = f"/v1/responses/{ids['response_id']}", f"/v1/conversations/{ids['conversation_id']}"
     return {
         "response": response,

@@ -158,10 +158,12 @@ async def test_audio_as_a_data_url_is_accepted(head: str, format: str) -> None:
     assert tool_message["content"][1:] == [audio_part]
 
 
-@pytest.mark.parametrize("place", ["https://example.com/a.wav", "data:audio/wav,RIFF", "data:image/png;base64,AA==", 5])
-async def test_audio_at_another_url_is_refused(place: object) -> None:
+@pytest.mark.parametrize(
+    "audio_url", ["https://example.com/a.wav", "data:audio/wav,RIFF", "data:image/png;base64,AA==", 5]
+)
+async def test_audio_at_another_url_is_refused(audio_url: object) -> None:
     async with antiphon(Scripted(HELLO)) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
-        content = [{"type": "input_audio", "audio_url": place}]
+        content = [{"type": "input_audio", "audio_url": audio_url}]
         answer = await client.post(
             "/v1/responses", json={"model": "m", "input": [{"role": "user", "content": content}]}
         )

@@ -37,13 +37,13 @@ CALLED: list[Any] = [HEL, call(0, "c0", "buggy__roll", "{}"), finish("tool_calls
 class Bugs:
     """Where there is a bug now."""
 
-    place = ""
+    step = ""
 
 
-def may_break(place: str, *, once: bool = False) -> None:
-    """Raise if there is a bug at this place; `once`: it is over then."""
-    if Bugs.place == place:
-        Bugs.place = "" if once else place
+def may_break(step: str, *, once: bool = False) -> None:
+    """Raise if there is a bug in this step; `once`: it is over then."""
+    if Bugs.step == step:
+        Bugs.step = "" if once else step
         raise ZeroDivisionError(SECRET)
 
 
@@ -62,7 +62,7 @@ class BuggyBackend(Scripted):
 
     async def _answer(self, model_request: ModelRequest) -> AsyncGenerator[list[Any], None]:
         may_break("opening the backend's stream")
-        if Bugs.place == "opening the stream late":
+        if Bugs.step == "opening the stream late":
             await asyncio.sleep(0.05)  # the stream is open by then, since `open_after` is 0
             may_break("opening the stream late")
         body = self.encode(model_request).body
@@ -75,7 +75,7 @@ class BuggyBackend(Scripted):
             yield batch
             if batch:
                 may_break("reading the stream")
-                if Bugs.place == "decoding a chunk":
+                if Bugs.step == "decoding a chunk":
                     yield [cast(Any, None)]
 
 
@@ -96,9 +96,9 @@ class BuggyTool:
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
         may_break("running a tool")
-        if Bugs.place == "encoding a tool's result":
+        if Bugs.step == "encoding a tool's result":
             return Outcome(cast(Any, object()), {"output": "4"})
-        if Bugs.place == "encoding a tool's item":
+        if Bugs.step == "encoding a tool's item":
             return Outcome("4", {"output": object()})
         return Outcome("4", {"output": "4"})
 
@@ -185,11 +185,11 @@ async def test_bug_ends_as_documented(bug: Bug, monkeypatch: pytest.MonkeyPatch)
         async with calling(url) as caller:
             seen = {}
             for way in WAYS:
-                monkeypatch.setattr(Bugs, "place", bug.name)
+                monkeypatch.setattr(Bugs, "step", bug.name)
                 seen[way] = await caller.ask(way, **asked)
             assert outcomes(seen) == bug.seen
             assert SECRET not in repr(seen)
-            monkeypatch.setattr(Bugs, "place", "")
+            monkeypatch.setattr(Bugs, "step", "")
             assert outcomes(await caller.ask_all(**asked)) == dict.fromkeys(WAYS, HELLO)
 
 
@@ -218,7 +218,7 @@ async def test_event_that_cannot_be_encoded_ends_the_stream_failed(
     monkeypatch.setattr(websocket, "dumps", encode)
     store = BuggyStore(ttl=60)
     async with sockets.listening(BuggyBackend(), store) as url:
-        monkeypatch.setattr(Bugs, "place", "encode")
+        monkeypatch.setattr(Bugs, "step", "encode")
         events = await broken_off(url, way)
         assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
         failed = events[-1]["response"]
@@ -229,7 +229,7 @@ async def test_event_that_cannot_be_encoded_ends_the_stream_failed(
 
 async def test_log_that_cannot_be_written_ends_the_response_at_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     async with sockets.listening(BuggyBackend(), BuggyStore(ttl=60), background_lease=0.5) as url:
-        monkeypatch.setattr(Bugs, "place", "log")
+        monkeypatch.setattr(Bugs, "step", "log")
         events = await broken_off(url, "background")
         last = events[-1]["response"]
         assert events[-1]["type"] == f"response.{last['status']}"
@@ -240,7 +240,7 @@ async def test_log_that_cannot_be_written_ends_the_response_at_its_lease(monkeyp
 async def test_log_that_cannot_be_read_ends_the_stream_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stream ends with an error, but the response goes on."""
     async with sockets.listening(BuggyBackend(), BuggyStore(ttl=60)) as url:
-        monkeypatch.setattr(Bugs, "place", "read the log")
+        monkeypatch.setattr(Bugs, "step", "read the log")
         events = await broken_off(url, "background")
         assert (events[-1]["type"], events[-1]["error"]["code"]) == ("error", "server_error")
         async with httpx.AsyncClient(base_url=f"{url}/v1", timeout=60, trust_env=False) as http:

@@ -41,7 +41,7 @@ class Spent(NamedTuple):
 
 
 @contextlib.contextmanager
-def places() -> Iterator[dict[str, tuple[str, int | None]]]:
+def store_servers() -> Iterator[dict[str, tuple[str, int | None]]]:
     """Start all stores; yield their URLs and process ids, if any."""
     with RedisServer() as redis, PostgresServer() as postgres, tempfile.TemporaryDirectory() as directory:
         yield {
@@ -56,7 +56,7 @@ async def show(requests: int, log: IO[bytes]) -> None:
     """Print the tables."""
     rows: list[Sequence[str]] = [_HEAD]
     resumed: list[Sequence[str]] = [("store", "follow from another process, p50", "resume what has ended, p50")]
-    with places() as stores:
+    with store_servers() as stores:
         async with Echo(pace=0) as model:
             for name, (url, process) in stores.items():
                 rows.append(await _row(name, url, process, model.url, requests, log))

@@ -58,9 +58,9 @@ def test_content_encrypted_by_one_worker_is_read_by_others_with_a_key_that_is_lo
     assert_logged_once(tmp_path)
 
 
-def assert_logged_once(place: Path) -> None:
+def assert_logged_once(directory: Path) -> None:
     """The generated key for all workers."""
-    said = [line for line in (place / "serve.log").read_text().splitlines() if "ANTIPHON_SECRET_KEY" in line]
+    said = [line for line in (directory / "serve.log").read_text().splitlines() if "ANTIPHON_SECRET_KEY" in line]
     assert len(said) == 1
     assert "ANTIPHON_SECRET_KEY not set" in said[0]
 

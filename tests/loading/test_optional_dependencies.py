@@ -16,9 +16,9 @@ PIP = f"{sys.executable} -m pip install"
 COMMIT = "0" * 40
 
 
-def installed(place: Path, direct_url: object = None) -> Path:
+def installed(directory: Path, direct_url: object = None) -> Path:
     """Return a directory of packages with Antiphon in it, as pip installs it from `direct_url`."""
-    packages = place / "site-packages"
+    packages = directory / "site-packages"
     information = packages / "antiphon-0.1.0.dist-info"
     information.mkdir(parents=True)
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: antiphon\nVersion: 0.1.0\n")

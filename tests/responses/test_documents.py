@@ -29,11 +29,11 @@ def pdf(*pages: str) -> bytes:
         content = f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET" if text else ""
         page = f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents {4 + 2 * n} 0 R /Resources {font} >>"
         objects += [page, f"<< /Length {len(content)} >>\nstream\n{content}\nendstream"]
-    body, places = b"%PDF-1.4\n", []
+    body, offsets = b"%PDF-1.4\n", []
     for number, text in enumerate(objects, 1):
-        places.append(len(body))
+        offsets.append(len(body))
         body += f"{number} 0 obj\n{text}\nendobj\n".encode()
-    table = "".join(f"{place:010} 00000 n \n" for place in places)
+    table = "".join(f"{offset:010} 00000 n \n" for offset in offsets)
     end = (
         f"xref\n0 {len(objects) + 1}\n0000000000 65535 f \n{table}trailer\n<< /Size {len(objects) + 1} /Root 1 0 R >>\n"
     )

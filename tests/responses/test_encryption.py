@@ -64,11 +64,11 @@ def test_encrypted_content_is_bound_to_its_owner_and_kind(kind: Any, owner: str)
 @given(st.data())
 def test_encrypted_content_that_was_changed_is_refused(data: st.DataObject) -> None:
     encrypted = CIPHER.encrypt("compaction", "alice", {"summary": "We launch on Tuesday."})
-    place = data.draw(st.integers(0, len(encrypted) - 1))
-    other = data.draw(st.characters().filter(lambda character: character != encrypted[place]))
+    position = data.draw(st.integers(0, len(encrypted) - 1))
+    other = data.draw(st.characters().filter(lambda character: character != encrypted[position]))
 
     with pytest.raises((TamperedError, ForeignKeyError)):
-        CIPHER.decrypt("compaction", "alice", encrypted[:place] + other + encrypted[place + 1 :])
+        CIPHER.decrypt("compaction", "alice", encrypted[:position] + other + encrypted[position + 1 :])
 
 
 @given(st.integers(0, 200))

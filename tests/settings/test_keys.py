@@ -19,7 +19,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ANTIPHON_CONFIG", "antiphon.toml")
     return tmp_path
@@ -32,7 +32,7 @@ def problems(text: str) -> str:
     return str(caught.value)
 
 
-def test_key_table_gives_the_rights_of_a_key(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_table_gives_the_rights_of_a_key(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BOB", "sk-one, sk-two")
     Path("antiphon.toml").write_text(
         f"""

@@ -53,9 +53,9 @@ class Recording(NamedTuple):
     options: dict[str, Any]
     body: bytes
 
-    def cut(self, places: Iterable[int]) -> list[bytes]:
-        """Return the body as it comes in, cut at these places."""
-        ends = sorted({min(place, len(self.body)) for place in places} | {len(self.body)})
+    def cut(self, positions: Iterable[int]) -> list[bytes]:
+        """Return the body as it comes in, cut at these positions."""
+        ends = sorted({min(position, len(self.body)) for position in positions} | {len(self.body)})
         return [self.body[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
@@ -113,11 +113,11 @@ class _Body(httpx.AsyncByteStream):
             raise httpx.ReadError("The connection was reset.")
 
 
-async def play(recording: Recording, places: Iterable[int] = ()) -> tuple[list[Event], list[str]]:
+async def play(recording: Recording, positions: Iterable[int] = ()) -> tuple[list[Event], list[str]]:
     """Return the events as the caller gets them, and the lines of the golden file."""
     options = recording.options
     profile = load_profile(options.get("profile", "default")).override(options.get("overrides", {}))
-    wire = Wire(recording, recording.cut(places))
+    wire = Wire(recording, recording.cut(positions))
     backend = ModelServer("http://backend/v1", profile=profile, http=wire, retries=0)
     tools = [{"type": "function", "name": name} for name in options.get("tools", ())]
     asked = {"model": "m", "input": "Hi", "store": False, "tools": tools, **options.get("request", {})}

@@ -128,7 +128,7 @@ async def show_translation(studio: Studio) -> None:
     await page.mouse.move(0, 0)
 
 
-async def of_all(browser: Browser, url: str, place: Path) -> None:
+async def of_all(browser: Browser, url: str, directory: Path) -> None:
     """Take a picture of each view, to be looked at."""
     await fill(url, 27)
     for theme in ("light", "dark"):
@@ -136,17 +136,17 @@ async def of_all(browser: Browser, url: str, place: Path) -> None:
             async with Studio.open(
                 browser, url, theme=theme, width=width, height=height, refusals=(404, 503)
             ) as studio:
-                await _tour(studio, place / f"{theme}-{width}")
+                await _tour(studio, directory / f"{theme}-{width}")
     async with translated() as (url, response_id):
         for theme in THEMES:
             for width, height in WIDTHS.items():
                 path = f"/studio#/responses/{response_id}"
                 async with Studio.open(browser, url, path=path, theme=theme, width=width, height=height) as studio:
                     await show_translation(studio)
-                    await studio.page.screenshot(path=place / f"{theme}-{width}-translation.png")
+                    await studio.page.screenshot(path=directory / f"{theme}-{width}-translation.png")
 
 
-async def of_admin(browser: Browser, place: Path) -> None:
+async def of_admin(browser: Browser, directory: Path) -> None:
     """Take pictures of views with an admin key, files or stored requests."""
     keys = {"boss": {"hash": hash_of("boss"), "admin": True}}
     with tempfile.TemporaryDirectory() as folder:
@@ -156,7 +156,7 @@ async def of_admin(browser: Browser, place: Path) -> None:
             for theme in THEMES:
                 for width, height in WIDTHS.items():
                     async with Studio.open(browser, url, key="boss", theme=theme, width=width, height=height) as studio:
-                        await _admin_tour(studio, place / f"{theme}-{width}", key_id, store_id)
+                        await _admin_tour(studio, directory / f"{theme}-{width}", key_id, store_id)
 
 
 async def _keys_and_files(url: str) -> tuple[str, str]:
@@ -259,20 +259,20 @@ async def _tour(studio: Studio, start: Path) -> None:
     await take("about")
 
 
-async def main(place: Path | None) -> None:
+async def main(directory: Path | None) -> None:
     path = chromium_path()
     if path is None:
         raise SystemExit("Chromium is not installed: on Debian, apt install chromium")
     async with chromium(path) as browser, antiphon(tools={"demo": {}}, prices=PRICES, currency="€") as url:
-        await (of_all(browser, url, place) if place else for_readme(browser, url))
-        if place:
-            await of_admin(browser, place)
+        await (of_all(browser, url, directory) if directory else for_readme(browser, url))
+        if directory:
+            await of_admin(browser, directory)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--all", type=Path)
-    place = parser.parse_args().all
-    if place:
-        place.mkdir(parents=True, exist_ok=True)
-    asyncio.run(main(place))
+    directory = parser.parse_args().all
+    if directory:
+        directory.mkdir(parents=True, exist_ok=True)
+    asyncio.run(main(directory))

@@ -167,10 +167,10 @@ async def test_run_with_tools_is_a_timeline_of_rounds_and_calls(studio: Studio) 
     names = ("Connecting to tools", "Model, round 1", "echo", "Model, round 2")
     for name in names:
         await expect(rows.filter(has_text=name)).to_have_count(1)
-    places = await rows.locator(".gantt-bar:not(.wait, .queue, .between)").evaluate_all(
+    left_edges = await rows.locator(".gantt-bar:not(.wait, .queue, .between)").evaluate_all(
         "(bars) => bars.map((bar) => bar.getBoundingClientRect().left)"
     )
-    assert places == sorted(places)
+    assert left_edges == sorted(left_edges)
 
 
 @pytest.mark.parametrize("width", [390, 1600])

@@ -95,12 +95,12 @@ async def test_new_responses_wait_while_a_row_is_read(studio: Studio) -> None:
     page = studio.page
     await studio.go("Responses")
     await page.locator(ROWS).hover()
-    place = await page.locator(ROWS).bounding_box()
+    box = await page.locator(ROWS).bounding_box()
     for number in range(3):
         await create(studio.url, f"Number {number}", studio.key)
     news = page.get_by_role("button", name="3 new responses")
     await expect(news).to_be_visible()
-    assert await page.locator(ROWS).bounding_box() == place
+    assert await page.locator(ROWS).bounding_box() == box
     await news.click()
     await expect(page.locator(ROWS)).to_have_count(4)
     await expect(news).to_be_hidden()

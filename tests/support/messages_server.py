@@ -100,36 +100,36 @@ def _check_order(messages: Sequence[Fields]) -> None:
         )
 
 
-def _check_content(message: Fields, place: str, *, last: bool) -> None:
+def _check_content(message: Fields, path: str, *, last: bool) -> None:
     content = message["content"]
     if not content:
-        raise Refused(f"{place}: {message['role']} messages must have non-empty content")
+        raise Refused(f"{path}: {message['role']} messages must have non-empty content")
     for k, block in enumerate(content):
-        _check_text(block, f"{place}.content.{k}")
+        _check_text(block, f"{path}.content.{k}")
         if block["type"] == "thinking":
             if block["signature"] != signature_of(block["thinking"]):
-                raise Refused(f"{place}.content.{k}: Invalid `signature` in `thinking` block")
+                raise Refused(f"{path}.content.{k}: Invalid `signature` in `thinking` block")
         elif block["type"] == "tool_use":
             if not re.fullmatch(r"[a-zA-Z0-9_-]+", block["id"]):
-                raise Refused(f"{place}.content.{k}.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'")
+                raise Refused(f"{path}.content.{k}.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'")
         elif block["type"] == "tool_result":
             for inner in block.get("content", ()):
                 if inner["type"] not in _BLOCKS_OF_RESULTS:
-                    raise Refused(f"{place}.content.{k}.tool_result: unexpected block")
-                _check_text(inner, f"{place}.content.{k}.tool_result")
+                    raise Refused(f"{path}.content.{k}.tool_result: unexpected block")
+                _check_text(inner, f"{path}.content.{k}.tool_result")
     if message["role"] == "assistant" and content[-1]["type"] in ("thinking", "redacted_thinking"):
-        raise Refused(f"{place}: The final block in an assistant message cannot be `thinking`.")
+        raise Refused(f"{path}: The final block in an assistant message cannot be `thinking`.")
 
 
-def _check_text(block: Fields, place: str) -> None:
+def _check_text(block: Fields, path: str) -> None:
     if block["type"] == "text" and not block["text"]:
-        raise Refused(f"{place}: text content blocks must be non-empty")
+        raise Refused(f"{path}: text content blocks must be non-empty")
     if block["type"] == "text" and block["text"].isspace():
-        raise Refused(f"{place}: text content blocks must contain non-whitespace text")
+        raise Refused(f"{path}: text content blocks must contain non-whitespace text")
     if block["type"] == "image" and block["source"].get("media_type", _MEDIA[0]) not in _MEDIA:
-        raise Refused(f"{place}.image.source.base64.media_type: Input should be {', '.join(_MEDIA)}")
+        raise Refused(f"{path}.image.source.base64.media_type: Input should be {', '.join(_MEDIA)}")
     if "cache_control" in block and block["type"] in ("thinking", "redacted_thinking"):
-        raise Refused(f"{place}.{block['type']}.cache_control: Extra inputs are not permitted")
+        raise Refused(f"{path}.{block['type']}.cache_control: Extra inputs are not permitted")
 
 
 def _check_results(messages: Sequence[Fields]) -> None:

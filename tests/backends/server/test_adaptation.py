@@ -68,8 +68,10 @@ def openai(message: str, param: str | None = None, code: Any = None) -> dict[str
     return {"error": {"message": message, "type": "invalid_request_error", "param": param, "code": code}}
 
 
-def fastapi(*places: list[str | int], msg: str = "Extra inputs are not permitted") -> list[dict[str, Any]]:
-    return [{"type": "extra_forbidden", "loc": ["body", *place], "msg": msg, "input": "user"} for place in places]
+def fastapi(*locations: list[str | int], msg: str = "Extra inputs are not permitted") -> list[dict[str, Any]]:
+    return [
+        {"type": "extra_forbidden", "loc": ["body", *location], "msg": msg, "input": "user"} for location in locations
+    ]
 
 
 def gemini(*names: str) -> list[Any]:

@@ -445,7 +445,7 @@ async def test_error_in_a_stream_comes_after_the_chunks_before_it(
 
 @pytest.mark.parametrize("said", [[chunk("Hel"), finish("length")], [chunk("Hel")]], ids=["after the end", "before it"])
 @pytest.mark.parametrize(
-    "place",
+    "usage_fields",
     [
         {"choices": [], "usage": COUNTS},
         {"choices": [{"index": 0, "delta": {}, "usage": COUNTS}]},
@@ -454,9 +454,9 @@ async def test_error_in_a_stream_comes_after_the_chunks_before_it(
     ids=["chunk", "choice", "groq"],
 )
 async def test_usage_in_a_chunk_with_an_error_is_kept(
-    upstream: Upstream, build: Build, said: list[Any], place: dict[str, Any]
+    upstream: Upstream, build: Build, said: list[Any], usage_fields: dict[str, Any]
 ) -> None:
-    upstream.say(sse(*said, {**place, "error": {"message": "cut", "code": 500}}, END))
+    upstream.say(sse(*said, {**usage_fields, "error": {"message": "cut", "code": 500}}, END))
     chunks, error = await until_error(build())
     assert isinstance(last := chunks[-1], UsageReported)
     assert (last.usage["completion_tokens"], error.message) == (7, "cut")

@@ -31,7 +31,7 @@ class ClaudeCode(NamedTuple):
     """Claude Code in a new directory."""
 
     url: str
-    place: Path
+    directory: Path
 
     async def __call__(self, prompt: str, *options: str, key: str = "lab") -> Ended:
         """Run a task without interaction."""
@@ -46,7 +46,7 @@ class ClaudeCode(NamedTuple):
                 "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
                 "CLAUDE_CODE_MAX_RETRIES": "1",
             },
-            cwd=self.place,
+            cwd=self.directory,
         )
 
 
@@ -78,7 +78,7 @@ def saying(*pieces: str) -> list[Step]:
 
 
 async def test_claude_code_runs_commands_and_reads_files(claude: ClaudeCode, up: MessagesUpstream) -> None:
-    path = claude.place / "greeting.txt"
+    path = claude.directory / "greeting.txt"
     up.say(bash(f"echo hello > {path}"))
     up.say(message_stream(*tool_block(0, "Read", {"file_path": str(path)}, id="toolu_2"), stop="tool_use"))
     up.say(saying("Do", "ne."))

@@ -36,7 +36,7 @@ def results(upstream: Upstream) -> list[str]:
 
 
 async def test_claude_code_edits_a_file_with_a_chat_model(claude: ClaudeCode, upstream: Upstream) -> None:
-    path = claude.place / "greeting.txt"
+    path = claude.directory / "greeting.txt"
     upstream.say(using("Bash", command=f"echo hello world > {path}"))
     upstream.say(using("Read", file_path=str(path)))
     upstream.say(using("Edit", file_path=str(path), old_string="world", new_string="Ada"))

@@ -21,23 +21,23 @@ EXEC = ("exec", "--json", "--skip-git-repo-check", "--dangerously-bypass-approva
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def directory(tmp_path: Path) -> Path:
     """An empty directory to work in, with Codex's home in it."""
     installed("@openai/codex")
     (tmp_path / "home").mkdir()
     return tmp_path
 
 
-async def command(server: str, place: Path, *arguments: str, **variables: str) -> Ended:
+async def command(server: str, directory: Path, *arguments: str, **variables: str) -> Ended:
     """Run `antiphon codex` with the server's address in the settings."""
     env = {
         "PATH": f"{PACKAGES / '.bin'}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
-        "CODEX_HOME": str(place / "home"),
+        "CODEX_HOME": str(directory / "home"),
         "ANTIPHON_PORT": str(urlsplit(server).port),
         **variables,
     }
-    return await run(sys.executable, "-m", "app", "codex", *arguments, env=env, cwd=place)
+    return await run(sys.executable, "-m", "app", "codex", *arguments, env=env, cwd=directory)
 
 
 def tools(upstream: Upstream) -> list[str]:
@@ -45,53 +45,55 @@ def tools(upstream: Upstream) -> list[str]:
 
 
 async def test_antiphon_codex_works_in_a_directory_with_the_first_model(
-    server: str, upstream: Upstream, place: Path
+    server: str, upstream: Upstream, directory: Path
 ) -> None:
     upstream.say(calling("exec_command", '{"cmd": "printf hello > greeting.txt"}'))
     upstream.say(saying("Done."))
-    assert said(await command(server, place, "--", *EXEC, "Write a greeting.")) == ["Done."]
-    assert (place / "greeting.txt").read_text() == "hello"
+    assert said(await command(server, directory, "--", *EXEC, "Write a greeting.")) == ["Done."]
+    assert (directory / "greeting.txt").read_text() == "hello"
     assert upstream.requests[0].json["model"] == "m"
     assert "apply_patch" in tools(upstream)  # the catalog was read
-    assert not (place / "home" / "config.toml").exists()
+    assert not (directory / "home" / "config.toml").exists()
 
 
-async def test_antiphon_codex_with_another_model_uses_it(server: str, upstream: Upstream, place: Path) -> None:
+async def test_antiphon_codex_with_another_model_uses_it(server: str, upstream: Upstream, directory: Path) -> None:
     upstream.say(saying("Hello."))
-    assert said(await command(server, place, *EXEC, "--model", "other", "Say hello.")) == ["Hello."]
+    assert said(await command(server, directory, *EXEC, "--model", "other", "Say hello.")) == ["Hello."]
     assert upstream.requests[0].json["model"] == "other"
 
 
-async def test_antiphon_codex_sends_the_key_of_the_settings(upstream: Upstream, place: Path) -> None:
+async def test_antiphon_codex_sends_the_key_of_the_settings(upstream: Upstream, directory: Path) -> None:
     upstream.say(saying("Hello."))
     async with antiphon(backend_url=upstream.url, api_keys=["hush", "other"]) as server:
-        ended = await command(server, place, *EXEC, "Say hello.", ANTIPHON_API_KEYS="hush,other")
+        ended = await command(server, directory, *EXEC, "Say hello.", ANTIPHON_API_KEYS="hush,other")
         assert said(ended) == ["Hello."]
         assert "apply_patch" in tools(upstream)
         assert "hush" not in ended.out + ended.err
 
         # The key is only sent to the server in the settings.
-        refused = await command("http://x:1", place, "--url", f"{server}/v1", *EXEC, "Hi.", ANTIPHON_API_KEYS="hush")
+        refused = await command(
+            "http://x:1", directory, "--url", f"{server}/v1", *EXEC, "Hi.", ANTIPHON_API_KEYS="hush"
+        )
         assert (refused.code, refused.out) == (1, "")
         assert refused.err.startswith("Send your API key") and "401 invalid_api_key" in refused.err
 
 
 async def test_antiphon_codex_prints_lines_that_are_a_configuration(
-    server: str, upstream: Upstream, place: Path
+    server: str, upstream: Upstream, directory: Path
 ) -> None:
     upstream.say(saying("Hello."))
-    printed = await command(server, place, "--print")
+    printed = await command(server, directory, "--print")
     assert printed.out.startswith('model = "m"\nmodel_provider = "antiphon"\n')
-    (place / "home" / "config.toml").write_text(printed.out)
-    env = {"CODEX_HOME": str(place / "home")}
+    (directory / "home" / "config.toml").write_text(printed.out)
+    env = {"CODEX_HOME": str(directory / "home")}
     codex = str(PACKAGES / ".bin" / "codex")
-    ended = await run(codex, *EXEC, "Say hello.", env=env, cwd=place)
+    ended = await run(codex, *EXEC, "Say hello.", env=env, cwd=directory)
     assert said(ended) == ["Hello."]
     assert "apply_patch" in tools(upstream)
     assert not troubles(ended)
 
 
-async def test_antiphon_codex_names_what_is_missing(server: str, place: Path) -> None:
-    nowhere: dict[str, Any] = {"PATH": str(place)}
-    missing = await command(server, place, *EXEC, "Say hello.", **nowhere)
+async def test_antiphon_codex_names_what_is_missing(server: str, directory: Path) -> None:
+    nowhere: dict[str, Any] = {"PATH": str(directory)}
+    missing = await command(server, directory, *EXEC, "Say hello.", **nowhere)
     assert (missing.code, missing.err) == (127, "Codex is not installed: npm install --global @openai/codex\n")

@@ -26,7 +26,7 @@ class Copilot(NamedTuple):
     """Copilot in a new directory."""
 
     server: str
-    place: Path
+    directory: Path
 
     async def __call__(self, prompt: str, **variables: str) -> Ended:
         """Run a task without interaction."""
@@ -38,7 +38,7 @@ class Copilot(NamedTuple):
             "COPILOT_OFFLINE": "true",
             **variables,
         }
-        return await run(str(installed(PACKAGE) / "copilot"), "-p", prompt, *OPTIONS, env=env, cwd=self.place)
+        return await run(str(installed(PACKAGE) / "copilot"), "-p", prompt, *OPTIONS, env=env, cwd=self.directory)
 
 
 @pytest_asyncio.fixture
@@ -63,7 +63,7 @@ async def test_copilot_runs_a_command_and_goes_on(
     upstream.say(saying("It is ", "written."))
     ended = await copilot("Write a file.", COPILOT_PROVIDER_TRANSPORT=transport)
     assert "It is written." in ended.out, ended.err
-    assert (copilot.place / "hello.txt").read_text() == "Hello\n"
+    assert (copilot.directory / "hello.txt").read_text() == "Hello\n"
     assert upstream.requests[-1].json["messages"][-1]["role"] == "tool"
     assert {exchange.transport for exchange in wire.responses} == {transport.removesuffix("s")}
 

@@ -28,7 +28,7 @@ OFFLINE = {"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_AUTOUPDATE": 
 class Opencode(NamedTuple):
     """opencode in a new directory."""
 
-    place: Path
+    directory: Path
 
     async def __call__(self, prompt: str) -> Ended:
         """Run a task without interaction; each output line is an event."""
@@ -36,7 +36,7 @@ class Opencode(NamedTuple):
             str(installed(PACKAGE) / "bin" / "opencode"),
             *("run", "--pure", "--auto", "--thinking", "--format", "json", "--title", "A task", prompt),
             env=OFFLINE,
-            cwd=self.place,
+            cwd=self.directory,
         )
 
 
@@ -71,7 +71,7 @@ def troubles(ended: Ended) -> list[str]:
 
 
 async def test_opencode_writes_a_file_and_goes_on(opencode: Opencode, upstream: Upstream) -> None:
-    path = opencode.place / "greeting.txt"
+    path = opencode.directory / "greeting.txt"
     upstream.say(calling("write", json.dumps({"filePath": str(path), "content": "hello"})))
     upstream.say(thinking("It is done.", "Done", "."))
     ended = await opencode("Write a greeting.")

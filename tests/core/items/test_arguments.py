@@ -131,8 +131,8 @@ others = st.dictionaries(
 
 
 def in_pieces(text: str, cuts: list[int]) -> list[str]:
-    places = sorted({cut % (len(text) + 1) for cut in cuts})
-    return [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
+    positions = sorted({cut % (len(text) + 1) for cut in cuts})
+    return [text[a:b] for a, b in zip([0, *positions], [*positions, len(text)], strict=True)]
 
 
 cuts = st.lists(st.integers(0, 10_000), max_size=8)

@@ -28,9 +28,9 @@ from tests.support.api_names import element, is_object, variants
 Wrap = Callable[[Any], dict[str, Any]]
 
 
-def within(place: str, *names: str) -> list[str]:
+def within(path: str, *names: str) -> list[str]:
     """Return the paths of an object's fields."""
-    return [f"{place}.{name}" for name in names]
+    return [f"{path}.{name}" for name in names]
 
 
 def of_items(name: str, *kinds: str) -> list[str]:

@@ -351,14 +351,14 @@ def test_usage_is_mapped_and_adds_up(said: dict[str, Any], expected: tuple[int, 
 
 
 def test_usage_in_any_place_is_found_and_the_last_counts() -> None:
-    places = [
+    chunks = [
         {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}},
         {"choices": [{"index": 0, "delta": {}, "usage": {"prompt_tokens": 2, "completion_tokens": 1}}]},
         {"choices": [], "x_groq": {"usage": {"prompt_tokens": 3, "completion_tokens": 1}}},
     ]
-    for count, place in enumerate(places, 1):
-        assert answer(whole(*places[:count], delta(content="x")))[-1]["response"]["usage"]["input_tokens"] == count, (
-            place
+    for count, usage_chunk in enumerate(chunks, 1):
+        assert answer(whole(*chunks[:count], delta(content="x")))[-1]["response"]["usage"]["input_tokens"] == count, (
+            usage_chunk
         )
 
 

@@ -51,7 +51,7 @@ def play_it() -> Iterator[Play]:
     """Play recordings in one event loop: creating a loop takes longer than playing most of them."""
     with asyncio.Runner() as runner:
         loop = runner.get_loop()
-        yield lambda recording, places=(): loop.run_until_complete(play(recording, places))
+        yield lambda recording, positions=(): loop.run_until_complete(play(recording, positions))
 
 
 @pytest.fixture(scope="module")
@@ -101,11 +101,11 @@ def test_recorded_stream_as_large_events_gives_the_same_events(
 
 
 @settings(max_examples=150, deadline=None)
-@given(one=st.sampled_from(NAMES), places=st.lists(st.integers(0, 6000), max_size=8))
+@given(one=st.sampled_from(NAMES), positions=st.lists(st.integers(0, 6000), max_size=8))
 def test_recorded_stream_of_any_cut_gives_the_same_events(
-    play_it: Play, uncut: Uncut, one: str, places: list[int]
+    play_it: Play, uncut: Uncut, one: str, positions: list[int]
 ) -> None:
-    assert play_it(load(one), places)[1] == uncut(one)[1]
+    assert play_it(load(one), positions)[1] == uncut(one)[1]
 
 
 def test_golden_files_have_recordings() -> None:

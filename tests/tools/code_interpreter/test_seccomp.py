@@ -227,7 +227,7 @@ def test_system_call_is_allowed_or_fails(machine: str, call: str, arguments: tup
 
 @pytest.mark.parametrize("machine", ARCHITECTURES)
 @pytest.mark.parametrize(
-    ("call", "place"),
+    ("call", "index"),
     [
         ("kill", 1),
         ("tkill", 1),
@@ -237,12 +237,12 @@ def test_system_call_is_allowed_or_fails(machine: str, call: str, arguments: tup
         ("rt_tgsigqueueinfo", 2),
     ],
 )
-def test_supervisor_alone_continues_processes(machine: str, call: str, place: int) -> None:
+def test_supervisor_alone_continues_processes(machine: str, call: str, index: int) -> None:
     number = number_of(call, machine)
     assert number is not None
     for signal, error in ((SIGCONT, errno.EPERM), (SIGCONT | 1 << 32, errno.EPERM), (SIGTERM, 0)):
         arguments = [SIGTERM] * 4
-        arguments[place] = signal
+        arguments[index] = signal
         assert result(code_filter(machine), ARCHITECTURES[machine], number, *arguments) == error
         assert result(seccomp_filter(machine), ARCHITECTURES[machine], number, *arguments) == 0
 

@@ -28,14 +28,14 @@ def pdf(*pages: str, compressed: bool = True) -> bytes:
     objects.append(b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>")
     out = io.BytesIO(b"")
     out.write(b"%PDF-1.4\n")
-    places = []
+    offsets = []
     for number, body in enumerate(objects, 1):
-        places.append(out.tell())
+        offsets.append(out.tell())
         out.write(b"%d 0 obj\n%s\nendobj\n" % (number, body))
     start = out.tell()
     out.write(b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1))
-    for place in places:
-        out.write(b"%010d 00000 n \n" % place)
+    for offset in offsets:
+        out.write(b"%010d 00000 n \n" % offset)
     out.write(b"trailer\n<< /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (len(objects) + 1, start))
     return out.getvalue()
 

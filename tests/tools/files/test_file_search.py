@@ -61,7 +61,7 @@ class SearchServer:
 
 
 @asynccontextmanager
-async def place_with(database: FileDatabase, backend: Scripted, **options: Any) -> AsyncIterator[SearchServer]:
+async def search_server(database: FileDatabase, backend: Scripted, **options: Any) -> AsyncIterator[SearchServer]:
     tools = {"file_search": database.settings}
     async with antiphon(backend, tools=tools, **options) as url, openai_client(url) as client:
         store = await client.vector_stores.create()
@@ -76,8 +76,8 @@ async def place_with(database: FileDatabase, backend: Scripted, **options: Any) 
 
 @pytest_asyncio.fixture
 async def server(database: FileDatabase) -> AsyncIterator[SearchServer]:
-    async with place_with(database, Scripted()) as made_place:
-        yield made_place
+    async with search_server(database, Scripted()) as running_server:
+        yield running_server
 
 
 async def test_file_search_is_called_and_its_results_cited(server: SearchServer) -> None:
@@ -251,7 +251,7 @@ async def test_file_search_that_is_invalid_is_refused_before_the_model_is_asked(
 
 async def test_file_search_in_stores_of_another_owner_is_refused(database: FileDatabase) -> None:
     backend = Scripted([finish("stop")])
-    async with place_with(database, backend, api_keys="ada,bob") as server:
+    async with search_server(database, backend, api_keys="ada,bob") as server:
         async with openai_client(str(server.client.base_url).removesuffix("/v1/"), "bob") as bob:
             refusals = []
             for store in (server.store, "vs_none"):
@@ -273,7 +273,7 @@ async def test_file_search_can_be_forced_and_left_out(server: SearchServer) -> N
 
 async def test_file_search_results_that_are_long_are_shown_as_far_as_there_is_room(database: FileDatabase) -> None:
     backend = Scripted()
-    async with place_with(database, backend) as server:
+    async with search_server(database, backend) as server:
         text = "bread " * 700
         for number in range(30):
             await server.client.vector_stores.files.upload_and_poll(

@@ -110,12 +110,12 @@ async def test_files_of_before_are_read_from_the_database(tmp_path: Path) -> Non
     before = SQLiteFiles(tmp_path / "files.db").open()
     await add(before, "file-before", b"in the database")
     await before.aclose()
-    place = ObjectFiles(tmp_path / "files.db")
-    store = place.open()
+    database = ObjectFiles(tmp_path / "files.db")
+    store = database.open()
     await add(store, "file-after", b"in an object")
     assert await content_of(store, "file-before") == b"in the database"
     assert await content_of(store, "file-after") == b"in an object"
-    assert [path.name for path in place.folder.iterdir()] == ["file-after"]
+    assert [path.name for path in database.folder.iterdir()] == ["file-after"]
     assert await store.delete("ada", "file-before")
     await store.sweep()
     assert await content_of(store, "file-before") == b""
@@ -185,9 +185,9 @@ async def test_object_of_a_killed_upload_is_swept_after_an_hour(folder: ObjectFi
 async def test_rows_in_postgresql_claim_objects(postgres_server: PostgresServer, tmp_path: Path) -> None:
     need_pgvector()
     postgres_server.clear()
-    place = PostgresFiles(postgres_server)
+    database = PostgresFiles(postgres_server)
     storage = ObjectStorage(f"file://{tmp_path}/contents", {}, FilesUnavailable)
-    store = PostgresFileStore.from_url(place.url, storage)
+    store = PostgresFileStore.from_url(database.url, storage)
     for number in range(2):
         await store.write("file-abandoned", number, bytes(PIECE))
     await store.finish("file-abandoned")
@@ -198,7 +198,7 @@ async def test_rows_in_postgresql_claim_objects(postgres_server: PostgresServer,
     await store.sweep()
     names = sorted(path.name for path in (tmp_path / "contents").iterdir())
     assert names == ["file-abandoned", "file-kept"]
-    place.advance(ABANDONED_AFTER + 1)
+    database.advance(ABANDONED_AFTER + 1)
     await store.sweep()
     assert [path.name for path in (tmp_path / "contents").iterdir()] == ["file-kept"]
     assert await content_of(store, "file-kept") == b"kept"

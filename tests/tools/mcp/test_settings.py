@@ -134,7 +134,7 @@ def test_file_that_is_invalid_is_named(text: str, problem: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("place", "url", "command"),
+    ("entry", "url", "command"),
     [
         ("http://127.0.0.1:9000/mcp", "http://127.0.0.1:9000/mcp", []),
         ("https://lab.example/mcp?key=a=b", "https://lab.example/mcp?key=a=b", []),
@@ -142,15 +142,15 @@ def test_file_that_is_invalid_is_named(text: str, problem: str, tmp_path: Path) 
         ("sh -c 'run me'", None, ["sh", "-c", "run me"]),
     ],
 )
-def test_url_or_command_alone_is_read(place: str, url: str | None, command: list[str]) -> None:
-    server = read({"servers": {"lab": place}}).servers["lab"]
+def test_url_or_command_alone_is_read(entry: str, url: str | None, command: list[str]) -> None:
+    server = read({"servers": {"lab": entry}}).servers["lab"]
     assert (server.url, server.command) == (url, command)
 
 
-@pytest.mark.parametrize("place", ["", "  ", "sh -c 'run", "http://"])
-def test_server_without_url_and_command_is_refused(place: str) -> None:
+@pytest.mark.parametrize("entry", ["", "  ", "sh -c 'run", "http://"])
+def test_server_without_url_and_command_is_refused(entry: str) -> None:
     with pytest.raises(ValueError, match=r"servers\.lab"):
-        read({"servers": {"lab": place}})
+        read({"servers": {"lab": entry}})
 
 
 NEVER_READ = {"never": {"read_only": True}}

@@ -178,8 +178,8 @@ async def test_web_search_shows_only_allowed_domains(searxng: SearXNG) -> None:
 
 
 async def test_web_search_tells_the_model_the_users_location(searxng: SearXNG) -> None:
-    place = {"type": "approximate", "city": "Porto", "country": "PT", "timezone": "Europe/Lisbon"}
-    tool = {"type": "web_search_preview", "user_location": place, "search_context_size": "low"}
+    user_location = {"type": "approximate", "city": "Porto", "country": "PT", "timezone": "Europe/Lisbon"}
+    tool = {"type": "web_search_preview", "user_location": user_location, "search_context_size": "low"}
     async with client(searxng, answering("Hello.")) as (openai_client, backend):
         await openai_client.responses.create(model="m", input="Hi", tools=[tool])
     described = backend.received[0]["tools"][0]["function"]["description"]

@@ -242,5 +242,5 @@ MARKED = st.lists(st.sampled_from([text for text, _ in CALLS.values()] + [*TEXTS
 
 @given(text=MARKED.map("".join), cuts=st.lists(st.integers(0, 2000), max_size=8))
 def test_text_tool_calls_are_the_same_for_any_cut(text: str, cuts: list[int]) -> None:
-    places = [0, *sorted({cut % (len(text) + 1) for cut in cuts}), len(text)]
-    assert find(*(text[a:b] for a, b in itertools.pairwise(places))) == find(text)
+    positions = [0, *sorted({cut % (len(text) + 1) for cut in cuts}), len(text)]
+    assert find(*(text[a:b] for a, b in itertools.pairwise(positions))) == find(text)

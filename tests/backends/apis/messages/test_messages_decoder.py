@@ -41,10 +41,10 @@ blocks = st.lists(
 ).map(lambda made: [*made])
 
 
-def decoded(body: bytes, places: list[int]) -> tuple[list[Delta], MessagesDecoder]:
+def decoded(body: bytes, positions: list[int]) -> tuple[list[Delta], MessagesDecoder]:
     decoder = MessagesDecoder(ASKED, Profile(), error_in_chunk)
     deltas: list[Delta] = []
-    cuts = [0, *sorted({place % (len(body) + 1) for place in places}), len(body)]
+    cuts = [0, *sorted({position % (len(body) + 1) for position in positions}), len(body)]
     for start, end in pairwise(cuts):
         if not (decoder.done or decoder.failure):
             deltas += decoder.decode(body[start:end])
@@ -57,19 +57,19 @@ def decoded(body: bytes, places: list[int]) -> tuple[list[Delta], MessagesDecode
 def test_odd_values_anywhere_are_no_error_of_ours(made: Any, data: st.DataObject) -> None:
     sent = copy.deepcopy(events(*made))
     for _ in range(data.draw(st.integers(1, 4))):
-        place: Any = data.draw(st.sampled_from(sent))
-        while (inner := [value for value in place.values() if isinstance(value, dict)]) and data.draw(st.booleans()):
-            place = data.draw(st.sampled_from(inner))
-        place[data.draw(st.sampled_from(NAMES))] = copy.deepcopy(data.draw(values))
+        fields: Any = data.draw(st.sampled_from(sent))
+        while (inner := [value for value in fields.values() if isinstance(value, dict)]) and data.draw(st.booleans()):
+            fields = data.draw(st.sampled_from(inner))
+        fields[data.draw(st.sampled_from(NAMES))] = copy.deepcopy(data.draw(values))
     sent = data.draw(st.permutations(sent)) if data.draw(st.booleans()) else sent
     _, decoder = decoded(b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in sent), [])
     assert decoder.failure is None or decoder.failure.status >= 400
 
 
 @given(blocks, st.lists(st.integers(0, 5000), max_size=30))
-def test_bytes_of_any_cut_give_the_same_deltas(made: Any, places: list[int]) -> None:
+def test_bytes_of_any_cut_give_the_same_deltas(made: Any, positions: list[int]) -> None:
     body = b"".join(map(frame, events(*made)))
-    assert decoded(body, places)[0] == decoded(body, [])[0]
+    assert decoded(body, positions)[0] == decoded(body, [])[0]
 
 
 @given(blocks)

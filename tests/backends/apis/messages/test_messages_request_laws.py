@@ -87,8 +87,8 @@ def test_every_conversation_is_refused_or_sent_as_the_server_takes_it(
 def _mark(items: list[dict[str, Any]]) -> None:
     """Set a breakpoint at each content part."""
     for item in items:
-        for place in ("content", "output"):
-            for part in item.get(place) or () if isinstance(item.get(place), list) else ():
+        for field_name in ("content", "output"):
+            for part in item.get(field_name) or () if isinstance(item.get(field_name), list) else ():
                 part["prompt_cache_breakpoint"] = {"mode": "explicit"}
 
 

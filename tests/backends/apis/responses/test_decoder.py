@@ -35,9 +35,9 @@ EVENTS = (
 ODD: st.SearchStrategy[Any] = st.sampled_from([None, 0, -1, "", "x", [], [1], {}, {"type": []}, True, 1.5])
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(place for name, one in inner for place in places(one, (*path, name)))]
+    return [path, *(inner_path for name, one in inner for inner_path in paths(one, (*path, name)))]
 
 
 def with_value(value: Any, path: tuple[Any, ...], new: Any) -> Any:
@@ -86,7 +86,7 @@ def test_field_of_any_other_type_makes_nothing_crash(data: st.DataObject) -> Non
     events: list[Any] = [*EVENTS]
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(events) - 1))
-        path = data.draw(st.sampled_from(places(events[at])))
+        path = data.draw(st.sampled_from(paths(events[at])))
         events[at] = with_value(events[at], path, data.draw(ODD))
     if data.draw(st.booleans()):
         del events[data.draw(st.integers(0, len(events) - 1))]

@@ -53,12 +53,12 @@ def test_text_without_ends_is_cut(text: str) -> None:
 def test_chunks_have_all_of_the_text_in_order(words: list[str], max_tokens: int, overlap: int) -> None:
     text = " ".join(words)
     made = [*chunks(text, max_tokens, overlap)]
-    place = 0
+    search_start = 0
     covered = 0
     for chunk in made:
         assert estimate(chunk) <= max_tokens
-        start = text.find(chunk, place)
+        start = text.find(chunk, search_start)
         assert start >= 0
         assert not text[covered:start].strip()  # nothing was left out in between
-        place, covered = start + 1, max(covered, start + len(chunk))
+        search_start, covered = start + 1, max(covered, start + len(chunk))
     assert not text[covered:].strip()
