@@ -1,12 +1,13 @@
 """
-Decode events that differ from an earlier event only in a text.
+Decode events that differ from an earlier event only in a text, and in a count.
 
 An `EventPattern` holds the bytes around a parsed event's text. In later events with the same bytes (nearly all of a
-stream), only that JSON string is parsed.
+stream), only that JSON string is parsed. The digits of a count, such as `sequence_number`, are left out of both.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -37,32 +38,37 @@ ServerEvent: TypeAlias = RawEvent | RepeatedEvent
 
 # As an integer, because `in` is slow with a bytes operand.
 _LINE_END = b"\n"[0]
+_DIGITS = b"0123456789"
 
 # Patterns without a match before learning stops: some servers add random padding to chunks.
 _ATTEMPTS = 4
 
 
 class PatternMatcher:
-    def __init__(self, find_text: FindText) -> None:
+    def __init__(self, find_text: FindText, count: re.Pattern[bytes] | None = None) -> None:
+        """`count` finds a number that differs in each event, as its group 1."""
         self._find_text = find_text
+        self._count = count
         self._pattern: EventPattern | None = None
         self._attempts = _ATTEMPTS
         self._frame: EventPattern | None = None  # for the next read, if its first byte begins an event
 
     def learn(self, event: bytes, parsed: RawEvent) -> None:
-        if self._attempts and (pattern := pattern_of(event, parsed, self._find_text)):
+        if self._attempts and (pattern := pattern_of(event, parsed, self._find_text, self._count)):
             self._pattern = pattern
             self._attempts -= 1
 
     def match(self, events: Sequence[bytes], start: int) -> RepeatedEvent | None:
         """Match single-line events from index `start` up to the first mismatch; None if the first does not match."""
         pattern = self._pattern
-        if pattern is None or not events[start].startswith(pattern.head):
+        if pattern is None or not events[start].startswith(pattern.beginning):
             return None
-        head, tail = pattern.head, pattern.tail
+        head, tail, count_at = pattern.head, pattern.tail, pattern.count_at
         around = len(head) + len(tail)
         strings = []
         for event in events[start:]:
+            if count_at:
+                event = _without_count(event, count_at)
             string = event.removeprefix(head).removesuffix(tail)
             if len(event) - len(string) != around:
                 break
@@ -82,6 +88,8 @@ class PatternMatcher:
         pattern = self._frame
         if pattern is None:
             return None
+        if pattern.frame_count_at:
+            frame = _without_count(frame, pattern.frame_count_at)
         value = frame.removeprefix(pattern.frame_head).removesuffix(pattern.frame_tail)
         # Several events are separated by line ends, which JSON strings cannot contain.
         if len(frame) - len(value) != pattern.frame_size or _LINE_END in value:
@@ -121,17 +129,41 @@ def _parsed(strings: list[bytes]) -> list[str]:
     return texts
 
 
-class EventPattern:
-    __slots__ = ("frame_head", "frame_size", "frame_tail", "head", "read", "tail")
+def _without_count(event: bytes, at: int) -> bytes:
+    if at > 0:
+        return event[:at] + event[at:].lstrip(_DIGITS)
+    return event[:at].rstrip(_DIGITS) + event[at:]
 
-    def __init__(self, head: bytes, tail: bytes, read: ReadTexts) -> None:
-        """`head` and `tail` include the JSON string's quotes."""
-        self.head, self.tail, self.read = head, tail, read
+
+class EventPattern:
+    __slots__ = (
+        "beginning",
+        "count_at",
+        "frame_count_at",
+        "frame_head",
+        "frame_size",
+        "frame_tail",
+        "head",
+        "read",
+        "tail",
+    )
+
+    def __init__(self, head: bytes, tail: bytes, read: ReadTexts, count_at: int = 0) -> None:
+        """
+        `head` and `tail` include the JSON string's quotes.
+
+        `count_at`: where the count's digits begin in `head`, or, negative, where they end in `tail`; 0 without a count.
+        """
+        self.head, self.tail, self.read, self.count_at = head, tail, read, count_at
+        self.beginning = head[:count_at] if count_at > 0 else head
         self.frame_head, self.frame_tail = head[:-1], tail[1:] + b"\n\n"
         self.frame_size = len(self.frame_head) + len(self.frame_tail)
+        self.frame_count_at = count_at - 2 if count_at < 0 else count_at
 
 
-def pattern_of(event: bytes, parsed: RawEvent, find_text: FindText) -> EventPattern | None:
+def pattern_of(
+    event: bytes, parsed: RawEvent, find_text: FindText, count: re.Pattern[bytes] | None = None
+) -> EventPattern | None:
     """None without a text, or with another relevant field."""
     found = find_text(parsed)
     if found is None or b"\\" in event:
@@ -146,4 +178,12 @@ def pattern_of(event: bytes, parsed: RawEvent, find_text: FindText) -> EventPatt
     end = value.find(b'"', 1) + 1
     if value[:1] != b'"' or not end:
         return None
-    return EventPattern(before + colon + b" " * padding + b'"', value[end - 1 :], read)
+    head, tail = before + colon + b" " * padding + b'"', value[end - 1 :]
+    number = count.search(event) if count else None
+    if number is None:
+        return EventPattern(head, tail, read)
+    at = number.start(1)
+    if at < len(head):
+        return EventPattern(_without_count(head, at), tail, read, at)
+    at = number.end(1) - len(event)
+    return EventPattern(head, _without_count(tail, at), read, at)

@@ -8,8 +8,10 @@ and text without deltas is read from the item or the final response.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from app.backends.apis.annotations import flat_annotations, flat_logprobs
 from app.backends.apis.api_decoder import APIDecoder
@@ -24,7 +26,7 @@ from app.core.profile import Profile
 from app.core.request.model_request import EncodedRequest
 from app.core.request.reasoning import bound
 from app.core.sse.decoder import END
-from app.core.sse.repeats import RawEvent, ServerEvent
+from app.core.sse.repeats import PatternMatcher, RawEvent, ReadTexts, RepeatedEvent, ServerEvent
 from app.core.stream.answer import ErrorIn
 from app.core.types import JSONObject
 from app.core.types.deltas import (
@@ -47,6 +49,9 @@ from app.core.types.deltas import (
 from app.errors import quote
 
 _Event = JSONObject
+_Kind: TypeAlias = type[TextDelta | ReasoningDelta | ToolCallDelta]
+
+SEQUENCE_NUMBER = re.compile(rb'"sequence_number": *(\d+)')
 
 # Others mean truncation.
 _FINISH_REASONS = {"content_filter": FinishReason.CONTENT_FILTER}
@@ -67,12 +72,14 @@ class _Output:
 
 class ResponsesDecoder(APIDecoder):
     def __init__(self, encoded: EncodedRequest, profile: Profile, error_in: ErrorIn) -> None:
-        super().__init__(BodyDecoder(_as_events, named=True), error_in, filters(profile, encoded.body))
+        repeats = PatternMatcher(self.find_text, SEQUENCE_NUMBER)
+        body = BodyDecoder(_as_events, repeats, named=True)
+        super().__init__(body, error_in, filters(profile, encoded.body), repeats)
         self._profile = profile
         self._native_types = native_item_types(profile.request)
         self._by_id: dict[str, _Output] = {}
         self._by_index: dict[int, _Output] = {}
-        self._last: _Output | None = None
+        self.last: _Output | None = None
         self._last_piece: tuple[_Output, list[str]] | None = None  # the last delta's item and texts
         self._calls = 0
         self._complete = 0
@@ -92,7 +99,11 @@ class ResponsesDecoder(APIDecoder):
             if event is END:  # not a reliable end
                 self.done = self.finished
                 continue
-            assert isinstance(event, dict)
+            if isinstance(event, RepeatedEvent):
+                self._last_piece = None
+                if delta := event.read(event.texts):
+                    deltas.append(delta)
+                continue
             type_ = event.get("type")
             if piece := _PIECES.get(type_) if isinstance(type_, str) else None:
                 deltas += self._piece(event, *piece)
@@ -108,42 +119,51 @@ class ResponsesDecoder(APIDecoder):
                 self._warn(f"Events of unknown type {quote(type_)} from the backend were ignored.")
         return deltas
 
-    def _piece(self, event: _Event, type_: str, kind: type[TextDelta | ReasoningDelta | ToolCallDelta]) -> list[Delta]:
+    def _piece(self, event: _Event, type_: str, kind: _Kind) -> list[Delta]:
         """Consecutive deltas for an item are merged."""
         text, logprobs = event.get("delta"), event.get("logprobs")
         if not isinstance(text, str) or not text:
             return []
-        output, item_id = self._last, event.get("item_id")
-        if output is None or output.type != type_ or item_id is None or output.item.get("id") != item_id:
-            output = self._output(event, type_)
-        output.written = True
+        output = self.written(event, type_)
         if logprobs and kind is TextDelta:
             self._last_piece = None
             return [TextDelta([text], flat_logprobs(logprobs))]
         if kind is ToolCallDelta and not output.named:
             self._last_piece = None
-            return self._call(output, text)
+            return self.call(output, text)
         if self._last_piece and self._last_piece[0] is output:
             self._last_piece[1].append(text)
             return []
         texts = [text]
         self._last_piece = output, texts
-        if kind is ToolCallDelta:
-            return [ToolCallDelta(output.number, arguments=texts)]
-        return [TextDelta(texts) if kind is TextDelta else ReasoningDelta(texts)]
+        return [_delta_of(kind, output, texts)]
+
+    def find_text(self, event: RawEvent) -> tuple[str, ReadTexts] | None:
+        """See `PatternMatcher`."""
+        type_ = event.get("type")
+        piece = _PIECES.get(type_) if isinstance(type_, str) else None
+        return None if piece is None or event.get("logprobs") else ("delta", _RepeatedPiece(self, event, *piece))
+
+    def written(self, event: _Event, type_: str) -> _Output:
+        """The item of a delta with text."""
+        output, item_id = self.last, event.get("item_id")
+        if output is None or output.type != type_ or item_id is None or output.item.get("id") != item_id:
+            output = self._output(event, type_)
+        output.written = True
+        return output
 
     def _output(self, event: _Event, type_: str) -> _Output:
         """Begin an item that the server has not added."""
         item_id, index = event.get("item_id"), event.get("output_index")
         output = self._item_of(event)
         if output is None and not isinstance(item_id, str) and not isinstance(index, int):
-            output = self._last
+            output = self.last
         if output is None or output.type != type_:
             output = self._begin({"type": type_, "id": item_id}, index)
         return output
 
     def _begin(self, item: _Event, index: object) -> _Output:
-        output = self._last = _Output(str(item.get("type")), self._calls, item=item)
+        output = self.last = _Output(str(item.get("type")), self._calls, item=item)
         if isinstance(item_id := item.get("id"), str) and item_id:
             self._by_id[item_id] = output
         if isinstance(index, int):
@@ -181,13 +201,13 @@ class ResponsesDecoder(APIDecoder):
         if type_ == "reasoning":
             return [ItemStarted("reasoning")]
         if type_ in _ARGUMENTS:
-            return self._call(output, "")
+            return self.call(output, "")
         if output.native:
             return [NativeItem(output.number, item)]
         self._warn(f"Items of unknown type {quote(type_)} from the backend were ignored.")
         return []
 
-    def _call(self, output: _Output, arguments: str) -> list[Delta]:
+    def call(self, output: _Output, arguments: str) -> list[Delta]:
         """Only a call's first delta has id and name."""
         call_id: object = None
         name = output.item.get("name")
@@ -241,8 +261,8 @@ class ResponsesDecoder(APIDecoder):
         text = written if isinstance(written, str) and not output.written else ""
         is_whole = output.item.get("status") != "incomplete"
         if output.type == "custom_tool_call":
-            return self._call(output, _escaped(text) + (_CLOSING if is_whole else ""))
-        return self._call(output, text or ("{}" if is_whole and not output.written else ""))
+            return self.call(output, _escaped(text) + (_CLOSING if is_whole else ""))
+        return self.call(output, text or ("{}" if is_whole and not output.written else ""))
 
     def _replayed(self, item: _Event) -> list[Delta]:
         """A reasoning item to send back, if the server can read it."""
@@ -274,7 +294,7 @@ class ResponsesDecoder(APIDecoder):
 
     def custom_input(self, event: _Event) -> list[Delta]:
         delta = self._delta(event, "custom_tool_call")
-        return self._call(self._output(event, "custom_tool_call"), _escaped(delta)) if delta else []
+        return self.call(self._output(event, "custom_tool_call"), _escaped(delta)) if delta else []
 
     def ended(self, event: _Event) -> list[Delta]:
         response = json_object(event.get("response"))
@@ -318,7 +338,25 @@ class ResponsesDecoder(APIDecoder):
             self.warnings.append(warning)
 
 
-_PIECES: dict[str, tuple[str, type[TextDelta | ReasoningDelta | ToolCallDelta]]] = {
+class _RepeatedPiece:
+    """Reads the texts of events that otherwise repeat an event."""
+
+    def __init__(self, decoder: ResponsesDecoder, event: _Event, type_: str, kind: _Kind) -> None:
+        self._decoder, self._event, self._type, self._kind = decoder, event, type_, kind
+        self._output: _Output | None = None
+
+    def __call__(self, texts: list[str]) -> Delta | None:
+        decoder, output = self._decoder, self._output
+        if output is None or output is not decoder.last:
+            output = self._output = decoder.written(self._event, self._type)
+        if self._kind is TextDelta:
+            return TextDelta(texts)
+        if self._kind is ToolCallDelta and not output.named:
+            return next(iter(decoder.call(output, "".join(texts))), None)
+        return _delta_of(self._kind, output, texts)
+
+
+_PIECES: dict[str, tuple[str, _Kind]] = {
     "response.output_text.delta": ("message", TextDelta),
     "response.reasoning_text.delta": ("reasoning", ReasoningDelta),
     "response.reasoning.delta": ("reasoning", ReasoningDelta),
@@ -373,6 +411,12 @@ _OPENING, _CLOSING = f'{{"{INPUT}":"', '"}'
 
 def _escaped(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def _delta_of(kind: _Kind, output: _Output, texts: list[str]) -> TextDelta | ReasoningDelta | ToolCallDelta:
+    if kind is ToolCallDelta:
+        return ToolCallDelta(output.number, arguments=texts)
+    return TextDelta(texts) if kind is TextDelta else ReasoningDelta(texts)
 
 
 def _as_events(values: list[JSONObject]) -> list[RawEvent]:

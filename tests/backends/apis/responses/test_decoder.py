@@ -10,11 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.backends.apis import APIS
+from app.backends.apis.responses.decoder import SEQUENCE_NUMBER, ResponsesDecoder
 from app.backends.server.errors import error_in_chunk
 from app.core.profile import Profile
 from app.core.request.model_request import EncodedRequest
+from app.core.sse.decoder import EventDecoder
+from app.core.sse.repeats import PatternMatcher, RepeatedEvent
 from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_builder import EventBuilder
+from tests.support.build import singly
 from tests.support.native import Native
 
 PROFILE = Profile().override({"transport.api": "responses", "request.passes": ["web_search"]})
@@ -91,3 +95,30 @@ def test_field_of_any_other_type_makes_nothing_crash(data: st.DataObject) -> Non
     if data.draw(st.booleans()):
         del events[data.draw(st.integers(0, len(events) - 1))]
     read(events)
+
+
+def frame(event: dict[str, Any], number: int, *, last: bool, **more: Any) -> bytes:
+    counted = {**event, "sequence_number": number} if last else {"sequence_number": number, **event}
+    data = json.dumps(counted | more, separators=(",", ":"))
+    return f"event: {event['type']}\ndata: {data}\n\n".encode()
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["number first", "number last"])
+@pytest.mark.parametrize("per_read", [1, 3, 100])
+def test_deltas_with_other_sequence_numbers_are_repeated_events(per_read: int, last: bool) -> None:
+    native = Native().reasoning("Hm.").message("a", *'b"\\\u00e9', phase="commentary")
+    events = native.call("f", "{", '"', 'a": 1', "}").completed().events
+    frames = [frame(event, number, last=last) for number, event in enumerate(events, 8)]
+    reads = [b"".join(frames[at : at + per_read]) for at in range(0, len(frames), per_read)]
+
+    decoder = APIS["responses"].codec.decoder(ASKED, PROFILE, error_in_chunk)
+    assert isinstance(decoder, ResponsesDecoder)
+    matched = EventDecoder(PatternMatcher(decoder.find_text, SEQUENCE_NUMBER), named=True).decode(b"".join(frames))
+    texts = [text for event in matched if isinstance(event, RepeatedEvent) for text in event.texts]
+    assert texts == ["b", '"', "\\", "\u00e9", '"', 'a": 1', "}"]
+
+    padded = (frame(event, number, last=last, obfuscation="x" * number) for number, event in enumerate(events, 8))
+    parsing = APIS["responses"].codec.decoder(ASKED, PROFILE, error_in_chunk)  # padding prevents patterns
+    assert singly([delta for data in reads for delta in decoder.decode(data)]) == singly(
+        [delta for data in padded for delta in parsing.decode(data)]
+    )
