@@ -69,7 +69,7 @@ async def spent(client: httpx.AsyncClient) -> Any:
 INCLUDED = {"model": "m", "input": "Hi", "include": ["antiphon:cost"]}
 
 
-async def test_reported_cost_takes_the_place_of_the_price(upstream: Upstream) -> None:
+async def test_reported_cost_replaces_the_price(upstream: Upstream) -> None:
     upstream.say(costing(0.25))
     upstream.say(sse(chunk("Hello"), finish(), usage(10, 5), DONE))
     async with client_of(upstream) as client:

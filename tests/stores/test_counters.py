@@ -122,7 +122,7 @@ async def test_slot_that_is_renewed_is_kept(counters: Counters, owner: str) -> N
 
 
 async def test_slot_that_was_released_is_not_renewed(counters: Counters, owner: str) -> None:
-    """A renewal may be on its way while the place is given back."""
+    """A renewal may be on its way while the slot is released."""
     await counters.acquire(owner, "a", 2)
     await counters.acquire(owner, "b", 2)
     await counters.release(owner, "a")

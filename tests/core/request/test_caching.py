@@ -58,7 +58,7 @@ def test_other_models_and_servers_get_no_breakpoints(profile: Profile, model: st
     assert any("prompt_cache_breakpoint" in warning for warning in encoded.warnings)
 
 
-def test_breakpoints_of_the_caller_take_the_place_of_ours() -> None:
+def test_breakpoints_of_the_caller_replace_ours() -> None:
     items = [
         {"role": "system", "content": [{"type": "input_text", "text": "Be kind.", **BREAKPOINT}]},
         {

@@ -350,7 +350,7 @@ def test_usage_is_mapped_and_adds_up(said: dict[str, Any], expected: tuple[int, 
     }
 
 
-def test_usage_in_any_place_is_found_and_the_last_counts() -> None:
+def test_usage_in_any_field_is_found_and_the_last_counts() -> None:
     chunks = [
         {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}},
         {"choices": [{"index": 0, "delta": {}, "usage": {"prompt_tokens": 2, "completion_tokens": 1}}]},

@@ -245,7 +245,7 @@ async def test_fallback_that_accepts_no_images_gets_the_description(servers: Ser
     assert servers.contents()[-1] == SENT
 
 
-async def test_one_place_at_a_server_suffices_for_model_and_description(servers: Servers) -> None:
+async def test_one_slot_at_a_server_suffices_for_model_and_description(servers: Servers) -> None:
     servers.text.say(REFUSED)
     servers.text.say(seen("A red square."))
     servers.text.say(REFUSED)

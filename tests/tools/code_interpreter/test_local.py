@@ -153,7 +153,7 @@ async def test_saved_files_are_bounded(make: Make) -> None:
         assert (await run(containers, container, "import os; os.path.getsize('a')"))[0] == "2000000\n"
 
 
-async def test_deleted_container_leaves_its_place(make: Make) -> None:
+async def test_deleted_container_frees_its_slot(make: Make) -> None:
     containers = make(max_containers=1)
     first, second = await containers.create("ada"), await containers.create("bob")
     async with containers.use(first):

@@ -491,7 +491,7 @@ class Leading(Broken):
     ("to", "allowed", "led"),
     [("/v1/admin", "/mine/*", False), ("/v1/mine/x", "/mine/*", True), ("/v1/admin", "/*", False)],
 )
-async def test_redirect_of_a_caller_to_a_forbidden_place_is_not_followed(
+async def test_redirect_of_a_caller_to_a_forbidden_address_is_not_followed(
     by_sse: bool, to: str, allowed: str, led: bool
 ) -> None:
     """Nor to an operator's server with other settings."""

@@ -231,7 +231,7 @@ def test_media_and_files_become_parts(part: dict[str, Any], sent: dict[str, Any]
         {"type": "input_file", "filename": "a.zip", "file_data": "data:application/zip;base64,UEsDBAAA"},
     ],
 )
-def test_media_that_the_server_does_not_accept_is_refused_at_its_place(part: dict[str, Any]) -> None:
+def test_media_that_the_server_does_not_accept_is_refused_with_its_path(part: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest) as refused:
         ask(input=[{"role": "user", "content": [{"type": "input_text", "text": "?"}, part]}])
     assert refused.value.param and refused.value.param.startswith("input[0].content[1]")

@@ -140,7 +140,7 @@ def test_images_and_files_become_blocks(part: dict[str, Any], block: dict[str, A
         {"type": "input_file", "file_data": "data:application/zip;base64,UEsDBAAA"},
     ],
 )
-def test_content_that_the_server_does_not_take_is_refused_at_its_place(part: dict[str, Any]) -> None:
+def test_content_that_the_server_does_not_take_is_refused_with_its_path(part: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest) as refused:
         ask(input=[{"role": "user", "content": [{"type": "input_text", "text": "?"}, part]}])
     assert refused.value.param and refused.value.param.startswith("input[0].content[1]")
@@ -337,7 +337,7 @@ def test_breakpoint_is_left_where_the_last_one_was_many_blocks_ago() -> None:
     assert marks(body) == ["tools", "system", "0.0", "2.11"]
 
 
-def test_breakpoints_of_the_caller_take_the_place_of_ours() -> None:
+def test_breakpoints_of_the_caller_replace_ours() -> None:
     parts = [{"type": "input_text", "text": str(n), **BREAKPOINT} for n in range(6)]
     items = [{"role": "system", "content": parts[:1]}, {"role": "user", "content": parts[1:]}]
     encoded = encode(input=items, tools=[LOOK], prompt_cache_options={"ttl": "30m"})
