@@ -273,7 +273,7 @@ async def _websocket(connection: socket.socket, body: bytes) -> bytes:
     return b"frame %d" % (413 if b'"status":413' in frame else 200 if b'"response.created"' in frame else 0)
 
 
-async def _asked(url: str, row: Row, body: bytes) -> bytes:
+async def _answer_start(url: str, row: Row, body: bytes) -> bytes:
     """Send a body, and return the answer's start."""
     loop = asyncio.get_running_loop()
     with socket.socket() as connection:
@@ -344,7 +344,7 @@ async def _measured_request(url: str, row: Row, body: bytes) -> tuple[dict[str, 
     """Return this process's cost for a request, and the start of the answer."""
     memory, began = reset_peak(), time.process_time()
     async with watched_loop() as holds:
-        answer = await _asked(url, row, body)
+        answer = await _answer_start(url, row, body)
         cpu = time.process_time() - began
     memory = status_of("VmHWM") - memory
     return {"cpu": cpu, "held": holds.longest, "memory": memory, "status": _status(answer)}, answer

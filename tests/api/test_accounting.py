@@ -91,8 +91,8 @@ def test_price_is_of_the_first_glob_that_matches() -> None:
 def test_price_of_a_backend_comes_before_that_of_all_backends() -> None:
     cheap, dear = Price(1, 1, 1, 1), Price(2, 2, 2, 2)
     prices = PriceList({"qwen*": cheap}, {"cloud": {"qwen-large*": dear}})
-    asked = [("qwen-large-1", "cloud"), ("qwen-large-1", "local"), ("qwen-small", "cloud"), ("gpt", "cloud")]
-    assert [prices.price(model, backend) for model, backend in asked] == [dear, cheap, cheap, None]
+    pairs = [("qwen-large-1", "cloud"), ("qwen-large-1", "local"), ("qwen-small", "cloud"), ("gpt", "cloud")]
+    assert [prices.price(model, backend) for model, backend in pairs] == [dear, cheap, cheap, None]
 
 
 async def test_response_costs_the_price_of_the_backend_that_answered() -> None:

@@ -266,8 +266,8 @@ async def test_listed_responses_have_times_cost_and_tools() -> None:
 )
 async def test_response_list_with_filters_is_filtered(query: dict[str, str], found: Sequence[int]) -> None:
     async with served() as (http, _):
-        asked = [{"input": "The first."}, {"input": "The second."}, {"input": "Another.", "model": "gpt-5"}]
-        ids = [(await ask(http, **fields)).json()["id"] for fields in asked]
+        bodies = [{"input": "The first."}, {"input": "The second."}, {"input": "Another.", "model": "gpt-5"}]
+        ids = [(await ask(http, **fields)).json()["id"] for fields in bodies]
         listed = await seen(http, "responses", **query)
     assert [entry["id"] for entry in listed["data"]] == [ids[number] for number in found]
     assert listed["has_more"] is False

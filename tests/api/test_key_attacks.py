@@ -60,8 +60,8 @@ class Servers:
     @property
     def harm(self) -> list[Any]:
         """Everything reached other than the server `lab`, which the key may use."""
-        asked = ("/chat/completions", "/messages", "/messages/count_tokens")
-        others = [request.path for request in self.upstream.requests if not request.path.endswith(asked)]
+        paths = ("/chat/completions", "/messages", "/messages/count_tokens")
+        others = [request.path for request in self.upstream.requests if not request.path.endswith(paths)]
         servers = [name for name, lab in self.labs.items() if lab.headers and name != "lab"]
         return [*servers, *Search.queries, *others]
 

@@ -23,7 +23,7 @@ async def posted(body: bytes, path: str = "/v1/responses", **headers: str) -> tu
     async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
         headers = {"content-type": "application/json"} | {name.replace("_", "-"): it for name, it in headers.items()}
         answer = await client.post(path, content=body, headers=headers)
-    return answer, [message["content"] for asked in backend.received for message in asked["messages"]]
+    return answer, [message["content"] for chat_body in backend.received for message in chat_body["messages"]]
 
 
 @pytest.mark.parametrize(

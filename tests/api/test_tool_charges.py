@@ -207,7 +207,7 @@ async def test_embeddings_model_that_the_key_may_not_use_is_refused(tmp_path: Pa
     async with EmbeddingServer() as server, searching_with(server, tmp_path, ANSWER) as http:
         store = await stored(http)
         file = (await http.get(f"/v1/vector_stores/{store}/files")).json()["data"][0]["id"]
-        asked = len(server.requests)
+        count = len(server.requests)
         async with client_with_key("bob", str(http.base_url)) as bob:  # its owner is the same
             assert (await bob.get(f"/v1/vector_stores/{store}")).status_code == 200
             assert (await bob.post("/v1/vector_stores", json={"name": "empty"})).status_code == 200
@@ -222,7 +222,7 @@ async def test_embeddings_model_that_the_key_may_not_use_is_refused(tmp_path: Pa
                 refused = await bob.post(path, json=body)
                 error = refused.json()["error"]
                 assert (refused.status_code, error["code"], error["param"]) == (403, "model_not_allowed", param)
-        assert len(server.requests) == asked
+        assert len(server.requests) == count
 
 
 async def test_budget_that_is_used_up_ends_indexing_and_searches(tmp_path: Path) -> None:

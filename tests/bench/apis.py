@@ -40,14 +40,14 @@ def _responses(model: str) -> list[Fields]:
     return made
 
 
-def _received_messages(asked: Fields) -> int:
+def _received_messages(request: Fields) -> int:
     """Return the number of chat messages. Thoughts belong to a message."""
-    blocks = [block["type"] for message in asked["messages"] for block in message["content"]]
+    blocks = [block["type"] for message in request["messages"] for block in message["content"]]
     return sum(kind != "thinking" for kind in blocks)
 
 
-def _received_items(asked: Fields) -> int:
-    return sum(item.get("type") != "reasoning" for item in asked["input"])
+def _received_items(request: Fields) -> int:
+    return sum(item.get("type") != "reasoning" for item in request["input"])
 
 
 class _API(NamedTuple):
@@ -81,13 +81,13 @@ def _writes(path: bytes, model: str) -> tuple[bytes, ...]:
     return (*writes[:-1], writes[-1] + pending + wire.LAST_CHUNK)
 
 
-def streamed(path: bytes, asked: Fields) -> list[bytes] | None:
+def streamed(path: bytes, request: Fields) -> list[bytes] | None:
     """Return the writes for a request at this path; None for other APIs."""
     name = path.rpartition(b"/")[2]
     if (api := _APIS.get(name)) is None:
         return None
-    count = api.received(asked)
-    made = [write.replace(call_id(0).encode(), call_id(count).encode()) for write in _writes(name, asked["model"])]
+    count = api.received(request)
+    made = [write.replace(call_id(0).encode(), call_id(count).encode()) for write in _writes(name, request["model"])]
     counted = str(_COUNT).encode()
     # As many digits, or the sizes of the chunks were wrong; JSON may have blanks before a number.
     return [*made[:-1], made[-1].replace(counted, str(count).rjust(len(counted)).encode())]
@@ -98,10 +98,10 @@ def _response(model: str) -> bytes:
     return json.dumps(_responses(model)[-1]["response"]).encode()
 
 
-def response(path: bytes, asked: Fields) -> bytes | None:
+def response(path: bytes, request: Fields) -> bytes | None:
     """Return the JSON answer to a request for a response; None for other paths."""
     if not path.endswith(b"/responses"):
         return None
-    count = _received_items(asked)
-    made = _response(asked["model"]).replace(call_id(0).encode(), call_id(count).encode())
+    count = _received_items(request)
+    made = _response(request["model"]).replace(call_id(0).encode(), call_id(count).encode())
     return made.replace(str(_COUNT).encode(), str(count).encode())

@@ -44,11 +44,11 @@ def write(results: Results, scenarios: Sequence[Scenario], servers: Sequence[Ser
 
 def drawn(results: Results, scenarios: Sequence[Scenario], servers: Sequence[Server]) -> str:
     """Return the plot: a row per scenario, and a mark per server; further right is more expensive."""
-    asked = {server.name for server in servers}
+    names = {server.name for server in servers}
     marked = dict(
         zip((server.name for server in SERVERS if server.name != ONE and not server.scenarios), SHAPES, strict=True)
     )
-    shapes = {name: shape for name, shape in marked.items() if name in asked}
+    shapes = {name: shape for name, shape in marked.items() if name in names}
     rows = [
         (scenario, {name: ratio for name in shapes if (ratio := results.ratio(scenario, name, ONE))})
         for scenario in scenarios

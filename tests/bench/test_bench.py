@@ -106,9 +106,9 @@ def test_stream_of_a_peer_is_checked_for_its_text_and_not_its_order() -> None:
 
 def test_upstream_gets_the_requests_of_the_scenario() -> None:
     head, _, body = ask(ANTIPHON, BY_NAME["S4+"], 5, "resp_5")[0].partition(b"\r\n\r\n")
-    asked = json.loads(body)
+    sent = json.loads(body)
     assert head.startswith(b"POST /v1/responses HTTP/1.1\r\n")
-    assert (asked["previous_response_id"], asked["store"], len(asked["input"])) == ("resp_5", True, 1)
+    assert (sent["previous_response_id"], sent["store"], len(sent["input"])) == ("resp_5", True, 1)
 
 
 def test_ratios_are_taken_within_a_round() -> None:

@@ -123,27 +123,27 @@ class Upstream(asyncio.Protocol):
             self.transport.write(wire.whole(json.dumps({"object": "list", "data": models}).encode()))
             return
         try:
-            asked = json.loads(body)
-            if asked.get("stream") and (writes := apis.streamed(path, asked)) is not None:
+            request = json.loads(body)
+            if request.get("stream") and (writes := apis.streamed(path, request)) is not None:
                 now = asyncio.get_running_loop().time()
-                self.advance(writes, 0, now, answer(asked["model"]).delay)
+                self.advance(writes, 0, now, answer(request["model"]).delay)
                 return
-            if (response := apis.response(path, asked)) is not None:
+            if (response := apis.response(path, request)) is not None:
                 self.transport.write(wire.whole(response))
                 return
-            prepared, messages = answer(asked["model"]), len(asked["messages"])
-            results = sum(message["role"] == "tool" for message in asked["messages"])
+            prepared, messages = answer(request["model"]), len(request["messages"])
+            results = sum(message["role"] == "tool" for message in request["messages"])
         except (ValueError, KeyError) as error:
             refusal = {"error": {"message": str(error), "type": "invalid_request_error", "code": "model_not_found"}}
             self.transport.write(wire.whole(json.dumps(refusal).encode(), "404 Not Found"))
             return
         now = asyncio.get_running_loop().time()
         if results < prepared.rounds:
-            self.advance(_called(asked["model"], messages, asked["tools"]), 0, now, prepared.delay)
-        elif asked.get("stream"):
-            self.advance(_streamed(asked["model"], messages), 0, now, prepared.delay)
+            self.advance(_called(request["model"], messages, request["tools"]), 0, now, prepared.delay)
+        elif request.get("stream"):
+            self.advance(_streamed(request["model"], messages), 0, now, prepared.delay)
         else:
-            self.transport.write(_completion(asked["model"], messages))
+            self.transport.write(_completion(request["model"], messages))
 
     def advance(self, writes: Sequence[bytes], at: int, due: float, delay: float) -> None:
         """Write due events. As in real servers, all streams advance a step before any advances twice."""

@@ -447,8 +447,8 @@ def test_workers_at_sighup_take_the_new_backends_and_refuse_removed_keys(tmp_pat
         wait_for_log(process, tmp_path, 'settings reloaded changed="backends, keys" backends=after', times=2)
         for _ in range(8):
             assert statuses(address) == [401, 200]
-            asked = {"model": "after", "input": "Hello!"}
-            assert ask(f"{address}/v1/responses", asked, key="bob")["status"] == "completed"
+            request_body = {"model": "after", "input": "Hello!"}
+            assert ask(f"{address}/v1/responses", request_body, key="bob")["status"] == "completed"
         assert log_of(tmp_path).count("Started server process") == 2
         with urllib.request.urlopen(f"{address}/metrics", timeout=TIMEOUT) as answer:
             up = re.findall(r'^antiphon_backend_up\{backend="(\w+)",replica="1"\} (\S+)$', answer.read().decode(), re.M)

@@ -28,8 +28,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave the clients alone unless they are asked for, by `-m clients` or by their place."""
     named = [Path(config.invocation_params.dir, argument.partition("::")[0]).resolve() for argument in config.args]
-    asked = "clients" in (config.option.markexpr or "") or any(path.is_relative_to(HERE) for path in named)
-    return None if asked else True
+    selected = "clients" in (config.option.markexpr or "") or any(path.is_relative_to(HERE) for path in named)
+    return None if selected else True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -50,8 +50,8 @@ async def test_agents_session_that_is_compacted_goes_on(client: Driver, upstream
     # The SDK only compacts models with OpenAI-like names.
     shown = await client.shows("turns_compacted", model="gpt-oss-20b")
     assert shown == {"text": "Your name is Ada.", "kept": "compaction"}
-    _, asked, continued, *_ = (request.json["messages"] for request in upstream.requests)
-    assert "Nice to meet you." in str(asked)
+    _, second, continued, *_ = (request.json["messages"] for request in upstream.requests)
+    assert "Nice to meet you." in str(second)
     assert "The user is Ada." in str(continued) and "Nice to meet you." not in str(continued)
 
 

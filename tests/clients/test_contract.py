@@ -27,7 +27,7 @@ def client(name: str, server: str, tmp_path: Path) -> Driver:
     return Driver(CLIENTS[name], server, tmp_path)
 
 
-def asked(upstream: Upstream) -> list[dict[str, Any]]:
+def sent_messages(upstream: Upstream) -> list[dict[str, Any]]:
     """The messages in the last request, without system messages."""
     messages = upstream.requests[-1].json["messages"]
     return [message for message in messages if message["role"] not in ("system", "developer")]
@@ -35,7 +35,7 @@ def asked(upstream: Upstream) -> list[dict[str, Any]]:
 
 def roles_and_texts(upstream: Upstream) -> list[tuple[str, Any]]:
     """Roles and texts in the last request."""
-    return [(message["role"], words(message["content"])) for message in asked(upstream)]
+    return [(message["role"], words(message["content"])) for message in sent_messages(upstream)]
 
 
 def words(content: Any) -> Any:
@@ -61,7 +61,7 @@ async def test_client_two_calls_at_once_are_read(client: Driver, upstream: Upstr
     upstream.say(asking_for_the_weather())
     upstream.say(saying(SUNNY))
     assert (await client.shows(scenario))["text"] == SUNNY
-    user, calls, *results = asked(upstream)
+    user, calls, *results = sent_messages(upstream)
     assert words(user["content"]) == "How is the weather in Paris and in Oslo?"
     assert [call["function"]["name"] for call in calls["tool_calls"]] == ["weather", "weather"]
     assert [json.loads(call["function"]["arguments"]) for call in calls["tool_calls"]] == [

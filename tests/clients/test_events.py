@@ -54,10 +54,10 @@ async def events_of(recording: Recording, dialect: str) -> list[Event]:
     wire = Wire(recording, [recording.body])
     backend = ModelServer("http://backend/v1", profile=profile, http=wire, retries=0)
     tools = [{"type": "function", "name": name} for name in options.get("tools", ())]
-    asked = {"model": "m", "input": "Hi", "store": False, "tools": tools, **options.get("request", {})}
+    fields = {"model": "m", "input": "Hi", "store": False, "tools": tools, **options.get("request", {})}
     responses = Responses(backend, MemoryStore(ttl=60, max_bytes=1), cipher=CIPHER)
     try:
-        run = await responses.create(CreateResponse.model_validate(asked), Caller(dialect=DIALECTS[dialect]))
+        run = await responses.create(CreateResponse.model_validate(fields), Caller(dialect=DIALECTS[dialect]))
         writer = RecordingWriter()
         await run.generate(writer)
         return writer.events

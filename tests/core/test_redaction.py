@@ -35,13 +35,19 @@ def request(**fields: Any) -> CreateResponse:
 
 @pytest.mark.parametrize("tool", [MCP, SHELL, INTERPRETER, VENDOR, NAMESPACE], ids=lambda tool: tool["type"])
 def test_tool_without_its_credentials_gets_them_back_to_run(tool: dict[str, Any]) -> None:
-    asked = request(tools=[tool], input=[{"type": "additional_tools", "role": "developer", "tools": [tool]}])
-    for shown in (asked.tools, asked.items(), asked.model_dump(), repr(asked), repr(asked.tool_secrets)):
+    parsed_request = request(tools=[tool], input=[{"type": "additional_tools", "role": "developer", "tools": [tool]}])
+    for shown in (
+        parsed_request.tools,
+        parsed_request.items(),
+        parsed_request.model_dump(),
+        repr(parsed_request),
+        repr(parsed_request.tool_secrets),
+    ):
         assert "CANARY" not in str(shown)
-    (redacted,) = asked.tools
+    (redacted,) = parsed_request.tools
     inner, sent = (redacted["tools"][0], tool["tools"][0]) if "tools" in tool else (redacted, tool)
-    assert asked.tool_secrets.restore(inner) == sent
-    assert asked.model_copy(update={"store": False}).tool_secrets.restore(inner) == sent
+    assert parsed_request.tool_secrets.restore(inner) == sent
+    assert parsed_request.model_copy(update={"store": False}).tool_secrets.restore(inner) == sent
 
 
 def test_tool_fields_other_than_credentials_stay() -> None:
@@ -68,14 +74,14 @@ def test_parameters_may_have_the_names_of_credentials() -> None:
 
 
 def test_secrets_of_one_server_are_not_sent_to_another() -> None:
-    asked = request(tools=[MCP])
-    (redacted,) = asked.tools
+    parsed_request = request(tools=[MCP])
+    (redacted,) = parsed_request.tools
     for other in (
         {**redacted, "server_url": "https://other.example"},
         {**redacted, "server_label": "other"},
         {**redacted, "type": "vendor:mcp"},
     ):
-        assert asked.tool_secrets.restore(other) == other
+        assert parsed_request.tool_secrets.restore(other) == other
     assert request().tool_secrets.restore(redacted) == redacted
 
 

@@ -26,8 +26,8 @@ def client(url: str) -> AsyncOpenAI:
     return AsyncOpenAI(base_url=f"{url}/v1", api_key="key", max_retries=0)
 
 
-def offered(asked: dict[str, Any]) -> list[str]:
-    return [tool["function"]["name"] for tool in asked["tools"]]
+def offered(chat_body: dict[str, Any]) -> list[str]:
+    return [tool["function"]["name"] for tool in chat_body["tools"]]
 
 
 async def test_custom_call_is_streamed_and_answered_in_the_next_turn() -> None:
@@ -59,7 +59,7 @@ async def test_tools_in_an_item_are_known_in_later_turns_and_not_echoed() -> Non
     async with antiphon(backend) as url, client(url) as openai:
         first = await openai.responses.create(model="m", input=items)
         second = await openai.responses.create(model="m", input="Add.", previous_response_id=first.id)
-    assert [offered(asked) for asked in backend.received] == [["lab__patch", "lab__add"]] * 2
+    assert [offered(chat_body) for chat_body in backend.received] == [["lab__patch", "lab__add"]] * 2
     assert first.tools == second.tools == []
     (item,) = second.output
     assert item.type == "function_call" and (item.name, item.namespace) == ("add", "lab")
@@ -76,7 +76,7 @@ async def test_tool_search_and_what_it_finds_work() -> None:
     assert searched.type == "tool_search_call"
     assert (searched.arguments, searched.execution, searched.call_id) == ({"query": "add"}, "client", "s")
     assert called.type == "function_call" and (called.name, called.namespace) == ("add", "lab")
-    assert [offered(asked) for asked in backend.received] == [
+    assert [offered(chat_body) for chat_body in backend.received] == [
         ["tool_search"],
         ["tool_search", "lab__patch", "lab__add"],
     ]

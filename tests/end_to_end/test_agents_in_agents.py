@@ -47,7 +47,7 @@ def sealed(text: str) -> dict[str, str]:
     return {"type": "encrypted_content", "encrypted_content": text}
 
 
-async def asked(*items: dict[str, Any], **fields: Any) -> tuple[dict[str, Any], httpx.Response]:
+async def exchange(*items: dict[str, Any], **fields: Any) -> tuple[dict[str, Any], httpx.Response]:
     """The backend's request for these items, and the answer."""
     backend = Scripted(HELLO)
     async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
@@ -56,14 +56,14 @@ async def asked(*items: dict[str, Any], **fields: Any) -> tuple[dict[str, Any], 
 
 
 async def test_agent_message_reaches_the_model() -> None:
-    chat, answer = await asked({"role": "user", "content": "Let another greet."}, said(sealed("Say hello to Ada.")))
+    chat, answer = await exchange({"role": "user", "content": "Let another greet."}, said(sealed("Say hello to Ada.")))
     assert [message["role"] for message in chat["messages"]] == ["user", "user"]
     assert chat["messages"][1]["content"] == f"{HEAD}\n\nSay hello to Ada."
     assert "x-antiphon-warning" not in answer.headers
 
 
 async def test_content_encrypted_elsewhere_is_left_out_with_a_warning() -> None:
-    chat, answer = await asked(said(sealed(SEALED)))
+    chat, answer = await exchange(said(sealed(SEALED)))
     assert chat["messages"] == [{"role": "user", "content": f"{HEAD}\n"}]
     assert "agent_message" in answer.headers["x-antiphon-warning"]
 
@@ -77,7 +77,7 @@ async def test_agent_message_is_listed_as_it_came() -> None:
 
 
 async def test_agent_message_that_is_invalid_is_refused() -> None:
-    _, answer = await asked(said({"type": "input_text"}))
+    _, answer = await exchange(said({"type": "input_text"}))
     assert answer.json()["error"]["param"] == "input[0].content[1].text"
 
 
@@ -86,7 +86,7 @@ async def test_encrypted_parameters_are_plain_to_a_backend() -> None:
     parameters = {"type": "object", "properties": {"message": message, "encrypted": {"type": "boolean"}}}
     spawn = {"type": "function", "name": "spawn_agent", "parameters": parameters}
     tools = [{"type": "namespace", "name": "collaboration", "tools": [spawn]}]
-    chat, _ = await asked({"role": "user", "content": "Hi."}, tools=tools)
+    chat, _ = await exchange({"role": "user", "content": "Hi."}, tools=tools)
     properties = chat["tools"][0]["function"]["parameters"]["properties"]
     assert properties == {
         "message": {"type": "string", "description": "What to do."},
@@ -151,7 +151,7 @@ async def test_configuration_update_of_the_effort_takes_effect(updates: tuple[st
     """
     changes = [{"type": "configuration_update", "reasoning": {"effort": update}} for update in updates]
     question = {"role": "user", "content": "Hi."}
-    chat, answer = await asked(*changes, question, reasoning={"effort": "low"})
+    chat, answer = await exchange(*changes, question, reasoning={"effort": "low"})
     assert chat["reasoning_effort"] == effort
     assert chat["messages"] == [{"role": "user", "content": "Hi."}]
     assert answer.json()["reasoning"]["effort"] == "low"
@@ -172,7 +172,7 @@ async def test_configuration_update_of_the_text_format_replaces_that_of_the_requ
     changes = [{"type": "configuration_update", "text": {"format": update}} for update in updates]
     question = {"role": "user", "content": "Hi."}
     own = {"type": "json_schema", "name": "own", "schema": {"type": "object"}}
-    chat, answer = await asked(*changes, question, text={"format": own, "verbosity": "low"})
+    chat, answer = await exchange(*changes, question, text={"format": own, "verbosity": "low"})
     assert chat.get("response_format", {"json_schema": {"name": None}})["json_schema"]["name"] == name
     assert answer.json()["text"]["format"]["name"] == "own"
     if updates == (PERSON,):
@@ -209,13 +209,13 @@ async def test_configuration_update_stays_in_effect_in_later_turns_and_after_a_c
 )
 async def test_configuration_update_of_an_invalid_text_format_is_refused(format: Any, param: str) -> None:
     change = {"type": "configuration_update", "text": {"format": format}}
-    _, answer = await asked(change, {"role": "user", "content": "Hi."})
+    _, answer = await exchange(change, {"role": "user", "content": "Hi."})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
 async def test_configuration_update_of_an_invalid_effort_is_refused() -> None:
     change = {"type": "configuration_update", "reasoning": {"effort": "a lot"}}
-    _, answer = await asked(change, {"role": "user", "content": "Hi."})
+    _, answer = await exchange(change, {"role": "user", "content": "Hi."})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "input[0].reasoning.effort"
 
@@ -227,7 +227,7 @@ STANDALONE = {"type": "function_call_output", "name": "notes", "namespace": "app
 @pytest.mark.parametrize("call_id", [{}, {"call_id": None}, {"call_id": ""}])
 async def test_output_without_a_call_is_accepted(call_id: dict[str, Any], kind: str) -> None:
     """Codex's app puts such items between the turns; OpenAI's own types have no call for them either."""
-    chat, answer = await asked({"role": "user", "content": "Hi."}, {**STANDALONE, "type": kind, **call_id})
+    chat, answer = await exchange({"role": "user", "content": "Hi."}, {**STANDALONE, "type": kind, **call_id})
     assert answer.status_code == 200
     assert chat["messages"] == [
         {"role": "user", "content": "Hi."},

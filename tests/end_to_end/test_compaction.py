@@ -247,11 +247,11 @@ async def test_compaction_that_is_foreign_or_changed_is_refused() -> None:
     async with serving(SUMMARY, ANSWER, api_keys="alice,bob") as (http, backend):
         output = (await post(http, "/responses/compact", input=LAUNCH)).json()["output"]
         changed = [output[0], {**output[1], "encrypted_content": output[1]["encrypted_content"][:-3] + "AAA"}]
-        asked = len(backend.received)
+        count = len(backend.received)
 
         assert error_of(await post(http, input=[*output, user("Hi.")], key="bob")) == refused
         assert error_of(await post(http, input=[*changed, user("Hi.")])) == refused
-        assert len(backend.received) == asked
+        assert len(backend.received) == count
 
 
 FOREIGN = {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAAABpM0Yj-openai="}
@@ -497,19 +497,19 @@ INCLUDE = ["reasoning.encrypted_content"]
 
 async def test_encrypted_reasoning_is_sent_back_in_the_backends_words() -> None:
     async with serving(THOUGHT, ANSWER) as (http, backend):
-        asked = {"tools": TOOLS, "store": False, "include": INCLUDE, "reasoning": {"summary": "auto"}}
-        output = (await post(http, input="Look.", **asked)).json()["output"]
+        fields = {"tools": TOOLS, "store": False, "include": INCLUDE, "reasoning": {"summary": "auto"}}
+        output = (await post(http, input="Look.", **fields)).json()["output"]
         seen = {"type": "function_call_output", "call_id": output[1]["call_id"], "output": "A cat."}
         output[0] = {"type": "reasoning", "summary": [], "encrypted_content": output[0]["encrypted_content"]}
-        await post(http, input=[user("Look."), *output, seen], **asked)
+        await post(http, input=[user("Look."), *output, seen], **fields)
 
     assert backend.received[-1]["messages"][1]["reasoning"] == "I have to look."
 
 
 async def test_encrypted_reasoning_is_the_same_streamed_and_in_json() -> None:
     async with serving(THOUGHT) as (http, _):
-        asked = {"input": "Look.", "tools": TOOLS, "include": INCLUDE}
-        events = await events_of(await post(http, stream=True, **asked))
+        fields = {"input": "Look.", "tools": TOOLS, "include": INCLUDE}
+        events = await events_of(await post(http, stream=True, **fields))
         plain = (await post(http, input="Look.", tools=TOOLS)).json()["output"][0]
 
     laws.check(events)
@@ -527,12 +527,12 @@ async def test_call_signature_survives_a_client_that_keeps_everything() -> None:
         [signed, finish("tool_calls")], ANSWER, profile=Profile().override({"request.reasoning_field": "extra_content"})
     )
     async with antiphon(backend) as url, httpx.AsyncClient(base_url=f"{url}/v1", timeout=60, trust_env=False) as http:
-        asked = {"tools": TOOLS, "store": False, "include": INCLUDE}
-        output = (await post(http, input="Look.", **asked)).json()["output"]
+        fields = {"tools": TOOLS, "store": False, "include": INCLUDE}
+        output = (await post(http, input="Look.", **fields)).json()["output"]
         seen = {"type": "function_call_output", "call_id": "c1", "output": "A cat."}
         for item in output:
             item.pop("id")
-        await post(http, input=[user("Look."), *output, seen], **asked)
+        await post(http, input=[user("Look."), *output, seen], **fields)
 
     assert [item["type"] for item in output] == ["reasoning", "function_call"]
     assert backend.received[-1]["messages"][1]["tool_calls"][0]["extra_content"] == extra

@@ -111,7 +111,7 @@ async def workers(location: StoreLocation) -> AsyncIterator[Workers]:
         yield Workers(location, store, one, other)
 
 
-def asked(**fields: Any) -> dict[str, Any]:
+def request_body(**fields: Any) -> dict[str, Any]:
     return {"model": "m", "input": f"{CANARY} from the caller", **fields}
 
 
@@ -129,7 +129,7 @@ async def test_conversation_deleted_during_a_turn_stays_deleted(location: StoreL
         made = await both.one.post("/conversations", json={"items": [{"role": "user", "content": f"{CANARY} before"}]})
         conversation = made.json()["id"]
         both.store.held = stored_as("completed")
-        body = asked(conversation=conversation, stream=way == "sse", background=way == "background")
+        body = request_body(conversation=conversation, stream=way == "sse", background=way == "background")
         asking = asyncio.create_task(both.one.post("/responses", json=body))
         await both.store.reached.wait()
         assert (await both.other.delete(f"/conversations/{conversation}")).status_code == 200
@@ -148,7 +148,7 @@ async def test_conversation_deleted_during_a_turn_stays_deleted(location: StoreL
 async def test_response_deleted_while_it_runs_stays_deleted(location: StoreLocation) -> None:
     async with workers(location) as both:
         both.store.held = stored_as("completed")
-        id = (await both.one.post("/responses", json=asked(background=True))).json()["id"]
+        id = (await both.one.post("/responses", json=request_body(background=True))).json()["id"]
         await both.store.reached.wait()
         assert both.left()
         assert (await both.other.delete(f"/responses/{id}")).status_code == 200
@@ -236,14 +236,16 @@ async def test_response_that_cannot_be_added_to_its_conversation_is_never_comple
         httpx.AsyncClient(base_url=f"{url}/v1", timeout=60, trust_env=False) as http,
     ):
         conversation = (await http.post("/conversations", json={})).json()["id"]
-        response = (await http.post("/responses", json=asked(conversation=conversation))).json()
+        response = (await http.post("/responses", json=request_body(conversation=conversation))).json()
         assert (response["status"], response["error"]["code"]) == ("failed", "store_unavailable")
         assert "completed" not in store.seen
         assert (await http.get(f"/conversations/{conversation}/items")).json()["data"] == []
 
 
 def ask(url: str, **fields: Any) -> dict[str, Any]:
-    answer = httpx.post(f"{url}/v1/responses", json={**asked(**fields), "model": "demo"}, timeout=60, trust_env=False)
+    answer = httpx.post(
+        f"{url}/v1/responses", json={**request_body(**fields), "model": "demo"}, timeout=60, trust_env=False
+    )
     response: dict[str, Any] = answer.raise_for_status().json()
     return response
 

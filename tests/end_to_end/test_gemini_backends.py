@@ -146,10 +146,10 @@ async def test_signatures_are_kept_between_the_rounds_of_hosted_tools_and_after_
     gemini.say(answer(text("It is 3.")))
     tools = {"lab": {"tool": "tests.support.hosted_lab:LabTool"}}
     async with antiphon(backend_url=gemini.url, backend_profile="gemini", tools=tools) as url, client(url) as http:
-        asked = {**FIRST, "tools": [{"type": "mcp", "server_label": "lab"}]}
-        first = (await http.post("/v1/responses", json=asked)).json()
+        body = {**FIRST, "tools": [{"type": "mcp", "server_label": "lab"}]}
+        first = (await http.post("/v1/responses", json=body)).json()
         assert [item["type"] for item in first["output"]] == ["reasoning", "mcp_call", "message"]
-        await http.post("/v1/responses", json={**asked, "previous_response_id": first["id"], "input": "And?"})
+        await http.post("/v1/responses", json={**body, "previous_response_id": first["id"], "input": "And?"})
     assert len(gemini.requests) == 3
     for request in gemini.requests[1:]:
         assert request.json["contents"][1]["parts"] == [made]
@@ -165,8 +165,8 @@ async def test_models_are_listed_without_those_that_generate_nothing(gemini: Gem
 @pytest.mark.parametrize("profile", ["gemini", "vertex"])
 async def test_server_counts_the_tokens_of_a_prompt(gemini: GeminiServer, profile: str) -> None:
     async with antiphon(backend_url=gemini.url, backend_profile=profile) as url, client(url) as http:
-        asked = {**FIRST, "instructions": "Be kind."}
-        counted = (await http.post("/v1/responses/input_tokens", json=asked)).json()
+        body = {**FIRST, "instructions": "Be kind."}
+        counted = (await http.post("/v1/responses/input_tokens", json=body)).json()
     assert counted["input_tokens"] == 17
     (request,) = gemini.requests
     assert request.path.endswith("models/gemini-3-pro:countTokens")
@@ -217,8 +217,8 @@ async def test_fallbacks_between_gemini_and_chat_are_asked_by_their_own_apis(gem
 
 async def test_translation_shows_the_request_and_its_address(gemini: GeminiServer) -> None:
     async with antiphon(backend_url=gemini.url, backend_profile="gemini") as url, client(url) as http:
-        asked = (await http.post("/v1/responses", json={"model": "gemini-3-pro", "input": "Hi"})).json()
-        shown = (await http.get(f"/v1/antiphon/responses/{asked['id']}/translation")).json()
+        response = (await http.post("/v1/responses", json={"model": "gemini-3-pro", "input": "Hi"})).json()
+        shown = (await http.get(f"/v1/antiphon/responses/{response['id']}/translation")).json()
     assert shown["url"].endswith("/models/gemini-3-pro:streamGenerateContent")
     assert shown["body"] == {"contents": [{"role": "user", "parts": [text("Hi")]}], "store": False}
 
@@ -236,12 +236,12 @@ PATTERN = {"type": "object", "properties": {"a": {"type": "string", "pattern": "
 
 
 async def test_schema_keyword_that_the_server_refuses_is_left_out_of_tools(gemini: GeminiServer) -> None:
-    asked = {**FIRST, "tools": [{**LOOK, "parameters": PATTERN}]}
+    body = {**FIRST, "tools": [{**LOOK, "parameters": PATTERN}]}
     async with antiphon(backend_url=gemini.url, backend_profile="gemini") as url, client(url) as http:
         field = "tools[0].function_declarations[0].parameters_json_schema.properties[0].value"
         gemini.say(error(400, "INVALID_ARGUMENT", KEYWORD.format(field)))
-        response = await http.post("/v1/responses", json=asked)
-        await http.post("/v1/responses", json=asked)
+        response = await http.post("/v1/responses", json=body)
+        await http.post("/v1/responses", json=body)
     assert response.json()["status"] == "completed" and "'pattern'" in response.headers["x-antiphon-warning"]
     assert [b"pattern" in request.body for request in gemini.requests] == [True, False, False]
 
@@ -258,14 +258,14 @@ async def test_schema_keyword_that_the_server_refuses_stays_in_the_text_format(g
 
 async def test_clients_of_messages_send_signatures_back_with_their_thinking_blocks(gemini: GeminiServer) -> None:
     tools = [{"name": "look", "input_schema": {"type": "object", "properties": {"a": {"type": "integer"}}}}]
-    asked: dict[str, Any] = {"model": "gemini-3-pro", "max_tokens": 100, "tools": tools}
+    body: dict[str, Any] = {"model": "gemini-3-pro", "max_tokens": 100, "tools": tools}
     question = {"role": "user", "content": "Look."}
     async with antiphon(backend_url=gemini.url, backend_profile="gemini") as url, client(url) as http:
         gemini.say(answer(thought("Hm."), text("I look."), SIGNED_CALL))
-        first = (await http.post("/v1/messages", json={**asked, "messages": [question]})).json()
+        first = (await http.post("/v1/messages", json={**body, "messages": [question]})).json()
         call_id = next(block["id"] for block in first["content"] if block["type"] == "tool_use")
         result = {"type": "tool_result", "tool_use_id": call_id, "content": "A cat."}
         turns = [question, {"role": "assistant", "content": first["content"]}, {"role": "user", "content": [result]}]
-        last = (await http.post("/v1/messages", json={**asked, "messages": turns})).json()
+        last = (await http.post("/v1/messages", json={**body, "messages": turns})).json()
     assert last["stop_reason"] == "end_turn"
     assert gemini.requests[-1].json["contents"][1]["parts"] == [text("I look."), SIGNED_CALL]

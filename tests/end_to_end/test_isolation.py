@@ -134,8 +134,8 @@ async def made() -> AsyncIterator[Made]:
         lines = (await ada.post("/v1/files", data=form, files={"file": ("secret.jsonl", json.dumps(line))})).json()[
             "id"
         ]
-        asked = {"input_file_id": lines, "endpoint": "/v1/responses", "completion_window": "24h"}
-        requests = (await ada.post("/v1/batches", json=asked)).json()["id"]
+        batch_fields = {"input_file_id": lines, "endpoint": "/v1/responses", "completion_window": "24h"}
+        requests = (await ada.post("/v1/batches", json=batch_fields)).json()["id"]
         while (await ada.get(f"/v1/batches/{requests}")).json()["status"] != "completed":
             await asyncio.sleep(0.01)
         ids = {

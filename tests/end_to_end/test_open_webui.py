@@ -135,8 +135,8 @@ def sent_to_model(upstream: Upstream) -> list[dict[str, Any]]:
 async def test_open_webui_text_is_shown_with_its_usage(http: httpx.AsyncClient, upstream: Upstream) -> None:
     upstream.say(saying("Hel", "lo", "."))
     image = {"type": "input_image", "image_url": PIXEL}
-    asked = {**user("Hi."), "content": [*user("Hi.")["content"], image]}
-    chat = await ask(http, asked, instructions="Be brief.", max_output_tokens=100, temperature=0.5)
+    message = {**user("Hi."), "content": [*user("Hi.")["content"], image]}
+    chat = await ask(http, message, instructions="Be brief.", max_output_tokens=100, temperature=0.5)
     assert (chat.texts("message"), chat.ended) == (["Hello."], True)
     assert (chat.usage["input_tokens"], chat.usage["output_tokens"], chat.usage["total_tokens"]) == (5, 3, 8)
     system, question = sent_to_model(upstream)

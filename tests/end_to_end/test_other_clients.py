@@ -33,9 +33,9 @@ async def test_vs_code_input_of_the_models_words_is_accepted() -> None:
         answer = await client.post("/v1/responses", json={"model": "m", "input": said, "store": False})
     assert answer.status_code == 200
     assert "call_gone" in answer.headers["x-antiphon-warning"]
-    system, asked, assistant, stray, again = backend.received[0]["messages"]
+    system, question, assistant, stray, again = backend.received[0]["messages"]
     assert system == {"role": "system", "content": "Be brief."}
-    assert asked["content"][1]["image_url"]["url"] == PIXEL
+    assert question["content"][1]["image_url"]["url"] == PIXEL
     assert assistant == {"role": "assistant", "content": "A pixel."}
     assert stray["role"] == "user" and "It is red." in stray["content"]
     assert again == {"role": "user", "content": "And now?"}
@@ -79,8 +79,8 @@ async def test_items_of_a_response_can_be_referenced_by_their_owner_alone() -> N
         first = await client.post("/v1/responses", json={"model": "m", "input": "Hi."}, headers=keys["alice"])
         reference = {"type": "item_reference", "id": first.json()["output"][0]["id"]}
         user = [{"role": "user", "content": text} for text in ("Hi.", "And now?")]
-        asked = {"model": "m", "input": [user[0], reference, user[1]]}
-        answers = {name: await client.post("/v1/responses", json=asked, headers=key) for name, key in keys.items()}
+        body = {"model": "m", "input": [user[0], reference, user[1]]}
+        answers = {name: await client.post("/v1/responses", json=body, headers=key) for name, key in keys.items()}
     assert [answer.status_code for answer in answers.values()] == [200, 404]
     assert [message["content"] for message in backend.received[-1]["messages"]] == ["Hi.", "Hello.", "And now?"]
     assert answers["bob"].json()["error"]["param"] == "input[1].id"
@@ -152,9 +152,9 @@ async def test_audio_as_a_data_url_is_accepted(head: str, format: str) -> None:
     async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
         body = {"model": "m", "input": [{"role": "user", "content": [sound]}, call, result]}
         assert (await client.post("/v1/responses", json=body)).status_code == 200
-    asked, _, _, tool_message = backend.received[0]["messages"]
+    question, _, _, tool_message = backend.received[0]["messages"]
     audio_part = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": format}}
-    assert asked["content"] == [audio_part]
+    assert question["content"] == [audio_part]
     assert tool_message["content"][1:] == [audio_part]
 
 

@@ -92,7 +92,7 @@ async def test_fallback_answers_for_a_backend_that_is_down(three: list[Upstream]
         "local": {"url": three[0].url, "profile": "llama.cpp"},
         "cloud": {"url": three[1].url, "profile": "openai"},
     }
-    asked = {
+    body = {
         "model": "m",
         "input": [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Weather?"}],
         "tools": [WEATHER, {**WEATHER, "name": "get_time"}],
@@ -100,7 +100,7 @@ async def test_fallback_answers_for_a_backend_that_is_down(three: list[Upstream]
         "stream": True,
     }
     async with antiphon(backends=backends) as url, client(url) as http:
-        events = await events_of(await http.post("/v1/responses", json=asked))
+        events = await events_of(await http.post("/v1/responses", json=body))
     laws.check(events)
     (item,) = events[-1]["response"]["output"]
     assert (item["type"], item["name"], item["call_id"]) == ("function_call", "get_weather", "call_1")
@@ -115,9 +115,9 @@ async def test_prompt_that_was_truncated_stays_so_for_the_fallback(three: list[U
     three[0].always(DOWN)
     backends = {"local": {"url": three[0].url}, "cloud": {"url": three[1].url, "profile": "openai"}}
     turns = [{"role": role, "content": f"{n} {'word ' * 20}"} for n in range(3) for role in ("user", "assistant")]
-    asked = {"model": "m", "input": [*turns, {"role": "user", "content": "And now?"}], "truncation": "auto"}
+    body = {"model": "m", "input": [*turns, {"role": "user", "content": "And now?"}], "truncation": "auto"}
     async with antiphon(backends=backends) as url, client(url) as http:
-        answer = (await http.post("/v1/responses", json=asked)).json()
+        answer = (await http.post("/v1/responses", json=body)).json()
     assert text(answer) == "Hello"
     assert len(three[0].requests[0].json["messages"]) == 7
     shortened = three[1].requests[0].json["messages"]
@@ -128,11 +128,11 @@ async def test_backend_that_is_full_is_a_429_with_retry_after(three: list[Upstre
     go = asyncio.Event()
     three[0].always(sse(chunk("a"), go, finish(), END))
     backends = {"local": {"url": three[0].url, "max_concurrency": 1, "max_queue": 0}}
-    asked = {"model": "m", "input": "Hi", "stream": True}
+    body = {"model": "m", "input": "Hi", "stream": True}
     async with antiphon(backends=backends) as url, client(url) as http, asyncio.TaskGroup() as running:
-        first = running.create_task(http.post("/v1/responses", json=asked))
+        first = running.create_task(http.post("/v1/responses", json=body))
         await until(lambda: three[0].requests)
-        refused = await http.post("/v1/responses", json=asked)
+        refused = await http.post("/v1/responses", json=body)
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
         assert refused.json()["error"]["type"] == "too_many_requests"
         go.set()
@@ -168,9 +168,9 @@ async def test_background_response_with_a_long_completion_window_waits_behind_la
 async def test_completion_window_of_a_response_that_does_not_wait_is_refused(
     three: list[Upstream], other: dict[str, bool]
 ) -> None:
-    asked = {"model": "m", "input": "Hi", "background_options": {"completion_window": "2h"}, **other}
+    body = {"model": "m", "input": "Hi", "background_options": {"completion_window": "2h"}, **other}
     async with antiphon(backends={"local": {"url": three[0].url}}) as url, client(url) as http:
-        refused = await http.post("/v1/responses", json=asked)
+        refused = await http.post("/v1/responses", json=body)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "background_options.completion_window")
 
 
@@ -181,8 +181,8 @@ async def test_conversation_turns_go_to_one_replica(three: list[Upstream]) -> No
             previous, homes = None, []
             for n in range(3):
                 before = [len(server.requests) for server in three]
-                asked = {"model": "m", "input": f"{n}", "previous_response_id": previous}
-                previous = (await http.post("/v1/responses", json=asked)).json()["id"]
+                body = {"model": "m", "input": f"{n}", "previous_response_id": previous}
+                previous = (await http.post("/v1/responses", json=body)).json()["id"]
                 after = [len(server.requests) for server in three]
                 homes.append([i for i in range(3) if after[i] > before[i]])
             assert homes == [homes[0]] * 3
@@ -232,8 +232,8 @@ async def test_replica_that_is_killed_loses_nothing_that_had_not_begun() -> None
 async def tell(http: httpx.AsyncClient, name: str, begun: set[str]) -> dict[str, Any]:
     """Ask, note when the answer's second piece has come, and return the last event."""
     events = []
-    asked = {"model": "m", "input": name, "stream": True}
-    async with http.stream("POST", "/v1/responses", json=asked) as response:
+    body = {"model": "m", "input": name, "stream": True}
+    async with http.stream("POST", "/v1/responses", json=body) as response:
         async for line in response.aiter_lines():
             if line.startswith("data: {"):
                 events.append(json.loads(line.removeprefix("data: ")))

@@ -36,11 +36,11 @@ async def stopped_while(store_url: str, stream: list[Any] | None, background: li
     async with contextlib.AsyncExitStack() as stack:
         async with serving(app, **AS_SERVED) as url:
             http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=60, trust_env=False))
-            asked = {"model": "m", "input": "Hi"}
+            body = {"model": "m", "input": "Hi"}
             if stream:
-                request = http.build_request("POST", "/v1/responses", json={**asked, "stream": True})
+                request = http.build_request("POST", "/v1/responses", json={**body, "stream": True})
                 stack.push_async_callback((await http.send(request, stream=True)).aclose)
-            id = (await http.post("/v1/responses", json={**asked, "background": True})).json()["id"]
+            id = (await http.post("/v1/responses", json={**body, "background": True})).json()["id"]
             while backend.opened < 1 + bool(stream):
                 await asyncio.sleep(0.01)
     async with (

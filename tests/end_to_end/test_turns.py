@@ -268,8 +268,8 @@ def test_call_ids_that_the_backend_refuses_are_replaced_consistently() -> None:
 
 
 def test_call_ids_that_are_too_long_are_shortened() -> None:
-    asked, answered = messages(call("x" * 65), output("x" * 65))
-    assert asked["tool_calls"][0]["id"] == answered["tool_call_id"]
+    call_message, answered = messages(call("x" * 65), output("x" * 65))
+    assert call_message["tool_calls"][0]["id"] == answered["tool_call_id"]
     assert len(answered["tool_call_id"]) <= 64
 
 
@@ -277,10 +277,10 @@ def test_call_ids_that_are_too_long_are_shortened() -> None:
 def test_call_id_that_was_too_long_to_return_is_sent_back_to_its_server(field: str) -> None:
     made = "call_1__thought__" + "c2ln" * 20
     items = [{**call("call_1"), "id": "fc_1"}, output("call_1")]
-    asked, answered = messages(*items, upstream={"fc_1": {field: made}})
-    assert asked["tool_calls"][0]["id"] == answered["tool_call_id"] == made
-    asked, answered = messages(*items, upstream={"fc_1": {field: made}}, tool_ids="^.{1,64}$")
-    assert asked["tool_calls"][0]["id"] == answered["tool_call_id"] == "call_1"
+    call_message, answered = messages(*items, upstream={"fc_1": {field: made}})
+    assert call_message["tool_calls"][0]["id"] == answered["tool_call_id"] == made
+    call_message, answered = messages(*items, upstream={"fc_1": {field: made}}, tool_ids="^.{1,64}$")
+    assert call_message["tool_calls"][0]["id"] == answered["tool_call_id"] == "call_1"
 
 
 def test_call_in_a_namespace_has_the_name_that_the_backend_knows() -> None:

@@ -183,8 +183,8 @@ async def test_vs_code_text_is_shown_with_its_usage(http: httpx.AsyncClient, ups
     upstream.say(saying("Hel", "lo", "."))
     image = {"type": "input_image", "detail": "auto", "image_url": PIXEL}
     pdf = {"type": "input_file", "filename": "document.pdf", "file_data": "data:application/pdf;base64,JVBERi0="}
-    asked = {"role": "user", "content": [*user("What is it?")["content"], image, pdf]}
-    turn = await ask(http, body(SYSTEM, asked, tool_choice="auto", text={"verbosity": "low"}, top_p=0.9))
+    question = {"role": "user", "content": [*user("What is it?")["content"], image, pdf]}
+    turn = await ask(http, body(SYSTEM, question, tool_choice="auto", text={"verbosity": "low"}, top_p=0.9))
     assert (turn.text, turn.content, turn.finish, turn.errors) == ("Hello.", "Hello.", "completed", [])
     assert turn.tokens == (5, 3, 8, 0, 0)
     request = upstream.requests[-1].json

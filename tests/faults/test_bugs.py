@@ -179,18 +179,18 @@ FAULTS = [
 
 @pytest.mark.parametrize("bug", FAULTS, ids=lambda bug: bug.name)
 async def test_bug_ends_as_documented(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = {"tools": [{"type": "buggy"}]} if bug.tool else {}
+    fields = {"tools": [{"type": "buggy"}]} if bug.tool else {}
     store = BuggyStore(ttl=60)
     async with listening(BuggyBackend(), store, tools=TABLES, open_after=0, background_lease=0.5) as url:
         async with calling(url) as caller:
             seen = {}
             for way in WAYS:
                 monkeypatch.setattr(Bugs, "step", bug.name)
-                seen[way] = await caller.ask(way, **asked)
+                seen[way] = await caller.ask(way, **fields)
             assert outcomes(seen) == bug.seen
             assert SECRET not in repr(seen)
             monkeypatch.setattr(Bugs, "step", "")
-            assert outcomes(await caller.ask_all(**asked)) == dict.fromkeys(WAYS, HELLO)
+            assert outcomes(await caller.ask_all(**fields)) == dict.fromkeys(WAYS, HELLO)
 
 
 async def broken_off(url: str, way: str) -> list[dict[str, Any]]:

@@ -128,11 +128,11 @@ async def test_sigkill_of_a_worker_ends_its_answers_alone(upstream: Upstream, st
                 before = (await caller.ask("json")).response
                 upstream.always(sse(chunk("Hel"), HANG))
                 streamed = asyncio.create_task(caller.ask("sse"))
-                asked = asyncio.create_task(caller.ask("json"))
+                unstreamed = asyncio.create_task(caller.ask("json"))
                 queued = (await caller.http.post("/responses", json={**ASK, "background": True})).json()
                 await until(lambda: [request.sent > 2 for request in upstream.requests] == [True] * 4)
             os.kill(one, signal.SIGKILL)
-            for broken in (streamed, asked):
+            for broken in (streamed, unstreamed):
                 with pytest.raises(httpx.TransportError):
                     await broken
 

@@ -87,12 +87,12 @@ async def test_store_fault_ends_as_documented(fault: Fault, upstream: Upstream, 
         if fault.first:
             # Or the earlier request's usage was written late, and this write found the outage.
             assert (await caller.ask("json")).outcome in (fault.first, fault.before)
-        asked = len(upstream.requests)
+        count = len(upstream.requests)
         outcomes = [seen.outcome for seen in (await caller.ask_all()).values()]
         unstored = [(await caller.ask(way, store=False)).outcome for way in FOREGROUND]
         assert outcomes == [fault.before] * len(WAYS)
         assert unstored == [COMPLETED] * 3
-        assert len(upstream.requests) - asked == (3 if fault.before == AWAY else 3 + len(WAYS)), (
+        assert len(upstream.requests) - count == (3 if fault.before == AWAY else 3 + len(WAYS)), (
             "asked for what cannot be kept"
         )
         ready = [(await caller.http.get(f"{url}/{path}")).status_code for path in ("healthz", "readyz")]

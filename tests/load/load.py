@@ -83,13 +83,13 @@ async def _streams(count: int, seconds: int, log: IO[bytes]) -> list[str]:
 async def _row(
     name: str,
     api: str,
-    asked: Sequence[Program],
+    servers: Sequence[Program],
     measured: Sequence[Replica],
     count: int,
     seconds: int,
     wrong: list[str],
 ) -> list[str]:
-    ports = [server.port for server in asked]
+    ports = [server.port for server in servers]
     if measured:  # first use is not part of a stream's cost
         _, warming_up = streams.run(api, ports, streams=20, deltas=2, period=0.1, ramp=0.1)
         await warming_up

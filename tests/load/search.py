@@ -85,17 +85,17 @@ def main() -> None:
         for file in range(1, files + 1):
             index.replace(file, chunks(language, chance, 1000), "model", range(files + 1))
         print(f"{count} chunks written in {time.process_time() - began:.0f} s")
-        asked = [language.question(chance.randint(3, 8)) for _ in range(QUERIES)]
+        questions = [language.question(chance.randint(3, 8)) for _ in range(QUERIES)]
         frequent = [language.text(chance.randint(3, 8)) for _ in range(QUERIES)]
         rare = [language.rare(chance.randint(3, 8)) for _ in range(QUERIES)]
         vectors = [vector(chance) for _ in range(QUERIES)]
         some = range(1, files // 2)
         for name, search in {
-            "words": lambda n: index.search(Query(asked[n]), 50, None),
+            "words": lambda n: index.search(Query(questions[n]), 50, None),
             "frequent words": lambda n: index.search(Query(frequent[n]), 50, None),
             "rare words": lambda n: index.search(Query(rare[n]), 50, None),
-            "words, half of the files": lambda n: index.search(Query(asked[n]), 50, some),
-            "words and embeddings": lambda n: index.search(Query(asked[n], vectors[n], "model"), 50, None),
+            "words, half of the files": lambda n: index.search(Query(questions[n]), 50, some),
+            "words and embeddings": lambda n: index.search(Query(questions[n], vectors[n], "model"), 50, None),
         }.items():
             print(f"{name:26} {measured(search)}")
 

@@ -45,7 +45,7 @@ async def show() -> None:
     with RedisServer() as server:
         rows = [["", "commands", "to Redis", "from Redis", "CPU of Redis"]]
         print("\nWhat one response asks of Redis, with what its scripts do")
-        print(table([*rows, *[row async for row in _asked(server)]]))
+        print(table([*rows, *[row async for row in _command_rows(server)]]))
 
 
 async def _memory(turns: int, server: RedisServer, directory: Path) -> float:
@@ -75,7 +75,7 @@ async def _redis(turns: int, server: RedisServer, directory: Path) -> float:
         return sum(used) / turns / chains(turns)
 
 
-async def _asked(server: RedisServer) -> AsyncIterator[list[str]]:
+async def _command_rows(server: RedisServer) -> AsyncIterator[list[str]]:
     limits = {"limit_requests_per_minute": 10**6, "limit_tokens_per_minute": 10**9, "limit_streams_per_key": 10**6}
     paced: list[Step] = [step for word in WORDS for step in (delta(content=word), 0.005)]
     with server.client() as client:

@@ -153,10 +153,10 @@ async def ask(http: httpx.AsyncClient, input: str, **more: Any) -> httpx.Respons
 
 
 async def until_asked(model: Upstream, times: int) -> None:
-    async def asked() -> bool:
+    async def enough() -> bool:
         return len(model.requests) >= times
 
-    await until(asked)
+    await until(enough)
 
 
 def text_of(response: dict[str, Any]) -> str:

@@ -170,10 +170,10 @@ async def test_log_lines_of_one_request_do_not_name_another() -> None:
     finally:
         access.removeHandler(handler)
         access.setLevel(level)
-    asked, listed = lines
-    assert asked["response_id"] in made
+    created, listed = lines
+    assert created["response_id"] in made
     assert "response_id" not in listed
-    assert asked["request_id"] != listed["request_id"]
+    assert created["request_id"] != listed["request_id"]
 
 
 async def test_log_of_a_long_path_has_its_beginning(caplog: pytest.LogCaptureFixture) -> None:

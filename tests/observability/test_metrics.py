@@ -489,9 +489,9 @@ RULES = [rule["expr"] for group in ALERTS for rule in group["rules"]]
 
 @pytest.mark.parametrize("query", [*QUERIES, *RULES])
 def test_metrics_queries_use_metrics_and_labels_that_exist(query: str) -> None:
-    asked = {re.sub(r"_bucket$", "", name) for name in re.findall(r"antiphon_\w+", query)}
-    assert asked <= known()
-    there = set.union({"job", "instance", "le"}, *(documented()[name] for name in asked))
+    names = {re.sub(r"_bucket$", "", name) for name in re.findall(r"antiphon_\w+", query)}
+    assert names <= known()
+    there = set.union({"job", "instance", "le"}, *(documented()[name] for name in names))
     by = {label.strip() for labels in re.findall(r"by \((.*?)\)", query) for label in labels.split(",")}
     selected = {label for labels in re.findall(r"{(.*?)}", query) for label in re.findall(r"(\w+)\s*=", labels)}
     assert by | selected <= there

@@ -46,8 +46,8 @@ def asking(text: str, **fields: Any) -> Any:
     return {"model": "tiny", "max_tokens": 200, "messages": messages, **fields}
 
 
-async def streamed(client: anthropic.AsyncAnthropic, asked: Any) -> Any:
-    async with client.messages.stream(**asked) as stream:
+async def streamed(client: anthropic.AsyncAnthropic, fields: Any) -> Any:
+    async with client.messages.stream(**fields) as stream:
         return await stream.get_final_message()
 
 
@@ -61,8 +61,8 @@ async def test_message_is_answered_and_its_tokens_are_counted(
     client: anthropic.AsyncAnthropic, url: str, stream: bool
 ) -> None:
     before = await used(url)
-    asked = asking("Say hello.")
-    message = await streamed(client, asked) if stream else await client.messages.create(**asked)
+    fields = asking("Say hello.")
+    message = await streamed(client, fields) if stream else await client.messages.create(**fields)
     assert [block.text for block in message.content] == ["Hello there, friend!"]
     after, usage = await used(url), message.usage
     prompt = usage.input_tokens + (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
@@ -71,13 +71,13 @@ async def test_message_is_answered_and_its_tokens_are_counted(
 
 
 async def test_call_and_its_result(client: anthropic.AsyncAnthropic) -> None:
-    asked = asking("What is the weather in Paris?", tools=[WEATHER])
-    message = await streamed(client, asked)
+    fields = asking("What is the weather in Paris?", tools=[WEATHER])
+    message = await streamed(client, fields)
     (call,) = (block for block in message.content if block.type == "tool_use")
     assert (message.stop_reason, call.name, call.input) == ("tool_use", "get_weather", {"location": "Paris"})
     result = {"type": "tool_result", "tool_use_id": call.id, "content": "Sunny, 21C"}
-    asked["messages"] += [{"role": "assistant", "content": message.content}, {"role": "user", "content": [result]}]
-    message = await streamed(client, asked)
+    fields["messages"] += [{"role": "assistant", "content": message.content}, {"role": "user", "content": [result]}]
+    message = await streamed(client, fields)
     assert [block.text for block in message.content] == ["It is sunny and 21 degrees."]
 
 

@@ -181,8 +181,8 @@ async def test_approval_that_is_stored_nowhere_runs_once_over_two_workers(lab: S
     async with client(Scripted(ASKED, hello()), stores[0]) as one, client(Scripted(hello()), stores[1]) as other:
         (request,) = (await one.post("/responses", json=body(store=False))).json()["output"]
         foreign = {**request, "id": "mcpr_made_by_another_server"}
-        for asked in (request, foreign):
-            approved = body(input=[user(), asked, decision(asked)], store=False)
+        for approval_request in (request, foreign):
+            approved = body(input=[user(), approval_request, decision(approval_request)], store=False)
             answers = [(await worker.post("/responses", json=approved)).json() for worker in (one, other)]
             assert [answer["output"][0]["status"] for answer in answers] == ["completed", "failed"]
             assert answers[1]["output"][0]["error"]["content"][0]["text"] == ALREADY_USED

@@ -24,10 +24,10 @@ from tests.support.serving import settings
 def scope(**body: Any) -> tuple[Scope, bytes]:
     """A request as an ASGI server hands it over."""
     address = {"server": ("localhost", 80), "client": ("127.0.0.1", 1), "scheme": "http", "root_path": ""}
-    asked = {"method": "POST", "path": "/v1/responses", "raw_path": b"/v1/responses", "query_string": b""}
+    request_line = {"method": "POST", "path": "/v1/responses", "raw_path": b"/v1/responses", "query_string": b""}
     headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
     versions = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1"}
-    return {**versions, **asked, **address, "headers": headers, "state": {}}, json.dumps(body).encode()
+    return {**versions, **request_line, **address, "headers": headers, "state": {}}, json.dumps(body).encode()
 
 
 async def cancelled_at(app: ASGIApp, word: bytes) -> list[dict[str, Any]]:

@@ -89,13 +89,13 @@ def types(response: dict[str, Any]) -> list[str]:
     return [item["type"] for item in response["output"]]
 
 
-def shape(asked: dict[str, Any]) -> list[Any]:
+def shape(chat_body: dict[str, Any]) -> list[Any]:
     """Roles in a question, with call counts."""
-    return [(m["role"], len(m["tool_calls"])) if "tool_calls" in m else m["role"] for m in asked["messages"]]
+    return [(m["role"], len(m["tool_calls"])) if "tool_calls" in m else m["role"] for m in chat_body["messages"]]
 
 
-def offered(asked: dict[str, Any]) -> set[str]:
-    return {tool["function"]["name"] for tool in asked.get("tools", [])}
+def offered(chat_body: dict[str, Any]) -> set[str]:
+    return {tool["function"]["name"] for tool in chat_body.get("tools", [])}
 
 
 async def test_hosted_call_is_run_and_the_model_answers(lab: ScriptedTool) -> None:
@@ -227,7 +227,7 @@ async def test_tool_choice_that_is_forced_holds_for_the_first_round(lab: Scripte
     backend = Scripted(made(("lab__echo", {"text": "a"})), hello())
     response = await ask(backend, tool_choice=choice)
     assert types(response) == ["mcp_call", "message"]
-    first, second = (asked.get("tool_choice") for asked in backend.received)
+    first, second = (chat_body.get("tool_choice") for chat_body in backend.received)
     assert first not in (None, "auto")
     assert second in (None, "auto")
 
@@ -247,7 +247,7 @@ async def test_model_that_calls_in_every_round_has_to_answer_in_the_end(lab: Scr
         answer = await http.post("/responses", json=body())
     response = answer.json()
     assert types(response) == ["mcp_call", "mcp_call", "mcp_call", "message"]
-    assert [bool(offered(asked)) for asked in backend.received] == [True, True, True, False]
+    assert [bool(offered(chat_body)) for chat_body in backend.received] == [True, True, True, False]
     assert "rounds" in answer.headers["x-antiphon-warning"]
 
 
@@ -354,7 +354,7 @@ async def test_error_in_a_later_round_fails_the_response_with_the_output_so_far(
 async def test_max_output_tokens_counts_over_all_rounds(lab: ScriptedTool) -> None:
     backend = Scripted(made(("lab__echo", {"text": "a"}), usage=(10, 30)), hello())
     await ask(backend, max_output_tokens=100)
-    assert [asked["max_tokens"] for asked in backend.received] == [100, 70]
+    assert [chat_body["max_tokens"] for chat_body in backend.received] == [100, 70]
     backend = Scripted(made(("lab__echo", {"text": "a"}), usage=(10, 100)), hello())
     response = await ask(backend, max_output_tokens=100)
     assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
@@ -619,7 +619,7 @@ async def test_truncation_of_a_conversation_with_rounds_drops_whole_rounds(lab: 
     async with client(backend) as http:
         response = (await http.post("/responses", json=body(truncation="auto"))).json()
     assert (response["status"], types(response)) == ("completed", ["mcp_call"] * 3 + ["message"])
-    shapes = [shape(asked) for asked in backend.received[3:]]
+    shapes = [shape(chat_body) for chat_body in backend.received[3:]]
     assert shapes[0] == ["user", *[("assistant", 1), "tool"] * 3]
     assert len(shapes[-1]) < len(shapes[0])
     for one in shapes:
@@ -732,8 +732,8 @@ CRM = {
 }
 
 
-def names(asked: dict[str, Any]) -> list[str]:
-    return [tool["function"]["name"] for tool in asked.get("tools", [])]
+def names(chat_body: dict[str, Any]) -> list[str]:
+    return [tool["function"]["name"] for tool in chat_body.get("tools", [])]
 
 
 async def test_deferred_functions_of_the_client_are_offered_once_searched() -> None:
@@ -754,24 +754,24 @@ async def test_deferred_functions_of_the_client_are_offered_once_searched() -> N
     assert (made_call["type"], made_call["name"]) == ("function_call", "get_weather")
     assert types(second) == ["tool_search_call", "tool_search_output", "message"]
     assert [tool["name"] for tool in second["output"][1]["tools"]] == ["crm"]
-    assert [names(asked) for asked in backend.received] == [
+    assert [names(chat_body) for chat_body in backend.received] == [
         ["tool_search"],
         ["tool_search", "get_weather"],
         ["tool_search", "get_weather"],
         ["tool_search", "get_weather", "crm__list_orders", "crm__note"],
     ]
-    searches = [asked["tools"][0]["function"] for asked in backend.received]
+    searches = [chat_body["tools"][0]["function"] for chat_body in backend.received]
     assert all(function == searches[0] for function in searches)
     assert "- get_weather: Get the current weather" in searches[0]["description"]
     assert "- crm: Customers and orders." in searches[0]["description"]
-    for before, after in pairwise(asked["messages"] for asked in backend.received):
+    for before, after in pairwise(chat_body["messages"] for chat_body in backend.received):
         assert after[: len(before)] == before
 
 
 async def test_last_round_does_not_offer_what_no_search_has_found() -> None:
     backend = Scripted(made(("tool_search", {"query": "weather"})), hello())
     await ask(backend, tools=[WEATHER, RECIPE, SEARCH], max_tool_calls=1)
-    assert [names(asked) for asked in backend.received] == [["tool_search"], ["get_weather"]]
+    assert [names(chat_body) for chat_body in backend.received] == [["tool_search"], ["get_weather"]]
 
 
 async def test_search_without_deferred_tools_is_not_offered() -> None:

@@ -171,9 +171,13 @@ def _check(
     hosted = [item for item in final["output"] if item["type"] in ("mcp_call", "web_search_call", "file_search_call")]
     assert most is None or len(hosted) <= most
     assert not any(item["type"] == "function_call" and "__" in item["name"] for item in final["output"])
-    asked = rounds[: len(backend.received)]
-    if final["status"] in ("completed", "incomplete") and len(asked) == len(backend.received):
-        whole = {"input_tokens": 10 * len(asked), "output_tokens": 3 * len(asked), "total_tokens": 13 * len(asked)}
+    used_rounds = rounds[: len(backend.received)]
+    if final["status"] in ("completed", "incomplete") and len(used_rounds) == len(backend.received):
+        whole = {
+            "input_tokens": 10 * len(used_rounds),
+            "output_tokens": 3 * len(used_rounds),
+            "total_tokens": 13 * len(used_rounds),
+        }
         stopped = final["incomplete_details"] and final["incomplete_details"]["reason"] == "cancelled"
         assert stopped or {name: final["usage"][name] for name in whole} == whole
     state: Any = ResponseStreamState(input_tools=[], text_format=omit)

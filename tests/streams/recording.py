@@ -120,9 +120,9 @@ async def play(recording: Recording, positions: Iterable[int] = ()) -> tuple[lis
     wire = Wire(recording, recording.cut(positions))
     backend = ModelServer("http://backend/v1", profile=profile, http=wire, retries=0)
     tools = [{"type": "function", "name": name} for name in options.get("tools", ())]
-    asked = {"model": "m", "input": "Hi", "store": False, "tools": tools, **options.get("request", {})}
+    body = {"model": "m", "input": "Hi", "store": False, "tools": tools, **options.get("request", {})}
     responses = Responses(backend, MemoryStore(ttl=60, max_bytes=1), cipher=CIPHER)
-    run = await responses.create(CreateResponse.model_validate(asked), Caller())
+    run = await responses.create(CreateResponse.model_validate(body), Caller())
     writer = RecordingWriter()
     try:
         await run.generate(writer)

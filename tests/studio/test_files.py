@@ -70,20 +70,20 @@ async def test_store_that_was_left_while_it_loads_asks_for_no_more(studio: Studi
         file = (await http.post("/files", data={"purpose": "assistants"}, files=sent)).json()["id"]
         await http.post(f"/vector_stores/{store}/files", json={"file_id": file})
     left = asyncio.Event()
-    asked: list[str] = []
+    urls: list[str] = []
 
     async def hold(route: Route) -> None:
         await left.wait()
         await route.continue_()
 
     await page.route(f"**/v1/vector_stores/{store}/files?*", hold)
-    page.on("request", lambda request: asked.append(request.url))
+    page.on("request", lambda request: urls.append(request.url))
     async with page.expect_response(f"**/v1/vector_stores/{store}/files?*"):
         await page.goto(f"{studio.url}/studio#/files/{store}")
         await studio.go("Talk")
         left.set()
     await studio.say("Say hello.")  # whatever followed the response would have been requested by now
-    assert f"{studio.url}/v1/files/{file}" not in asked and any("/responses" in url for url in asked)
+    assert f"{studio.url}/v1/files/{file}" not in urls and any("/responses" in url for url in urls)
 
 
 async def test_upload_that_is_refused_says_why_and_can_be_dismissed(browser: Browser, tmp_path: Path) -> None:

@@ -135,9 +135,9 @@ async def test_options_belong_to_their_conversation(studio: Studio, backend: Scr
     await page.get_by_role("link", name="And you?").click()
     await expect(chips).to_have_count(0)
 
-    asked = backend.received
-    assert asked[2]["messages"][0]["content"] == "You are a pirate." and asked[2]["temperature"] == 0.5
-    assert asked[1]["messages"][0]["content"] == "And you?"
+    received = backend.received
+    assert received[2]["messages"][0]["content"] == "You are a pirate." and received[2]["temperature"] == 0.5
+    assert received[1]["messages"][0]["content"] == "And you?"
 
 
 async def test_retry_sends_the_options_and_the_model_that_are_shown(studio: Studio, backend: Scripted) -> None:

@@ -84,7 +84,10 @@ async def test_prompt_template_is_filled_in_and_sent(browser: Browser, tmp_path:
         await studio.say("And now?")
         await expect(page.get_by_label("Switched on")).to_contain_text("prompt greeting")
 
-    assert [asked["messages"][0]["content"] for asked in backend.received] == ["Greet Ada in Latin.", "Greet Bob."]
+    assert [chat_body["messages"][0]["content"] for chat_body in backend.received] == [
+        "Greet Ada in Latin.",
+        "Greet Bob.",
+    ]
 
 
 async def test_tools_of_a_server_are_switched_on_one_by_one(studio: Studio, backend: Scripted) -> None:

@@ -85,8 +85,8 @@ async def test_response_is_deleted(studio: Studio) -> None:
     made = await create(studio.url, "Say hello.", studio.key)
     await studio.page.goto(f"{studio.url}/studio#/responses/{made['id']}")
     await studio.page.locator("#response").get_by_role("button", name="Delete").click()
-    asked = studio.page.get_by_role("dialog", name="Delete this response?")
-    await asked.get_by_role("button", name="Delete").click()
+    dialog = studio.page.get_by_role("dialog", name="Delete this response?")
+    await dialog.get_by_role("button", name="Delete").click()
     await expect(studio.page.get_by_text("No stored responses yet")).to_be_visible()
 
 

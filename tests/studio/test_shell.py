@@ -141,9 +141,9 @@ async def test_action_that_cannot_be_undone_is_confirmed_first(studio: Studio) -
     await page.locator(".log .rows a").first.click()
     delete = page.get_by_role("button", name="Delete")
     await delete.click()
-    asked = page.get_by_role("dialog", name="Delete this response?")
+    dialog = page.get_by_role("dialog", name="Delete this response?")
     assert await studio.axe() == []
     await page.keyboard.press("Escape")
-    await expect(asked).to_be_hidden()
+    await expect(dialog).to_be_hidden()
     await expect(delete).to_be_focused()
     await expect(page.locator(".log .rows a")).to_have_count(1)

@@ -225,9 +225,9 @@ async def test_options_are_sent_with_the_message(studio: Studio, backend: Script
     await page.get_by_label("Other parameters").fill('{"seed": 7}')
     await studio.say("Hello")
 
-    asked = backend.received[0]
-    assert asked["messages"][0]["content"] == "Be brief."
-    assert {name: asked[name] for name in ("temperature", "top_p", "seed", "reasoning_effort", "tool_choice")} == {
+    chat_body = backend.received[0]
+    assert chat_body["messages"][0]["content"] == "Be brief."
+    assert {name: chat_body[name] for name in ("temperature", "top_p", "seed", "reasoning_effort", "tool_choice")} == {
         "temperature": 0.5,
         "top_p": 0.9,
         "seed": 7,

@@ -183,8 +183,8 @@ class _ForkServer:
     def fork(self, arguments: tuple[str, ...], cwd: str, env: dict[str, str], files: list[int]) -> Forked:
         status, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, self._lock:
-            asked = json.dumps({"arguments": arguments, "cwd": cwd, "env": env}).encode()
-            socket.send_fds(self._socket, [asked], [theirs.fileno(), *files])
+            message = json.dumps({"arguments": arguments, "cwd": cwd, "env": env}).encode()
+            socket.send_fds(self._socket, [message], [theirs.fileno(), *files])
         pid = int(status.recv(32))
         return Forked(pid, status.detach())
 

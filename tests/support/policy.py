@@ -24,7 +24,7 @@ def replace(*items: dict[str, Any]) -> dict[str, Any]:
 
 def refuses(word: str) -> Decide:
     """Refuse everything with a given word."""
-    return lambda asked: refuse() if word in json.dumps(asked) else ALLOW
+    return lambda request: refuse() if word in json.dumps(request) else ALLOW
 
 
 def message(text: str, role: str = "user") -> dict[str, Any]:
@@ -59,7 +59,7 @@ class PolicyServer(Upstream):
 
 
 @contextlib.asynccontextmanager
-async def policy_server(decide: Decide = lambda asked: ALLOW) -> AsyncIterator[PolicyServer]:
+async def policy_server(decide: Decide = lambda request: ALLOW) -> AsyncIterator[PolicyServer]:
     async with PolicyServer(decide) as server:
         yield server
 

@@ -72,8 +72,8 @@ def request(
     return httpx.Request(method, server.url, content=content, extensions={"timeout": timeouts})
 
 
-async def read(transport: httpx.AsyncBaseTransport, asked: httpx.Request) -> bytes:
-    response = await transport.handle_async_request(asked)
+async def read(transport: httpx.AsyncBaseTransport, http_request: httpx.Request) -> bytes:
+    response = await transport.handle_async_request(http_request)
     return await response.aread()
 
 

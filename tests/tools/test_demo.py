@@ -96,7 +96,7 @@ async def test_fields_to_be_included_are_returned_only_then(called: Any, field: 
     assert without["output"][1][field] is None
     assert answer.json()["output"][1][field]
     assert "x-antiphon-warning" not in answer.headers
-    results = [asked["messages"][-1]["content"] for asked in backend.received[1::2]]
+    results = [chat_body["messages"][-1]["content"] for chat_body in backend.received[1::2]]
     assert results[0] == results[1] != "(The results were not stored.)"
 
 

@@ -309,10 +309,10 @@ async def test_connections_for_any_url_go_to_its_host_at_public_addresses(scheme
         checked = checked_url(f"{scheme}{host}{rest}")
     except OutboundRefused:
         return
-    asked: list[str] = []
+    hosts: list[str] = []
 
     async def resolver(host: str, port: int) -> Sequence[str]:
-        asked.append(host)
+        hosts.append(host)
         try:
             return [str(ip_address(host))]
         except ValueError:
@@ -322,7 +322,7 @@ async def test_connections_for_any_url_go_to_its_host_at_public_addresses(scheme
     guarded = GuardedNetwork("public", resolver=resolver, network=network)
     async with httpcore.AsyncConnectionPool(network_backend=guarded) as pool:
         await pool.request("GET", str(checked))
-    assert asked == [checked.raw_host.decode().strip("[]")]
+    assert hosts == [checked.raw_host.decode().strip("[]")]
     assert all(is_allowed(ip_address(address), "public") for address in network.connected)
 
 

@@ -47,10 +47,10 @@ def events_of(text: str) -> list[dict[str, Any]]:
 
 async def revoked(keys: Keys, made: dict[str, Any], backend: Scripted, asking: Awaitable[Any]) -> Any:
     """Revoke a key when a request has half of its answer, and return the rest."""
-    asked = asyncio.ensure_future(asking)
+    task = asyncio.ensure_future(asking)
     await until_paused(backend)
     assert (await keys.call("DELETE", f"keys/{made['id']}")).status_code == 200
-    return await asked
+    return await task
 
 
 async def test_stream_of_a_revoked_key_ends_as_failed_and_its_backend_is_left() -> None:
@@ -133,11 +133,11 @@ async def test_response_in_progress_finishes(values: dict[str, Any]) -> None:
     release = asyncio.Event()
     async with answering(release, **values) as (keys, backend, made):
         asker = made["secret"] if values else "user"
-        asked = asyncio.ensure_future(keys.ask(asker, stream=True))
+        task = asyncio.ensure_future(keys.ask(asker, stream=True))
         await until_paused(backend)
         await keys.call("DELETE", f"keys/{made['id']}")
         release.set()
-        assert events_of((await asked).text)[-1]["type"] == "response.completed"
+        assert events_of((await task).text)[-1]["type"] == "response.completed"
 
 
 async def test_removed_key_of_the_settings_ends_its_responses() -> None:

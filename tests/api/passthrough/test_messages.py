@@ -120,10 +120,14 @@ async def test_headers_of_a_profile_are_defaults_for_the_callers(up: Upstream) -
         await client.post(f"{url}/v1/messages", json=HI)
         given = {"anthropic-version": "2023-06-01", "anthropic-beta": "theirs-1", "x-own": "2", "x-api-key": "mine"}
         await client.post(f"{url}/v1/messages", json=HI, headers={**given, "anthropic-workspace-id": "w"})
-    defaults, asked = (request.headers for request in up.requests)
+    defaults, caller_headers = (request.headers for request in up.requests)
     assert {name: defaults[name] for name in own} == own
-    assert (asked["anthropic-version"], asked["x-own"], asked["x-api-key"]) == ("2023-06-01", "1", KEY)
-    assert "anthropic-workspace-id" not in asked and "authorization" not in asked
+    assert (caller_headers["anthropic-version"], caller_headers["x-own"], caller_headers["x-api-key"]) == (
+        "2023-06-01",
+        "1",
+        KEY,
+    )
+    assert "anthropic-workspace-id" not in caller_headers and "authorization" not in caller_headers
 
 
 @pytest.mark.parametrize("profile", ["anthropic", "vllm", "openrouter"])

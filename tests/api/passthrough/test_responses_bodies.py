@@ -59,9 +59,9 @@ async def test_body_of_responses_is_streamed_as_a_response(http: httpx.AsyncClie
     events = [json.loads(line) for line in lines]
     laws.check(events)
     assert events[-1]["response"]["output"][0]["content"][0]["text"] == "One."
-    asked = up.requests[-1].json
-    assert [message["role"] for message in asked["messages"]] == ["system", "user", "assistant", "tool", "user"]
-    assert asked["tools"][0]["function"]["name"] == "read_file"
+    chat_body = up.requests[-1].json
+    assert [message["role"] for message in chat_body["messages"]] == ["system", "user", "assistant", "tool", "user"]
+    assert chat_body["tools"][0]["function"]["name"] == "read_file"
     assert "stream_options.include_usage" in answer.headers["x-antiphon-warning"]
 
 

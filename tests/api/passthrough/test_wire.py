@@ -182,8 +182,8 @@ async def test_method_other_than_post_is_refused(up: Upstream, url: str, method:
 
 async def test_origin_of_a_page_of_this_machine_is_allowed_and_not_passed_on(up: Upstream, url: str) -> None:
     page = b"Origin: http://localhost:3000"
-    asked = b"Access-Control-Request-Method: POST"
-    preflight = await ask(url, page, asked, method=b"OPTIONS", body=b"")
+    requested_method = b"Access-Control-Request-Method: POST"
+    preflight = await ask(url, page, requested_method, method=b"OPTIONS", body=b"")
     assert preflight.startswith(b"HTTP/1.1 200 ")
     up.say(completion())
     answer = await ask(url, page, b"Referer: http://localhost:3000/chat", b"X-Forwarded-For: 10.1.2.3")

@@ -605,8 +605,8 @@ async def test_tools_without_a_valid_name_in_namespaces_are_left_out_with_a_warn
 
 async def test_origins_that_are_configured_are_allowed() -> None:
     async with antiphon(Scripted(HELLO), cors_origins="https://app.example") as url, client(url) as http:
-        asked = {"origin": "https://app.example", "access-control-request-method": "POST"}
-        answer = await http.options("/v1/responses", headers=asked)
+        headers = {"origin": "https://app.example", "access-control-request-method": "POST"}
+        answer = await http.options("/v1/responses", headers=headers)
         assert answer.headers["access-control-allow-origin"] == "https://app.example"
 
 
@@ -680,8 +680,8 @@ async def test_output_in_a_chain_without_its_call_is_refused(call_id: str) -> No
     async with antiphon(backend) as url, client(url) as http:
         first = (await http.post("/v1/responses", json={"model": "m", "input": "Look."})).json()
         output = {"type": "function_call_output", "call_id": call_id, "output": "A cat."}
-        asked = [{"role": "user", "content": "So?"}, output]
-        body = {"model": "m", "previous_response_id": first["id"], "input": asked}
+        items = [{"role": "user", "content": "So?"}, output]
+        body = {"model": "m", "previous_response_id": first["id"], "input": items}
         answer = await http.post("/v1/responses", json=body)
     if call_id == "c1":
         assert (answer.status_code, len(backend.received)) == (200, 2)

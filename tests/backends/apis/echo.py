@@ -42,7 +42,7 @@ def to_echo(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
 
 
 class EchoDecoder(APIDecoder):
-    def __init__(self, asked: EncodedRequest, profile: Profile, error_in: ErrorIn) -> None:
+    def __init__(self, encoded: EncodedRequest, profile: Profile, error_in: ErrorIn) -> None:
         super().__init__(BodyDecoder(list), error_in)
 
     def _read(self, events: list[ServerEvent]) -> list[Delta]:

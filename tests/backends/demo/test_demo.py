@@ -49,8 +49,8 @@ def user(text: Any) -> dict[str, Any]:
 
 
 async def deltas_from(*messages: dict[str, Any] | str, **body: Any) -> list[Delta]:
-    asked = [user(message) if isinstance(message, str) else message for message in messages]
-    request = asking({"model": "demo", "messages": asked, "stream": True, **body})
+    chat_messages = [user(message) if isinstance(message, str) else message for message in messages]
+    request = asking({"model": "demo", "messages": chat_messages, "stream": True, **body})
     async with DemoBackend().open(request) as answer:
         return [one async for deltas in reads(answer) for one in deltas]
 
@@ -299,8 +299,8 @@ def test_first_question_imports_nothing_and_no_http_client_is_imported_for_it() 
     program = (
         "import sys; from app.backends.demo import DemoBackend; from app.backends import ModelRequest; "
         "from app.core.types.request import CreateResponse; "
-        "backend = DemoBackend(); asked = CreateResponse(model='demo', input='Hi'); before = set(sys.modules); "
-        "backend.encode(ModelRequest(asked, asked.items(), 'demo')); "
+        "backend = DemoBackend(); request = CreateResponse(model='demo', input='Hi'); before = set(sys.modules); "
+        "backend.encode(ModelRequest(request, request.items(), 'demo')); "
         "print(*set(sys.modules) - before, 'httpx' in before)"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)

@@ -25,8 +25,8 @@ USER = {"role": "user", "content": "Hi"}
 
 
 def ask(name: str, *items: Any, **request: Any) -> EncodedRequest:
-    asked = CreateResponse.model_validate({"model": "m", "input": list(items or [USER]), **request})
-    return to_chat(ModelRequest(asked, asked.items(), "m"), load_profile(name))
+    parsed_request = CreateResponse.model_validate({"model": "m", "input": list(items or [USER]), **request})
+    return to_chat(ModelRequest(parsed_request, parsed_request.items(), "m"), load_profile(name))
 
 
 def test_profiles_are_all_built_in() -> None:

@@ -924,7 +924,7 @@ async def test_client_gets_the_answer_and_a_warning(upstream: Upstream, stream: 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
-    ("field", "asked", "param"),
+    ("field", "fields", "param"),
     [
         ("temperature", {"temperature": 0.5}, "temperature"),
         ("top_p", {"top_p": 0.5}, "top_p"),
@@ -942,14 +942,16 @@ async def test_client_gets_the_answer_and_a_warning(upstream: Upstream, stream: 
     ],
 )
 async def test_warning_names_the_field_of_the_request(
-    upstream: Upstream, field: str, asked: dict[str, Any], param: str, stream: bool
+    upstream: Upstream, field: str, fields: dict[str, Any], param: str, stream: bool
 ) -> None:
     refusals = [status(400, openai(f"property '{name}' is unsupported")) for name in (field, "max_completion_tokens")]
     for refusal in refusals[: 1 + (field == "max_tokens")]:
         upstream.say(refusal)
     upstream.always(status(500, {"error": "This should not be asked."}))
     async with antiphon(backend_url=upstream.url) as url, httpx.AsyncClient() as client:
-        answer = await client.post(f"{url}/v1/responses", json={"model": "m", "input": "Hi", "stream": stream, **asked})
+        answer = await client.post(
+            f"{url}/v1/responses", json={"model": "m", "input": "Hi", "stream": stream, **fields}
+        )
     error = answer.json()["error"]
     assert (answer.status_code, error["type"], error["param"]) == (400, "invalid_request", param)
 

@@ -390,7 +390,7 @@ IMAGE_INPUT = [{"role": "user", "content": [{"type": "input_image", "image_url":
 
 
 @pytest.mark.parametrize(
-    ("refused", "asked", "warning"),
+    ("refused", "fields", "warning"),
     [
         (status(400, {"error": {"message": KEYWORDS["llama.cpp"][0]}}), {"tools": [FUNCTION]}, "pattern"),
         (status(500, {"error": {"message": IMAGES["llama.cpp"][1]}}), {"input": IMAGE_INPUT}, NOTED),
@@ -399,14 +399,14 @@ IMAGE_INPUT = [{"role": "user", "content": [{"type": "input_image", "image_url":
     ids=["keyword", "images", "images, by a router"],
 )
 async def test_client_gets_the_answer_and_later_requests_are_sent_once(
-    refused: list[Step], asked: dict[str, Any], warning: str
+    refused: list[Step], fields: dict[str, Any], warning: str
 ) -> None:
     async with Upstream() as upstream:
         upstream.say(refused)
         upstream.always(ANSWER)
         async with antiphon(backend_url=upstream.url) as url, httpx.AsyncClient() as client:
             for _ in range(2):
-                answer = await client.post(f"{url}/v1/responses", json={"model": "m", "input": "Hi", **asked})
+                answer = await client.post(f"{url}/v1/responses", json={"model": "m", "input": "Hi", **fields})
                 assert answer.json()["status"] == "completed"
                 assert warning in answer.headers["x-antiphon-warning"]
         assert len(upstream.requests) == 3

@@ -113,12 +113,12 @@ async def test_cancelled_reader_closes_the_socket(sent: bytes) -> None:
             pass
 
     async with serve(script) as server, HTTPToolsTransport(trust_env=False) as transport:
-        asked = asyncio.create_task(ask())
+        task = asyncio.create_task(ask())
         await waiting.wait()
-        asked.cancel()
+        task.cancel()
         await left.wait()
         with pytest.raises(asyncio.CancelledError):
-            await asked
+            await task
 
 
 @on_each_loop

@@ -44,12 +44,12 @@ async def test_requests_in_turn_share_a_connection_and_concurrent_ones_do_not() 
     doors = Doors()
     async with serve(doors) as server, HTTPToolsTransport(trust_env=False) as transport:
         for at_once in (1, 1, 3, 2):
-            asked = [asyncio.create_task(read(transport, request(server))) for _ in range(at_once)]
-            for _ in asked:
+            tasks = [asyncio.create_task(read(transport, request(server))) for _ in range(at_once)]
+            for _ in tasks:
                 await doors.requests.acquire()
-            for _ in asked:
+            for _ in tasks:
                 doors.open.release()
-            assert await asyncio.gather(*asked) == [b"hello"] * at_once
+            assert await asyncio.gather(*tasks) == [b"hello"] * at_once
         assert len(server.peers) == 3
 
 
@@ -87,7 +87,7 @@ async def test_request_on_a_closing_connection_is_sent_again_on_a_new_one(reset:
     async with serve(once) as server, HTTPToolsTransport(trust_env=False) as transport:
         assert await read(transport, request(server, "POST", b"one")) == b"hello"
         assert await read(transport, request(server, "POST", b"two")) == b"hello"
-        assert [asked[-3:] for asked in server.requests] == [b"one", b"two", b"two"]
+        assert [received[-3:] for received in server.requests] == [b"one", b"two", b"two"]
 
 
 @on_each_loop
@@ -150,11 +150,11 @@ async def test_idle_connections_beyond_the_limit_are_closed() -> None:
         serve(script) as server,
         HTTPToolsTransport(trust_env=False, max_idle=1) as transport,
     ):
-        asked = [asyncio.create_task(read(transport, request(server))) for _ in range(3)]
-        for _ in asked:
+        tasks = [asyncio.create_task(read(transport, request(server))) for _ in range(3)]
+        for _ in tasks:
             await doors.requests.acquire()
             doors.open.release()
-        await asyncio.gather(*asked)
+        await asyncio.gather(*tasks)
         await closed.acquire()
         await closed.acquire()
         assert closed.locked()
@@ -165,16 +165,16 @@ async def test_five_hundred_concurrent_streams_are_read() -> None:
     everybody = asyncio.Barrier(500)
 
     async def script(peer: Peer) -> None:
-        asked = await peer.request()
+        received = await peer.request()
         await peer.send(CHUNKED)
         await everybody.wait()
         for n in range(5):
-            await peer.send(chunk(asked[-3:] + b"%d " % n))
+            await peer.send(chunk(received[-3:] + b"%d " % n))
         await peer.send(END)
 
     async with serve(script) as server, HTTPToolsTransport(trust_env=False) as transport:
-        asked = [read(transport, request(server, "POST", b"%03d" % n)) for n in range(500)]
-        assert await asyncio.gather(*asked) == [b"%03d0 %03d1 %03d2 %03d3 %03d4 " % ((n,) * 5) for n in range(500)]
+        reads = [read(transport, request(server, "POST", b"%03d" % n)) for n in range(500)]
+        assert await asyncio.gather(*reads) == [b"%03d0 %03d1 %03d2 %03d3 %03d4 " % ((n,) * 5) for n in range(500)]
 
 
 @on_each_loop
@@ -182,8 +182,8 @@ async def test_closing_the_transport_closes_every_connection() -> None:
     left = asyncio.Semaphore(0)
 
     async def script(peer: Peer) -> None:
-        asked = await peer.request()
-        await peer.send(sized(b"hello") if b"idle" in asked else CHUNKED + chunk(b"hel"))
+        received = await peer.request()
+        await peer.send(sized(b"hello") if b"idle" in received else CHUNKED + chunk(b"hel"))
         await peer.hung_up()
         left.release()
 

@@ -67,9 +67,9 @@ def deaf(address: str, port: int = 0) -> Any:
 async def test_server_that_does_not_accept_is_a_connect_timeout() -> None:
     with deaf("127.0.0.1") as port:
         async with HTTPToolsTransport() as transport:
-            asked = httpx.Request("GET", f"http://127.0.0.1:{port}/", extensions={"timeout": {"connect": 0.05}})
+            http_request = httpx.Request("GET", f"http://127.0.0.1:{port}/", extensions={"timeout": {"connect": 0.05}})
             with pytest.raises(httpx.ConnectTimeout):
-                await transport.handle_async_request(asked)
+                await transport.handle_async_request(http_request)
             waiting = asyncio.create_task(
                 transport.handle_async_request(httpx.Request("GET", f"http://127.0.0.1:{port}/"))
             )
@@ -147,7 +147,7 @@ async def test_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch)
             assert (reply.status, await reply.response().aread()) == (200, b"hello")
         async with HTTPToolsTransport(trust_env=False) as transport:
             assert await read(transport, request(server)) == b"hello"
-        assert [asked.split(b"\r\n")[0] for asked in proxy.requests] == [
+        assert [received.split(b"\r\n")[0] for received in proxy.requests] == [
             b"GET http://far.example/a?b HTTP/1.1",
             b"POST http://far.example/c HTTP/1.1",
         ]
@@ -160,9 +160,9 @@ async def test_connection_cancelled_while_opening_leaves_nothing() -> None:
     async with serve(HELLO) as server:
         transport = HTTPToolsTransport()
         for rounds in range(30):
-            asked = asyncio.create_task(read(transport, request(server)))
+            task = asyncio.create_task(read(transport, request(server)))
             for _ in range(rounds):
                 await asyncio.sleep(0)
-            asked.cancel()
-            await asyncio.wait([asked])
+            task.cancel()
+            await asyncio.wait([task])
         await transport.aclose()  # which waits for every socket

@@ -50,7 +50,7 @@ async def test_generated_body_is_sent_in_chunks_or_with_its_length() -> None:
     async with serve(HELLO) as server, httpx.AsyncClient(transport=HTTPToolsTransport(trust_env=False)) as client:
         await client.post(server.url, content=pieces())
         await client.post(server.url, content=pieces(), headers={"Content-Length": "5"})
-        assert [asked.split(b"\r\n\r\n", 1)[1] for asked in server.requests] == [
+        assert [received.split(b"\r\n\r\n", 1)[1] for received in server.requests] == [
             b"2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n",
             b"hello",
         ]

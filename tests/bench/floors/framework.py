@@ -95,11 +95,11 @@ def application(upstream: int) -> FastAPI:
 
     @app.post("/v1/responses", response_model=None)
     async def create(request: CreateResponse) -> Response:
-        asked = request.model_dump()
+        fields = request.model_dump()
         if request.stream:
-            return Stream(asked, ask)
-        async with ask(chat_request(asked)) as answer:
-            return Response(whole(asked, await answer.aread()), media_type="application/json")
+            return Stream(fields, ask)
+        async with ask(chat_request(fields)) as answer:
+            return Response(whole(fields, await answer.aread()), media_type="application/json")
 
     return app
 

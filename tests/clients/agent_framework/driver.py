@@ -62,10 +62,10 @@ async def structured() -> Any:
 @scenario
 async def turns() -> Any:
     """The server stores the conversation: the session only has the last response id."""
-    asked = agent()
-    session = asked.create_session()
-    await asked.run(NAME, session=session)
-    return {"text": (await asked.run(ASK_NAME, session=session)).text}
+    assistant = agent()
+    session = assistant.create_session()
+    await assistant.run(NAME, session=session)
+    return {"text": (await assistant.run(ASK_NAME, session=session)).text}
 
 
 @scenario

@@ -78,9 +78,9 @@ def structured() -> Any:
 def turns() -> Any:
     from agno.db.in_memory import InMemoryDb
 
-    asked = agent(db=InMemoryDb(), add_history_to_context=True)
-    ended(asked.run(NAME, session_id="s"))
-    return {"text": ended(asked.run(ASK_NAME, session_id="s")).content}
+    assistant = agent(db=InMemoryDb(), add_history_to_context=True)
+    ended(assistant.run(NAME, session_id="s"))
+    return {"text": ended(assistant.run(ASK_NAME, session_id="s")).content}
 
 
 play()

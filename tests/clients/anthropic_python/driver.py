@@ -70,12 +70,12 @@ def worked(*, stream: bool) -> Any:
     """Run requested tools until the final answer."""
     messages: list[Any] = [user(WEATHER)]
     while True:
-        asked: Any = {"model": MODEL, "max_tokens": 1000, "tools": [TOOL], "messages": messages}
+        fields: Any = {"model": MODEL, "max_tokens": 1000, "tools": [TOOL], "messages": messages}
         if stream:
-            with client.messages.stream(**asked) as events:
+            with client.messages.stream(**fields) as events:
                 message: Any = events.get_final_message()
         else:
-            message = client.messages.create(**asked)
+            message = client.messages.create(**fields)
         calls = [block for block in message.content if block.type == "tool_use"]
         if not calls:
             return shown(message)
@@ -94,8 +94,8 @@ def tools_streamed() -> Any:
 
 
 def running(**options: Any) -> Any:
-    asked: Any = {"model": MODEL, "max_tokens": 1000, "messages": [user(WEATHER)], **options}
-    return client.beta.messages.tool_runner(tools=[runnable_weather], **asked)
+    fields: Any = {"model": MODEL, "max_tokens": 1000, "messages": [user(WEATHER)], **options}
+    return client.beta.messages.tool_runner(tools=[runnable_weather], **fields)
 
 
 @scenario

@@ -108,8 +108,8 @@ async def test_codex_at_a_full_context_goes_on_from_a_summary(codex: Codex, upst
     upstream.say(saying("Done."))
     ended = await codex.exec("Write.", "model_auto_compact_token_limit=20000", model="gpt-5.5", provider=provider)
     assert said(ended) == ["Done."]
-    _, asked, continued = (one.json for one in upstream.requests)
-    assert "tools" not in asked
+    _, compaction, continued = (one.json for one in upstream.requests)
+    assert "tools" not in compaction
     assert "We have written." in continued["messages"][-1]["content"]
     assert "tool" not in [message["role"] for message in continued["messages"]]
 

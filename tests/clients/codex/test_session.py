@@ -41,7 +41,7 @@ def settings(codex: Codex, transport: str) -> list[str]:
     return [codex.catalog, f"model_providers.lab.supports_websockets={TRANSPORTS[transport]}"]
 
 
-def asked(upstream: Upstream) -> list[list[dict[str, Any]]]:
+def sent_messages(upstream: Upstream) -> list[list[dict[str, Any]]]:
     """The messages in each model request, after Codex's initial messages."""
     conversations = (request.json["messages"] for request in upstream.requests)
     return [[message for message in one if not _is_opening(message)] for one in conversations]
@@ -67,7 +67,7 @@ async def test_codex_works_for_many_turns(
     again = await codex.exec("What does it say?", *settings, arguments=["resume", "--last"])
     assert said(again) == ["It says hello."]
 
-    *_, last = asked(upstream)
+    *_, last = sent_messages(upstream)
     assert [message["role"] for message in last] == [
         *("user", "assistant", "tool", "assistant", "tool", "assistant", "tool", "assistant"),
         *("user", "assistant", "tool"),
@@ -75,7 +75,7 @@ async def test_codex_works_for_many_turns(
     results = [message["content"] for message in last if message["role"] == "tool"]
     for result, words in zip(results, ["written", "Success", "The sum is 5.", "hello, world"], strict=True):
         assert words in result
-    for earlier, later in zip(asked(upstream), asked(upstream)[1:], strict=False):
+    for earlier, later in zip(sent_messages(upstream), sent_messages(upstream)[1:], strict=False):
         assert later[: len(earlier)] == earlier  # the backend's prompt cache stays valid
     assert {exchange.transport for exchange in wire.responses} == {transport}
 
@@ -97,7 +97,7 @@ async def test_codex_makes_two_calls_at_once(codex: Codex, upstream: Upstream, s
     upstream.say(saying("Done."))
     assert said(await codex.exec("Write two files.", *settings)) == ["Done."]
     assert [(codex.repository / f"{at}.txt").read_text() for at in (0, 1)] == ["0", "1"]
-    *_, calls, first, second = asked(upstream)[-1]
+    *_, calls, first, second = sent_messages(upstream)[-1]
     assert [one["id"] for one in calls["tool_calls"]] == [first["tool_call_id"], second["tool_call_id"]]
 
 
@@ -110,7 +110,7 @@ async def test_codex_shows_reasoning_and_sends_it_back_with_results(
     upstream.say(thinking("It is done.", "Done."))
     ended = await codex.exec("Write.", *settings)
     assert (said(ended), shown(ended, "reasoning")) == (["Done."], ["I write it.", "It is done."])
-    assert asked(upstream)[-1][-2]["reasoning_content"] == "I write it."
+    assert sent_messages(upstream)[-1][-2]["reasoning_content"] == "I write it."
 
 
 async def test_codex_looks_at_an_image(codex: Codex, upstream: Upstream, settings: list[str]) -> None:
@@ -119,7 +119,7 @@ async def test_codex_looks_at_an_image(codex: Codex, upstream: Upstream, setting
     upstream.say(calling("view_image", json.dumps({"path": str(path)})))
     upstream.say(saying("A pixel."))
     assert said(await codex.exec("What is in it?", *settings)) == ["A pixel."]
-    *_, calls, result, image = asked(upstream)[-1]
+    *_, calls, result, image = sent_messages(upstream)[-1]
     # Chat backends take no images in results, so it follows them.
     assert (calls["role"], result["role"], image["role"]) == ("assistant", "tool", "user")
     (url,) = [part["image_url"]["url"] for part in image["content"] if part["type"] == "image_url"]
@@ -178,7 +178,7 @@ async def test_codex_sub_agent_does_its_part(codex: Codex, upstream: Upstream) -
     both.set()
     # If the sub-agent ends first, Codex tells the model so, which answers again.
     assert set(said(await working)) == {"Hello."}
-    texts = {one[0]["content"] for one in asked(upstream)[1:]}
+    texts = {one[0]["content"] for one in sent_messages(upstream)[1:]}
     assert texts == {"Let another say it.", "Say hello."}
 
 
@@ -196,7 +196,7 @@ async def test_codex_agent_of_a_team_receives_its_task(
         await asyncio.sleep(0.05)
     both.set()
     assert said(await working) == ["Hello."]
-    prompts = [one[-1]["content"] for one in asked(upstream)[1:] if one[-1]["role"] == "user"]
+    prompts = [one[-1]["content"] for one in sent_messages(upstream)[1:] if one[-1]["role"] == "user"]
     assert len(prompts) == 1 and prompts[0].endswith("Payload:\n\nSay hello to Ada.")
     offered = {tool["function"]["name"]: tool["function"] for tool in upstream.requests[0].json["tools"]}
     message = offered["collaboration__spawn_agent"]["parameters"]["properties"]["message"]

@@ -64,10 +64,10 @@ async def structured() -> Any:
 
 @scenario
 async def turns() -> Any:
-    asked = model()
-    first = await asked.generate([ChatMessageUser(content=NAME)])
+    chat_model = model()
+    first = await chat_model.generate([ChatMessageUser(content=NAME)])
     said = [ChatMessageUser(content=NAME), first.message, ChatMessageUser(content=ASK_NAME)]
-    return {"text": (await asked.generate(said)).completion}
+    return {"text": (await chat_model.generate(said)).completion}
 
 
 @scenario

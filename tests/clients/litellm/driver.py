@@ -83,8 +83,8 @@ def stream() -> Any:
 
 @scenario
 def tools() -> Any:
-    asked = ask(WEATHER, tools=[TOOL])
-    return {"text": said(ask(results(asked), tools=[TOOL], previous_response_id=asked.id))}
+    first = ask(WEATHER, tools=[TOOL])
+    return {"text": said(ask(results(first), tools=[TOOL], previous_response_id=first.id))}
 
 
 @scenario

@@ -74,8 +74,8 @@ def stream() -> Any:
 
 @scenario
 def tools() -> Any:
-    asked = client.responses.create(model=MODEL, input=WEATHER, tools=[TOOL])
-    answer = client.responses.create(model=MODEL, input=results(asked), tools=[TOOL], previous_response_id=asked.id)
+    first = client.responses.create(model=MODEL, input=WEATHER, tools=[TOOL])
+    answer = client.responses.create(model=MODEL, input=results(first), tools=[TOOL], previous_response_id=first.id)
     return {"text": answer.output_text}
 
 
@@ -84,9 +84,9 @@ def tools_streamed() -> Any:
     said: list[Any] = [{"role": "user", "content": WEATHER}]
     with client.responses.stream(model=MODEL, input=said, tools=[TOOL]) as events:
         pieces = [event.delta for event in events if event.type == "response.function_call_arguments.delta"]
-        asked = events.get_final_response()
-    assert "".join(pieces) == "".join(item.arguments for item in asked.output)
-    said += [*asked.output, *results(asked)]
+        final = events.get_final_response()
+    assert "".join(pieces) == "".join(item.arguments for item in final.output)
+    said += [*final.output, *results(final)]
     with client.responses.stream(model=MODEL, input=said, tools=[TOOL]) as events:
         return {"text": events.get_final_response().output_text}
 
@@ -149,9 +149,9 @@ def thinking_sealed() -> Any:
         "include": ["reasoning.encrypted_content"],
     }
     said: list[Any] = [{"role": "user", "content": WEATHER}]
-    asked = client.responses.create(input=said, **given)
-    sealed = [item.encrypted_content for item in asked.output if item.type == "reasoning"]
-    answer = client.responses.create(input=[*said, *asked.output, *results(asked)], **given)
+    first = client.responses.create(input=said, **given)
+    sealed = [item.encrypted_content for item in first.output if item.type == "reasoning"]
+    answer = client.responses.create(input=[*said, *first.output, *results(first)], **given)
     return {"text": answer.output_text, "sealed": all(sealed) and len(sealed) == 1}
 
 
@@ -219,8 +219,8 @@ def counted() -> Any:
 def compacted() -> Any:
     said: list[Any] = [{"role": "user", "content": NAME}]
     compacted = client.responses.compact(model=MODEL, input=said)
-    asked = [*compacted.output, {"role": "user", "content": ASK_NAME}]
-    answer = client.responses.create(model=MODEL, input=asked)
+    items = [*compacted.output, {"role": "user", "content": ASK_NAME}]
+    answer = client.responses.create(model=MODEL, input=items)
     return {"object": compacted.object, "last": compacted.output[-1].type, "text": answer.output_text}
 
 

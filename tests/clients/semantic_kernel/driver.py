@@ -64,9 +64,9 @@ async def structured() -> Any:
 @scenario
 async def turns() -> Any:
     """The server stores the conversation: the thread only has the last response id."""
-    asked = agent()
-    first = await asked.get_response(messages=NAME)
-    return {"text": str((await asked.get_response(messages=ASK_NAME, thread=first.thread)).message.content)}
+    assistant = agent()
+    first = await assistant.get_response(messages=NAME)
+    return {"text": str((await assistant.get_response(messages=ASK_NAME, thread=first.thread)).message.content)}
 
 
 play()

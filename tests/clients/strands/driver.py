@@ -67,15 +67,15 @@ def structured() -> Any:
 
 @scenario
 def turns() -> Any:
-    asked = agent()
-    asked(NAME)
-    return {"text": shown(asked(ASK_NAME))}
+    assistant = agent()
+    assistant(NAME)
+    return {"text": shown(assistant(ASK_NAME))}
 
 
 @scenario
 def thinking() -> Any:
-    asked = agent(params={"reasoning": {"summary": "auto"}})
-    result = asked(SUM)
+    assistant = agent(params={"reasoning": {"summary": "auto"}})
+    result = assistant(SUM)
     thoughts = [
         part["reasoningContent"]["reasoningText"]["text"]
         for part in result.message["content"]

@@ -25,8 +25,10 @@ SEARCH = {"type": "tool_search", "execution": "client", "description": "Finds.",
 
 
 def ask(tools: Any, *items: Any, options: dict[str, Any] | None = None, **request: Any) -> EncodedRequest:
-    asked = CreateResponse.model_validate({"model": "m", "input": [user("Hi"), *items], "tools": tools, **request})
-    return to_chat(ModelRequest(asked, asked.items(), "m"), Profile().override(options or {}))
+    parsed_request = CreateResponse.model_validate(
+        {"model": "m", "input": [user("Hi"), *items], "tools": tools, **request}
+    )
+    return to_chat(ModelRequest(parsed_request, parsed_request.items(), "m"), Profile().override(options or {}))
 
 
 def names(chat: EncodedRequest) -> list[str]:
@@ -423,8 +425,8 @@ def test_tool_search_that_ran_elsewhere_offers_its_tools_and_is_not_sent() -> No
 def test_calls_of_tools_that_are_not_offered_are_sent(
     call_item: Any, output_item: Any, name: str, arguments: Any, content: str
 ) -> None:
-    _, asked, result = ask([], call_item, output_item).body["messages"]
-    (function,) = (one["function"] for one in asked["tool_calls"])
+    _, assistant, result = ask([], call_item, output_item).body["messages"]
+    (function,) = (one["function"] for one in assistant["tool_calls"])
     assert (function["name"], json.loads(function["arguments"])) == (name, arguments)
     assert result == {"role": "tool", "tool_call_id": "c", "content": content}
 

@@ -20,8 +20,8 @@ JSON_SCHEMA = {"type": "json_schema", "name": "answer", "schema": SCHEMA}
 def ask(options: dict[str, Any] | None = None, **request: Any) -> EncodedRequest:
     """Translate a request; `options` are the backend's `request.*`."""
     profile = Profile().override({f"request.{name}": value for name, value in (options or {}).items()})
-    asked = CreateResponse.model_validate({"model": "m", "input": "Hi", **request})
-    return to_chat(ModelRequest(asked, asked.items(), "m"), profile)
+    parsed_request = CreateResponse.model_validate({"model": "m", "input": "Hi", **request})
+    return to_chat(ModelRequest(parsed_request, parsed_request.items(), "m"), profile)
 
 
 def body(options: dict[str, Any] | None = None, **request: Any) -> dict[str, Any]:
@@ -249,20 +249,20 @@ def test_chat_request_describes_an_object_that_cannot_be_forced() -> None:
 
 
 def test_chat_request_leaves_an_unknown_parameter_out_with_a_warning() -> None:
-    asked = {"max_tokens": 5, "n": 2, "seed": 7, "top_k": None, "client_metadata": {"a": "b"}}
-    chat = ask({"forward": ["n"]}, **asked)
+    fields = {"max_tokens": 5, "n": 2, "seed": 7, "top_k": None, "client_metadata": {"a": "b"}}
+    chat = ask({"forward": ["n"]}, **fields)
     assert chat.body == {**LEAST, "seed": 7, "n": 2}
     assert chat.warnings == ("The parameter 'max_tokens' is not supported by this backend and was ignored.",)
 
 
 def test_chat_request_leaves_a_parameter_without_effect_out_with_the_reason() -> None:
-    asked = {"moderation": {"model": "omni-moderation-latest"}, "prompt_cache_options": {"ttl": "30m"}}
-    assert ask(**asked).warnings == (
+    fields = {"moderation": {"model": "omni-moderation-latest"}, "prompt_cache_options": {"ttl": "30m"}}
+    assert ask(**fields).warnings == (
         "The parameter 'moderation' was ignored: this server does not moderate content.",
         "The parameter 'prompt_cache_options.ttl' was ignored: the model server controls its prompt cache.",
     )
-    chat = ask({"forward": ["moderation"]}, moderation=asked["moderation"])
-    assert (chat.body["moderation"], chat.warnings) == (asked["moderation"], ())
+    chat = ask({"forward": ["moderation"]}, moderation=fields["moderation"])
+    assert (chat.body["moderation"], chat.warnings) == (fields["moderation"], ())
 
 
 CHOICE = {"choice": ["yes", "no"]}

@@ -32,9 +32,11 @@ def ask(
     *items: Any, notes: dict[str, Any] | None = None, hosted: HostedTools = HOSTED, **request: Any
 ) -> EncodedRequest:
     body = {"model": "m", "input": [user("Hi"), *items], "tools": DECLARED, **request}
-    asked = CreateResponse.model_validate(body)
+    parsed_request = CreateResponse.model_validate(body)
     upstream = {id: {NOTES: note} for id, note in (notes or {}).items()}
-    return to_chat(ModelRequest(asked, asked.items(), "m", upstream=upstream, hosted=hosted), Profile())
+    return to_chat(
+        ModelRequest(parsed_request, parsed_request.items(), "m", upstream=upstream, hosted=hosted), Profile()
+    )
 
 
 def added(id: str, output: str | None = "3", **fields: Any) -> dict[str, Any]:
@@ -62,8 +64,9 @@ def test_hosted_functions_are_offered_by_flat_names_without_a_warning() -> None:
 
 
 def test_hosted_functions_are_declared_once_for_the_questions_of_one_server() -> None:
-    asked, hosted = CreateResponse.model_validate({"input": "Hi", "tools": DECLARED}), HostedTools([(ADD, {"mcp"})])
-    model_request, profile = ModelRequest(asked, asked.items(), "m", hosted=hosted), Profile()
+    parsed_request = CreateResponse.model_validate({"input": "Hi", "tools": DECLARED})
+    hosted = HostedTools([(ADD, {"mcp"})])
+    model_request, profile = ModelRequest(parsed_request, parsed_request.items(), "m", hosted=hosted), Profile()
     first, second = (to_chat(model_request, profile).body["tools"][0] for _ in range(2))
     assert first is second
     other = to_chat(model_request, Profile().override({"request.strict": "force"})).body["tools"][0]

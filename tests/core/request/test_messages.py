@@ -114,8 +114,8 @@ def test_later_developer_message_is_a_note_in_place_where_servers_reject_it(role
         ("user", "So?"),
     ]
     items = [{"role": role, "content": text} for role, text in said]
-    asked = messages(*items, **{f"roles__{name}": value for name, value in roles.items()})
-    assert [(message["role"], message["content"]) for message in asked] == sent
+    translated = messages(*items, **{f"roles__{name}": value for name, value in roles.items()})
+    assert [(message["role"], message["content"]) for message in translated] == sent
 
 
 def test_parts_that_are_not_text_are_left_out_where_chat_has_only_text() -> None:

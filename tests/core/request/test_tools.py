@@ -25,8 +25,8 @@ NO_PARAMETERS = {"type": "object", "properties": {}}
 def ask(tools: list[Any], options: dict[str, Any] | None = None, **request: Any) -> EncodedRequest:
     """Translate a request with these tools; `options` are the backend's `request.*`."""
     profile = Profile().override({f"request.{name}": value for name, value in (options or {}).items()})
-    asked = CreateResponse.model_validate({"model": "m", "input": "Hi", "tools": tools, **request})
-    return to_chat(ModelRequest(asked, asked.items(), "m"), profile)
+    parsed_request = CreateResponse.model_validate({"model": "m", "input": "Hi", "tools": tools, **request})
+    return to_chat(ModelRequest(parsed_request, parsed_request.items(), "m"), profile)
 
 
 def function(name: str, **fields: Any) -> dict[str, Any]:
@@ -104,8 +104,8 @@ def test_parameters_of_any_form_are_an_object_without_alternatives(
 ) -> None:
     profile = Profile().override({"transport.api": api})
     request = {"model": "m", "input": "Hi", "tools": [function("a", parameters=schema)]}
-    asked = CreateResponse.model_validate(request)
-    (tool,) = encode(ModelRequest(asked, asked.items(), "m"), profile).body["tools"]
+    parsed_request = CreateResponse.model_validate(request)
+    (tool,) = encode(ModelRequest(parsed_request, parsed_request.items(), "m"), profile).body["tools"]
     (sent_schema,) = (tool[name] for name in ("function", "parameters", "input_schema") if name in tool)
     sent_schema = sent_schema.get("parameters", sent_schema)
     assert (sent_schema["type"], sent_schema["properties"], sent_schema.get("required")) == (

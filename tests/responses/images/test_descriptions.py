@@ -89,9 +89,9 @@ async def test_refused_image_is_described_and_the_next_turn_sends_the_same_text(
     assert servers.contents()[2:] == [SENT, SENT]
     first_body, second_body = (request.json["messages"] for request in servers.text.requests[2:])
     assert second_body[: len(first_body)] == first_body
-    (asked,) = servers.eyes.requests
-    assert asked.json["model"] == "qwen-vl"
-    assert asked.json["messages"][1]["content"] == [{"type": "image_url", "image_url": {"url": RED}}]
+    (model_request,) = servers.eyes.requests
+    assert model_request.json["model"] == "qwen-vl"
+    assert model_request.json["messages"][1]["content"] == [{"type": "image_url", "image_url": {"url": RED}}]
 
 
 async def test_profile_without_images_describes_them_without_a_refusal(servers: Servers) -> None:
@@ -133,12 +133,12 @@ async def test_description_is_reviewed_before_the_model_sees_it(servers: Servers
     servers.text.say(REFUSED)
     decision = refuse() if action == "refuse" else replace(message("A shape."))
 
-    def decide(asked: dict[str, Any]) -> Any:
-        return decision if texts(asked["items"]) == ["A red square."] else ALLOW
+    def decide(request: dict[str, Any]) -> Any:
+        return decision if texts(request["items"]) == ["A red square."] else ALLOW
 
     async with policy_server(decide) as policy, servers.client(hooks=policy.table("input")) as client:
         answer = await create(client, {"input": about(RED)})
-    assert [texts(asked["items"]) for asked in policy.received][1:] == [["A red square."]]
+    assert [texts(request["items"]) for request in policy.received][1:] == [["A red square."]]
     if action == "refuse":
         assert "Not here." in answer.headers["x-antiphon-warning"]
         assert servers.contents()[2:] == ["What is this?\n(An image was omitted: this model cannot see it.)"]
@@ -186,8 +186,8 @@ async def test_description_outlives_a_restart_only_if_the_response_is_stored(
             await create(client, {"input": about(RED)})
             for _ in range(2):
                 await create(client, {"input": about(BLUE), "store": False})
-    asked = [request.json["messages"][1]["content"][0]["image_url"]["url"] for request in servers.eyes.requests]
-    assert asked == [RED, BLUE, BLUE]
+    urls = [request.json["messages"][1]["content"][0]["image_url"]["url"] for request in servers.eyes.requests]
+    assert urls == [RED, BLUE, BLUE]
 
 
 async def test_description_of_an_unstored_response_is_stored_when_a_stored_one_needs_it(

@@ -29,9 +29,9 @@ async def upload(http: httpx.AsyncClient, content: bytes, purpose: str = "user_d
 async def test_files_in_requests_and_conversations_are_reviewed_with_their_content(tmp_path: Path) -> None:
     backend = Scripted(HELLO)
 
-    def decide(asked: dict[str, Any]) -> Any:
-        shown = json.dumps(asked)
-        return refuses("Ym9tYg==")(asked) if "file_data" in shown else refuses("never")(asked)
+    def decide(request: dict[str, Any]) -> Any:
+        shown = json.dumps(request)
+        return refuses("Ym9tYg==")(request) if "file_data" in shown else refuses("never")(request)
 
     async with policy_server(decide) as policy:
         async with served(backend, policy.table("input"), **options(tmp_path)) as http:
@@ -80,7 +80,7 @@ async def test_compaction_is_reviewed_and_works() -> None:
 async def test_replaced_input_of_a_compaction_is_still_compacted() -> None:
     backend = Scripted(HELLO)
 
-    def decide(asked: dict[str, Any]) -> Any:
+    def decide(request: dict[str, Any]) -> Any:
         return {"action": "replace", "items": [message("***")]}
 
     async with policy_server(decide) as policy, served(backend, policy.table("input")) as http:

@@ -69,13 +69,16 @@ async def test_input_is_sent_to_the_service_without_secrets_before_the_model_see
                 {"type": "mcp", "server_label": "lab", "server_url": "https://x.test/p?t=1", "authorization": "tok-1"},
             ]
             await ask(http, instructions="Be brief.", tools=tools, text={"verbosity": "low"})
-        (asked,) = policy.received
-        assert (asked["direction"], asked["model"]) == ("input", "m")
-        assert asked["key"].startswith("key_")
-        assert [(item["role"], *texts([item])) for item in asked["items"]] == [("system", "Be brief."), ("user", "Hi")]
-        assert asked["items"][0]["id"] == "instructions"
-        assert asked["request"]["tools"][0]["description"] == "Looks."
-        everything = json.dumps(asked) + json.dumps(policy.requests[0].headers)
+        (request,) = policy.received
+        assert (request["direction"], request["model"]) == ("input", "m")
+        assert request["key"].startswith("key_")
+        assert [(item["role"], *texts([item])) for item in request["items"]] == [
+            ("system", "Be brief."),
+            ("user", "Hi"),
+        ]
+        assert request["items"][0]["id"] == "instructions"
+        assert request["request"]["tools"][0]["description"] == "Looks."
+        everything = json.dumps(request) + json.dumps(policy.requests[0].headers)
         assert not any(secret in everything for secret in ("sk-caller", "tok-1", "t=1"))
         assert len(backend.received) == 1
 
@@ -110,8 +113,8 @@ async def test_input_that_is_replaced_is_what_the_model_and_the_store_get() -> N
     backend = Scripted(HELLO)
     instructions = {"type": "message", "id": "instructions", "role": "system", "content": "Be kind."}
 
-    def decide(asked: dict[str, Any]) -> Any:
-        items = asked["items"]
+    def decide(request: dict[str, Any]) -> Any:
+        items = request["items"]
         return replace(*([instructions] if items[0].get("id") else []), message("My name is ***."))
 
     async with policy_server(decide) as policy, served(backend, policy.table("input")) as http:
@@ -137,7 +140,7 @@ async def test_items_of_conversations_and_references_are_reviewed() -> None:
         item = (await http.get(f"/v1/responses/{first}/input_items")).json()["data"][0]
         await ask(http, [{"type": "item_reference", "id": item["id"]}])
         assert texts(policy.received[-1]["items"]) == ["Hello"]
-        policy.decide = lambda asked: replace(message("Better"))
+        policy.decide = lambda request: replace(message("Better"))
         await http.post(f"/v1/conversations/{conversation}/items", json={"items": [good]})
         stored = (await http.get(f"/v1/conversations/{conversation}/items?order=asc")).json()["data"]
         assert texts(stored) == ["Hello", "Better"]
@@ -190,8 +193,8 @@ async def test_allowed_output_has_the_same_events_as_without_a_service() -> None
             assert [item["type"] for item in output] == [item["type"] for item in answer["output"]]
             assert texts(output) == texts(answer["output"])
             assert answer["usage"]["output_tokens"] > 0
-    assert {asked["direction"] for asked in policy.received} == {"output"}
-    assert all(len(asked["items"]) == 1 for asked in policy.received)
+    assert {request["direction"] for request in policy.received} == {"output"}
+    assert all(len(request["items"]) == 1 for request in policy.received)
 
 
 async def test_events_of_an_item_wait_for_its_review() -> None:
@@ -201,7 +204,7 @@ async def test_events_of_an_item_wait_for_its_review() -> None:
 
 
 async def _events_before(may_decide: asyncio.Event) -> AsyncIterator[str]:
-    def decide(asked: dict[str, Any]) -> Any:
+    def decide(request: dict[str, Any]) -> Any:
         return [may_decide, *reply(json.dumps(ALLOW).encode())]
 
     async with policy_server(decide) as policy, served(Scripted(HELLO), policy.table("output")) as http:
@@ -254,7 +257,7 @@ async def test_refusal_stops_the_backend() -> None:
 async def test_output_that_is_replaced_is_what_the_caller_and_the_store_get() -> None:
     backend = Scripted(SECRET)
 
-    def decide(asked: dict[str, Any]) -> Any:
+    def decide(request: dict[str, Any]) -> Any:
         return replace(message("***", "assistant"), message("Ask me something else.", "assistant"))
 
     async with policy_server(decide) as policy, served(backend, policy.table("output")) as http:
@@ -267,8 +270,8 @@ async def test_output_that_is_replaced_is_what_the_caller_and_the_store_get() ->
 
 
 async def test_call_that_is_replaced_has_other_arguments() -> None:
-    def decide(asked: dict[str, Any]) -> Any:
-        (item,) = asked["items"]
+    def decide(request: dict[str, Any]) -> Any:
+        (item,) = request["items"]
         return replace({**item, "id": "fc_other", "call_id": "other", "arguments": '{"at": "the sea"}'})
 
     async with policy_server(decide) as policy, served(Scripted(CALLS), policy.table("output")) as http:
@@ -333,15 +336,15 @@ async def test_cancelled_response_has_the_reviewed_items_only() -> None:
 # Service failures.
 
 NO_DECISION = {
-    "error": lambda asked: status(500, {}),
-    "redirect": lambda asked: reply(b"", status=302, headers={"location": "/allow"}),
-    "no JSON": lambda asked: reply(b"<html>"),
-    "list": lambda asked: [],
-    "unknown action": lambda asked: {"action": "perhaps"},
-    "no action": lambda asked: {},
-    "replacement without items": lambda asked: {"action": "replace"},
-    "replacement with texts": lambda asked: {"action": "replace", "items": ["text"]},
-    "no answer": lambda asked: [HANG],
+    "error": lambda request: status(500, {}),
+    "redirect": lambda request: reply(b"", status=302, headers={"location": "/allow"}),
+    "no JSON": lambda request: reply(b"<html>"),
+    "list": lambda request: [],
+    "unknown action": lambda request: {"action": "perhaps"},
+    "no action": lambda request: {},
+    "replacement without items": lambda request: {"action": "replace"},
+    "replacement with texts": lambda request: {"action": "replace", "items": ["text"]},
+    "no answer": lambda request: [HANG],
 }
 
 
@@ -349,7 +352,7 @@ NO_DECISION = {
 @pytest.mark.parametrize("direction", ["input", "output"])
 async def test_service_without_a_decision_fails_closed_or_open(direction: str, decide: Any) -> None:
     backend = Scripted(HELLO)
-    policy = PolicyServer(lambda asked: decide(asked) or reply(b"[]"))
+    policy = PolicyServer(lambda request: decide(request) or reply(b"[]"))
     async with policy:
         async with served(backend, policy.table(direction, timeout=0.3)) as http:
             answer = await http.post("/v1/responses", json={"model": "m", "input": "Hi"})
@@ -374,7 +377,7 @@ async def test_service_without_a_decision_fails_closed_or_open(direction: str, d
     ],
 )
 async def test_output_replacement_that_is_invalid_counts_as_a_failure(items: list[Any]) -> None:
-    async with policy_server(lambda asked: replace(*items)) as policy:
+    async with policy_server(lambda request: replace(*items)) as policy:
         async with served(Scripted(HELLO), policy.table("output")) as http:
             events = await streamed(http)
             assert events[-1]["response"]["error"]["code"] == "policy_unavailable"
@@ -383,7 +386,7 @@ async def test_output_replacement_that_is_invalid_counts_as_a_failure(items: lis
 
 async def test_mode_observe_changes_nothing_and_logs_decisions(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    async with policy_server(lambda asked: refuse()) as policy:
+    async with policy_server(lambda request: refuse()) as policy:
         async with served(Scripted(HELLO), policy.table(mode="observe")) as http:
             events = await streamed(http)
             assert [event["delta"] for event in events if event["type"].endswith("text.delta")] == ["Hel", "lo"]
@@ -391,9 +394,10 @@ async def test_mode_observe_changes_nothing_and_logs_decisions(caplog: pytest.Lo
                 await asyncio.sleep(0.01)
             while len([record for record in caplog.records if record.message == "policy decision"]) < 2:
                 await asyncio.sleep(0.01)
-    asked = {asked["direction"]: asked for asked in policy.received}  # in any order: nobody waits for a decision
-    assert asked.keys() == {"input", "output"}
-    assert texts(asked["output"]["items"]) == ["Hello"]
+    # In any order: nobody waits for a decision.
+    by_direction = {request["direction"]: request for request in policy.received}
+    assert by_direction.keys() == {"input", "output"}
+    assert texts(by_direction["output"]["items"]) == ["Hello"]
     assert "Hello" not in caplog.text
 
 
@@ -411,7 +415,7 @@ async def test_check_reports_the_policy_service(capsys: pytest.CaptureFixture[st
     async with policy_server() as policy:
         assert await check_connectivity(settings(hooks=policy.table()))
         assert capsys.readouterr().out.count("answers 'allow' to a greeting") == 2
-        policy.decide = lambda asked: status(500, {})
+        policy.decide = lambda request: status(500, {})
         assert not await check_connectivity(settings(hooks=policy.table("input")))
         assert "HTTP 500" in capsys.readouterr().out
 

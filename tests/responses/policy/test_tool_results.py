@@ -31,8 +31,8 @@ async def ask(backend: Scripted, hooks: dict[str, Any] | None) -> dict[str, Any]
         return response
 
 
-def result_of(asked: dict[str, Any]) -> Any:
-    return next((item for item in asked["items"] if item["type"] == "function_call_output"), None)
+def result_of(request: dict[str, Any]) -> Any:
+    return next((item for item in request["items"] if item["type"] == "function_call_output"), None)
 
 
 async def test_result_is_sent_as_input_before_the_next_round(lab: ScriptedTool) -> None:
@@ -48,8 +48,8 @@ async def test_result_is_sent_as_input_before_the_next_round(lab: ScriptedTool) 
 async def test_result_that_is_not_allowed_is_seen_by_nobody(lab: ScriptedTool, action: str) -> None:
     backend = echoing()
 
-    def decide(asked: dict[str, Any]) -> Any:
-        if (result := result_of(asked)) is None:
+    def decide(request: dict[str, Any]) -> Any:
+        if (result := result_of(request)) is None:
             return ALLOW
         return refuse() if action == "refuse" else replace({**result, "output": "***"})
 
@@ -87,8 +87,8 @@ async def test_rounds_with_a_service_that_allows_have_the_same_output(lab: Scrip
     assert reviewed["usage"] == plain["usage"]
 
 
-def listing_of(asked: dict[str, Any]) -> Any:
-    return next((item for item in asked["items"] if item["type"] == "mcp_list_tools"), None)
+def listing_of(request: dict[str, Any]) -> Any:
+    return next((item for item in request["items"] if item["type"] == "mcp_list_tools"), None)
 
 
 async def test_tools_of_an_mcp_server_are_sent_as_input_in_every_turn(lab: ScriptedTool) -> None:
@@ -106,7 +106,7 @@ async def test_tools_of_an_mcp_server_are_sent_as_input_in_every_turn(lab: Scrip
 
 async def test_tools_that_are_refused_are_not_offered_in_any_turn(lab: ScriptedTool) -> None:
     backend = Scripted(hello(), hello())
-    async with policy_server(lambda asked: refuse() if listing_of(asked) else ALLOW) as policy:
+    async with policy_server(lambda request: refuse() if listing_of(request) else ALLOW) as policy:
         async with served(backend, policy.table("input"), tools=TABLES) as http:
             body = {"model": "m", "input": "Hi", "tools": [LAB]}
             first = await http.post("/v1/responses", json=body)
@@ -114,12 +114,12 @@ async def test_tools_that_are_refused_are_not_offered_in_any_turn(lab: ScriptedT
             second = await http.post("/v1/responses", json={**body, "previous_response_id": first.json()["id"]})
             assert second.json()["status"] == "completed"
     assert len(backend.received) == 2
-    assert not any(asked.get("tools") for asked in backend.received)
+    assert not any(request.get("tools") for request in backend.received)
 
 
 async def test_tools_without_a_decision_fail_the_response(lab: ScriptedTool) -> None:
     backend = Scripted(hello())
-    async with policy_server(lambda asked: status(500, {}) if listing_of(asked) else ALLOW) as policy:
+    async with policy_server(lambda request: status(500, {}) if listing_of(request) else ALLOW) as policy:
         async with served(backend, policy.table("input"), tools=TABLES) as http:
             answer = await http.post("/v1/responses", json={"model": "m", "input": "Hi", "tools": [LAB]})
     assert answer.json()["error"]["code"] == "policy_unavailable"

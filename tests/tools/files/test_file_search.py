@@ -173,8 +173,8 @@ async def test_file_search_results_may_be_cited_in_the_next_turn(server: SearchS
     ]
     first = await server.respond()
     second = await server.respond(input="Sure?", previous_response_id=first.id, tools=[])
-    asked = server.backend.received[2]["messages"]
-    assert any(TEXTS["bread.txt"] in str(message.get("content")) for message in asked)
+    messages = server.backend.received[2]["messages"]
+    assert any(TEXTS["bread.txt"] in str(message.get("content")) for message in messages)
     part = second.output[0].content[0]
     assert (part.text, [one.filename for one in part.annotations]) == ("As I said.", ["bread.txt"])
     # Later results have new marks.

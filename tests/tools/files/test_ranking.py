@@ -85,7 +85,7 @@ async def test_gazetteer_answers_rank_as_high_as_measured(store: FileStore) -> N
     def vector(text: str) -> bytes:
         return array("f", toy.vector(text)).tobytes()
 
-    entries, asked = corpus()
+    entries, corpus_questions = corpus()
     texts = {name: [*chunks(text, max_tokens=100, overlap=30)] for name, text in entries.items()}
     for name, parts in texts.items():
         await add(store, name, [TextChunk(part, vector(part)) for part in parts])
@@ -95,7 +95,7 @@ async def test_gazetteer_answers_rank_as_high_as_measured(store: FileStore) -> N
             lambda found, at=question: found.candidate.file.id == at.file and at.answer in found.candidate.text,
             sum(question.answer in part for part in texts[question.file]),
         )
-        for question in asked
+        for question in corpus_questions
     ]
     assert all(question.answers for question in questions)
     by_words = await measure(store, questions)

@@ -227,7 +227,7 @@ async def test_session_that_was_lost_is_opened_anew(lab: MCPLab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("servers", "asked", "approved"),
+    ("servers", "requested", "approved"),
     [
         (None, None, True),
         (None, "never", True),
@@ -252,17 +252,17 @@ async def test_session_that_was_lost_is_opened_anew(lab: MCPLab) -> None:
     ],
 )
 async def test_approvals_of_a_caller_are_added_to_the_operators(
-    lab: MCPLab, servers: Any, asked: Any, approved: bool
+    lab: MCPLab, servers: Any, requested: Any, approved: bool
 ) -> None:
     table = {"url": lab.url} | ({"require_approval": servers} if servers else {})
-    fields = {"require_approval": asked} if asked else {}
+    fields = {"require_approval": requested} if requested else {}
     async with opened(tool_of({"servers": {"lab": table}}), server_label="lab", **fields) as session:
         functions = {function.name: function for function in await session.functions([], Response())}
     assert functions["add"].needs_approval is approved
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("requested", "found"),
     [
         (["add", "echo", "no_such_tool"], {"add", "echo"}),
         ({"tool_names": ["add"]}, {"add"}),
@@ -271,16 +271,16 @@ async def test_approvals_of_a_caller_are_added_to_the_operators(
         ([], set()),
     ],
 )
-async def test_tools_that_both_allow_may_be_called(lab: MCPLab, asked: Any, found: set[str]) -> None:
+async def test_tools_that_both_allow_may_be_called(lab: MCPLab, requested: Any, found: set[str]) -> None:
     table = {"servers": {"lab": {"url": lab.url, "allowed_tools": ["add", "e*"]}}}
-    async with opened(tool_of(table), server_label="lab", allowed_tools=asked) as session:
+    async with opened(tool_of(table), server_label="lab", allowed_tools=requested) as session:
         assert names(await session.functions([], Response())) == found
     async with opened(tool_of(table), server_label="lab") as session:
         assert names(await session.functions([], Response())) == {"add", "echo"}
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("requested", "words"),
     [
         (["add", "nope"], "has names that match none of its tools: 'nope'"),
         (["fail"], "has names that match none of its tools: 'fail'"),  # the operator does not allow it
@@ -291,10 +291,10 @@ async def test_tools_that_both_allow_may_be_called(lab: MCPLab, asked: Any, foun
         (None, None),
     ],
 )
-async def test_filter_that_matches_nothing_is_a_warning(lab: MCPLab, asked: Any, words: str | None) -> None:
+async def test_filter_that_matches_nothing_is_a_warning(lab: MCPLab, requested: Any, words: str | None) -> None:
     tool = tool_of({"servers": {"lab": {"url": lab.url, "allowed_tools": ["add", "e*"]}}})
     first = Response()
-    fields = {"allowed_tools": asked} if asked else {}
+    fields = {"allowed_tools": requested} if requested else {}
     for response in (first, Response(first)):  # a reused list is the same
         async with opened(tool, server_label="lab", **fields) as session:
             await session.functions(response.history, response)
