@@ -46,10 +46,10 @@ await play({
   tools_streamed: async () => ({ text: (await streamed(agent({ weather: askWeather }), WEATHER)).text }),
   structured: async () => (await agent().generate(WHO, { structuredOutput: { schema } })).object,
   turns: async () => {
-    const asked = agent();
-    const first = await asked.generate(NAME);
+    const assistant = agent();
+    const first = await assistant.generate(NAME);
     const said = [{ role: "user", content: NAME }, ...first.response.messages, { role: "user", content: ASK_NAME }];
-    return { text: (await asked.generate(said)).text };
+    return { text: (await assistant.generate(said)).text };
   },
   thinking: async () => {
     const result = await agent().generate(SUM);

@@ -78,18 +78,18 @@ await play({
   },
 
   async tools() {
-    const asked = await client.responses.create({ model, input: WEATHER, tools: [tool] });
-    const input = results(asked);
-    const told = await client.responses.create({ model, input, tools: [tool], previous_response_id: asked.id });
+    const first = await client.responses.create({ model, input: WEATHER, tools: [tool] });
+    const input = results(first);
+    const told = await client.responses.create({ model, input, tools: [tool], previous_response_id: first.id });
     return { text: told.output_text };
   },
 
   async tools_streamed() {
     const input = [user(WEATHER)];
-    const asked = await streamed({ input, tools: [tool] }, "response.function_call_arguments.delta");
-    const written = asked.response.output.map((item) => item.arguments).join("");
-    if (asked.pieces.join("") !== written) throw new Error(`${asked.pieces.join("")} is not ${written}`);
-    input.push(...asked.response.output, ...results(asked.response));
+    const first = await streamed({ input, tools: [tool] }, "response.function_call_arguments.delta");
+    const written = first.response.output.map((item) => item.arguments).join("");
+    if (first.pieces.join("") !== written) throw new Error(`${first.pieces.join("")} is not ${written}`);
+    input.push(...first.response.output, ...results(first.response));
     return { text: (await streamed({ input, tools: [tool] })).response.output_text };
   },
 
@@ -135,9 +135,9 @@ await play({
   async thinking_sealed() {
     const given = { model, tools: [tool], store: false, include: ["reasoning.encrypted_content"] };
     const input = [user(WEATHER)];
-    const asked = await client.responses.create({ input, ...given });
-    const sealed = asked.output.filter((item) => item.type === "reasoning").map((item) => item.encrypted_content);
-    const told = await client.responses.create({ input: [...input, ...asked.output, ...results(asked)], ...given });
+    const first = await client.responses.create({ input, ...given });
+    const sealed = first.output.filter((item) => item.type === "reasoning").map((item) => item.encrypted_content);
+    const told = await client.responses.create({ input: [...input, ...first.output, ...results(first)], ...given });
     return { text: told.output_text, sealed: sealed.length === 1 && Boolean(sealed[0]) };
   },
 
