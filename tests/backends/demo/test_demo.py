@@ -74,7 +74,7 @@ class AnswerContent:
         return self.calls[0].name, json.loads("".join(text for call in self.calls for text in call.arguments))
 
 
-async def said(*messages: dict[str, Any] | str, **body: Any) -> AnswerContent:
+async def answer_to(*messages: dict[str, Any] | str, **body: Any) -> AnswerContent:
     return AnswerContent(await deltas_from(*messages, **body))
 
 
@@ -89,11 +89,11 @@ async def said(*messages: dict[str, Any] | str, **body: Any) -> AnswerContent:
     ],
 )
 async def test_demo_with_a_known_prompt_has_its_answer(prompt: Any, answer: str) -> None:
-    assert (await said(user(prompt))).text == answer
+    assert (await answer_to(user(prompt))).text == answer
 
 
 async def test_demo_with_a_huge_prompt_repeats_a_part() -> None:
-    answer = await said("word " * 1_000_000)
+    answer = await answer_to("word " * 1_000_000)
     assert 100_000 < len(answer.text) < 101_000
     assert answer.usage["prompt_tokens"] == 1_000_001
 
@@ -119,25 +119,25 @@ async def test_demo_with_the_same_prompt_answers_the_same() -> None:
 async def test_demo_in_a_conversation_remembers() -> None:
     assistant = {"role": "assistant", "content": "Nice to meet you, Alice!"}
     system = {"role": "system", "content": "Be brief."}
-    answer = await said(system, "My name is Alice.", assistant, system, "What is my name?")
+    answer = await answer_to(system, "My name is Alice.", assistant, system, "What is my name?")
     assert answer.text == "Your name is Alice."
 
 
 async def test_demo_quotes_the_prompt_and_counts_its_tokens() -> None:
-    text = (await said("Tell me of the sea.", {"role": "assistant", "content": "x"}, "And of the sky?")).text
+    text = (await answer_to("Tell me of the sea.", {"role": "assistant", "content": "x"}, "And of the sky?")).text
     assert 'You said: "And of the sky?"' in text
     assert "Before that you sent 1 message." in text
 
 
 async def test_demo_with_an_image_says_so() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
-    assert (await said(user([{"type": "text", "text": "What is it?"}, image]))).text.startswith(
+    assert (await answer_to(user([{"type": "text", "text": "What is it?"}, image]))).text.startswith(
         "Thank you for the image."
     )
 
 
 async def test_demo_calls_the_tool_that_the_prompt_mentions() -> None:
-    answer = await said("What is the weather in San Francisco?", tools=[TIME, WEATHER])
+    answer = await answer_to("What is the weather in San Francisco?", tools=[TIME, WEATHER])
     assert answer.call == ("get_weather", {"location": "San Francisco"})
     assert str(answer.calls[0].id).startswith("call_")
     assert (answer.text, answer.reasons) == ("", ["tool_calls"])
@@ -148,9 +148,9 @@ async def test_demo_with_a_tool_result_repeats_it() -> None:
     result = {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "Sunny, 21C"}]}
     called = [{"role": "assistant", "tool_calls": [call]}, result]
     for choice in ("auto", "required"):
-        answer = await said("Weather in Paris?", *called, tools=[WEATHER], tool_choice=choice)
+        answer = await answer_to("Weather in Paris?", *called, tools=[WEATHER], tool_choice=choice)
         assert (answer.text, answer.calls) == ("Here is what I found: Sunny, 21C", [])
-    again = await said(
+    again = await answer_to(
         "Weather in Paris?", *called, {"role": "assistant", "content": "x"}, "And Rome?", tools=[WEATHER]
     )
     assert again.call == ("get_weather", {"location": "Rome"})
@@ -193,30 +193,30 @@ async def test_demo_with_an_image_of_a_tool_answers(output: list[dict[str, str]]
     ],
 )
 async def test_demo_obeys_the_tool_choice(choice: Any, name: str | None) -> None:
-    answer = await said("What is the weather?", tools=[WEATHER, TIME], tool_choice=choice)
+    answer = await answer_to("What is the weather?", tools=[WEATHER, TIME], tool_choice=choice)
     assert (answer.call[0] if answer.calls else None) == name
 
 
 async def test_demo_with_a_schema_fills_it_in() -> None:
     schema = {"type": "object", "properties": {"age": {"type": "integer", "minimum": 18}}, "required": ["age"]}
     format = {"type": "json_schema", "json_schema": {"name": "person", "schema": schema, "strict": True}}
-    assert json.loads((await said("A person", response_format=format)).text) == {"age": 18}
+    assert json.loads((await answer_to("A person", response_format=format)).text) == {"age": 18}
 
 
 async def test_demo_with_an_invalid_schema_refuses() -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": ["a"]}}}
     with pytest.raises(InvalidRequest, match="Invalid schema for function 'f'"):
-        await said("Go", tools=[tool])
+        await answer_to("Go", tools=[tool])
 
 
 async def test_demo_with_json_object_answers_in_json() -> None:
-    answer = await said("Count to 3", response_format={"type": "json_object"})
+    answer = await answer_to("Count to 3", response_format={"type": "json_object"})
     assert json.loads(answer.text) == {"answer": "1, 2, 3."}
 
 
 @pytest.mark.parametrize(("effort", "thinks"), [("low", True), ("none", False), (None, False)])
 async def test_demo_with_an_effort_reasons(effort: str | None, thinks: bool) -> None:
-    answer = await said("Say hello.", reasoning_effort=effort)
+    answer = await answer_to("Say hello.", reasoning_effort=effort)
     assert bool(answer.reasoning) is thinks
     assert bool(answer.usage["completion_tokens_details"]["reasoning_tokens"]) is thinks
     assert answer.text == "Hello there, friend!"
@@ -224,31 +224,31 @@ async def test_demo_with_an_effort_reasons(effort: str | None, thinks: bool) -> 
 
 @pytest.mark.parametrize("limit", ["max_tokens", "max_completion_tokens"])
 async def test_demo_at_the_token_limit_stops(limit: str) -> None:
-    answer = await said("Count from 1 to 5.", **{limit: 3})
+    answer = await answer_to("Count from 1 to 5.", **{limit: 3})
     assert (answer.text, answer.reasons, answer.usage["completion_tokens"]) == ("1, 2, 3,", ["length"], 3)
-    assert (await said("Count from 1 to 5.", **{limit: 5})).reasons == ["stop"]
+    assert (await answer_to("Count from 1 to 5.", **{limit: 5})).reasons == ["stop"]
 
 
 async def test_demo_call_at_the_token_limit_is_cut_off() -> None:
     tool = {**WEATHER["function"], "parameters": {"properties": {"a": {}, "b": {}, "c": {}}}}  # type: ignore[dict-item]
-    answer = await said("Go", tools=[{"type": "function", "function": tool}], max_tokens=2)
+    answer = await answer_to("Go", tools=[{"type": "function", "function": tool}], max_tokens=2)
     assert answer.reasons == ["length"]
     assert "".join(text for call in answer.calls for text in call.arguments) == '{"a": "example",'
 
 
 @pytest.mark.parametrize("stop", ["4", ["x", ", 4"], [" 4", "5"], [7, None, "4"]])
 async def test_demo_at_a_stop_word_stops(stop: Any) -> None:
-    answer = await said("Count from 1 to 5.", stop=stop)
+    answer = await answer_to("Count from 1 to 5.", stop=stop)
     assert (answer.text.rstrip(", "), answer.reasons) == ("1, 2, 3", ["stop"])
 
 
 async def test_demo_gives_log_probabilities() -> None:
-    answer = await said("Say hello.", logprobs=True, top_logprobs=2)
+    answer = await answer_to("Say hello.", logprobs=True, top_logprobs=2)
     tokens = [one for logprobs in answer.logprobs for one in logprobs]
     assert [token["token"] for token in tokens] == answer.pieces
     assert all(bytes(token["bytes"]).decode() == token["token"] for token in tokens)
     assert [len(token["top_logprobs"]) for token in tokens] == [2, 2, 2]
-    assert (await said("Say hello.")).logprobs == []
+    assert (await answer_to("Say hello.")).logprobs == []
 
 
 async def test_demo_is_always_healthy() -> None:
@@ -262,14 +262,14 @@ async def test_demo_is_always_healthy() -> None:
 
 
 async def test_demo_shows_markdown_and_an_image() -> None:
-    assert "```python" in (await said("Show me some Markdown.")).text
-    encoded = (await said("Draw a picture.")).text.partition("data:image/png;base64,")[2].partition(")")[0]
+    assert "```python" in (await answer_to("Show me some Markdown.")).text
+    encoded = (await answer_to("Draw a picture.")).text.partition("data:image/png;base64,")[2].partition(")")[0]
     assert base64.b64decode(encoded).startswith(b"\x89PNG")
 
 
 async def test_demo_asked_to_reason_in_the_prompt_reasons() -> None:
-    assert (await said("Think: what is an antiphon?")).reasoning
-    assert not (await said("Think: what is an antiphon?", reasoning_effort="none")).reasoning
+    assert (await answer_to("Think: what is an antiphon?")).reasoning
+    assert not (await answer_to("Think: what is an antiphon?", reasoning_effort="none")).reasoning
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ async def test_demo_asked_to_reason_in_the_prompt_reasons() -> None:
 )
 async def test_demo_asked_to_fail_fails(prompt: str, status: int, code: str) -> None:
     with pytest.raises(BackendError) as raised:
-        await said(prompt)
+        await answer_to(prompt)
     assert (raised.value.status, raised.value.code) == (status, code)
 
 

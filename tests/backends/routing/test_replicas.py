@@ -59,8 +59,8 @@ async def test_requests_beyond_max_in_progress_wait_in_order(build: Build, three
             await asyncio.sleep(0.01)
             assert len(three[0].requests) == expected
             event.set()
-    said = [request.json["messages"][0]["content"] for request in three[0].requests]
-    assert [*sorted(said[:2]), *said[2:]] == [f"model request {n}" for n in range(5)]
+    texts = [request.json["messages"][0]["content"] for request in three[0].requests]
+    assert [*sorted(texts[:2]), *texts[2:]] == [f"model request {n}" for n in range(5)]
 
 
 async def test_requests_of_low_priority_wait_behind_those_that_come_later(build: Build, three: list[Upstream]) -> None:
@@ -81,8 +81,8 @@ async def test_requests_of_low_priority_wait_behind_those_that_come_later(build:
         running.create_task(ask(router, conversation="of a caller"))
         await until(lambda: router.state()[0]["queued"] == 2)
         go.set()
-    said = [request.json["messages"][0]["content"] for request in three[0].requests]
-    assert said == ["first", "of a caller", "of a batch"]
+    texts = [request.json["messages"][0]["content"] for request in three[0].requests]
+    assert texts == ["first", "of a caller", "of a batch"]
 
 
 async def test_request_with_a_full_queue_is_refused_with_retry_after(build: Build, three: list[Upstream]) -> None:

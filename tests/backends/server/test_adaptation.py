@@ -75,8 +75,8 @@ def fastapi(*locations: list[str | int], msg: str = "Extra inputs are not permit
 
 
 def gemini(*names: str) -> list[Any]:
-    said = [f"Invalid JSON payload received. Unknown name {name}: Cannot find field." for name in names]
-    return [{"error": {"code": 400, "message": "\n".join(said), "status": "INVALID_ARGUMENT"}}]
+    messages = [f"Invalid JSON payload received. Unknown name {name}: Cannot find field." for name in names]
+    return [{"error": {"code": 400, "message": "\n".join(messages), "status": "INVALID_ARGUMENT"}}]
 
 
 REASONING, EXTRA, STRICT = "messages[].reasoning_content", "messages[].tool_calls[].extra_content", "tools[].strict"
@@ -359,13 +359,13 @@ WORDS: dict[str, tuple[int, Any, list[str]]] = {
 }
 
 
-def refused(code: int, said: Any) -> BackendError:
-    return backend_error(code, {}, said if isinstance(said, bytes) else json.dumps(said).encode())
+def refused(code: int, message: Any) -> BackendError:
+    return backend_error(code, {}, message if isinstance(message, bytes) else json.dumps(message).encode())
 
 
-@pytest.mark.parametrize(("code", "said", "fields"), WORDS.values(), ids=WORDS)
-def test_unknown_fields_are_found_in_the_servers_words(code: int, said: Any, fields: list[str]) -> None:
-    assert unknown_fields(refused(code, said), BODY) == fields
+@pytest.mark.parametrize(("code", "message", "fields"), WORDS.values(), ids=WORDS)
+def test_unknown_fields_are_found_in_the_servers_words(code: int, message: Any, fields: list[str]) -> None:
+    assert unknown_fields(refused(code, message), BODY) == fields
 
 
 @pytest.mark.parametrize(
@@ -378,11 +378,11 @@ def test_messages_of_any_kind_are_read_quickly(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "said", ["invalid_encrypted_content", "Unknown parameter: 'strict'", "Unknown parameter: 'messages[0].name'"]
+    "message", ["invalid_encrypted_content", "Unknown parameter: 'strict'", "Unknown parameter: 'messages[0].name'"]
 )
-def test_refusal_by_an_api_whose_requests_have_another_form_names_no_fields_of_it(said: str) -> None:
+def test_refusal_by_an_api_whose_requests_have_another_form_names_no_fields_of_it(message: str) -> None:
     body = {"model": "m", "input": "Hi", "messages": "Hi", "tools": ["look"]}
-    assert unknown_fields(BackendError(said, status=400), body) == []
+    assert unknown_fields(BackendError(message, status=400), body) == []
 
 
 UNKNOWN = "Unrecognized request arguments supplied: {}"
@@ -668,10 +668,10 @@ async def make(upstream: Upstream) -> AsyncIterator[Make]:
 
 
 async def text(backend: Backend, model_request: ModelRequest | None = None) -> str:
-    return await said_by(backend.open(model_request or asking(BODY)))
+    return await text_of(backend.open(model_request or asking(BODY)))
 
 
-async def said_by(exchange: OpenRequest) -> str:
+async def text_of(exchange: OpenRequest) -> str:
     async with exchange as answer:
         return "".join([text async for deltas in reads(answer) for text in texts_of(deltas)])
 
@@ -701,7 +701,7 @@ async def test_first_request_alone_is_sent_twice(
     backend = make()
     exchanges = [backend.open(asking(BODY)) for _ in range(3)]
     for exchange in exchanges:
-        assert await said_by(exchange) == "Hello"
+        assert await text_of(exchange) == "Hello"
     assert bodies(upstream) == [BODY, *[lacking("user")] * 3]
     assert [exchange.warnings for exchange in exchanges] == [
         ["This backend does not support 'user'; it was ignored."]
@@ -864,7 +864,7 @@ async def test_replica_pool_sees_no_failure_of_an_adapted_request(upstream: Upst
         upstream.say(STORE)
         upstream.say(USER)
         upstream.always(ANSWER)
-        assert [await said(router), await said(router)] == ["Hello", "Hello"]
+        assert [await answer_text(router), await answer_text(router)] == ["Hello", "Hello"]
         assert (len(upstream.requests), other.requests) == (4, [])
 
 
@@ -875,9 +875,9 @@ async def test_server_that_refuses_repeatedly_keeps_its_circuit_closed(upstream:
     upstream.always(ANSWER)
     for _ in range(3):
         with pytest.raises(BackendError) as caught:
-            await said(router)
+            await answer_text(router)
         assert caught.value.status == 400
-    assert await said(router) == "Hello"
+    assert await answer_text(router) == "Hello"
 
 
 async def test_refusal_of_one_server_is_not_reported_of_the_next(upstream: Upstream, route: Route) -> None:
@@ -887,12 +887,12 @@ async def test_refusal_of_one_server_is_not_reported_of_the_next(upstream: Upstr
         upstream.say(sse(RESET))
         other.always(ANSWER)
         exchange = router.open(asking(BODY))
-        assert await said_by(exchange) == "Hello"
+        assert await text_of(exchange) == "Hello"
         assert bodies(other) == [BODY]
         assert exchange.warnings == []
 
 
-async def said(router: Router) -> str:
+async def answer_text(router: Router) -> str:
     return await text(router, asking(BODY))
 
 

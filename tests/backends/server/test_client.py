@@ -433,8 +433,8 @@ IN_STREAMS: dict[str, tuple[list[Step], int, str]] = {
 async def test_error_in_a_stream_comes_after_the_chunks_before_it(
     upstream: Upstream, build: Build, steps: list[Step], code: int, message: str
 ) -> None:
-    said = piece(b"data: %s\n\n" % json.dumps(chunk("Hel")).encode())
-    upstream.say(steps[0], said, steps[1:])
+    first_piece = piece(b"data: %s\n\n" % json.dumps(chunk("Hel")).encode())
+    upstream.say(steps[0], first_piece, steps[1:])
     upstream.say(steps[0], steps[1:])
     backend = build()
     chunks, error = await until_error(backend)
@@ -443,7 +443,9 @@ async def test_error_in_a_stream_comes_after_the_chunks_before_it(
     assert (chunks, error.status, error.message) == ([], code, message)
 
 
-@pytest.mark.parametrize("said", [[chunk("Hel"), finish("length")], [chunk("Hel")]], ids=["after the end", "before it"])
+@pytest.mark.parametrize(
+    "first_chunks", [[chunk("Hel"), finish("length")], [chunk("Hel")]], ids=["after the end", "before it"]
+)
 @pytest.mark.parametrize(
     "usage_fields",
     [
@@ -454,9 +456,9 @@ async def test_error_in_a_stream_comes_after_the_chunks_before_it(
     ids=["chunk", "choice", "groq"],
 )
 async def test_usage_in_a_chunk_with_an_error_is_kept(
-    upstream: Upstream, build: Build, said: list[Any], usage_fields: dict[str, Any]
+    upstream: Upstream, build: Build, first_chunks: list[Any], usage_fields: dict[str, Any]
 ) -> None:
-    upstream.say(sse(*said, {**usage_fields, "error": {"message": "cut", "code": 500}}, END))
+    upstream.say(sse(*first_chunks, {**usage_fields, "error": {"message": "cut", "code": 500}}, END))
     chunks, error = await until_error(build())
     assert isinstance(last := chunks[-1], UsageReported)
     assert (last.usage["completion_tokens"], error.message) == (7, "cut")
@@ -481,9 +483,9 @@ async def test_stream_that_falls_silent_is_a_timeout(upstream: Upstream, build: 
 
 
 async def test_finish_reason_followed_by_text_does_not_end_the_stream(upstream: Upstream, build: Build) -> None:
-    said = [finish(content=text) for text in ("H", "i", "!")]
-    upstream.say(sse(*said[:2], 0.5, said[2], finish(), END))
-    assert await chunks_of(build(response__finish_grace_s=0.1)) == deltas_of([*said, finish(), DONE])
+    chunks = [finish(content=text) for text in ("H", "i", "!")]
+    upstream.say(sse(*chunks[:2], 0.5, chunks[2], finish(), END))
+    assert await chunks_of(build(response__finish_grace_s=0.1)) == deltas_of([*chunks, finish(), DONE])
 
 
 async def test_heartbeats_before_the_finish_reason_keep_the_stream_open(upstream: Upstream, build: Build) -> None:

@@ -46,7 +46,7 @@ class Server(Upstream):
         return status(self.missing, {"error": {"message": "Not found"}})
 
 
-async def said(url: str, **fields: Any) -> str:
+async def text_or_code(url: str, **fields: Any) -> str:
     async with client(url) as http:
         answer = (await http.post("/v1/responses", json={"model": "m", "input": "Hi", **fields})).json()
     if answer.get("error"):
@@ -58,7 +58,7 @@ async def said(url: str, **fields: Any) -> str:
 @pytest.mark.parametrize("profile", ["openai", "azure"])
 async def test_server_with_the_responses_api_is_asked_by_it(profile: str) -> None:
     async with Server("responses", "chat") as server, antiphon(backend_url=server.url, backend_profile=profile) as url:
-        assert await said(url) == "By responses."
+        assert await text_or_code(url) == "By responses."
     assert [path.partition("?")[0] for path in server.paths] == ["responses"]
 
 
@@ -68,7 +68,7 @@ async def test_server_without_it_is_asked_by_chat_from_then_on(missing: int) -> 
         Server("chat", missing=missing) as server,
         antiphon(backend_url=server.url, backend_profile="openai") as url,
     ):
-        assert [await said(url) for _ in range(2)] == ["By chat.", "By chat."]
+        assert [await text_or_code(url) for _ in range(2)] == ["By chat.", "By chat."]
         async with client(url) as http:
             shown = (await http.post("/v1/antiphon/translation", json={"model": "m", "input": "Hi"})).json()
     assert server.paths == ["responses", "chat/completions", "chat/completions"]
@@ -78,7 +78,7 @@ async def test_server_without_it_is_asked_by_chat_from_then_on(missing: int) -> 
 
 async def test_server_with_neither_endpoint_gives_its_own_error_and_nothing_is_remembered() -> None:
     async with Server() as server, antiphon(backend_url=server.url, backend_profile="openai") as url:
-        assert [await said(url) for _ in range(2)] == ["backend_url"] * 2
+        assert [await text_or_code(url) for _ in range(2)] == ["backend_url"] * 2
     assert server.paths == ["responses", "chat/completions"] * 2
 
 
@@ -87,7 +87,7 @@ async def test_model_that_is_not_there_does_not_make_it_be_asked_by_chat(upstrea
     error = {"error": {"message": "The model 'm' does not exist.", "code": "model_not_found"}}
     upstream.always(status(404, error))
     async with antiphon(backend_url=upstream.url, backend_profile="openai") as url:
-        assert await said(url) == "model_not_found"
+        assert await text_or_code(url) == "model_not_found"
     assert [request.path for request in upstream.requests] == ["/v1/responses"]
 
 
@@ -144,7 +144,7 @@ async def test_backend_of_another_api_answers_in_place_of_one_that_fails(first: 
             for name, server, api in (("a", failing, first), ("b", working, second))
         }
         async with antiphon(backends=backends) as url:
-            assert await said(url, tools=tools) == f"By {second}."
+            assert await text_or_code(url, tools=tools) == f"By {second}."
     (request,) = working.requests
     assert ("messages" in request.json) is (second == "chat")
     assert request.json["tools"][0]["type"] == ("custom" if second == "responses" else "function")

@@ -97,12 +97,12 @@ KEYWORDS: dict[str, tuple[str, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("said", "keywords"), KEYWORDS.values(), ids=KEYWORDS)
-def test_refused_keyword_is_left_out_of_tools_with_a_warning(said: str, keywords: list[str]) -> None:
+@pytest.mark.parametrize(("message", "keywords"), KEYWORDS.values(), ids=KEYWORDS)
+def test_refused_keyword_is_left_out_of_tools_with_a_warning(message: str, keywords: list[str]) -> None:
     body = asked_with(chat_tool(), {"type": "web_search"})
     before = copy.deepcopy(body)
     request = adapted(body)
-    assert request.drop_fields(refusal(said))
+    assert request.drop_fields(refusal(message))
     assert request.body == asked_with(chat_tool(schema=lacking(*keywords)), {"type": "web_search"})
     assert request.warnings == [REJECTED.format(keyword) for keyword in keywords]
     assert body == before
@@ -141,18 +141,18 @@ REWRITTEN = {
 
 @pytest.mark.parametrize("strict", [None, True])
 def test_refused_form_of_a_schema_is_rewritten_without_a_warning(strict: bool | None) -> None:
-    said = (
+    message = (
         "tools.function.parameters is not a valid moonshot flavored json schema, details: <At path 'root': "
         "when using anyOf, type should be defined in anyOf items instead of the parent schema>"
     )
     adaptation = FieldAdaptation(Profile().request, CALLER_FIELDS)
     request = adaptation.adapt(asked_with(chat_tool(strict=strict, schema=FORMS)))
-    assert request.drop_fields(refusal(said))
+    assert request.drop_fields(refusal(message))
     assert request.body == asked_with(chat_tool(strict=strict, schema=REWRITTEN))
     assert request.warnings == []
     request.accepted()
     assert adaptation.adapt(asked_with(chat_tool(schema=FORMS))).body == asked_with(chat_tool(schema=REWRITTEN))
-    assert not request.drop_fields(refusal(said))
+    assert not request.drop_fields(refusal(message))
 
 
 def test_refusal_without_a_keyword_removes_one_kind_of_keyword_after_the_other() -> None:
@@ -163,24 +163,24 @@ def test_refusal_without_a_keyword_removes_one_kind_of_keyword_after_the_other()
     assert not request.drop_fields(refusal("failed to parse grammar"))
 
 
-@pytest.mark.parametrize("said", [KEYWORDS["llama.cpp"][0], KEYWORDS["llama.cpp, of a grammar"][0]])
-def test_keyword_of_a_strict_tool_stays_and_is_named(said: str) -> None:
+@pytest.mark.parametrize("message", [KEYWORDS["llama.cpp"][0], KEYWORDS["llama.cpp, of a grammar"][0]])
+def test_keyword_of_a_strict_tool_stays_and_is_named(message: str) -> None:
     request = adapted(asked_with(chat_tool(strict=True)))
-    assert not request.drop_fields(refusal(said))
-    error = request.explain(refusal(said))
+    assert not request.drop_fields(refusal(message))
+    error = request.explain(refusal(message))
     assert error.param == "tools"
     assert error.message == (
-        f"{said} The keyword 'pattern' at 'properties.day.pattern' in the strict tool 'f' was kept, "
+        f"{message} The keyword 'pattern' at 'properties.day.pattern' in the strict tool 'f' was kept, "
         "because the schema is enforced."
     )
 
 
 def test_keyword_of_a_strict_tool_stays_beside_tools_that_are_not_strict() -> None:
     request = adapted(asked_with(chat_tool(strict=False), chat_tool(strict=True)))
-    said = refusal(KEYWORDS["llama.cpp"][0])
-    assert request.drop_fields(said)
+    error = refusal(KEYWORDS["llama.cpp"][0])
+    assert request.drop_fields(error)
     assert request.body["tools"] == [chat_tool(strict=False, schema=lacking("pattern")), chat_tool(strict=True)]
-    assert not request.drop_fields(said)
+    assert not request.drop_fields(error)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_learned_keywords_are_left_out_of_the_tools_that_have_them() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "The schema is invalid: properties.day must be a list.",
         "Invalid schema at 'properties.pattern': no type",  # a property name
@@ -224,11 +224,11 @@ def test_learned_keywords_are_left_out_of_the_tools_that_have_them() -> None:
         "Invalid parameters: 'enum' must be a list.",
     ],
 )
-def test_refusal_of_another_kind_leaves_schemas_as_they_are(said: str) -> None:
+def test_refusal_of_another_kind_leaves_schemas_as_they_are(message: str) -> None:
     request = adapted(asked_with(chat_tool()))
-    assert not request.drop_fields(refusal(said))
+    assert not request.drop_fields(refusal(message))
     assert not request.drop_fields(refusal("keyword 'pattern' in a schema", 429))
-    assert request.explain(refusal(said)).message == said
+    assert request.explain(refusal(message)).message == message
 
 
 def test_keywords_stay_where_adaptation_is_switched_off() -> None:
@@ -273,11 +273,11 @@ def chat_with_image() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(("code", "said"), IMAGES.values(), ids=IMAGES)
-def test_images_that_are_refused_become_a_note_with_a_warning(code: int, said: str) -> None:
+@pytest.mark.parametrize(("code", "message"), IMAGES.values(), ids=IMAGES)
+def test_images_that_are_refused_become_a_note_with_a_warning(code: int, message: str) -> None:
     body = chat_with_image()
     request = adapted(body)
-    assert request.drop_fields(refusal(said, code))
+    assert request.drop_fields(refusal(message, code))
     assert request.body["messages"] == [body["messages"][0], {"role": "user", "content": f"What is this?\n{NOTE}"}]
     assert request.warnings == [NOTED]
     assert body == chat_with_image()
@@ -326,7 +326,7 @@ def test_images_of_gemini_and_its_function_responses_become_notes() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "This server does not support image URLs.",
         "The model does not support images in tool results.",
@@ -340,8 +340,8 @@ def test_images_of_gemini_and_its_function_responses_become_notes() -> None:
         "unknown variant `video_url`, expected `text`",
     ],
 )
-def test_refusal_of_some_images_is_returned(said: str) -> None:
-    assert not adapted(chat_with_image()).drop_fields(refusal(said))
+def test_refusal_of_some_images_is_returned(message: str) -> None:
+    assert not adapted(chat_with_image()).drop_fields(refusal(message))
 
 
 @pytest.mark.parametrize("code", [429, 503])

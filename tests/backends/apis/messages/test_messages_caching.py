@@ -39,12 +39,12 @@ class PromptCache:
 
 def turn(number: int, calls: int) -> list[dict[str, Any]]:
     """A model turn: a thought, and calls or an answer."""
-    said: list[dict[str, Any]] = [{"type": "reasoning", "id": f"rs_{number}", "summary": []}]
+    thought_items: list[dict[str, Any]] = [{"type": "reasoning", "id": f"rs_{number}", "summary": []}]
     ids = [f"toolu_{number}_{n}" for n in range(calls)]
     if not calls:
-        return [*said, {"type": "message", "role": "assistant", "content": f"Answer {number}."}]
+        return [*thought_items, {"type": "message", "role": "assistant", "content": f"Answer {number}."}]
     made = [{"type": "function_call", "call_id": id, "name": "look", "arguments": "{}"} for id in ids]
-    return [*said, *made]
+    return [*thought_items, *made]
 
 
 @pytest.mark.parametrize("policy", ["always", "tool_turns"])
@@ -66,9 +66,9 @@ def test_each_turn_reads_the_whole_prompt_of_the_turn_before(calls: tuple[int, .
         written = wrote
         count = calls[number % len(calls)]
         upstream[f"rs_{number}"] = thought(f"Thought {number}.")
-        said = turn(number, count)
-        items = [*items, *said]
-        made = [item["call_id"] for item in said if item["type"] == "function_call"]
+        new_items = turn(number, count)
+        items = [*items, *new_items]
+        made = [item["call_id"] for item in new_items if item["type"] == "function_call"]
         items += [{"type": "function_call_output", "call_id": id, "output": f"Seen {id}."} for id in made]
         if not made:
             items.append({"type": "message", "role": "user", "content": f"And {number}?"})

@@ -111,9 +111,9 @@ def test_thoughts_are_sent_as_they_were_in_the_order_of_the_items(request: dict[
 
 @given(st.lists(st.sampled_from(["user", "assistant", "system", "developer", "call", "output"]), min_size=1))
 def test_content_of_any_kind_is_sent_once(kinds: list[str]) -> None:
-    said = [f"<{at}>" for at in range(len(kinds))]
+    texts = [f"<{at}>" for at in range(len(kinds))]
     items: list[dict[str, Any]] = []
-    for kind, text in zip(kinds, said, strict=True):
+    for kind, text in zip(kinds, texts, strict=True):
         if kind == "call":
             items.append({"type": "function_call", "call_id": "a", "name": "look", "arguments": f'{{"a":"{text}"}}'})
         elif kind == "output":
@@ -123,4 +123,4 @@ def test_content_of_any_kind_is_sent_once(kinds: list[str]) -> None:
     model_request = encoded({"model": "m", "input": items}, CLAUDE)
     assert model_request
     sent = orjson.dumps([model_request.body.get("system"), model_request.body["messages"]]).decode()
-    assert [sent.count(text) for text in said] == [1] * len(said)
+    assert [sent.count(text) for text in texts] == [1] * len(texts)

@@ -472,10 +472,10 @@ def test_keys_in_messages_are_redacted(text: str, shown: str) -> None:
 
 
 def test_message_is_shown_without_the_servers_own_code() -> None:
-    said = (
+    message = (
         "1 validation error:\n  {'type': 'literal_error'}\n\n  File \"/srv/llama_cpp/app.py\", line 37, in x\n    POST"
     )
-    assert scrubbed(said) == "1 validation error:\n  {'type': 'literal_error'}"
+    assert scrubbed(message) == "1 validation error:\n  {'type': 'literal_error'}"
     assert scrubbed("It failed.\nTraceback (most recent call last):\n  File ...") == "It failed."
     assert scrubbed('There is no File "a.txt", line 3') == 'There is no File "a.txt", line 3'
 
@@ -486,8 +486,8 @@ def test_message_that_is_long_is_shortened() -> None:
 
 
 def test_account_of_the_server_is_redacted() -> None:
-    said = "User: arn:aws:iam::123456789012:user/x is not authorized to perform: bedrock:InvokeModel"
-    assert seen(refused(403, {"Message": said})) == (
+    message = "User: arn:aws:iam::123456789012:user/x is not authorized to perform: bedrock:InvokeModel"
+    assert seen(refused(403, {"Message": message})) == (
         *(502, "server_error", "backend_auth"),
         *("The backend rejected this server's API key.", None),
     )
