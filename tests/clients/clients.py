@@ -93,9 +93,9 @@ class Driver(NamedTuple):
 
     async def shows(self, scenario: str, model: str = "m", **variables: str) -> Any:
         """Play a scenario, and return the client's output."""
-        shown, said = await self._play(scenario, model, variables)
+        shown, stderr = await self._play(scenario, model, variables)
         if isinstance(shown, dict) and "error" in shown:
-            pytest.fail(f"{shown['error']}: {shown['message']}\n{said}")
+            pytest.fail(f"{shown['error']}: {shown['message']}\n{stderr}")
         return shown
 
     async def fails(self, scenario: str, model: str = "m", **variables: str) -> Any:

@@ -22,7 +22,7 @@ from tests.support.upstream import CLOSE, Upstream, chunk, sse, status
 class Refusal(NamedTuple):
     """A backend error, and the expected status and text."""
 
-    said: int
+    status_code: int
     error: dict[str, str]
     shown: int
 
@@ -31,11 +31,11 @@ class Refusal(NamedTuple):
         return self.error["message"]
 
     def steps(self, **headers: str) -> list[Any]:
-        return status(self.said, {"error": self.error}, headers)
+        return status(self.status_code, {"error": self.error}, headers)
 
 
-def _refusal(said: int, code: str, message: str) -> Refusal:
-    return Refusal(said, {"message": message, "type": "some_error", "code": code}, said)
+def _refusal(status_code: int, code: str, message: str) -> Refusal:
+    return Refusal(status_code, {"message": message, "type": "some_error", "code": code}, status_code)
 
 
 REFUSALS = {

@@ -23,8 +23,8 @@ def usage(response: Any) -> list[int]:
     return [response.usage_details["input_token_count"], response.usage_details["output_token_count"]]
 
 
-async def streamed(agent: Agent, said: str) -> tuple[list[str], Any]:
-    stream = agent.run(said, stream=True)
+async def streamed(agent: Agent, prompt: str) -> tuple[list[str], Any]:
+    stream = agent.run(prompt, stream=True)
     contents = [part async for update in stream for part in update.contents if part.type == "text"]
     pieces = [part.text for part in contents if part.merge_mode == "append" and part.text]
     return pieces, await stream.get_final_response()

@@ -245,8 +245,8 @@ async def hosted_turns() -> Any:
 @scenario
 async def hosted_replayed() -> Any:
     first = await Runner.run(agent(tools=[lab()]), ADD)
-    said = [*first.to_input_list(), {"role": "user", "content": ASK_NAME}]
-    second = await Runner.run(agent(tools=[lab()]), said)
+    items = [*first.to_input_list(), {"role": "user", "content": ASK_NAME}]
+    second = await Runner.run(agent(tools=[lab()]), items)
     return {"text": second.final_output, "items": [item.type for item in second.raw_responses[-1].output]}
 
 

@@ -36,9 +36,9 @@ def usage(run: Any) -> list[int]:
     return [run.metrics.input_tokens, run.metrics.output_tokens]
 
 
-def streamed(agent: Agent, said: str) -> tuple[list[str], Any]:
+def streamed(agent: Agent, prompt: str) -> tuple[list[str], Any]:
     pieces: list[str] = []
-    for event in agent.run(said, stream=True, stream_events=True):
+    for event in agent.run(prompt, stream=True, stream_events=True):
         if event.event == "RunError":
             raise RuntimeError(event.content)
         if event.event == "RunContent" and event.content:

@@ -170,8 +170,8 @@ await play({
   // A turn with tools, and one that goes on from it.
   async turns_with_tools() {
     const first = await generateText({ model, prompt: WEATHER, tools, stopWhen });
-    const said = first.responseMessages ?? first.response.messages; // in version 7, in version 6
-    const messages = [user(WEATHER), ...said, user(ASK_NAME)];
+    const answerMessages = first.responseMessages ?? first.response.messages; // in version 7, in version 6
+    const messages = [user(WEATHER), ...answerMessages, user(ASK_NAME)];
     return { text: (await generateText({ model, messages, tools, stopWhen })).text };
   },
 

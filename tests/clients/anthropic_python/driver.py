@@ -122,8 +122,8 @@ def structured() -> Any:
 @scenario
 def turns() -> Any:
     first = client.messages.create(model=MODEL, max_tokens=1000, messages=[user(NAME)])
-    said: Any = [user(NAME), {"role": "assistant", "content": first.content}, user(ASK_NAME)]
-    return shown(client.messages.create(model=MODEL, max_tokens=1000, messages=said))
+    history: Any = [user(NAME), {"role": "assistant", "content": first.content}, user(ASK_NAME)]
+    return shown(client.messages.create(model=MODEL, max_tokens=1000, messages=history))
 
 
 @scenario

@@ -44,7 +44,7 @@ class Codex(NamedTuple):
         return f'model_providers.lab.model_catalog_url="{self.server}/models"'
 
 
-def said(ended: Ended) -> list[str]:
+def agent_messages(ended: Ended) -> list[str]:
     """The agent's messages to its user."""
     assert ended.code == 0, ended.err
     return shown(ended, "agent_message")

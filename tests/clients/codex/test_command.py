@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.clients.answers import calling, saying
-from tests.clients.codex.program import said, troubles
+from tests.clients.codex.program import agent_messages, troubles
 from tests.clients.program import PACKAGES, Ended, installed, run
 from tests.support.serving import antiphon
 from tests.support.upstream import Upstream
@@ -49,7 +49,7 @@ async def test_antiphon_codex_works_in_a_directory_with_the_first_model(
 ) -> None:
     upstream.say(calling("exec_command", '{"cmd": "printf hello > greeting.txt"}'))
     upstream.say(saying("Done."))
-    assert said(await command(server, directory, "--", *EXEC, "Write a greeting.")) == ["Done."]
+    assert agent_messages(await command(server, directory, "--", *EXEC, "Write a greeting.")) == ["Done."]
     assert (directory / "greeting.txt").read_text() == "hello"
     assert upstream.requests[0].json["model"] == "m"
     assert "apply_patch" in tools(upstream)  # the catalog was read
@@ -58,7 +58,7 @@ async def test_antiphon_codex_works_in_a_directory_with_the_first_model(
 
 async def test_antiphon_codex_with_another_model_uses_it(server: str, upstream: Upstream, directory: Path) -> None:
     upstream.say(saying("Hello."))
-    assert said(await command(server, directory, *EXEC, "--model", "other", "Say hello.")) == ["Hello."]
+    assert agent_messages(await command(server, directory, *EXEC, "--model", "other", "Say hello.")) == ["Hello."]
     assert upstream.requests[0].json["model"] == "other"
 
 
@@ -66,7 +66,7 @@ async def test_antiphon_codex_sends_the_key_of_the_settings(upstream: Upstream, 
     upstream.say(saying("Hello."))
     async with antiphon(backend_url=upstream.url, api_keys=["hush", "other"]) as server:
         ended = await command(server, directory, *EXEC, "Say hello.", ANTIPHON_API_KEYS="hush,other")
-        assert said(ended) == ["Hello."]
+        assert agent_messages(ended) == ["Hello."]
         assert "apply_patch" in tools(upstream)
         assert "hush" not in ended.out + ended.err
 
@@ -88,7 +88,7 @@ async def test_antiphon_codex_prints_lines_that_are_a_configuration(
     env = {"CODEX_HOME": str(directory / "home")}
     codex = str(PACKAGES / ".bin" / "codex")
     ended = await run(codex, *EXEC, "Say hello.", env=env, cwd=directory)
-    assert said(ended) == ["Hello."]
+    assert agent_messages(ended) == ["Hello."]
     assert "apply_patch" in tools(upstream)
     assert not troubles(ended)
 

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from tests.clients.answers import saying
-from tests.clients.codex.program import Codex, said, troubles
+from tests.clients.codex.program import Codex, agent_messages, troubles
 from tests.support.serving import antiphon
 from tests.support.upstream import CLOSE, DONE, Upstream, chunk, finish, sse, status, usage
 
@@ -34,14 +34,14 @@ async def server(upstream: Upstream) -> AsyncIterator[str]:
 async def test_codex_at_a_429_waits(codex: Codex, upstream: Upstream) -> None:
     upstream.say(status(429, SLOW, {"Retry-After": "1"}))
     upstream.say(saying("Hello."))
-    assert said(await codex.exec("Say hello.")) == ["Hello."]
+    assert agent_messages(await codex.exec("Say hello.")) == ["Hello."]
     assert len(upstream.requests) == 2
 
 
 async def test_codex_at_a_429_without_retry_after_waits(codex: Codex, upstream: Upstream) -> None:
     upstream.say(status(429, SLOW))
     upstream.say(saying("Hello."))
-    assert said(await codex.exec("Say hello.")) == ["Hello."]
+    assert agent_messages(await codex.exec("Say hello.")) == ["Hello."]
     assert len(upstream.requests) == 2
 
 
@@ -50,7 +50,7 @@ async def test_codex_at_a_429_within_a_session_waits(codex: Codex, upstream: Ups
     upstream.say(sse(chunk("Hel"), 0.3, slow, CLOSE))
     upstream.say(saying("Hello."))
     ended = await codex.exec("Say hello.")
-    assert said(ended)[-1] == "Hello."
+    assert agent_messages(ended)[-1] == "Hello."
     assert any("Rate limit reached." in trouble for trouble in troubles(ended))
     assert len(upstream.requests) == 2
 
@@ -112,6 +112,6 @@ async def test_codex_at_a_stream_that_breaks_off_retries(codex: Codex, upstream:
     upstream.say(sse(chunk("Hel"), 0.3, BROKEN, CLOSE))
     upstream.say(saying("Hello."))
     ended = await codex.exec("Say hello.")
-    assert said(ended)[-1] == "Hello."
+    assert agent_messages(ended)[-1] == "Hello."
     assert any("The GPU is on fire." in trouble for trouble in troubles(ended))
     assert len(upstream.requests) == 2

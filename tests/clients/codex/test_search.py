@@ -9,7 +9,7 @@ import pytest
 from fastapi import FastAPI
 
 from tests.clients.answers import calling, saying
-from tests.clients.codex.program import Codex, said
+from tests.clients.codex.program import Codex, agent_messages
 from tests.support.serving import antiphon, serving
 from tests.support.upstream import Upstream
 
@@ -39,5 +39,5 @@ SETTINGS = (
 async def test_codex_searches_by_this_server(codex: Codex, upstream: Upstream) -> None:
     upstream.say(calling("web__run", json.dumps({"search_query": [{"q": "Ada Lovelace"}]})))
     upstream.say(saying("She wrote notes."))
-    assert said(await codex.exec("Who was she?", codex.catalog, *SETTINGS)) == ["She wrote notes."]
+    assert agent_messages(await codex.exec("Who was she?", codex.catalog, *SETTINGS)) == ["She wrote notes."]
     assert FOUND["content"] in str(upstream.requests[-1].json["messages"][-1])

@@ -13,7 +13,7 @@ import pytest
 
 from app.core.dialects import DIALECTS, dialect_of
 from tests.clients.answers import calling, saying, thinking
-from tests.clients.codex.program import Codex, said, shown
+from tests.clients.codex.program import Codex, agent_messages, shown
 from tests.clients.program import running
 from tests.clients.wire import Wire
 from tests.core.test_dialects import AGENTS, version
@@ -58,14 +58,14 @@ async def test_codex_works_for_many_turns(
     upstream.say(calling("apply_patch", json.dumps({"input": PATCH}), id="call_2"))
     upstream.say(calling("mcp__lab__add", '{"a": 2, "b": 3}', id="call_3"))
     upstream.say(saying("There it ", "is."))
-    assert said(await codex.exec("Write a greeting.", *settings)) == ["There it is."]
+    assert agent_messages(await codex.exec("Write a greeting.", *settings)) == ["There it is."]
     # Codex does not end the line where there was none before.
     assert (codex.repository / "greeting.txt").read_text().strip() == "hello, world"
 
     upstream.say(calling("exec_command", '{"cmd": "cat greeting.txt"}', id="call_4"))
     upstream.say(saying("It says hello."))
     again = await codex.exec("What does it say?", *settings, arguments=["resume", "--last"])
-    assert said(again) == ["It says hello."]
+    assert agent_messages(again) == ["It says hello."]
 
     *_, last = sent_messages(upstream)
     assert [message["role"] for message in last] == [
@@ -84,7 +84,7 @@ async def test_codex_sends_its_user_agent(
     codex: Codex, upstream: Upstream, wire: Wire, settings: list[str], transport: str
 ) -> None:
     upstream.say(saying("Hello."))
-    assert said(await codex.exec("Say hello.", *settings)) == ["Hello."]
+    assert agent_messages(await codex.exec("Say hello.", *settings)) == ["Hello."]
     (exchange,) = wire.responses
     assert (exchange.transport, dialect_of(exchange.request_headers)) == (transport, DIALECTS["openai"])
     assert version(exchange.request_headers["user-agent"]) in map(version, AGENTS)
@@ -95,7 +95,7 @@ async def test_codex_makes_two_calls_at_once(codex: Codex, upstream: Upstream, s
     pieces += [call(at, arguments=json.dumps({"cmd": f"printf {at} > {at}.txt"})) for at in (0, 1)]
     upstream.say(sse(*pieces, finish("tool_calls"), usage(), DONE))
     upstream.say(saying("Done."))
-    assert said(await codex.exec("Write two files.", *settings)) == ["Done."]
+    assert agent_messages(await codex.exec("Write two files.", *settings)) == ["Done."]
     assert [(codex.repository / f"{at}.txt").read_text() for at in (0, 1)] == ["0", "1"]
     *_, calls, first, second = sent_messages(upstream)[-1]
     assert [one["id"] for one in calls["tool_calls"]] == [first["tool_call_id"], second["tool_call_id"]]
@@ -109,7 +109,7 @@ async def test_codex_shows_reasoning_and_sends_it_back_with_results(
     upstream.say(sse(*thought, *made, finish("tool_calls"), usage(), DONE))
     upstream.say(thinking("It is done.", "Done."))
     ended = await codex.exec("Write.", *settings)
-    assert (said(ended), shown(ended, "reasoning")) == (["Done."], ["I write it.", "It is done."])
+    assert (agent_messages(ended), shown(ended, "reasoning")) == (["Done."], ["I write it.", "It is done."])
     assert sent_messages(upstream)[-1][-2]["reasoning_content"] == "I write it."
 
 
@@ -118,7 +118,7 @@ async def test_codex_looks_at_an_image(codex: Codex, upstream: Upstream, setting
     path.write_bytes(PIXEL)
     upstream.say(calling("view_image", json.dumps({"path": str(path)})))
     upstream.say(saying("A pixel."))
-    assert said(await codex.exec("What is in it?", *settings)) == ["A pixel."]
+    assert agent_messages(await codex.exec("What is in it?", *settings)) == ["A pixel."]
     *_, calls, result, image = sent_messages(upstream)[-1]
     # Chat backends take no images in results, so it follows them.
     assert (calls["role"], result["role"], image["role"]) == ("assistant", "tool", "user")
@@ -132,7 +132,7 @@ async def test_codex_sends_an_image_and_a_schema(codex: Codex, upstream: Upstrea
     (codex.home / "pixel.png").write_bytes(PIXEL)
     upstream.say(saying('{"seen": ', '"a pixel"}'))
     options = [f"--image={codex.home / 'pixel.png'}", f"--output-schema={codex.home / 'schema.json'}"]
-    assert said(await codex.exec("What is in it?", *settings, arguments=options)) == ['{"seen": "a pixel"}']
+    assert agent_messages(await codex.exec("What is in it?", *settings, arguments=options)) == ['{"seen": "a pixel"}']
     request = upstream.requests[-1].json
     assert request["response_format"]["json_schema"]["schema"]["required"] == ["seen"]
     assert "data:image/png;base64," in str(request["messages"][-1]["content"])
@@ -160,7 +160,7 @@ async def test_codex_tools_that_cannot_be_offered_are_left_out_with_a_warning(
 ) -> None:
     upstream.say(saying("Hello."))
     hosted = ['web_search="live"', "features.image_generation=true"]
-    assert said(await codex.exec("Say hello.", *hosted, model="gpt-5.5")) == ["Hello."]
+    assert agent_messages(await codex.exec("Say hello.", *hosted, model="gpt-5.5")) == ["Hello."]
     offered = [tool["function"]["name"] for tool in upstream.requests[0].json["tools"]]
     assert "exec_command" in offered and "web_search" not in offered
     warning = "Tools of type 'web_search' require a table [tools.web_search] in this server's settings; left out."
@@ -177,7 +177,7 @@ async def test_codex_sub_agent_does_its_part(codex: Codex, upstream: Upstream) -
         await asyncio.sleep(0.05)
     both.set()
     # If the sub-agent ends first, Codex tells the model so, which answers again.
-    assert set(said(await working)) == {"Hello."}
+    assert set(agent_messages(await working)) == {"Hello."}
     texts = {one[0]["content"] for one in sent_messages(upstream)[1:]}
     assert texts == {"Let another say it.", "Say hello."}
 
@@ -195,7 +195,7 @@ async def test_codex_agent_of_a_team_receives_its_task(
     while len(upstream.requests) < 3 and not working.done():
         await asyncio.sleep(0.05)
     both.set()
-    assert said(await working) == ["Hello."]
+    assert agent_messages(await working) == ["Hello."]
     prompts = [one[-1]["content"] for one in sent_messages(upstream)[1:] if one[-1]["role"] == "user"]
     assert len(prompts) == 1 and prompts[0].endswith("Payload:\n\nSay hello to Ada.")
     offered = {tool["function"]["name"]: tool["function"] for tool in upstream.requests[0].json["tools"]}

@@ -32,8 +32,8 @@ class Talk:
         ):
             if event.error_message:
                 raise RuntimeError(event.error_message)
-            said = "".join(part.text or "" for part in event.content.parts) if event.content else ""
-            last = said or last
+            text_of_event = "".join(part.text or "" for part in event.content.parts) if event.content else ""
+            last = text_of_event or last
         return last
 
 

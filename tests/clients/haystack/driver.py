@@ -24,18 +24,18 @@ def generator(**options: Any) -> OpenAIResponsesChatGenerator:
     )
 
 
-def ask(said: str, **options: Any) -> ChatMessage:
-    return generator(**options).run([ChatMessage.from_user(said)])["replies"][0]
+def ask(prompt: str, **options: Any) -> ChatMessage:
+    return generator(**options).run([ChatMessage.from_user(prompt)])["replies"][0]
 
 
-def streamed(said: str, **options: Any) -> tuple[list[str], ChatMessage]:
+def streamed(prompt: str, **options: Any) -> tuple[list[str], ChatMessage]:
     pieces: list[str] = []
 
     def on_chunk(chunk: Any) -> None:
         if chunk.content:
             pieces.append(chunk.content)
 
-    replies = generator(**options).run([ChatMessage.from_user(said)], streaming_callback=on_chunk)["replies"]
+    replies = generator(**options).run([ChatMessage.from_user(prompt)], streaming_callback=on_chunk)["replies"]
     return pieces, replies[0]
 
 

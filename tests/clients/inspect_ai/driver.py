@@ -66,8 +66,8 @@ async def structured() -> Any:
 async def turns() -> Any:
     chat_model = model()
     first = await chat_model.generate([ChatMessageUser(content=NAME)])
-    said = [ChatMessageUser(content=NAME), first.message, ChatMessageUser(content=ASK_NAME)]
-    return {"text": (await chat_model.generate(said)).completion}
+    messages = [ChatMessageUser(content=NAME), first.message, ChatMessageUser(content=ASK_NAME)]
+    return {"text": (await chat_model.generate(messages)).completion}
 
 
 @scenario

@@ -40,10 +40,10 @@ def thoughts(message: AIMessage) -> str:
     return "".join(block["reasoning"] for block in message.content_blocks if block["type"] == "reasoning")
 
 
-def streamed(chat: Any, said: Any) -> tuple[list[str], Any]:
+def streamed(chat: Any, messages: Any) -> tuple[list[str], Any]:
     """Return the text pieces and the joined message."""
     pieces, whole = [], None
-    for chunk in chat.stream(said):
+    for chunk in chat.stream(messages):
         if chunk.text:
             pieces.append(str(chunk.text))
         whole = chunk if whole is None else whole + chunk
@@ -52,14 +52,14 @@ def streamed(chat: Any, said: Any) -> tuple[list[str], Any]:
 
 def worked(chat: Any, *, stream: bool = False) -> Any:
     """Run requested tools until the final answer."""
-    said: list[BaseMessage] = [HumanMessage(WEATHER)]
+    history: list[BaseMessage] = [HumanMessage(WEATHER)]
     bound = chat.bind_tools([ask_weather])
     while True:
-        message = streamed(bound, said)[1] if stream else bound.invoke(said)
-        said.append(message)
+        message = streamed(bound, history)[1] if stream else bound.invoke(history)
+        history.append(message)
         if not message.tool_calls:
-            return said
-        said += [ask_weather.invoke(call) for call in message.tool_calls]
+            return history
+        history += [ask_weather.invoke(call) for call in message.tool_calls]
 
 
 @scenario
@@ -146,9 +146,9 @@ def thinking_unasked() -> Any:
 @scenario
 def thinking_sealed() -> Any:
     model = chat(store=False, reasoning={"summary": "auto"}, include=["reasoning.encrypted_content"])
-    said = worked(model)
-    sealed = [block for block in said[1].content if block["type"] == "reasoning"]
-    return {"text": said[-1].text, "sealed": "encrypted_content" in str(sealed)}
+    history = worked(model)
+    sealed = [block for block in history[1].content if block["type"] == "reasoning"]
+    return {"text": history[-1].text, "sealed": "encrypted_content" in str(sealed)}
 
 
 LAB = {"type": "mcp", "server_label": "lab", "require_approval": "never"}

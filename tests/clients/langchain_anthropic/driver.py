@@ -34,10 +34,10 @@ def usage(message: AIMessage) -> list[int]:
     return [message.usage_metadata["input_tokens"], message.usage_metadata["output_tokens"]]
 
 
-def streamed(chat: Any, said: Any) -> tuple[list[str], Any]:
+def streamed(chat: Any, messages: Any) -> tuple[list[str], Any]:
     """Return the text pieces and the joined message."""
     pieces, whole = [], None
-    for chunk in chat.stream(said):
+    for chunk in chat.stream(messages):
         if chunk.text:
             pieces.append(str(chunk.text))
         whole = chunk if whole is None else whole + chunk
@@ -46,14 +46,14 @@ def streamed(chat: Any, said: Any) -> tuple[list[str], Any]:
 
 def worked(*, stream: bool = False) -> Any:
     """Run requested tools until the final answer."""
-    said: list[BaseMessage] = [HumanMessage(WEATHER)]
+    history: list[BaseMessage] = [HumanMessage(WEATHER)]
     bound = chat().bind_tools([ask_weather])
     while True:
-        message = streamed(bound, said)[1] if stream else bound.invoke(said)
-        said.append(message)
+        message = streamed(bound, history)[1] if stream else bound.invoke(history)
+        history.append(message)
         if not message.tool_calls:
             return {"text": message.text}
-        said += [ask_weather.invoke(call) for call in message.tool_calls]
+        history += [ask_weather.invoke(call) for call in message.tool_calls]
 
 
 @scenario

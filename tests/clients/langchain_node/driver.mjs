@@ -31,10 +31,10 @@ const thoughts = ({ contentBlocks }) =>
     .join("");
 
 // The pieces of text, and the message that they are joined to.
-async function streamed(model, said) {
+async function streamed(model, messages) {
   const pieces = [];
   let message;
-  for await (const chunk of await model.stream(said)) {
+  for await (const chunk of await model.stream(messages)) {
     if (chunk.text) pieces.push(chunk.text);
     message = message === undefined ? chunk : message.concat(chunk);
   }
@@ -43,13 +43,13 @@ async function streamed(model, said) {
 
 // Call what is called, until there is an answer.
 async function worked(ask) {
-  const said = [new HumanMessage(WEATHER)];
+  const messages = [new HumanMessage(WEATHER)];
   const model = chat().bindTools([askWeather]);
   for (;;) {
-    const message = await ask(model, said);
-    said.push(message);
+    const message = await ask(model, messages);
+    messages.push(message);
     if (!message.tool_calls?.length) return { text: message.text };
-    for (const call of message.tool_calls) said.push(await askWeather.invoke(call));
+    for (const call of message.tool_calls) messages.push(await askWeather.invoke(call));
   }
 }
 
@@ -62,8 +62,8 @@ await play({
     const { pieces, message } = await streamed(chat(), HELLO);
     return { pieces, text: message.text, usage: usage(message) };
   },
-  tools: () => worked((model, said) => model.invoke(said)),
-  tools_streamed: () => worked(async (model, said) => (await streamed(model, said)).message),
+  tools: () => worked((model, messages) => model.invoke(messages)),
+  tools_streamed: () => worked(async (model, messages) => (await streamed(model, messages)).message),
   structured: () => chat().withStructuredOutput(schema).invoke(WHO),
   turns: async () => {
     const first = await chat().invoke(NAME);

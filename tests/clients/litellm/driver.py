@@ -36,7 +36,7 @@ def user(content: str) -> dict[str, Any]:
     return {"role": "user", "content": content}
 
 
-def said(response: Any) -> str:
+def text_of(response: Any) -> str:
     return "".join(part.text for item in response.output if item.type == "message" for part in item.content)
 
 
@@ -72,19 +72,19 @@ def results(response: Any) -> list[Any]:
 @scenario
 def text() -> Any:
     response = ask(HELLO)
-    return {"text": said(response), "usage": usage(response)}
+    return {"text": text_of(response), "usage": usage(response)}
 
 
 @scenario
 def stream() -> Any:
     pieces, response = final(ask(HELLO, stream=True), "response.output_text.delta")
-    return {"pieces": pieces, "text": said(response), "usage": usage(response)}
+    return {"pieces": pieces, "text": text_of(response), "usage": usage(response)}
 
 
 @scenario
 def tools() -> Any:
     first = ask(WEATHER, tools=[TOOL])
-    return {"text": said(ask(results(first), tools=[TOOL], previous_response_id=first.id))}
+    return {"text": text_of(ask(results(first), tools=[TOOL], previous_response_id=first.id))}
 
 
 @scenario
@@ -104,7 +104,7 @@ def tools_streamed() -> Any:
 
 @scenario
 def structured() -> Any:
-    return json.loads(said(ask(WHO, text_format=Person)))
+    return json.loads(text_of(ask(WHO, text_format=Person)))
 
 
 @scenario
@@ -116,7 +116,7 @@ def structured_streamed() -> Any:
 @scenario
 def turns() -> Any:
     first = ask(NAME)
-    return {"text": said(ask(ASK_NAME, previous_response_id=first.id))}
+    return {"text": text_of(ask(ASK_NAME, previous_response_id=first.id))}
 
 
 @scenario
@@ -128,13 +128,13 @@ def turns_replayed() -> Any:
 @scenario
 def thinking() -> Any:
     response = ask(SUM)
-    return {"text": said(response), "reasoning": thoughts(response)}
+    return {"text": text_of(response), "reasoning": thoughts(response)}
 
 
 @scenario
 def thinking_streamed() -> Any:
     _, response = final(ask(SUM, stream=True))
-    return {"text": said(response), "reasoning": thoughts(response)}
+    return {"text": text_of(response), "reasoning": thoughts(response)}
 
 
 @scenario

@@ -44,21 +44,21 @@ def last(stream: Any) -> Any:
 def worked(ask: Any) -> Any:
     """Run requested tools until the final answer."""
     llm = model()
-    said = [ChatMessage(role="user", content=WEATHER)]
+    history = [ChatMessage(role="user", content=WEATHER)]
     while True:
-        response = ask(llm, said)
-        said.append(response.message)
+        response = ask(llm, history)
+        history.append(response.message)
         calls = llm.get_tool_calls_from_response(response, error_on_no_tool_call=False)
         if not calls:
             return response
         for call in calls:
             result = tool.call(**call.tool_kwargs)
             kwargs = {"tool_call_id": call.tool_id}
-            said.append(ChatMessage(role="tool", content=result.content, additional_kwargs=kwargs))
+            history.append(ChatMessage(role="tool", content=result.content, additional_kwargs=kwargs))
 
 
-def given(said: list[ChatMessage]) -> dict[str, Any]:
-    return {"tools": [tool], "chat_history": said, "allow_parallel_tool_calls": True}
+def given(history: list[ChatMessage]) -> dict[str, Any]:
+    return {"tools": [tool], "chat_history": history, "allow_parallel_tool_calls": True}
 
 
 def user(text: str) -> ChatMessage:
@@ -80,12 +80,12 @@ def stream() -> Any:
 
 @scenario
 def tools() -> Any:
-    return {"text": worked(lambda llm, said: llm.chat_with_tools(**given(said))).message.content}
+    return {"text": worked(lambda llm, history: llm.chat_with_tools(**given(history))).message.content}
 
 
 @scenario
 def tools_streamed() -> Any:
-    return {"text": worked(lambda llm, said: last(llm.stream_chat_with_tools(**given(said)))).message.content}
+    return {"text": worked(lambda llm, history: last(llm.stream_chat_with_tools(**given(history)))).message.content}
 
 
 @scenario

@@ -44,8 +44,8 @@ def thoughts(response: Any) -> str:
     return "".join(event.chunk for event in response.stream_events() if event.type == "reasoning")
 
 
-def ask(*said: Any, **options: Any) -> Any:
-    return model.prompt(*said, stream=False, **options)
+def ask(*prompts: Any, **options: Any) -> Any:
+    return model.prompt(*prompts, stream=False, **options)
 
 
 @scenario

@@ -26,8 +26,8 @@ const agent = (tools = {}) =>
 
 const usage = ({ inputTokens, outputTokens }) => [inputTokens, outputTokens];
 
-async function streamed(agent, said) {
-  const result = await agent.stream(said);
+async function streamed(agent, prompt) {
+  const result = await agent.stream(prompt);
   const pieces = [];
   for await (const part of result.fullStream) {
     if (part.type === "text-delta") pieces.push(part.payload.text);
@@ -48,8 +48,8 @@ await play({
   turns: async () => {
     const assistant = agent();
     const first = await assistant.generate(NAME);
-    const said = [{ role: "user", content: NAME }, ...first.response.messages, { role: "user", content: ASK_NAME }];
-    return { text: (await assistant.generate(said)).text };
+    const messages = [{ role: "user", content: NAME }, ...first.response.messages, { role: "user", content: ASK_NAME }];
+    return { text: (await assistant.generate(messages)).text };
   },
   thinking: async () => {
     const result = await agent().generate(SUM);

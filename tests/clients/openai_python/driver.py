@@ -81,13 +81,13 @@ def tools() -> Any:
 
 @scenario
 def tools_streamed() -> Any:
-    said: list[Any] = [{"role": "user", "content": WEATHER}]
-    with client.responses.stream(model=MODEL, input=said, tools=[TOOL]) as events:
+    items: list[Any] = [{"role": "user", "content": WEATHER}]
+    with client.responses.stream(model=MODEL, input=items, tools=[TOOL]) as events:
         pieces = [event.delta for event in events if event.type == "response.function_call_arguments.delta"]
         final = events.get_final_response()
     assert "".join(pieces) == "".join(item.arguments for item in final.output)
-    said += [*final.output, *results(final)]
-    with client.responses.stream(model=MODEL, input=said, tools=[TOOL]) as events:
+    items += [*final.output, *results(final)]
+    with client.responses.stream(model=MODEL, input=items, tools=[TOOL]) as events:
         return {"text": events.get_final_response().output_text}
 
 
@@ -112,8 +112,8 @@ def turns() -> Any:
 def turns_replayed() -> Any:
     """As people do it: everything back as it came, with whatever the client has added to it."""
     first = client.responses.parse(model=MODEL, input=NAME)
-    said = [{"role": "user", "content": NAME}, *first.model_dump()["output"], {"role": "user", "content": ASK_NAME}]
-    return {"text": client.responses.create(model=MODEL, input=said).output_text}
+    items = [{"role": "user", "content": NAME}, *first.model_dump()["output"], {"role": "user", "content": ASK_NAME}]
+    return {"text": client.responses.create(model=MODEL, input=items).output_text}
 
 
 @scenario
@@ -148,10 +148,10 @@ def thinking_sealed() -> Any:
         "store": False,
         "include": ["reasoning.encrypted_content"],
     }
-    said: list[Any] = [{"role": "user", "content": WEATHER}]
-    first = client.responses.create(input=said, **given)
+    items: list[Any] = [{"role": "user", "content": WEATHER}]
+    first = client.responses.create(input=items, **given)
     sealed = [item.encrypted_content for item in first.output if item.type == "reasoning"]
-    answer = client.responses.create(input=[*said, *first.output, *results(first)], **given)
+    answer = client.responses.create(input=[*items, *first.output, *results(first)], **given)
     return {"text": answer.output_text, "sealed": all(sealed) and len(sealed) == 1}
 
 
@@ -217,8 +217,8 @@ def counted() -> Any:
 
 @scenario
 def compacted() -> Any:
-    said: list[Any] = [{"role": "user", "content": NAME}]
-    compacted = client.responses.compact(model=MODEL, input=said)
+    history: list[Any] = [{"role": "user", "content": NAME}]
+    compacted = client.responses.compact(model=MODEL, input=history)
     items = [*compacted.output, {"role": "user", "content": ASK_NAME}]
     answer = client.responses.create(model=MODEL, input=items)
     return {"object": compacted.object, "last": compacted.output[-1].type, "text": answer.output_text}
@@ -245,8 +245,8 @@ def socket() -> Any:
     """Two unstored turns on one connection."""
     texts, previous = [], None
     with client.responses.connect() as connection:
-        for said in (NAME, ASK_NAME):
-            connection.response.create(model=MODEL, input=said, store=False, previous_response_id=previous)
+        for prompt in (NAME, ASK_NAME):
+            connection.response.create(model=MODEL, input=prompt, store=False, previous_response_id=previous)
             for event in connection:
                 if event.type == "response.completed":
                     texts.append(event.response.output_text)
@@ -375,8 +375,10 @@ def hosted_approved_replayed() -> Any:
     """Nothing is stored: the conversation is sent with the decision."""
     options: dict[str, Any] = {"model": MODEL, "tools": [ASKING], "store": False}
     first = client.responses.create(input=ADD, **options)
-    said = [item.model_dump(exclude_none=True) for item in first.output]
-    second = client.responses.create(input=[{"role": "user", "content": ADD}, *said, *decided(first, True)], **options)
+    output_items = [item.model_dump(exclude_none=True) for item in first.output]
+    second = client.responses.create(
+        input=[{"role": "user", "content": ADD}, *output_items, *decided(first, True)], **options
+    )
     return {"text": second.output_text, "results": hosted_results(second)}
 
 
@@ -399,8 +401,8 @@ def hosted_turns() -> Any:
 @scenario
 def hosted_replayed() -> Any:
     first = client.responses.create(model=MODEL, input=ADD, tools=[MCP], store=False)
-    said = [item.model_dump(exclude_none=True) for item in first.output]
-    turns: Any = [{"role": "user", "content": ADD}, *said, {"role": "user", "content": ASK_NAME}]
+    output_items = [item.model_dump(exclude_none=True) for item in first.output]
+    turns: Any = [{"role": "user", "content": ADD}, *output_items, {"role": "user", "content": ASK_NAME}]
     second = client.responses.create(model=MODEL, input=turns, tools=[MCP], store=False)
     return {"text": second.output_text, "items": [item.type for item in second.output]}
 

@@ -29,8 +29,8 @@ def agent(**options: Any) -> OpenAIResponsesAgent:
     return OpenAIResponsesAgent(ai_model_id=MODEL, client=AsyncOpenAI(max_retries=0), name="helper", **options)
 
 
-async def streamed(agent: OpenAIResponsesAgent, said: str) -> list[str]:
-    return [str(piece.message.content) async for piece in agent.invoke_stream(messages=said) if piece.message.content]
+async def streamed(agent: OpenAIResponsesAgent, prompt: str) -> list[str]:
+    return [str(piece.message.content) async for piece in agent.invoke_stream(messages=prompt) if piece.message.content]
 
 
 @scenario
