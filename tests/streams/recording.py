@@ -138,10 +138,10 @@ async def play(recording: Recording, positions: Iterable[int] = ()) -> tuple[lis
 
 
 def _golden(events: list[Event], run: Run, left_out: set[str]) -> list[str]:
-    said: list[dict[str, Any]] = [_brief(event, events[0], left_out) for event in events]
+    records: list[dict[str, Any]] = [_brief(event, events[0], left_out) for event in events]
     if upstream := run.turn().upstream:
-        said.append({"upstream": upstream})
-    lines = [json.dumps(one, ensure_ascii=False) for one in said]
+        records.append({"upstream": upstream})
+    lines = [json.dumps(one, ensure_ascii=False) for one in records]
     return _with_short_ids(lines, chain_key(run.response["id"]) or "")
 
 

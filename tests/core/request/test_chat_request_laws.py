@@ -242,7 +242,7 @@ def test_strict_templates_get_what_they_demand(request: dict[str, Any], profile:
 @pytest.mark.parametrize("options", [{}, STRICT, {"request.roles.system": "user"}])
 @given(st.lists(st.sampled_from(["user", "assistant", "system", "developer", "call", "output"]), min_size=1))
 def test_content_of_any_kind_is_sent_once(options: dict[str, Any], kinds: list[str]) -> None:
-    said = [f"<{at}>" for at in range(len(kinds))]
+    texts = [f"<{at}>" for at in range(len(kinds))]
     made = {
         "call": lambda text: {
             "type": "function_call",
@@ -254,9 +254,9 @@ def test_content_of_any_kind_is_sent_once(options: dict[str, Any], kinds: list[s
     }
     items = [
         made[kind](text) if kind in made else {"role": kind, "content": text}
-        for kind, text in zip(kinds, said, strict=True)
+        for kind, text in zip(kinds, texts, strict=True)
     ]
     chat = encoded_or_refused({"model": "m", "input": items}, Profile().override(options))
     assert chat
     sent = [message for message in chat.body["messages"] if message not in (OPENING, BRIDGE)]
-    assert sorted(re.findall(r"<\d+>", orjson.dumps(sent).decode())) == sorted(said)
+    assert sorted(re.findall(r"<\d+>", orjson.dumps(sent).decode())) == sorted(texts)

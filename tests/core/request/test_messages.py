@@ -63,8 +63,8 @@ def test_user_content_is_translated(content: Any, sent: Any) -> None:
     ],
 )
 def test_assistant_content_and_refusals_are_text(content: Any, sent: str) -> None:
-    said = {"role": "assistant", "content": content, "phase": "final_answer", "status": None, "parsed": {}}
-    assert messages(user("Hi"), said) == [user("Hi"), {"role": "assistant", "content": sent}]
+    message = {"role": "assistant", "content": content, "phase": "final_answer", "status": None, "parsed": {}}
+    assert messages(user("Hi"), message) == [user("Hi"), {"role": "assistant", "content": sent}]
 
 
 def test_assistant_message_that_is_empty_is_left_out() -> None:
@@ -106,14 +106,14 @@ NOTE = "<system-reminder>\nIt is noon.\n</system-reminder>"
     ],
 )
 def test_later_developer_message_is_a_note_in_place_where_servers_reject_it(roles: Any, sent: Any) -> None:
-    said = [
+    turns = [
         ("developer", "Be brief."),
         ("user", "Hi"),
         ("assistant", "Ho"),
         ("developer", "It is noon."),
         ("user", "So?"),
     ]
-    items = [{"role": role, "content": text} for role, text in said]
+    items = [{"role": role, "content": text} for role, text in turns]
     translated = messages(*items, **{f"roles__{name}": value for name, value in roles.items()})
     assert [(message["role"], message["content"]) for message in translated] == sent
 

@@ -102,7 +102,7 @@ SIGNED = {"google": {"thought_signature": "s"}}
 
 
 @pytest.mark.parametrize(
-    "field, said, back",
+    "field, value, back",
     [
         ("auto", {"reasoning": "hm"}, {"reasoning": "hm"}),
         ("auto", {"reasoning_content": "hm"}, {"reasoning_content": "hm"}),
@@ -118,8 +118,8 @@ SIGNED = {"google": {"thought_signature": "s"}}
         ("extra_content", {"reasoning": "hm"}, {}),
     ],
 )
-def test_reasoning_is_sent_under_the_name_that_the_backend_accepts(field: str, said: Any, back: Any) -> None:
-    (message,) = messages(USER, thought("shown", "rs_1"), *call("a"), upstream={"rs_1": said}, reasoning_field=field)
+def test_reasoning_is_sent_under_the_name_that_the_backend_accepts(field: str, value: Any, back: Any) -> None:
+    (message,) = messages(USER, thought("shown", "rs_1"), *call("a"), upstream={"rs_1": value}, reasoning_field=field)
     assert {name: message[name] for name in message if name not in ("role", "tool_calls")} == back
 
 

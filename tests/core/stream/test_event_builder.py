@@ -294,7 +294,7 @@ def test_failure_is_emitted_nested_flat_and_in_the_response() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("reported_usage", "expected"),
     [
         ({"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}, (5, 0, 7, 0)),
         ({"prompt_tokens": 5, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 3}}, (5, 3, 7, 0)),
@@ -338,8 +338,8 @@ def test_failure_is_emitted_nested_flat_and_in_the_response() -> None:
         ({"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 32}, (5, 0, 27, 20)),
     ],
 )
-def test_usage_is_mapped_and_adds_up(said: dict[str, Any], expected: tuple[int, int, int, int]) -> None:
-    usage = answer(whole(delta(content="Hi"), {"choices": [], "usage": said}))[-1]["response"]["usage"]
+def test_usage_is_mapped_and_adds_up(reported_usage: dict[str, Any], expected: tuple[int, int, int, int]) -> None:
+    usage = answer(whole(delta(content="Hi"), {"choices": [], "usage": reported_usage}))[-1]["response"]["usage"]
     input_, cached, output_, reasoning = expected
     assert usage == {
         "input_tokens": input_,
@@ -374,8 +374,8 @@ def test_usage_without_a_report_is_estimated() -> None:
 @pytest.mark.parametrize("more", [{}, {"completion_tokens_details": {"reasoning_tokens": None}}])
 def test_reasoning_tokens_without_a_report_are_estimated_by_their_share(shown: Any, more: dict[str, Any]) -> None:
     chunks = [delta(reasoning_content="hm " * 300), delta(content="word " * 50), call(0, "c", "f", '{"x": 1}')]
-    said = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 800, **more}}
-    usage = answer(whole(*chunks, said), reasoning=shown)[-1]["response"]["usage"]
+    usage_chunk = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 800, **more}}
+    usage = answer(whole(*chunks, usage_chunk), reasoning=shown)[-1]["response"]["usage"]
     assert usage["output_tokens"] == 800
     assert 640 < usage["output_tokens_details"]["reasoning_tokens"] < 700  # 300 out of about 355
     estimated = answer(whole(*chunks), reasoning=shown)[-1]["response"]["usage"]
@@ -392,14 +392,14 @@ def test_reasoning_tokens_without_a_report_are_estimated_by_their_share(shown: A
     ],
 )
 def test_reasoning_tokens_reported_as_zero_are_not_estimated(more: dict[str, Any]) -> None:
-    said = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 800, **more}}
-    usage = answer(whole(delta(reasoning_content="hm"), delta(content="word"), said))[-1]["response"]["usage"]
+    usage_chunk = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 800, **more}}
+    usage = answer(whole(delta(reasoning_content="hm"), delta(content="word"), usage_chunk))[-1]["response"]["usage"]
     assert (usage["output_tokens"], usage["output_tokens_details"]["reasoning_tokens"]) == (800, 0)
 
 
 def test_answer_of_reasoning_alone_has_no_other_tokens() -> None:
-    said = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 7}}
-    usage = answer(whole(delta(reasoning="hm"), said))[-1]["response"]["usage"]
+    usage_chunk = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 7}}
+    usage = answer(whole(delta(reasoning="hm"), usage_chunk))[-1]["response"]["usage"]
     assert usage["output_tokens_details"]["reasoning_tokens"] == 7
 
 
@@ -455,7 +455,7 @@ def test_reasoning_fragment_costs_the_same_however_long_the_output() -> None:
         reader.feed(deltas_of([thought, delta(reasoning_opaque=f"opaque {n}"), delta(content="So")]))
     assert output.walks == before
     assert [item["type"] for item in output] == ["reasoning", "message"] * 3
-    assert [said.get("reasoning_opaque") for said in made.upstream.values()] == ["opaque 0", "opaque 1", "opaque 2"]
+    assert [fields.get("reasoning_opaque") for fields in made.upstream.values()] == ["opaque 0", "opaque 1", "opaque 2"]
 
 
 def test_backend_fields_are_stored_for_replay() -> None:

@@ -98,12 +98,12 @@ def test_recovered_response_that_had_hardly_begun_is_failed(events: str, rest: s
     stored = {**made.response}
     made.mark_queued()
     made.start()
-    said = made.pop_events().events()[: len(events.split())]
-    assert story(said) == events
+    stored_events = made.pop_events().events()[: len(events.split())]
+    assert story(stored_events) == events
 
-    found = recovered(stored, said)
+    found = recovered(stored, stored_events)
     assert story(found) == rest
-    laws.check([*said, *found])
+    laws.check([*stored_events, *found])
 
 
 def test_recovered_open_items_are_closed() -> None:

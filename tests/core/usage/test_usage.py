@@ -26,11 +26,11 @@ JSON = st.recursive(
 )
 
 
-@example(said={"prompt_tokens": -math.inf})
-@example(said={"prompt_tokens": 5, "completion_tokens_details": {"reasoning_tokens": -3}})
-@given(said=st.dictionaries(st.sampled_from(NAMES), JSON, max_size=8) | JSON)
-def test_usage_of_any_report_adds_up(said: Any) -> None:
-    reports = [normal_usage(said), dict(said)] if isinstance(said, dict) else [None]
+@example(reported={"prompt_tokens": -math.inf})
+@example(reported={"prompt_tokens": 5, "completion_tokens_details": {"reasoning_tokens": -3}})
+@given(reported=st.dictionaries(st.sampled_from(NAMES), JSON, max_size=8) | JSON)
+def test_usage_of_any_report_adds_up(reported: Any) -> None:
+    reports = [normal_usage(reported), dict(reported)] if isinstance(reported, dict) else [None]
     for report in reports:
         usage = usage_of(report, {"messages": []}, [])
         assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
