@@ -32,7 +32,7 @@ CALLING: list[Step] = [
 ]
 
 
-def said(*content: dict[str, Any]) -> dict[str, Any]:
+def agent_message(*content: dict[str, Any]) -> dict[str, Any]:
     """Codex's message from one agent to another."""
     return {
         "type": "agent_message",
@@ -56,28 +56,28 @@ async def exchange(*items: dict[str, Any], **fields: Any) -> tuple[dict[str, Any
 
 
 async def test_agent_message_reaches_the_model() -> None:
-    chat, answer = await exchange({"role": "user", "content": "Let another greet."}, said(sealed("Say hello to Ada.")))
+    chat, answer = await exchange({"role": "user", "content": "Let another greet."}, agent_message(sealed("Say hello to Ada.")))
     assert [message["role"] for message in chat["messages"]] == ["user", "user"]
     assert chat["messages"][1]["content"] == f"{HEAD}\n\nSay hello to Ada."
     assert "x-antiphon-warning" not in answer.headers
 
 
 async def test_content_encrypted_elsewhere_is_left_out_with_a_warning() -> None:
-    chat, answer = await exchange(said(sealed(SEALED)))
+    chat, answer = await exchange(agent_message(sealed(SEALED)))
     assert chat["messages"] == [{"role": "user", "content": f"{HEAD}\n"}]
     assert "agent_message" in answer.headers["x-antiphon-warning"]
 
 
 async def test_agent_message_is_listed_as_it_came() -> None:
     async with antiphon(Scripted(HELLO)) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
-        body = {"model": "m", "input": [said(sealed("Say hello."))]}
+        body = {"model": "m", "input": [agent_message(sealed("Say hello."))]}
         response = (await client.post("/v1/responses", json=body)).json()
         listed = (await client.get(f"/v1/responses/{response['id']}/input_items")).json()["data"]
     assert listed == body["input"]
 
 
 async def test_agent_message_that_is_invalid_is_refused() -> None:
-    _, answer = await exchange(said({"type": "input_text"}))
+    _, answer = await exchange(agent_message({"type": "input_text"}))
     assert answer.json()["error"]["param"] == "input[0].content[1].text"
 
 

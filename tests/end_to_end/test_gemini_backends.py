@@ -43,19 +43,23 @@ def output_for(response: dict[str, Any]) -> dict[str, Any]:
 
 
 async def by_the_server(http: httpx.AsyncClient, first: dict[str, Any]) -> dict[str, Any]:
-    said = (await http.post("/v1/responses", json=first)).json()
-    return {**first, "previous_response_id": said["id"], "input": [output_for(said)]}
+    response = (await http.post("/v1/responses", json=first)).json()
+    return {**first, "previous_response_id": response["id"], "input": [output_for(response)]}
 
 
 async def in_a_conversation(http: httpx.AsyncClient, first: dict[str, Any]) -> dict[str, Any]:
     conversation = (await http.post("/v1/conversations", json={})).json()["id"]
-    said = (await http.post("/v1/responses", json={**first, "conversation": conversation})).json()
-    return {**first, "conversation": conversation, "input": [output_for(said)]}
+    response = (await http.post("/v1/responses", json={**first, "conversation": conversation})).json()
+    return {**first, "conversation": conversation, "input": [output_for(response)]}
 
 
 async def by_the_client(http: httpx.AsyncClient, first: dict[str, Any]) -> dict[str, Any]:
-    said = (await http.post("/v1/responses", json={**first, **ENCRYPTED})).json()
-    return {**first, **ENCRYPTED, "input": [{"role": "user", "content": "Look."}, *said["output"], output_for(said)]}
+    response = (await http.post("/v1/responses", json={**first, **ENCRYPTED})).json()
+    return {
+        **first,
+        **ENCRYPTED,
+        "input": [{"role": "user", "content": "Look."}, *response["output"], output_for(response)],
+    }
 
 
 @pytest.mark.parametrize("kept", [by_the_server, in_a_conversation, by_the_client])

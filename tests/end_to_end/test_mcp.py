@@ -467,12 +467,12 @@ async def test_mcp_approvals_of_every_kind_of_client_work(upstream: Upstream, la
             more = {"store": False}
         first = await respond(client, **more)
         request = only(first, "mcp_approval_request")
-        said: Sequence[dict[str, Any]] = {
+        earlier_items: Sequence[dict[str, Any]] = {
             "conversation": [],
             "replay": [{"role": "user", "content": "Add."}, *first["output"]],
             "reference": [{"role": "user", "content": "Add."}, {"type": "item_reference", "id": request["id"]}],
         }[how]
-        second = await respond(client, input=[*said, approving(first)], **more)
+        second = await respond(client, input=[*earlier_items, approving(first)], **more)
     assert only(second, "mcp_call")["output"] == "7" and lab.calls == [("add", SEVEN)]
 
 

@@ -51,8 +51,8 @@ def thinks_and_calls() -> list[Any]:
 
 
 async def by_the_server(http: httpx.AsyncClient, first: dict[str, Any]) -> dict[str, Any]:
-    said = (await http.post("/v1/responses", json=first)).json()
-    return {**first, "previous_response_id": said["id"], "input": [OUTPUT]}
+    response = (await http.post("/v1/responses", json=first)).json()
+    return {**first, "previous_response_id": response["id"], "input": [OUTPUT]}
 
 
 async def in_a_conversation(http: httpx.AsyncClient, first: dict[str, Any]) -> dict[str, Any]:
@@ -62,10 +62,10 @@ async def in_a_conversation(http: httpx.AsyncClient, first: dict[str, Any]) -> d
 
 
 async def by_the_client_and_sealed(http: httpx.AsyncClient, first: dict[str, Any]) -> dict[str, Any]:
-    said = (await http.post("/v1/responses", json={**first, **SEALED})).json()
+    response = (await http.post("/v1/responses", json={**first, **SEALED})).json()
     items = [
         {name: value for name, value in item.items() if name != "content"} if item["type"] == "reasoning" else item
-        for item in said["output"]
+        for item in response["output"]
     ]
     return {**first, **SEALED, "input": [{"role": "user", "content": "Look."}, *items, OUTPUT]}
 

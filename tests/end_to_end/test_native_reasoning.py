@@ -52,8 +52,8 @@ async def upstream() -> AsyncIterator[Upstream]:
 
 
 async def by_the_server(http: httpx.AsyncClient) -> dict[str, Any]:
-    said = (await http.post("/v1/responses", json=FIRST)).json()
-    return {**FIRST, "previous_response_id": said["id"], "input": [OUTPUT]}
+    response = (await http.post("/v1/responses", json=FIRST)).json()
+    return {**FIRST, "previous_response_id": response["id"], "input": [OUTPUT]}
 
 
 async def in_a_conversation(http: httpx.AsyncClient) -> dict[str, Any]:
@@ -63,9 +63,9 @@ async def in_a_conversation(http: httpx.AsyncClient) -> dict[str, Any]:
 
 
 async def by_the_client(http: httpx.AsyncClient) -> dict[str, Any]:
-    said = (await http.post("/v1/responses", json={**FIRST, **SEALED})).json()
-    assert THOUGHT["encrypted_content"] not in str(said)
-    return {**FIRST, **SEALED, "input": [{"role": "user", "content": "Look."}, *said["output"], OUTPUT]}
+    response = (await http.post("/v1/responses", json={**FIRST, **SEALED})).json()
+    assert THOUGHT["encrypted_content"] not in str(response)
+    return {**FIRST, **SEALED, "input": [{"role": "user", "content": "Look."}, *response["output"], OUTPUT]}
 
 
 KEPT = [by_the_server, in_a_conversation, by_the_client]

@@ -227,8 +227,8 @@ async def test_open_webui_stored_items_with_fields_of_its_own_are_read(
     code = {"type": "open_webui:code_interpreter", "id": "ci_1", "code": "1", "output": "1", "status": "completed"}
     chat = await ask(http, user("Hi."), thought, code, assistant("Hi."), user("And now?"))
     assert chat.texts("message") == ["Hello."]
-    said = [(message["role"], message["content"]) for message in sent_to_model(upstream)]
-    assert said == [("user", "Hi."), ("assistant", "Hi."), ("user", "And now?")]
+    turns = [(message["role"], message["content"]) for message in sent_to_model(upstream)]
+    assert turns == [("user", "Hi."), ("assistant", "Hi."), ("user", "And now?")]
 
 
 async def test_open_webui_shows_the_words_of_a_refusal(http: httpx.AsyncClient, upstream: Upstream) -> None:

@@ -18,7 +18,7 @@ PIXEL = "data:image/png;base64,iVBORw0KGgo="
 
 async def test_vs_code_input_of_the_models_words_is_accepted() -> None:
     backend = Scripted(HELLO)
-    said = [
+    items = [
         {"type": "message", "role": "system", "content": [{"type": "input_text", "text": "Be brief."}]},
         {"role": "user", "content": [{"type": "input_text", "text": "What is it?"}, _image(PIXEL)]},
         {"role": "assistant", "content": [{"type": "input_text", "text": "A pixel."}]},
@@ -30,7 +30,7 @@ async def test_vs_code_input_of_the_models_words_is_accepted() -> None:
         antiphon(backend) as url,
         httpx.AsyncClient(base_url=url, headers=headers, timeout=60, trust_env=False) as client,
     ):
-        answer = await client.post("/v1/responses", json={"model": "m", "input": said, "store": False})
+        answer = await client.post("/v1/responses", json={"model": "m", "input": items, "store": False})
     assert answer.status_code == 200
     assert "call_gone" in answer.headers["x-antiphon-warning"]
     system, question, assistant, stray, again = backend.received[0]["messages"]

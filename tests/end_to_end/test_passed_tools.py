@@ -82,15 +82,15 @@ async def test_items_go_back_to_the_server_in_their_place(upstream: Upstream, st
     upstream.say(searched().steps())
     upstream.say(Native("two").message("Still sunny.").completed().steps())
     async with antiphon(**settings(upstream)) as url, client(url) as http:
-        said = (await http.post("/v1/responses", json={**ASK, "store": stored})).json()
-        before = [{"role": "user", "content": "Weather?"}, *said["output"]]
-        follows = {"previous_response_id": said["id"], "input": "And now?"}
+        response = (await http.post("/v1/responses", json={**ASK, "store": stored})).json()
+        before = [{"role": "user", "content": "Weather?"}, *response["output"]]
+        follows = {"previous_response_id": response["id"], "input": "And now?"}
         sent = follows if stored else {"input": [*before, {"role": "user", "content": "And now?"}], "store": False}
         assert (await http.post("/v1/responses", json={**ASK, **sent})).json()["status"] == "completed"
     items = upstream.requests[1].json["input"]
     assert [item["type"] for item in items] == ["message", "web_search_call", "message", "message"]
     assert items[1] == {
-        "id": "ws_up" if stored else said["output"][0]["id"],
+        "id": "ws_up" if stored else response["output"][0]["id"],
         "type": "web_search_call",
         "status": "completed",
         "action": FOUND,

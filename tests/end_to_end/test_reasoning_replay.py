@@ -82,9 +82,9 @@ WANTED: dict[str, tuple[list[Delta], Delta]] = {
 
 
 def thinks_and_calls(profile: str) -> list[Any]:
-    said, wanted = WANTED[profile]
+    deltas, wanted = WANTED[profile]
     calls = [{**CALL, **{key: value for call in wanted.get("tool_calls", ()) for key, value in call.items()}}]
-    return sse(*(chunk(**delta) for delta in said), chunk(tool_calls=calls), finish("tool_calls"), END)
+    return sse(*(chunk(**delta) for delta in deltas), chunk(tool_calls=calls), finish("tool_calls"), END)
 
 
 def expected(profile: str, sent: Delta) -> Delta:
@@ -99,8 +99,8 @@ SEALED: Delta = {"store": False, "include": ["reasoning.encrypted_content"]}
 
 
 async def by_the_server(http: httpx.AsyncClient, first: Delta) -> Delta:
-    said = (await http.post("/v1/responses", json=first)).json()
-    return {**first, "previous_response_id": said["id"], "input": [OUTPUT]}
+    response = (await http.post("/v1/responses", json=first)).json()
+    return {**first, "previous_response_id": response["id"], "input": [OUTPUT]}
 
 
 async def in_a_conversation(http: httpx.AsyncClient, first: Delta) -> Delta:
@@ -110,8 +110,8 @@ async def in_a_conversation(http: httpx.AsyncClient, first: Delta) -> Delta:
 
 
 async def by_the_client_and_sealed(http: httpx.AsyncClient, first: Delta) -> Delta:
-    said = (await http.post("/v1/responses", json={**first, **SEALED})).json()
-    items = [{name: value for name, value in item.items() if name != "content"} for item in said["output"]]
+    response = (await http.post("/v1/responses", json={**first, **SEALED})).json()
+    items = [{name: value for name, value in item.items() if name != "content"} for item in response["output"]]
     return {**first, **SEALED, "input": [{"role": "user", "content": "Look."}, *items, OUTPUT]}
 
 

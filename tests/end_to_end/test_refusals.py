@@ -98,7 +98,7 @@ def test_warning_with_a_line_break_does_not_end_its_header() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "expected_words"),
     [
         ({"include": ["nope"]}, ["nope"]),
         ({"include": ["reasoning.encrypted_content", "message.output_text.logprobs"]}, []),
@@ -108,13 +108,13 @@ def test_warning_with_a_line_break_does_not_end_its_header() -> None:
         ({"stream_options": {}}, []),
     ],
 )
-async def test_unsupported_fields_are_a_warning(fields: dict[str, Any], said: list[str]) -> None:
+async def test_unsupported_fields_are_a_warning(fields: dict[str, Any], expected_words: list[str]) -> None:
     async with served() as http:
         answer = await http.post("/v1/responses", json={"model": "m", "input": "x", **fields})
     assert answer.status_code == 200
     warning = answer.headers.get("x-antiphon-warning", "")
-    assert bool(warning) == bool(said)
-    assert all(word in warning for word in said)
+    assert bool(warning) == bool(expected_words)
+    assert all(word in warning for word in expected_words)
     assert len(warning) < 400
 
 

@@ -354,8 +354,8 @@ async def test_reload_at_sighup_sends_a_replaced_key(
         await until(lambda: "settings reloaded" in capsys.readouterr().err)
         assert await ask(http) == "Hello"
         assert (await http.get("/v1/models")).status_code == 200
-    said = [request.headers["authorization"] for request in three[0].requests]
-    assert said[:3] == ["Bearer sk-one", "Bearer sk-one", "Bearer sk-two"]
+    keys = [request.headers["authorization"] for request in three[0].requests]
+    assert keys[:3] == ["Bearer sk-one", "Bearer sk-one", "Bearer sk-two"]
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/responses/compact", "/v1/responses/input_tokens"])

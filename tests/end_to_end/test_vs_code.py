@@ -137,12 +137,12 @@ class Turn:
     @property
     def items(self) -> list[dict[str, Any]]:
         """These items as the extension sends them back, without the ids of messages and calls."""
-        said: list[dict[str, Any]] = [{"type": "reasoning", "summary": [], **thought} for thought in self.sealed]
+        sent_items: list[dict[str, Any]] = [{"type": "reasoning", "summary": [], **thought} for thought in self.sealed]
         if self.text.strip():
-            said.append(
+            sent_items.append(
                 {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": self.text}]}
             )
-        return said + [{"type": "function_call", **one} for one in self.calls]
+        return sent_items + [{"type": "function_call", **one} for one in self.calls]
 
 
 @pytest_asyncio.fixture
@@ -234,10 +234,10 @@ async def test_vs_code_without_retention_sends_everything_back(http: httpx.Async
     """With `zeroDataRetentionEnabled`, or `statefulResponses: false`: thoughts come back encrypted."""
     begun = (chunk(reasoning_content="Ask first."), chunk("I look it up."), call(id="call_1", name="weather"))
     upstream.say(sse(*begun, call(arguments='{"place": "Paris"}'), finish("tool_calls"), usage(), DONE))
-    said = [SYSTEM, user("How is the weather?")]
-    first = await ask(http, body(*said, store=False))
+    first_messages = [SYSTEM, user("How is the weather?")]
+    first = await ask(http, body(*first_messages, store=False))
     upstream.say(saying("Sunny."))
-    second = await ask(http, body(*said, *first.items, result("call_1", "Sunny."), store=False))
+    second = await ask(http, body(*first_messages, *first.items, result("call_1", "Sunny."), store=False))
     assert second.text == "Sunny."
     _, _, answer, last = sent_messages(upstream)
     assert (answer["content"], answer["reasoning_content"]) == ("I look it up.", "Ask first.")
@@ -292,25 +292,25 @@ async def test_vs_code_searches_tools_itself(http: httpx.AsyncClient, upstream: 
         "parameters": parameters,
     }
     upstream.say(calling("tool_search", '{"query": ', '"weather"}'))
-    said = [user("How is the weather?")]
-    first = await ask(http, body(*said, tools=[search], store=False))
+    history = [user("How is the weather?")]
+    first = await ask(http, body(*history, tools=[search], store=False))
     (searched,) = first.calls
     assert (searched["name"], json.loads(searched["arguments"])) == ("tool_search", {"query": "weather"})
     call_id = searched["call_id"]
     pair = {"execution": "client", "call_id": call_id, "status": "completed"}
     found = {"type": "function", **WEATHER, "defer_loading": True, "strict": False}
-    said += [
+    history += [
         {"type": "tool_search_call", **pair, "arguments": {"query": "weather"}},
         {"type": "tool_search_output", **pair, "tools": [found]},
     ]
     upstream.say(calling("weather", '{"place": ', '"Paris"}', id="call_2"))
-    second = await ask(http, body(*said, tools=[search], store=False))
+    second = await ask(http, body(*history, tools=[search], store=False))
     assert [one["name"] for one in second.calls] == ["weather"]
     offered = {tool["function"]["name"] for tool in upstream.requests[-1].json["tools"]}
     assert offered == {"tool_search", "weather"}
     upstream.say(saying("Sunny."))
     called = {"type": "function_call", **second.calls[0], "namespace": "weather"}
-    third = await ask(http, body(*said, called, result("call_2", "Sunny."), tools=[search], store=False))
+    third = await ask(http, body(*history, called, result("call_2", "Sunny."), tools=[search], store=False))
     assert third.text == "Sunny."
     names = [one["function"]["name"] for message in sent_messages(upstream) for one in message.get("tool_calls", ())]
     assert names == ["tool_search", "weather"]
@@ -429,11 +429,11 @@ async def claude() -> AsyncIterator[tuple[httpx.AsyncClient, MessagesUpstream]]:
 CACHED = {"cache_control": {"type": "ephemeral"}}
 
 
-def messages(*said: dict[str, Any], **fields: Any) -> dict[str, Any]:
+def messages(*turns: dict[str, Any], **fields: Any) -> dict[str, Any]:
     tool = {"name": "weather", "description": "The weather of a place.", "input_schema": SCHEMA, **CACHED}
     return {
         "model": "m",
-        "messages": [*said],
+        "messages": [*turns],
         "system": [{"type": "text", "text": "Be brief.", **CACHED}],
         "stream": True,
         "tools": [tool],
