@@ -173,8 +173,8 @@ async def test_background_events_in_quick_succession_are_written_together() -> N
     laws.check(events)
     assert events[-1]["response"]["output"][0]["content"][0]["text"] == "".join(f"{n} " for n in range(200))
     assert story(events).count("output_text.delta") == 200
-    _, *said, _ = appended.times
-    assert all(later - earlier >= 0.9 * running.APPEND_PAUSE for earlier, later in pairwise(said))
+    _, *times, _ = appended.times
+    assert all(later - earlier >= 0.9 * running.APPEND_PAUSE for earlier, later in pairwise(times))
     assert 2 < len(appended.times) < 60
 
 
@@ -386,8 +386,8 @@ async def test_background_stream_has_the_clients_own_dialect() -> None:
 
 
 def test_background_text_is_not_taken_for_an_event() -> None:
-    said = b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","delta":"%b"}\n\n'
-    trap = said % rb"\n\nevent: response.reasoning.delta\ndata: {\"type\":\"response.reasoning.delta\""
+    frame = b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","delta":"%b"}\n\n'
+    trap = frame % rb"\n\nevent: response.reasoning.delta\ndata: {\"type\":\"response.reasoning.delta\""
 
     assert frames.translate_dialect(trap, DIALECTS["openai"]) == trap
     assert len(frames.decode_events(trap * 3)) == 3

@@ -50,9 +50,9 @@ def test_encrypted_content_is_opaque_and_never_the_same_twice() -> None:
 
 
 def test_encrypted_content_of_long_reasoning_is_shorter_than_it() -> None:
-    said = {"upstream": {"reasoning_content": "The user asks for the weather, so I call get_weather. " * 100}}
+    thought_fields = {"upstream": {"reasoning_content": "The user asks for the weather, so I call get_weather. " * 100}}
 
-    assert len(CIPHER.encrypt("reasoning", "alice", said)) < 300
+    assert len(CIPHER.encrypt("reasoning", "alice", thought_fields)) < 300
 
 
 @pytest.mark.parametrize(("kind", "owner"), [("reasoning", "bob"), ("compaction", "alice")])
@@ -107,8 +107,10 @@ def test_encryption_without_a_key_makes_one_and_logs_it_once(caplog: pytest.LogC
 
 def opened(items: list[dict[str, Any]], owner: str = "alice", **options: Any) -> tuple[Any, Any, list[str]]:
     warnings = Warnings()
-    found, said = decrypt_items(items, CIPHER, owner, key=KEY, known=options.get("known", {}), warnings=warnings)
-    return found, said, [*warnings]
+    found, upstream_fields = decrypt_items(
+        items, CIPHER, owner, key=KEY, known=options.get("known", {}), warnings=warnings
+    )
+    return found, upstream_fields, [*warnings]
 
 
 def reasoning(encrypted: str | None, **fields: Any) -> dict[str, Any]:
@@ -131,10 +133,10 @@ def test_encrypted_reasoning_of_an_earlier_version_is_decrypted(calls: dict[str,
 
 
 def test_encrypted_item_without_an_id_gets_one() -> None:
-    [item], said, _ = opened([reasoning(CIPHER.encrypt("reasoning", "alice", THOUGHT))])
+    [item], upstream_fields, _ = opened([reasoning(CIPHER.encrypt("reasoning", "alice", THOUGHT))])
 
     assert item["id"].startswith("rs_") and item["id"].endswith(KEY)
-    assert said == {item["id"]: THOUGHT["upstream"]}
+    assert upstream_fields == {item["id"]: THOUGHT["upstream"]}
 
 
 GONE = ContentCipher(["gone"])
@@ -228,9 +230,9 @@ def replayed(events: list[Event], *, with_ids: bool = True) -> tuple[list[dict[s
     items = events[-1]["response"]["output"]
     if not with_ids:
         items = [{name: value for name, value in item.items() if name != "id"} for item in items]
-    found, said, warnings = opened(items)
+    found, upstream_fields, warnings = opened(items)
     assert warnings == []
-    return found, said
+    return found, upstream_fields
 
 
 def signed(id: str, signature: str | None) -> dict[str, Any]:
@@ -243,19 +245,19 @@ def signed(id: str, signature: str | None) -> dict[str, Any]:
 
 def test_encrypted_reasoning_has_the_backends_name_for_it() -> None:
     events = answer(delta(reasoning="Let me "), delta(reasoning="think."), delta(content="Hello."))
-    items, said = replayed(events)
+    items, upstream_fields = replayed(events)
 
     assert [item["type"] for item in items] == ["reasoning", "message"]
-    assert said == {items[0]["id"]: {"reasoning": "Let me think."}}
+    assert upstream_fields == {items[0]["id"]: {"reasoning": "Let me think."}}
 
 
 @pytest.mark.parametrize("with_ids", [True, False])
 def test_call_signature_comes_back_with_the_reasoning_before_it(with_ids: bool) -> None:
     events = answer(delta(reasoning_content="I look."), signed("c1", "abc"))
-    items, said = replayed(events, with_ids=with_ids)
+    items, upstream_fields = replayed(events, with_ids=with_ids)
 
     assert [item["type"] for item in items] == ["reasoning", "function_call"]
-    assert said == {
+    assert upstream_fields == {
         items[0]["id"]: {"reasoning_content": "I look."},
         items[1]["id"]: {"extra_content": {"google": {"thought_signature": "abc"}}},
     }
@@ -264,21 +266,21 @@ def test_call_signature_comes_back_with_the_reasoning_before_it(with_ids: bool) 
 @pytest.mark.parametrize("with_ids", [True, False])
 def test_call_signature_without_reasoning_gets_an_empty_item(with_ids: bool) -> None:
     events = answer(delta(content="I look."), signed("c1", "abc"))
-    items, said = replayed(events, with_ids=with_ids)
+    items, upstream_fields = replayed(events, with_ids=with_ids)
 
     assert story(events).split().count("output_item.added") == 3
     assert [item["type"] for item in items] == ["message", "reasoning", "function_call"]
     assert items[1]["summary"] == [] and "content" not in items[1]
-    assert said[items[2]["id"]] == {"extra_content": {"google": {"thought_signature": "abc"}}}
+    assert upstream_fields[items[2]["id"]] == {"extra_content": {"google": {"thought_signature": "abc"}}}
 
 
 def test_call_signature_that_comes_late_gets_an_item_of_its_own() -> None:
     late = {"type": "reasoning.encrypted", "data": "abc", "index": 1}
     events = answer(delta(reasoning="I think."), delta(content="Hello."), delta(reasoning_details=[late]))
-    items, said = replayed(events)
+    items, upstream_fields = replayed(events)
 
     assert [item["type"] for item in items] == ["reasoning", "message", "reasoning"]
-    assert said == {items[0]["id"]: {"reasoning": "I think."}, items[2]["id"]: {"reasoning_details": [late]}}
+    assert upstream_fields == {items[0]["id"]: {"reasoning": "I think."}, items[2]["id"]: {"reasoning_details": [late]}}
 
 
 @pytest.mark.parametrize("with_ids", [True, False])
@@ -293,9 +295,9 @@ def test_call_signature_that_comes_late_gets_an_item_of_its_own() -> None:
 def test_call_signature_comes_back_with_a_call_of_any_kind(call: dict[str, Any], with_ids: bool) -> None:
     beside = {"extra_content": {"google": {"thought_signature": "abc"}}}
     encrypted = CIPHER.encrypt("reasoning", "alice", {"upstream": {}, "calls": {"c1": beside}})
-    items, said, _ = opened([reasoning(encrypted), {**call, "id": "its_own"} if with_ids else call])
+    items, upstream_fields, _ = opened([reasoning(encrypted), {**call, "id": "its_own"} if with_ids else call])
 
-    assert said[items[1]["id"]] == beside
+    assert upstream_fields[items[1]["id"]] == beside
     assert (items[1]["id"] == "its_own") is with_ids
 
 
@@ -307,10 +309,10 @@ def test_tool_search_that_ran_elsewhere_has_no_id() -> None:
 
 
 def test_calls_without_a_signature_add_nothing() -> None:
-    items, said = replayed(answer(signed("c1", None)))
+    items, upstream_fields = replayed(answer(signed("c1", None)))
 
     assert [item["type"] for item in items] == ["function_call"]
-    assert said == {}
+    assert upstream_fields == {}
 
 
 def test_encrypted_content_has_one_spelling() -> None:

@@ -44,11 +44,11 @@ async def cancelled_at(app: ASGIApp, word: bytes) -> list[dict[str, Any]]:
         return messages.pop()
 
     async def send(message: Message) -> None:
-        said = message.get("body", b"")
-        if word in said and not slow.is_set():
+        chunk = message.get("body", b"")
+        if word in chunk and not slow.is_set():
             slow.set()
             await asyncio.Event().wait()  # the buffer stays full
-        sent.append(said)
+        sent.append(chunk)
 
     task = asyncio.create_task(app(request, receive, send))  # type: ignore[arg-type]
     async with asyncio.timeout(10):

@@ -67,8 +67,8 @@ async def test_requests_of_batches_are_reviewed(tmp_path: Path, endpoint: str) -
 
 async def test_compaction_is_reviewed_and_works() -> None:
     async with policy_server(refuses("bomb")) as policy, served(Scripted(HELLO), policy.table()) as http:
-        for said, status in (("A bomb", 400), ("A rose", 200)):
-            answer = await http.post("/v1/responses/compact", json={"model": "m", "input": said})
+        for prompt, status in (("A bomb", 400), ("A rose", 200)):
+            answer = await http.post("/v1/responses/compact", json={"model": "m", "input": prompt})
             assert answer.status_code == status, answer.text
         output = answer.json()["output"]
         assert [item["type"] for item in output] == ["message", "compaction"]

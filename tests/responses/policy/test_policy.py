@@ -37,8 +37,8 @@ async def served(backend: Scripted, hooks: dict[str, Any] | None, **values: Any)
         yield http
 
 
-async def ask(http: httpx.AsyncClient, said: Any = "Hi", **fields: Any) -> Any:
-    answer = await http.post("/v1/responses", json={"model": "m", "input": said, **fields})
+async def ask(http: httpx.AsyncClient, prompt: Any = "Hi", **fields: Any) -> Any:
+    answer = await http.post("/v1/responses", json={"model": "m", "input": prompt, **fields})
     assert answer.status_code == 200, answer.text
     return answer.json()
 
