@@ -96,8 +96,8 @@ HURRY = {"backend_overrides": {"transport.first_byte_timeout": 2, "transport.idl
 def faults(api: ServerAPI) -> list[Fault]:
     """Return the rows for an API's servers."""
     hel, more, end = api.begin("Hel"), api.more("lo"), api.end()
-    endless = said(*hel, *[*api.more(""), 0.05] * 200)
-    line_behind = [*said(*hel, b"data: {")[:-1], *[piece(_TEXT)] * 100, piece(b"")]
+    endless = event_stream(*hel, *[*api.more(""), 0.05] * 200)
+    line_behind = [*event_stream(*hel, b"data: {")[:-1], *[piece(_TEXT)] * 100, piece(b"")]
     garbage = b"data: \xff[\n\n\xfe\n\n"
     return [
         refused("unreachable", None),
@@ -132,20 +132,20 @@ def faults(api: ServerAPI) -> list[Fault]:
             Ended("failed", "server_error"),
         ),
         broken("a 100 MB line after some text", line_behind),
-        broken("closes mid-stream", said(*hel, CLOSE)),
-        broken("resets mid-stream", said(*hel, 0.1, RESET)),
-        broken("stalls mid-chunk", said(*hel, b'data: {"choices": [{"ind', HANG), "timeout", HURRY),
-        broken("ends without a finish reason", said(*hel)),
-        broken("garbage in the chunked framing", [*said(*hel)[:-1], b"\xff\xfe\r\n"]),
-        broken("an error mid-stream", said(*hel, api.error)),
+        broken("closes mid-stream", event_stream(*hel, CLOSE)),
+        broken("resets mid-stream", event_stream(*hel, 0.1, RESET)),
+        broken("stalls mid-chunk", event_stream(*hel, b'data: {"choices": [{"ind', HANG), "timeout", HURRY),
+        broken("ends without a finish reason", event_stream(*hel)),
+        broken("garbage in the chunked framing", [*event_stream(*hel)[:-1], b"\xff\xfe\r\n"]),
+        broken("an error mid-stream", event_stream(*hel, api.error)),
         Fault("never ends, beyond ANTIPHON_MAX_OUTPUT_SECONDS", endless, *[CUT_OFF] * 3, {"max_output_seconds": 2}),
-        harmless("slow", said(*hel, 0.3, *more, 0.3, *end, *api.last)),
-        harmless("closes after the finish reason", said(*hel, *more, *end, CLOSE)),
-        harmless("garbage between chunks", said(*hel, garbage, *more, *end, *api.last)),
+        harmless("slow", event_stream(*hel, 0.3, *more, 0.3, *end, *api.last)),
+        harmless("closes after the finish reason", event_stream(*hel, *more, *end, CLOSE)),
+        harmless("garbage between chunks", event_stream(*hel, garbage, *more, *end, *api.last)),
     ]
 
 
-def said(*steps: Frame | Step, headers: Mapping[str, str] | None = None) -> list[Step]:
+def event_stream(*steps: Frame | Step, headers: Mapping[str, str] | None = None) -> list[Step]:
     """Return an event stream with these frames, and pauses and signs between them."""
     return sse(*(encoded(step) if isinstance(step, dict | str) else step for step in steps), headers=headers)
 
@@ -164,7 +164,10 @@ async def test_backend_fault_ends_as_documented(
     api: ServerAPI, fault: Fault, upstream: Upstream, tmp_path: Path
 ) -> None:
     upstream.native = True
-    hello = [*said(*api.begin("Hel"), *api.more("lo"), *api.end(), *api.last, headers={"Connection": "close"}), CLOSE]
+    hello = [
+        *event_stream(*api.begin("Hel"), *api.more("lo"), *api.end(), *api.last, headers={"Connection": "close"}),
+        CLOSE,
+    ]
     overrides = {**api.settings, **fault.settings.get("backend_overrides", {})}
     settings = {
         "store_url": f"sqlite:///{tmp_path}/antiphon.db",

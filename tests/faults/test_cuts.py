@@ -63,12 +63,12 @@ def arrived(api: ServerAPI, data: bytes) -> tuple[Output, bool]:
 
 def read(events: list[Event]) -> Output:
     """Return the text in a stream's deltas."""
-    said: dict[str, str] = dict.fromkeys(("output_text", "reasoning", "function_call_arguments"), "")
+    texts: dict[str, str] = dict.fromkeys(("output_text", "reasoning", "function_call_arguments"), "")
     for event in events:
         kind, _, last = event["type"].removeprefix("response.").rpartition(".")
         if last == "delta":
-            said["reasoning" if kind == "reasoning_summary_text" else kind] += event["delta"]
-    return Output(*said.values())
+            texts["reasoning" if kind == "reasoning_summary_text" else kind] += event["delta"]
+    return Output(*texts.values())
 
 
 async def followed(api: ServerAPI, data: bytes, cuts: list[int], end: Step | None, *, at_once: bool) -> list[Event]:

@@ -58,21 +58,21 @@ class Talk:
 
     async def converse(self, number: int) -> None:
         """Run a conversation."""
-        previous, said = None, []
+        previous, texts = None, []
         ways = list(self._ways.items())
         try:
             for turn in range(TURNS):
                 way, ask = ways[(number + turn) % len(ways)]
-                said.append(f"{number}.{turn}")
-                response = await ask({"model": "m", "input": said[-1], "previous_response_id": previous})
+                texts.append(f"{number}.{turn}")
+                response = await ask({"model": "m", "input": texts[-1], "previous_response_id": previous})
                 text = "".join(part["text"] for item in response["output"] for part in item["content"])
-                if (response["status"], text) != ("completed", answer_to(said)):
-                    raise Wrong(f"{way}: {response['status']}, {text!r} for {answer_to(said)!r}, {response['error']}")
+                if (response["status"], text) != ("completed", answer_to(texts)):
+                    raise Wrong(f"{way}: {response['status']}, {text!r} for {answer_to(texts)!r}, {response['error']}")
                 previous = response["id"]
                 self._texts[previous] = text
                 self.figures.turns[way] += 1
         except (Wrong, httpx.HTTPError, ValueError, LookupError) as error:
-            self.figures.wrong.append(f"conversation {number}, turn {len(said)}, {way}: {error!r}")
+            self.figures.wrong.append(f"conversation {number}, turn {len(texts)}, {way}: {error!r}")
         self.figures.conversations += 1
 
     async def look_up(self) -> None:

@@ -17,9 +17,9 @@ from tests.support.upstream import DONE, Received, Step, Upstream, chunk, finish
 PACE = 0.02  # seconds between two words
 
 
-def answer_to(said: Sequence[str]) -> str:
+def answer_to(texts: Sequence[str]) -> str:
     """Return the answer to these inputs, a turn each."""
-    return " ".join(["heard", *said])
+    return " ".join(["heard", *texts])
 
 
 class Echo(Upstream):
@@ -55,14 +55,14 @@ class Echo(Upstream):
 
 
 def _answer(messages: list[dict[str, Any]]) -> str:
-    said: list[str] = []
+    texts: list[str] = []
     for message in messages:
         text = _text(message["content"])
         if message["role"] == "user":
-            said.append(text)
-        elif text != answer_to(said):
-            return f"lost {answer_to(said)}, found {text}"
-    return "fail" if said[-1] == "fail" else answer_to(said)
+            texts.append(text)
+        elif text != answer_to(texts):
+            return f"lost {answer_to(texts)}, found {text}"
+    return "fail" if texts[-1] == "fail" else answer_to(texts)
 
 
 def _text(content: Any) -> str:

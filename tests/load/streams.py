@@ -79,8 +79,8 @@ def run(
     loop, received = asyncio.get_running_loop(), ReceivedDeltas()
     body = {"model": f"clock-{deltas}-{round(period * 1000)}", "stream": True}
     path = "/v1/responses" if api == "responses" else "/v1/chat/completions"
-    said = {"input": "When?"} if api == "responses" else {"messages": [{"role": "user", "content": "When?"}]}
-    request = wire.request("POST", path, json.dumps(body | said).encode())
+    prompt = {"input": "When?"} if api == "responses" else {"messages": [{"role": "user", "content": "When?"}]}
+    request = wire.request("POST", path, json.dumps(body | prompt).encode())
     began = loop.time()
 
     async def one(number: int) -> None:

@@ -60,9 +60,9 @@ def test_content_encrypted_by_one_worker_is_read_by_others_with_a_key_that_is_lo
 
 def assert_logged_once(directory: Path) -> None:
     """The generated key for all workers."""
-    said = [line for line in (directory / "serve.log").read_text().splitlines() if "ANTIPHON_SECRET_KEY" in line]
-    assert len(said) == 1
-    assert "ANTIPHON_SECRET_KEY not set" in said[0]
+    warnings = [line for line in (directory / "serve.log").read_text().splitlines() if "ANTIPHON_SECRET_KEY" in line]
+    assert len(warnings) == 1
+    assert "ANTIPHON_SECRET_KEY not set" in warnings[0]
 
 
 def _post(url: str, body: object) -> dict[str, object]:

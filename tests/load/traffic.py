@@ -44,8 +44,8 @@ class Traffic:
         """Ask for a response, and expect some status."""
         answer = await self.http.post("/v1/responses", json={**ASK, **more})
         assert answer.status_code == status, f"{answer.status_code} {answer.text[:300]}"
-        said: dict[str, Any] = answer.json()
-        return said
+        response: dict[str, Any] = answer.json()
+        return response
 
     async def gauges(self) -> dict[str, float]:
         """Return the server's gauges for open or waiting work, if above 0."""
@@ -81,8 +81,8 @@ async def json_in_two_turns(traffic: Traffic) -> None:
 
 async def stream(traffic: Traffic) -> None:
     async with traffic.http.stream("POST", "/v1/responses", json={**ASK, "stream": True}) as answer:
-        said = (await answer.aread()).decode()
-    assert "event: response.completed" in said and said.endswith("data: [DONE]\n\n"), said[-300:]
+        events = (await answer.aread()).decode()
+    assert "event: response.completed" in events and events.endswith("data: [DONE]\n\n"), events[-300:]
 
 
 async def stream_that_is_left(traffic: Traffic) -> None:

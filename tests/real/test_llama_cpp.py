@@ -75,8 +75,8 @@ async def test_llama_cpp_answers_as_the_model_was_taught(http: httpx.AsyncClient
 
 async def test_llama_cpp_conversation_of_many_turns_is_remembered(http: httpx.AsyncClient) -> None:
     previous = None
-    for said in ("My name is Alice.", "Count from 1 to 3.", "What is my name?"):
-        _, response = await ask(http, {"input": said, "previous_response_id": previous}, stream=True)
+    for text in ("My name is Alice.", "Count from 1 to 3.", "What is my name?"):
+        _, response = await ask(http, {"input": text, "previous_response_id": previous}, stream=True)
         previous = response["id"]
     assert seen(200, response) == ["completed", "text: Your name is Alice."]
 

@@ -118,18 +118,18 @@ class LabSession:
             lab.running -= 1
 
     async def _echo(self, call: ToolCall) -> Outcome:
-        return said(str(call.arguments.get("text", "")))
+        return text_outcome(str(call.arguments.get("text", "")))
 
     async def _ask(self, call: ToolCall) -> Outcome:
-        return said("It was done.")
+        return text_outcome("It was done.")
 
     async def _add(self, call: ToolCall) -> Outcome:
-        return said(str(call.arguments["a"] + call.arguments["b"]))
+        return text_outcome(str(call.arguments["a"] + call.arguments["b"]))
 
     async def _wait(self, call: ToolCall) -> Outcome:
         self._lab.started.set()
         await self._lab.gate.wait()
-        return said("waited")
+        return text_outcome("waited")
 
     async def _fail(self, call: ToolCall) -> Outcome:
         return Outcome.failed("It did not work.")
@@ -142,10 +142,10 @@ class LabSession:
         return Outcome([{"type": "input_text", "text": "An image."}, image], {"output": "An image."})
 
     async def _long(self, call: ToolCall) -> Outcome:
-        return said("x" * 100_000)
+        return text_outcome("x" * 100_000)
 
 
-def said(text: str) -> Outcome:
+def text_outcome(text: str) -> Outcome:
     return Outcome(text, {"output": text})
 
 

@@ -72,8 +72,12 @@ class Scripted(Backend):
                 elif isinstance(step, BackendError):
                     raise step
                 else:
-                    said = step if isinstance(step, list) else [step]
-                    yield [one for each in said for one in (reader.read(each) if isinstance(each, dict) else [each])]
+                    chunks_of_step = step if isinstance(step, list) else [step]
+                    yield [
+                        one
+                        for each in chunks_of_step
+                        for one in (reader.read(each) if isinstance(each, dict) else [each])
+                    ]
             if not any(step is DONE or (isinstance(step, list) and DONE in step) for step in script):
                 yield [Finished(FinishReason.STOP), DONE]
             whole = True

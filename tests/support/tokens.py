@@ -39,10 +39,10 @@ class Signer:
         """A token, valid for five minutes; claims with None are omitted."""
         now = int(time.time())
         all_claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "iat": now, "exp": now + 300, **claims}
-        said = {name: value for name, value in all_claims.items() if value is not None}
+        given_claims = {name: value for name, value in all_claims.items() if value is not None}
         sent = {"kid": self.key_id, "typ": "JWT", **(headers or {})}
         sent = {name: value for name, value in sent.items() if value is not None}
-        return jwt.PyJWS().encode(json.dumps(said).encode(), self.private, self.algorithm, sent)
+        return jwt.PyJWS().encode(json.dumps(given_claims).encode(), self.private, self.algorithm, sent)
 
 
 def key_set(*keys: dict[str, Any]) -> bytes:
