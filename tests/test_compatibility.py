@@ -153,8 +153,8 @@ BESIDE: dict[str, dict[str, Any]] = {
 def test_status_of_a_parameter_is_true(name: str, status: str) -> None:
     cases = CASES[name] if name in CASES else [[request_of(BESIDE[name.partition(".")[0]])]]
     warnings = " ".join(text for bodies in cases for body in bodies for text in _warnings_of(body))
-    said = any(f"'{path}'" in warnings for path in (name, name.partition(".")[0]))
-    assert said == (status == "named"), warnings
+    named = any(f"'{path}'" in warnings for path in (name, name.partition(".")[0]))
+    assert named == (status == "named"), warnings
 
 
 def _warnings_of(body: dict[str, Any]) -> tuple[str, ...]:

@@ -370,8 +370,8 @@ async def test_translation_is_what_the_backend_was_sent(name: str, tmp_path: Pat
                     assert stored["body"] == up.requests[-1].json
                     assert stored["url"] == f"{up.url}{up.requests[-1].path.removeprefix('/v1')}"
                     assert (stored["backend"], stored["profile"]) == ("default", "vllm")
-                    said = made.headers.get("x-antiphon-warning", "")
-                    assert "; ".join(stored["warnings"]) == said
+                    header = made.headers.get("x-antiphon-warning", "")
+                    assert "; ".join(stored["warnings"]) == header
 
 
 async def test_translation_in_a_conversation_has_its_history(http: httpx.AsyncClient) -> None:

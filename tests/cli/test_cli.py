@@ -175,7 +175,7 @@ def test_settings_prints_what_a_dotenv_file_may_hold(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--store-url", "mysql://:hush@localhost"], "ANTIPHON_STORE_URL: must begin with memory://, "),
         (["--store-url", "redis://:hush@localhost/0?hush=1"], "ANTIPHON_STORE_URL: "),
@@ -190,11 +190,11 @@ def test_settings_prints_what_a_dotenv_file_may_hold(tmp_path: Path) -> None:
     ],
 )
 def test_serve_with_invalid_settings_is_refused_without_a_traceback(
-    tmp_path: Path, arguments: list[str], said: str
+    tmp_path: Path, arguments: list[str], message: str
 ) -> None:
     refused = run(tmp_path, "serve", *arguments)
     assert refused.returncode == 2
-    assert said in refused.stderr
+    assert message in refused.stderr
     assert "Traceback" not in refused.stderr
     assert "hush@" not in refused.stderr
 
@@ -216,26 +216,26 @@ def test_prompt_file_that_is_damaged_is_named_without_a_traceback(tmp_path: Path
     assert ran.returncode == (2 if command == "serve" else 1)
     printed = ran.stdout + ran.stderr
     assert "Traceback" not in printed and "spoken" not in printed
-    for _, said in DAMAGED.values():
-        assert said in printed
+    for _, message in DAMAGED.values():
+        assert message in printed
 
 
 @pytest.mark.parametrize(
-    ("variables", "said"),
+    ("variables", "message"),
     [
         ({"LIMIT_STORE_URL": "redis://:hush@localhost/0?x=1"}, "ANTIPHON_LIMIT_STORE_URL: "),
         ({"HOST": "1.2.3.4.5", "ALLOW_OPEN": "true"}, "ANTIPHON_HOST: must be an address or a name of this machine"),
     ],
 )
-def test_serve_with_an_invalid_address_is_refused(tmp_path: Path, variables: dict[str, str], said: str) -> None:
+def test_serve_with_an_invalid_address_is_refused(tmp_path: Path, variables: dict[str, str], message: str) -> None:
     refused = run(tmp_path, "serve", **{f"ANTIPHON_{name}": value for name, value in variables.items()})
     assert refused.returncode == 2
-    assert refused.stderr.startswith(said)
+    assert refused.stderr.startswith(message)
     assert "hush" not in refused.stderr
 
 
 @pytest.mark.parametrize(
-    ("tools", "said"),
+    ("tools", "message"),
     [
         ({"code_interpreter": {}}, "tools.code_interpreter: provider: is missing"),
         ({"code_interpreter": {"provider": "docker"}}, "provider: must be bubblewrap, or mcp:NAME"),
@@ -248,11 +248,11 @@ def test_serve_with_an_invalid_address_is_refused(tmp_path: Path, variables: dic
     ],
 )
 def test_check_with_an_invalid_table_of_a_tool_says_what_would_be_valid(
-    tmp_path: Path, tools: dict[str, object], said: str
+    tmp_path: Path, tools: dict[str, object], message: str
 ) -> None:
     checked = run(tmp_path, "check", ANTIPHON_TOOLS=json.dumps(tools))
     assert checked.returncode == 1
-    assert said in checked.stdout + checked.stderr
+    assert message in checked.stdout + checked.stderr
 
 
 def test_serve_at_a_port_in_use_ends(tmp_path: Path) -> None:
@@ -420,8 +420,8 @@ def test_two_workers_share_the_store_and_stop_at_sigterm(tmp_path: Path) -> None
     with served(tmp_path, "--workers", "2", "--store-url", "sqlite:///shared.db") as (process, address):
         first = ask(f"{address}/v1/responses", {"model": "demo", "input": "One."})
         for _ in range(4):
-            said = {"model": "demo", "input": "Two.", "previous_response_id": first["id"]}
-            assert ask(f"{address}/v1/responses", said)["previous_response_id"] == first["id"]
+            request = {"model": "demo", "input": "Two.", "previous_response_id": first["id"]}
+            assert ask(f"{address}/v1/responses", request)["previous_response_id"] == first["id"]
         process.send_signal(signal.SIGTERM)
         assert process.wait(TIMEOUT) in {0, -signal.SIGTERM}
 

@@ -23,7 +23,7 @@ PRICES = {"*": {"input": 1, "output": 4}}
 WEATHER = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}
 
 
-def said(text: str, *calls: str) -> list[Step]:
+def answer_steps(text: str, *calls: str) -> list[Step]:
     chunks: list[Any] = [delta(content=text)]
     chunks += [call(number, f"call_{number}", "weather", arguments) for number, arguments in enumerate(calls)]
     return [*chunks, finish("tool_calls" if calls else "stop"), {"choices": [], "usage": reported(1000, 500)}]
@@ -51,7 +51,9 @@ async def replayed(url: str, response_id: str, model: str | None = None, *, as_j
 
 
 async def test_replay_asks_another_model_the_same_and_stores_nothing() -> None:
-    backend = Scripted(said("First."), said("One.\nTwo.", "{}"), said("One.\nThree.", '{"in": "Oslo"}'))
+    backend = Scripted(
+        answer_steps("First."), answer_steps("One.\nTwo.", "{}"), answer_steps("One.\nThree.", '{"in": "Oslo"}')
+    )
     async with antiphon(backend, prices=PRICES) as url:
         first = await ask(url, input="Before")
         options = {"instructions": "Be brief.", "temperature": 0.2, "max_output_tokens": 900, "tools": [WEATHER]}
@@ -72,7 +74,9 @@ async def test_replay_asks_another_model_the_same_and_stores_nothing() -> None:
 
 
 async def test_replay_with_the_same_answer_is_the_same() -> None:
-    async with antiphon(Scripted(said("Hello.", '{"a": 1, "b": 2}'), said("Hello.", '{"b": 2, "a": 1}'))) as url:
+    async with antiphon(
+        Scripted(answer_steps("Hello.", '{"a": 1, "b": 2}'), answer_steps("Hello.", '{"b": 2, "a": 1}'))
+    ) as url:
         made = await ask(url, tools=[WEATHER])
         same, printed = await replayed(url, made["id"], as_json=True)
     report = json.loads(printed)
@@ -84,7 +88,7 @@ async def test_replay_with_the_same_answer_is_the_same() -> None:
 
 
 async def test_replay_adds_nothing_to_its_conversation() -> None:
-    backend = Scripted(said("First."), said("Second."), said("Second."))
+    backend = Scripted(answer_steps("First."), answer_steps("Second."), answer_steps("Second."))
     async with antiphon(backend) as url:
         async with httpx.AsyncClient(base_url=f"{url}/v1", trust_env=False) as http:
             conversation = (await http.post("/conversations", json={})).json()["id"]
@@ -98,7 +102,7 @@ async def test_replay_adds_nothing_to_its_conversation() -> None:
 
 
 async def test_replay_of_many_prints_a_row_for_each_and_their_sums() -> None:
-    backend = Scripted(said("One."), said("Two."), said("One."), said("Three."))
+    backend = Scripted(answer_steps("One."), answer_steps("Two."), answer_steps("One."), answer_steps("Three."))
     async with antiphon(backend, prices=PRICES) as url:
         first, second = await ask(url, input="A"), await ask(url, input="B")
 
@@ -119,14 +123,14 @@ async def test_replay_of_many_prints_a_row_for_each_and_their_sums() -> None:
 
 
 async def test_replay_of_a_response_that_is_not_stored_is_refused() -> None:
-    async with antiphon(Scripted(said("Hi."))) as url:
+    async with antiphon(Scripted(answer_steps("Hi."))) as url:
         with pytest.raises(ServerError, match="not found"):
             await replayed(url, "resp_unknown")
 
 
 async def test_replay_check_exits_with_1_only_if_the_answers_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "*")
-    async with antiphon(Scripted(said("One."), said("One."), said("Two."))) as url:
+    async with antiphon(Scripted(answer_steps("One."), answer_steps("One."), answer_steps("Two."))) as url:
         made = await ask(url)
 
         async def status(*options: str) -> int:

@@ -102,9 +102,9 @@ def test_log_traceback_is_kept_without_its_secrets(log_format: str, capsys: pyte
         raise RuntimeError(f"refused {key}")
     except RuntimeError:
         logger.exception("backend failed")
-    said = capsys.readouterr().err
-    assert "RuntimeError: refused ***" in said
-    assert "hush" not in said
+    log = capsys.readouterr().err
+    assert "RuntimeError: refused ***" in log
+    assert "hush" not in log
 
 
 def test_log_below_the_level_and_of_libraries_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:

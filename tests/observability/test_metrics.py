@@ -204,9 +204,9 @@ async def test_metrics_of_a_client_that_disconnects_count_an_interrupted_respons
     assert metrics("tokens_total", model="m", kind="input") > 0
 
 
-@pytest.mark.parametrize("said", [[], HELLO[:1]], ids=["before its first word", "in the middle"])
-async def test_metrics_of_a_cancelled_background_response_count_it_as_cancelled(said: list[Any]) -> None:
-    async with served(Scripted([*said, 60.0])) as http:
+@pytest.mark.parametrize("chunks", [[], HELLO[:1]], ids=["before its first word", "in the middle"])
+async def test_metrics_of_a_cancelled_background_response_count_it_as_cancelled(chunks: list[Any]) -> None:
+    async with served(Scripted([*chunks, 60.0])) as http:
         id = (await ask(http, background=True)).json()["id"]
         assert (await http.post(f"/v1/responses/{id}/cancel")).json()["status"] == "cancelled"
         metrics = await scrape(http)

@@ -77,9 +77,9 @@ def test_key_table_gives_the_rights_of_a_key(directory: Path, monkeypatch: pytes
     ],
 )
 def test_key_table_that_is_invalid_is_named_without_the_key(text: str, words: str) -> None:
-    said = problems(text)
-    assert words in said
-    assert "sk-plain-key" not in said
+    problem_text = problems(text)
+    assert words in problem_text
+    assert "sk-plain-key" not in problem_text
 
 
 @pytest.mark.parametrize("document", ["keys.md", "team.md"])

@@ -149,7 +149,7 @@ async def test_list_of_conversations_has_pages(browser: Browser) -> None:
             await expect(studio.page.get_by_role("button", name="Show more")).to_be_hidden()
 
 
-async def test_conversation_that_is_not_there_is_said_to_be_missing(studio: Studio) -> None:
+async def test_conversation_that_is_not_there_is_reported_as_missing(studio: Studio) -> None:
     studio.refusals = (404,)
     await studio.page.goto(f"{studio.url}/studio#/talk/resp_{'0' * 40}")
     await expect(studio.page.get_by_role("heading", name="This conversation cannot be opened")).to_be_visible()

@@ -48,7 +48,7 @@ async def test_responses_of_other_clients_appear_and_can_be_opened(studio: Studi
     await expect(page.get_by_role("region", name="The response as JSON")).to_contain_text(made["id"])
 
 
-async def test_response_is_found_by_its_id_or_said_to_be_missing(studio: Studio) -> None:
+async def test_response_is_found_by_its_id_or_reported_as_missing(studio: Studio) -> None:
     studio.refusals = (404,)
     made = await create(studio.url, "Say hello.", studio.key)
     await studio.go("Responses")
@@ -249,7 +249,7 @@ async def test_key_is_requested_stored_in_the_tab_and_discarded(browser: Browser
         assert await page.evaluate("sessionStorage['antiphon.key']") is None
 
 
-async def test_hosted_tools_that_cannot_be_read_are_not_said_to_be_none(browser: Browser) -> None:
+async def test_hosted_tools_that_cannot_be_read_are_not_reported_as_none(browser: Browser) -> None:
     async with antiphon(tools={"demo": {}}) as url, Studio.open(browser, url, refusals=(503,)) as studio:
         tools = studio.page.get_by_role("group", name="Hosted tools")
         await studio.open_options()

@@ -207,8 +207,8 @@ async def test_response_with_store_false_is_continued_by_the_page(studio: Studio
     for text in ("One", "Two", "Three"):
         await studio.say(text)
 
-    said = [(message["role"], message["content"]) for message in backend.received[2]["messages"]]
-    assert [text for _, text in said] == ["One", "Hello.", "Two", "Again.", "Three"]
+    turns = [(message["role"], message["content"]) for message in backend.received[2]["messages"]]
+    assert [text for _, text in turns] == ["One", "Hello.", "Two", "Again.", "Three"]
 
 
 async def test_options_are_sent_with_the_message(studio: Studio, backend: Scripted) -> None:

@@ -196,8 +196,8 @@ async def test_image_is_known_by_its_id(images: ImagesServer, more: dict[str, An
     async with client(images, *answers) as (openai_client, backend):
         first = await openai_client.responses.create(model="m", input="Draw a red cat.", tools=[TOOL])
         bare = {"type": "image_generation_call", "id": first.output[0].id, **more}
-        said = [{"role": "user", "content": "Draw a red cat."}, bare, {"role": "user", "content": "Make it blue."}]
-        await openai_client.responses.create(model="m", input=said, tools=[TOOL], store=False)
+        items = [{"role": "user", "content": "Draw a red cat."}, bare, {"role": "user", "content": "Make it blue."}]
+        await openai_client.responses.create(model="m", input=items, tools=[TOOL], store=False)
     assert [path for path, _, _ in images.requests] == ["generations", "edits"]
     shown = json.dumps(backend.received[2]["messages"])
     assert "A red cat, painted." in shown

@@ -261,9 +261,9 @@ async def test_stored_image_of_a_run_ended_for_a_dead_worker_is_kept(tmp_path: P
         # The worker died before it told the end: as it had stored it, or before that.
         await log.delete(run)
         await log.begin(run, "a worker that died")
-        said = events[: events.index("event: response.completed")]
+        written = events[: events.index("event: response.completed")]
         await log.append(
-            run, "a worker that died", EventSegment(0, said.count("event: ") - 1, said.encode(), ends=False)
+            run, "a worker that died", EventSegment(0, written.count("event: ") - 1, written.encode(), ends=False)
         )
         if status == "in_progress":
             stored = Turn.of((await store.all(run.partition))[id])

@@ -219,7 +219,7 @@ def a_deleted_conversation_is_not_called_so(answer: Reply, sent: Sent) -> None:
 
 
 @in_reply("background.create")
-def a_response_is_not_said_to_be_in_the_background(answer: Reply, sent: Sent) -> None:
+def a_background_response_has_background_false(answer: Reply, sent: Sent) -> None:
     if sent.asks(background=True) and _documents(answer):
         _change(answer, background=False)
 

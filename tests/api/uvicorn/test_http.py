@@ -116,8 +116,8 @@ async def test_end_of_a_large_body_is_not_counted_as_the_next_head(url: str) -> 
     await writer.drain()
     await asyncio.sleep(0.05)
     writer.write(b"P/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-    said = await reader.read()
-    assert re.findall(rb"HTTP/1.1 (\d+)", said) == [b"400", b"200"]
+    replies = await reader.read()
+    assert re.findall(rb"HTTP/1.1 (\d+)", replies) == [b"400", b"200"]
     writer.close()
 
 
@@ -200,9 +200,9 @@ async def test_bytes_behind_a_whole_request_do_not_end_its_answer(requests: int,
         reader, writer = await connected(served)
         writer.write(ASK * requests + behind)
         go.set()
-        said = await reader.read()
-        assert said.count(b"HTTP/1.1 200 ") == requests
-        assert said.count(b'"status":"completed"') >= requests
+        replies = await reader.read()
+        assert replies.count(b"HTTP/1.1 200 ") == requests
+        assert replies.count(b'"status":"completed"') >= requests
         writer.close()
 
 

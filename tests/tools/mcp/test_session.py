@@ -518,7 +518,7 @@ async def test_programs_that_do_not_exist_are_known_before_the_server_starts(tmp
     ]
 
 
-async def test_program_that_does_not_exist_is_said_to_be_missing() -> None:
+async def test_program_that_does_not_exist_is_reported_as_missing() -> None:
     response = Response()
     async with opened(tool_of({"servers": {"typo": "no-such-program"}}), server_label="typo") as session:
         assert await session.functions([], response) == []

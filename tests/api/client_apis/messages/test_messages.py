@@ -325,8 +325,8 @@ async def test_web_search_is_run_and_shown_and_remembered(up: Upstream, searxng:
     async with client_of(up, tools={"web_search": {"url": searxng}}) as client:
         answer = await client.post(PATH, json={**body, "stream": stream})
         message = accumulated(answer.content) if stream else answer.json()
-        said = {"role": "assistant", "content": message["content"]}
-        later = [*HI["messages"], said, {"role": "user", "content": "Sure?"}]
+        answer_message = {"role": "assistant", "content": message["content"]}
+        later = [*HI["messages"], answer_message, {"role": "user", "content": "Sure?"}]
         await client.post(PATH, json={**body, "messages": later})
     use, result, _, text = message["content"]
     assert (use["name"], use["input"]) == ("web_search", {"query": "Ada"})

@@ -218,8 +218,8 @@ def test_billing_line_of_claude_code_is_removed(system: Any) -> None:
 
 def test_breakpoints_are_kept_in_messages_and_results() -> None:
     hour, minutes = {"type": "ephemeral", "ttl": "1h"}, {"type": "ephemeral", "ttl": "5m"}
-    said, returned = items(by_user(text("Hi", cache_control=minutes)), by_user(result("Sunny.", cache_control=hour)))
-    assert said["content"][0]["prompt_cache_breakpoint"] == {"mode": "explicit"}
+    message, returned = items(by_user(text("Hi", cache_control=minutes)), by_user(result("Sunny.", cache_control=hour)))
+    assert message["content"][0]["prompt_cache_breakpoint"] == {"mode": "explicit"}
     assert returned["output"][0]["prompt_cache_breakpoint"] == {"mode": "explicit", "ttl": "12h"}
 
 
