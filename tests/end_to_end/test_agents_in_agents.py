@@ -56,7 +56,9 @@ async def exchange(*items: dict[str, Any], **fields: Any) -> tuple[dict[str, Any
 
 
 async def test_agent_message_reaches_the_model() -> None:
-    chat, answer = await exchange({"role": "user", "content": "Let another greet."}, agent_message(sealed("Say hello to Ada.")))
+    chat, answer = await exchange(
+        {"role": "user", "content": "Let another greet."}, agent_message(sealed("Say hello to Ada."))
+    )
     assert [message["role"] for message in chat["messages"]] == ["user", "user"]
     assert chat["messages"][1]["content"] == f"{HEAD}\n\nSay hello to Ada."
     assert "x-antiphon-warning" not in answer.headers
