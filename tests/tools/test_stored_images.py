@@ -258,7 +258,7 @@ async def test_stored_image_of_a_run_ended_for_a_dead_worker_is_kept(tmp_path: P
         id = (await at.ask(background=True))["id"]
         events = (await at.http.get(f"/responses/{id}", params={"stream": "true"})).text
         run, log = RunKey(f"anonymous:{id[-24:]}", id), store.log(ttl=TTL, lease=0.001)
-        # The worker died before it told the end: as it had stored it, or before that.
+        # The worker died before it reported the end: as it had stored it, or before that.
         await log.delete(run)
         await log.begin(run, "a worker that died")
         written = events[: events.index("event: response.completed")]

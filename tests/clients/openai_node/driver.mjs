@@ -80,8 +80,8 @@ await play({
   async tools() {
     const first = await client.responses.create({ model, input: WEATHER, tools: [tool] });
     const input = results(first);
-    const told = await client.responses.create({ model, input, tools: [tool], previous_response_id: first.id });
-    return { text: told.output_text };
+    const answer = await client.responses.create({ model, input, tools: [tool], previous_response_id: first.id });
+    return { text: answer.output_text };
   },
 
   async tools_streamed() {
@@ -137,8 +137,8 @@ await play({
     const input = [user(WEATHER)];
     const first = await client.responses.create({ input, ...given });
     const sealed = first.output.filter((item) => item.type === "reasoning").map((item) => item.encrypted_content);
-    const told = await client.responses.create({ input: [...input, ...first.output, ...results(first)], ...given });
-    return { text: told.output_text, sealed: sealed.length === 1 && Boolean(sealed[0]) };
+    const answer = await client.responses.create({ input: [...input, ...first.output, ...results(first)], ...given });
+    return { text: answer.output_text, sealed: sealed.length === 1 && Boolean(sealed[0]) };
   },
 
   // A tool made of a schema of zod, whose arguments come back as it says.

@@ -81,7 +81,7 @@ test("instructions that come from a template are not repeated beside it", () => 
   assert.deepEqual(options.request(), { prompt: { id: "p" }, background: true });
 });
 
-test("options are told in words and switched off one by one", () => {
+test("options are described in words and switched off one by one", () => {
   const options = OptionValues.from(
     { background: true, instructions: "x", temperature: 0.5, tools: [{ type: "mcp", server_label: "lab" }, FUNCTION] },
     ABOUT,
