@@ -51,7 +51,7 @@ _TYPE = itemgetter("type")
 
 
 def are_messages(items: Iterable[Item]) -> bool:
-    """Whether no item refers to another item, is encrypted, or has to be rewritten."""
+    """Whether no item refers to another item, is encrypted, or is rewritten."""
     return _MESSAGE.issuperset(map(_TYPE, items))
 
 

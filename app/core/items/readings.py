@@ -17,7 +17,7 @@ from app.core.types import Item, JSONMapping, Part, with_fields
 from app.core.types.hosted import DEFAULT_NAMESPACE
 
 # Key for notes in an item's stored upstream fields. Notes, all optional: `call_id`, `namespace`, `name` and `arguments`
-# as written by the model, `output` as shown to the model, `round`.
+# as written by the model, `output` as shown to the model, `round`, and the tool's own data in `session`.
 NOTES = "hosted"
 
 # Marks outputs from hosted items.

@@ -351,7 +351,7 @@ class EventBuilder:
     # Native items.
 
     def add_native_item(self, item: JSONMapping) -> OpenNativeItem:
-        """Add an item from the backend that is sent to the client unchanged, except for its id."""
+        """Add an item that is sent to the client unchanged, except for its id."""
         self.close_item()
         added = with_fields({"type": item["type"], "id": self.new_id(id_prefix(item["type"]))}, _without_id(item))
         native = OpenNativeItem(self._add(added), added)
