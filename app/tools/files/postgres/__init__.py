@@ -20,6 +20,8 @@ from app.tools.files.postgres.vector_stores import PostgresVectorStores
 class PostgresFileStore(SQLFileStore):
     """Expiry and claims use the database's clock."""
 
+    vector_stores: PostgresVectorStores
+
     def __init__(self, database: PostgresDatabase, storage: ObjectStorage | None = None) -> None:
         tables = PostgresTables(database, POSTGRES_NAMES, storable)
         super().__init__(tables, PostgresPieces(tables), storage)
