@@ -460,6 +460,7 @@ async def test_batch_of_another_key_does_not_exist(database: FileDatabase, model
                 await bob.batches.create(
                     input_file_id=batch.input_file_id, endpoint="/v1/responses", completion_window="24h"
                 )
+            model.release.set()
 
 
 async def test_requests_have_the_rights_the_budget_and_the_price_of_their_key(
