@@ -174,8 +174,8 @@ class _Turn:
             thanks = _thanks(self._tools)
             results = " ".join(_text(message)[:_LONG] for message in self._tools)
             return f"{thanks}Here is what I found: {results}" if results.strip() or not thanks else thanks.strip()
-        for model_request, reply in _REPLIES:
-            if match := model_request.search(self.prompt):
+        for question, reply in _REPLIES:
+            if match := question.search(self.prompt):
                 return reply(match, "\n".join(_text(message)[:_LONG] for message in self._users))
         earlier = len(self._users) - 1
         memory = f" Before that you sent {earlier} message{'s' if earlier > 1 else ''}." if earlier > 0 else ""

@@ -47,7 +47,7 @@ def whole_message(ending: Ending, options: WriterOptions) -> JSONObject:
 
 
 def blocks_of(item: Item, options: WriterOptions) -> Iterator[JSONObject]:
-    """Return [] for item types without blocks."""
+    """Yield nothing for item types without blocks."""
     make = _BLOCKS.get(item["type"])
     if make:
         yield from make(item, options)
