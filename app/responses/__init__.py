@@ -115,12 +115,11 @@ class Responses:
         context = await self._loader.context(request, caller.owner, layers)
         model = options.model(request, context, caller)
         profile = self.backend.profile(model)
-        if profile.request.content.files != "pass":
-            context = await self._pdfs.add_to(context, caller.owner)
+        context = await self._with_pdfs(context, profile, caller)
         review = self.input_review(model, caller)
         if review and (replaced := await review.request(request, context)):
             request = replaced
-            context = await self._with_pdfs(await self._loader.context(request, caller.owner, layers), model, caller)
+            context = await self._with_pdfs(await self._loader.context(request, caller.owner, layers), profile, caller)
         response = new_response(request, new_id("resp", context.key), int(time.time()), model)
         model_requests = self.model_requests(request, context, caller, model)
         all_observers = [*self.observers, *observers]
@@ -154,15 +153,17 @@ class Responses:
     ) -> RequestContext:
         """The conversation for the model; raises as `create`."""
         context = await self._loader.context(request, caller.owner, layers or self._layers)
-        return await self._with_pdfs(context, self.options.model(request, context, caller), caller)
+        profile = self.backend.profile(self.options.model(request, context, caller))
+        return await self._with_pdfs(context, profile, caller)
 
     async def stored_context(self, response_id: str, caller: Caller) -> tuple[Turn, RequestContext]:
         """A stored turn and its conversation; raises `NotFound`."""
         turns, context = await self.stored.path(response_id, caller)
-        return turns[-1], await self._with_pdfs(context, turns[-1].response["model"], caller)
+        profile = self.backend.profile(turns[-1].response["model"])
+        return turns[-1], await self._with_pdfs(context, profile, caller)
 
-    async def _with_pdfs(self, context: RequestContext, model: str, caller: Caller) -> RequestContext:
-        if self.backend.profile(model).request.content.files == "pass":
+    async def _with_pdfs(self, context: RequestContext, profile: Profile, caller: Caller) -> RequestContext:
+        if profile.request.content.files == "pass":
             return context
         return await self._pdfs.add_to(context, caller.owner)
 
