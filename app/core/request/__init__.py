@@ -93,7 +93,7 @@ def read_request(
     state = translation_state(model_request, profile, options, model_request.hosted)
     if model_request.strict:
         reject_unknown_fields(request, options)
-    first = max(0, len(items) - model_request.later - (len(request.input) if isinstance(request.input, list) else 1))
+    first = model_request.input_start
     tools = collect_tools(state, items)
     read, positions = tool_items_as_functions(items, tools, state.upstream)
     choice = _choice(state, read, tools)

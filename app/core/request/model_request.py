@@ -67,6 +67,12 @@ class ModelRequest:
     def with_headers(self, added: Mapping[str, str]) -> ModelRequest:
         return replace(self, headers={**self.headers, **added})
 
+    @property
+    def input_start(self) -> int:
+        """The index in `items` of the request's first input item; 0 after truncation."""
+        count = len(self.request.input) if isinstance(self.request.input, list) else 1
+        return max(0, len(self.items) - self.later - count)
+
     def without_oldest(self, items: Sequence[Item]) -> ModelRequest:
         return replace(self, items=items, encoded=None)
 

@@ -69,19 +69,19 @@ def to_responses(model_request: ModelRequest, profile: Profile) -> EncodedReques
     options = profile.request
     if isinstance(request.tool_choice, dict):
         options = _with_allowed_tools(options)
-    positions, native = native_tools(request.tools, options, model_request.hosted)
+    native_positions, native = native_tools(request.tools, options, model_request.hosted)
     hosted = model_request.hosted
-    if positions:
-        hosted = replace(hosted, served=frozenset({*hosted.served, *positions}))
+    if native_positions:
+        hosted = replace(hosted, served=frozenset({*hosted.served, *native_positions}))
     state = translation_state(model_request, profile, options, hosted)
     if model_request.strict:
         reject_unknown_fields(request, options)
     tools = collect_tools(state, items)
     choice, native_choice = tool_choice(state, tools, native)
     stays = stays_native(state, items)
-    read, places = tool_items_as_functions(items, tools, state.upstream, stays)
-    first = len(items) - model_request.later - (len(request.input) if isinstance(request.input, list) else 1)
-    sent = input_items(state, tools, read, [place - max(0, first) for place in places])
+    read, positions = tool_items_as_functions(items, tools, state.upstream, stays)
+    first = model_request.input_start
+    sent = input_items(state, tools, read, [position - first for position in positions])
     text_format, instruction = response_format(state)
     if choice.request:
         sent.append({"type": "message", "role": "user", "content": [{"type": "input_text", "text": choice.request}]})
