@@ -349,8 +349,6 @@ class _RepeatedPiece:
         decoder, output = self._decoder, self._output
         if output is None or output is not decoder.last:
             output = self._output = decoder.written(self._event, self._type)
-        if self._kind is TextDelta:
-            return TextDelta(texts)
         if self._kind is ToolCallDelta and not output.named:
             return next(iter(decoder.call(output, "".join(texts))), None)
         return _delta_of(self._kind, output, texts)
