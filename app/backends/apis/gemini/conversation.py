@@ -7,21 +7,115 @@ alternate; function responses are a separate content after their calls.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from mimetypes import guess_type
 from typing import cast
+from urllib.parse import urlsplit
 
-from app.backends.apis.gemini.parts import GEMINI_PARTS, IN_RESPONSES, media_type, own_part, sent_part
 from app.core.bounded_json import loads
 from app.core.items import as_json_object
 from app.core.items.readings import HOSTED
 from app.core.json_values import json_objects, json_text
-from app.core.request.content import ChatPart, media, texts
+from app.core.profile import ContentOptions
+from app.core.request.content import CHAT_PARTS, ChatPart, PartError, PartForm, media, texts
+from app.core.request.files import is_pdf
 from app.core.request.messages import AssistantTurn, ConversationReader
 from app.core.request.reasoning import BOUND, UNSIGNED, bound_fields, is_sent_back, reasoning_text
 from app.core.request.roles import OPENING, SYSTEM, Message
-from app.core.types import JSONObject
-from app.core.types.request import Item
+from app.core.types import JSONMapping, JSONObject
+from app.core.types.request import Item, Part
 from app.errors import quote
+
+_DATA_URL = re.compile(r"data:([\w.+/-]*)[^,]*;base64,", re.IGNORECASE)
+_FILE_TYPES = ("image/", "audio/", "video/", "application/pdf")
+# Allowed inside a function response; other media follow it.
+_IN_RESPONSES = ("image/", "application/pdf")
+
+
+def _own_part(part: JSONObject) -> JSONObject:
+    """Wrap a part in Gemini's form, which is not translated again; text parts have no wrapper."""
+    return {"type": "part", "part": part}
+
+
+def _sent_part(part: JSONMapping) -> JSONObject:
+    sent: JSONObject = {"text": part["text"]} if part["type"] == "text" else part["part"]
+    return sent
+
+
+def media_type(part: JSONMapping) -> str:
+    data = part["part"].get("inlineData") or part["part"].get("fileData") or {} if part["type"] == "part" else {}
+    return str(data.get("mimeType", ""))
+
+
+def _text_part(part: Part, options: ContentOptions) -> JSONObject:
+    return CHAT_PARTS.parts[part["type"]](part, options)
+
+
+def _image_part(part: Part, options: ContentOptions) -> JSONObject:
+    url: str = CHAT_PARTS.parts["input_image"](part, options)["image_url"]["url"]
+    return _media_part(url, "image/jpeg", "image_url")
+
+
+def _video_part(part: Part, options: ContentOptions) -> JSONObject:
+    return _media_part(part["video_url"], "video/mp4", "video_url")
+
+
+def _media_part(url: str, default: str, field: str) -> JSONObject:
+    if match := _DATA_URL.match(url):
+        return _inline_part(match[1].lower().replace("image/jpg", "image/jpeg") or default, url[match.end() :])
+    if "://" not in url[:20]:
+        raise PartError("Must be a URL, or a data URL in base64.", field)
+    return _own_part({"fileData": {"mimeType": _guessed(url) or default, "fileUri": url}})
+
+
+def _guessed(name: str) -> str | None:
+    try:
+        return guess_type(urlsplit(name).path)[0]
+    except ValueError:
+        return None
+
+
+def _inline_part(media_type: str, data: str) -> JSONObject:
+    return _own_part({"inlineData": {"mimeType": media_type, "data": data}})
+
+
+def _audio_part(part: Part, options: ContentOptions) -> JSONObject:
+    audio = CHAT_PARTS.parts["input_audio"](part, options)["input_audio"]
+    return _inline_part(f"audio/{audio['format']}", audio["data"])
+
+
+def _file_part(part: Part, options: ContentOptions) -> JSONObject:
+    made = CHAT_PARTS.parts["input_file"](part, options)
+    if made["type"] == "text":
+        return made
+    file: JSONObject = made["file"]
+    data = file.get("file_data")
+    if data is None:
+        return _media_part(file["file_url"], "application/pdf", "file_url")
+    match = _DATA_URL.match(data)
+    declared = match[1].lower() if match else ""
+    name = file.get("filename")
+    if is_pdf(part):
+        declared = "application/pdf"
+    elif declared in ("", "application/octet-stream"):
+        declared = (isinstance(name, str) and guess_type(name)[0]) or ""
+    if not declared.startswith(_FILE_TYPES):
+        raise PartError("This backend supports only text, PDF, image, audio and video files.", "file_data")
+    return _inline_part(declared, data[match.end() if match else 0 :])
+
+
+_GEMINI_PARTS = PartForm(
+    {
+        **dict.fromkeys(CHAT_PARTS.parts, _text_part),
+        "input_image": _image_part,
+        "computer_screenshot": _image_part,
+        "input_file": _file_part,
+        "input_audio": _audio_part,
+        "input_video": _video_part,
+    }
+)
+
 
 # Bound fields: signed parts (messages, reasoning items), id and signature (calls).
 SIGNED_PARTS, CALL_ID, SIGNATURE = "parts", "id", "signature"
@@ -32,7 +126,7 @@ _ROLES = {"user": "user", _RESULTS: "user", "assistant": "model"}
 
 
 class GeminiConversation(ConversationReader):
-    part_form = GEMINI_PARTS
+    part_form = _GEMINI_PARTS
 
     def accepts_later_system(self) -> bool:
         return False
@@ -43,12 +137,12 @@ class GeminiConversation(ConversationReader):
             return
         text = self.text_content(position, item.get("content"), role="assistant", separator="")
         parts = _with_signed(text, json_objects(self.own_fields(item).get(SIGNED_PARTS)))
-        self.current().content += [own_part(part) for part in parts]
+        self.current().content += [_own_part(part) for part in parts]
 
     def reasoning(self, position: int, item: Item) -> None:
         fields = self.upstream.get(item.get("id") or "") or {}
         if own := self.own_fields(item):
-            self.current().content += [own_part(part) for part in json_objects(own.get(SIGNED_PARTS))]
+            self.current().content += [_own_part(part) for part in json_objects(own.get(SIGNED_PARTS))]
         elif BOUND not in fields and reasoning_text(item, fields):
             self.warnings.add(UNSIGNED)
 
@@ -67,7 +161,7 @@ class GeminiConversation(ConversationReader):
         content = [*content, *parts]
         if all(part.get("thought") for part in content):
             return []
-        messages: list[Message] = [{"role": "assistant", "content": [*map(own_part, content)]}]
+        messages: list[Message] = [{"role": "assistant", "content": [*map(_own_part, content)]}]
         if calls:
             messages.append({"role": _RESULTS, "content": self._results(turn.calls)})
         return messages
@@ -94,9 +188,9 @@ class GeminiConversation(ConversationReader):
                 "name": name,
                 "response": {"output": "\n".join(texts(kept))},
             }
-            if inner := [sent_part(part) for part in media(kept)]:
+            if inner := [_sent_part(part) for part in media(kept)]:
                 response["parts"] = inner
-            responses.append(own_part({"functionResponse": response}))
+            responses.append(_own_part({"functionResponse": response}))
             if moved:
                 others += [{"type": "text", "text": f"Content from the result of the function {quote(name)}:"}, *moved]
         return [*responses, *others]
@@ -111,7 +205,7 @@ class GeminiConversation(ConversationReader):
                 return self.drop(position, parts)
             case "hoist":
                 return self.hoist(position, parts)
-        moved = [part for part in media(parts) if not media_type(part).startswith(IN_RESPONSES)]
+        moved = [part for part in media(parts) if not media_type(part).startswith(_IN_RESPONSES)]
         return [part for part in parts if part not in moved], moved
 
 
@@ -149,7 +243,7 @@ def system_and_contents(messages: Iterable[Message]) -> tuple[list[JSONObject], 
     runs: list[tuple[str, list[JSONObject]]] = []
     for message in messages:
         role = str(message["role"])
-        parts = [sent_part(part) for part in cast(list[ChatPart], message["content"]) if not _is_blank(part)]
+        parts = [_sent_part(part) for part in cast(list[ChatPart], message["content"]) if not _is_blank(part)]
         if role in SYSTEM:
             system += parts
         elif parts and runs and runs[-1][0] == role != _RESULTS:

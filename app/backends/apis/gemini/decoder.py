@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from app.backends.apis.annotations import flat_logprobs
+from collections.abc import Iterable, Iterator
+
+from app.backends.apis.annotations import flat_annotations, flat_logprobs
 from app.backends.apis.api_decoder import APIDecoder
 from app.backends.apis.body_decoder import BodyDecoder
 from app.backends.apis.filters import filters
 from app.backends.apis.gemini.conversation import CALL_ID, SIGNATURE, SIGNED_PARTS, THOUGHT_SIGNATURE
-from app.backends.apis.gemini.grounding import citations, grounding_sources
 from app.backends.server.errors.classification import failure
 from app.core.bounded_json import dumps
 from app.core.json_values import json_list, json_object, json_objects, json_text
@@ -21,6 +22,7 @@ from app.core.types import JSONMapping, JSONObject
 from app.core.types.deltas import (
     AnnotationsAdded,
     AnswerMetadata,
+    CitedSource,
     Delta,
     Finished,
     FinishReason,
@@ -55,7 +57,7 @@ _TIERS = {"standard": "default", "flex": "flex", "priority": "priority"}
 
 class GeminiDecoder(APIDecoder):
     def __init__(self, encoded: EncodedRequest, profile: Profile, error_in: ErrorIn) -> None:
-        self._reader = ResponseReader(profile)
+        self._reader = _ResponseReader(profile)
         super().__init__(BodyDecoder(list), error_in, filters(profile, encoded.body))
         self.warnings = self._reader.warnings
 
@@ -76,7 +78,7 @@ class GeminiDecoder(APIDecoder):
         return deltas
 
 
-class ResponseReader:
+class _ResponseReader:
     def __init__(self, profile: Profile) -> None:
         self.warnings: list[str] = []
         self.finished = False
@@ -210,7 +212,8 @@ class ResponseReader:
         """Annotations with positions require an open message."""
         if self._written == "text" and (found := citations("".join(self._texts), self._grounding, self._citations)):
             return [AnnotationsAdded(found)]
-        sources = grounding_sources(self._grounding)
+        pages = filter(None, map(_page, json_objects(self._grounding.get("groundingChunks"))))
+        sources = [CitedSource(url=page["url"], title=page["title"]) for page in pages]
         return [SourcesCited(sources)] if sources else []
 
     def _reported_usage(self) -> list[Delta]:
@@ -223,10 +226,10 @@ class ResponseReader:
 
 
 _PARTS = {
-    "functionCall": ResponseReader._call,
-    "inlineData": ResponseReader._image,
-    "executableCode": ResponseReader._executable,
-    "codeExecutionResult": ResponseReader._result,
+    "functionCall": _ResponseReader._call,
+    "inlineData": _ResponseReader._image,
+    "executableCode": _ResponseReader._executable,
+    "codeExecutionResult": _ResponseReader._result,
 }
 
 
@@ -260,3 +263,49 @@ def _logprobs(result: JSONMapping) -> list[JSONObject] | None:
 
 def _logprob(token: JSONMapping) -> JSONObject:
     return {"token": token.get("token"), "logprob": token.get("logProbability")}
+
+
+_WEB = ("https://", "http://")
+
+
+def citations(text: str, grounding: JSONMapping, cited: Iterable[JSONMapping]) -> list[JSONObject]:
+    return [*flat_annotations([*_supports(text, grounding), *_quotations(text, cited)])]
+
+
+def _supports(text: str, grounding: JSONMapping) -> Iterator[JSONObject]:
+    pages = [*map(_page, json_list(grounding.get("groundingChunks")))]
+    for support in json_objects(grounding.get("groundingSupports")):
+        span = _span(text, json_object(support.get("segment")))
+        for index in json_list(support.get("groundingChunkIndices")):
+            if span and isinstance(index, int) and 0 <= index < len(pages) and (page := pages[index]):
+                yield {"type": "url_citation", **page, **span}
+
+
+def _quotations(text: str, cited: Iterable[JSONMapping]) -> Iterator[JSONObject]:
+    for citation in cited:
+        url, span = json_text(citation.get("uri")), _span(text, citation)
+        if span and url.startswith(_WEB):
+            yield {"type": "url_citation", "url": url, "title": json_text(citation.get("title")) or url, **span}
+
+
+def _page(chunk: object) -> JSONObject | None:
+    fields = json_object(chunk)
+    for kind in ("web", "retrievedContext", "maps"):
+        page = json_object(fields.get(kind))
+        if (url := json_text(page.get("uri"))).startswith(_WEB):
+            return {"url": url, "title": json_text(page.get("title")) or url}
+    return None
+
+
+def _span(text: str, segment: JSONMapping) -> JSONObject | None:
+    """A segment in UTF-8 bytes as positions in characters; None if it is not in the text."""
+    start, end = segment.get("startIndex") or 0, segment.get("endIndex")
+    quoted = json_text(segment.get("text"))
+    if isinstance(start, int) and isinstance(end, int) and 0 <= start < end:
+        encoded = text.encode(errors="replace")
+        before, inner = (encoded[begin:stop].decode(errors="replace") for begin, stop in ((0, start), (start, end)))
+        if end <= len(encoded) and (not quoted or inner == quoted):
+            return {"start_index": len(before), "end_index": len(before) + len(inner)}
+    if quoted and (at := text.find(quoted)) >= 0:  # offsets relative to another part
+        return {"start_index": at, "end_index": at + len(quoted)}
+    return None

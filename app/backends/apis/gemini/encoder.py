@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 from app.backends.apis.gemini.conversation import GeminiConversation, system_and_contents
-from app.backends.apis.gemini.models import model_name
-from app.backends.apis.gemini.thinking import takes_budget, thinking_config
 from app.core.profile import Profile, RequestOptions
 from app.core.request import EMPTY_VALUES, EXTRA, encoded_request, limit, read_request, warn_dropped_fields
 from app.core.request.model_request import EncodedRequest, ModelRequest, TranslationState
@@ -18,12 +17,12 @@ from app.errors import InvalidRequest, quote
 
 
 def to_gemini(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
-    model = model_name(profile.request.model_map.get(model_request.model, model_request.model))
+    model = profile.request.model_map.get(model_request.model, model_request.model).removeprefix("models/")
     options = _options(profile.request, model)
     read = read_request(model_request, profile, options, GeminiConversation)
     state, choice = read.state, read.choice
     messages = read.messages()
-    response, instruction = _response_format(state, by_prompt=bool(choice.functions) and takes_budget(model, options))
+    response, instruction = _response_format(state, by_prompt=bool(choice.functions) and _takes_budget(model, options))
     lead = "\n\n".join(filter(None, (state.request.instructions, instruction)))
     if not messages and not lead:
         raise InvalidRequest("Nothing to answer. Send `input` or `instructions`.", param="input")
@@ -51,7 +50,7 @@ def to_gemini(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
 def _options(options: RequestOptions, model: str) -> RequestOptions:
     """Set options to the only value that the API or model allows."""
     content, choice = options.content, options.tool_choice
-    earlier = takes_budget(model, options)
+    earlier = _takes_budget(model, options)
     # Gemini 3 and later accept media within function responses, and require signatures.
     images = "inline" if content.tool_images == "hoist" and not earlier else content.tool_images
     return replace(
@@ -176,3 +175,40 @@ GEMINI_CALLER_FIELDS = {
     "generation_config.response_schema": "text.format",
     "generation_config.response_json_schema": "text.format",
 }
+
+
+# Google's documented budgets; every model accepts the largest.
+_BUDGETS = {"none": 0, "minimal": 1024, "low": 1024, "medium": 8192, "high": 24576, "xhigh": 24576, "max": 24576}
+_LEVELS = {"none": "MINIMAL", "xhigh": "HIGH", "max": "HIGH"}  # others have the same names
+# Pro models always think.
+_ALWAYS = "*pro*"
+_MIN_BUDGET, _MIN_LEVEL = 128, "LOW"
+
+
+def _takes_budget(model: str, options: RequestOptions) -> bool:
+    return any(fnmatchcase(model, glob) for glob in options.thinking_budget)
+
+
+def thinking_config(state: TranslationState, model: str) -> JSONObject:
+    """
+    Translate `reasoning` into `thinkingConfig`: a level since Gemini 3, before that a token budget.
+
+    https://ai.google.dev/gemini-api/docs/thinking
+    """
+    reasoning, options = state.request.reasoning, state.options
+    if reasoning is None:
+        return {}
+    if options.effort == "none":
+        if reasoning.effort:
+            state.warnings.add("This backend does not support reasoning effort; reasoning.effort was ignored.")
+        return {}
+    config: JSONObject = {"includeThoughts": True} if reasoning.summary else {}
+    effort = options.effort_map.get(reasoning.effort, reasoning.effort) if reasoning.effort else None
+    if effort is None or effort == "":
+        return config
+    always = fnmatchcase(model, _ALWAYS)
+    if _takes_budget(model, options):
+        budget = _BUDGETS[effort] if effort in _BUDGETS else _BUDGETS["medium"]
+        return {**config, "thinkingBudget": max(budget, _MIN_BUDGET) if always else budget}
+    level = _LEVELS.get(effort, effort.upper())
+    return {**config, "thinkingLevel": _MIN_LEVEL if always and level == "MINIMAL" else level}

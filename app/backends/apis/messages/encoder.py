@@ -1,19 +1,23 @@
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import Any
 
 from app.backends.apis.messages.conversation import CachedConversation, MessagesConversation, system_and_messages
-from app.backends.apis.messages.schema import enforceable
-from app.backends.apis.messages.thinking import add_thinking
+from app.core.bounded_json import to_json
+from app.core.json_values import json_list
 from app.core.profile import Profile, RequestOptions
 from app.core.request import encoded_request, read_request, warn_dropped_fields
-from app.core.request.caching import CACHE_FIELDS, set_breakpoints
+from app.core.request.caching import CACHE_FIELDS, THINKING_BLOCKS, set_breakpoints
 from app.core.request.call_ids import VERBATIM
 from app.core.request.model_request import EncodedRequest, ModelRequest, TranslationState
 from app.core.request.response_format import response_format
+from app.core.request.roles import Message
 from app.core.request.tool_choice import Choice
 from app.core.stream.stop_sequences import stop_sequences
-from app.core.types import JSONObject
+from app.core.types import JSONMapping, JSONObject
 from app.errors import InvalidRequest
 
 _JSON = "Answer only with a JSON object. Do not use a code fence."
@@ -42,7 +46,7 @@ def to_messages_request(model_request: ModelRequest, profile: Profile) -> Encode
         **_tools(state, choice),
         **({"output_config": {"format": text_format}} if text_format else {}),
     }
-    add_thinking(state, body)
+    _add_thinking(state, body)
     if cached:
         set_breakpoints(state, body)
     return encoded_request(state, body, choice)
@@ -71,7 +75,7 @@ def _system(state: TranslationState) -> tuple[list[JSONObject], JSONObject | Non
         schema = form["json_schema"]["schema"]
         text_format = {
             "type": "json_schema",
-            "schema": enforceable(schema) if state.options.schema_reduce else schema,
+            "schema": _enforceable(schema) if state.options.schema_reduce else schema,
         }
     elif form:
         instruction = instruction or _JSON
@@ -80,7 +84,7 @@ def _system(state: TranslationState) -> tuple[list[JSONObject], JSONObject | Non
 
 
 # Same meaning in both APIs.
-_SAMPLING = ("temperature", "top_p")
+_SAME = ("temperature", "top_p")
 _UNSENT = ("presence_penalty", "frequency_penalty", "top_logprobs", "seed", "logit_bias")
 _TIERS = {"auto": "auto", "default": "standard_only"}
 
@@ -92,7 +96,7 @@ def _parameters(state: TranslationState, kept: frozenset[str]) -> dict[str, obje
     for name in _UNSENT:
         if getattr(request, name, None) or extra.get(name):
             state.warnings.add(f"The parameter '{name}' is not supported by this backend and was ignored.")
-    fields: dict[str, object] = {name: getattr(request, name) for name in _SAMPLING}
+    fields: dict[str, object] = {name: getattr(request, name) for name in _SAME}
     if fields["temperature"] is not None and fields["top_p"] is not None:
         state.warnings.add("This backend supports either temperature or top_p; top_p was ignored.")
         del fields["top_p"]
@@ -134,7 +138,7 @@ def _tool(function: JSONObject, options: RequestOptions) -> JSONObject:
         tool["description"] = description
     if function.get("strict") is True:
         schema = tool["input_schema"]
-        tool |= {"strict": True, "input_schema": enforceable(schema) if options.schema_reduce else schema}
+        tool |= {"strict": True, "input_schema": _enforceable(schema) if options.schema_reduce else schema}
     return tool
 
 
@@ -148,3 +152,128 @@ MESSAGES_CALLER_FIELDS = {
     "stop_sequences": "stop",
     "metadata": "safety_identifier",
 }
+
+
+_EFFORTS = {"minimal": "low"}  # others have the same names
+_BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 24576, "max": 32768}
+_MIN_BUDGET = 1024  # tokens
+_ANSWER_RESERVE = 1024  # tokens for the answer, if `max_tokens` allows it
+
+# Parameters rejected during thinking.
+_NOT_WITH_THINKING = ("temperature", "top_p", "top_k")
+
+
+def _add_thinking(state: TranslationState, body: JSONObject) -> None:
+    """
+    Translate `reasoning` into Claude's `thinking`: an effort, or for older models a token budget.
+
+    No model thinks when a call is forced.
+    """
+    reasoning, options = state.request.reasoning, state.options
+    requested = reasoning.effort if reasoning else None
+    if requested is None and not (reasoning and reasoning.summary):
+        return
+    effort = options.effort_map.get(requested, _EFFORTS.get(requested, requested)) if requested else None
+    if options.effort == "none":
+        state.warnings.add("This backend does not support reasoning effort; reasoning.effort was ignored.")
+        return
+    if requested and not effort:
+        return
+    by_budget = any(fnmatchcase(str(body["model"]), glob) for glob in options.thinking_budget)
+    if effort == "none":
+        body["thinking"] = {"type": "disabled"}
+        return
+    if not by_budget and effort:
+        body["output_config"] = {**body.get("output_config", {}), "effort": effort}
+    if "thinking" in body:
+        return
+    if (body.get("tool_choice") or {}).get("type") in ("any", "tool"):
+        state.warnings.add("This backend's models do not reason when a tool call is forced.")
+        body["thinking"] = {"type": "disabled"}  # some models think by default
+        return
+    thinking = (
+        _budget(state, requested or "medium", body) if by_budget else {"type": "adaptive", "display": "summarized"}
+    )
+    if thinking:
+        body["thinking"] = thinking
+        if named := [name for name in _NOT_WITH_THINKING if body.pop(name, None) is not None]:
+            state.warnings.add(f"This backend does not support {', '.join(named)} together with reasoning; ignored.")
+
+
+def _budget(state: TranslationState, effort: str, body: JSONMapping) -> JSONObject | None:
+    """None if `max_tokens` is too small or the turn began without thinking."""
+    room = body["max_tokens"] - 1
+    if room < _MIN_BUDGET:
+        state.warnings.add(f"Reasoning requires 'max_output_tokens' above {_MIN_BUDGET}; reasoning.effort was ignored.")
+        return None
+    if _began_without_thinking(body["messages"]):
+        state.warnings.add(
+            "This backend's models cannot start to reason within a turn; this response has no reasoning."
+        )
+        return None
+    budget = min(_BUDGETS[effort], max(_MIN_BUDGET, room - _ANSWER_RESERVE))
+    return {"type": "enabled", "budget_tokens": budget}
+
+
+def _began_without_thinking(messages: Sequence[Message]) -> bool:
+    """
+    Whether tool results end a turn whose first message has no thinking block.
+
+    Depending on the server, a user message with results and text begins a turn, so both turns are checked.
+    """
+    first: Any = None
+
+    def without() -> bool:
+        return first is not None and first["type"] not in THINKING_BLOCKS
+
+    for message in reversed(messages):
+        content: Any = message["content"]
+        if message["role"] == "assistant":
+            first = content[0]
+            continue
+        results = [block["type"] == "tool_result" for block in content]
+        if not any(results) or (not all(results) and without()):
+            break
+    return without()
+
+
+_FORMATS = frozenset(
+    ("date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"),
+)
+_TABLES = ("$defs", "definitions", "properties")  # schemas by name
+_CHOICES = {"anyOf": "anyOf", "oneOf": "anyOf", "allOf": "allOf"}
+_ENFORCED = ("$ref", "type", "enum", "const", "title", "default", "required")
+_OMITTED = frozenset(
+    {"$schema", "$id", "additionalProperties", "description", "examples", "strict"}
+)  # also from descriptions
+
+
+def _enforceable(schema: JSONMapping) -> JSONObject:
+    """Keywords that Claude's servers enforce; descriptions contain the others."""
+    result: JSONObject = {name: schema[name] for name in _ENFORCED if name in schema}
+    for name in _TABLES:
+        if isinstance(table := schema.get(name), Mapping):
+            result[name] = {key: _inner(value) for key, value in table.items()}
+    for name, kept in _CHOICES.items():
+        if isinstance(choices := schema.get(name), list):
+            result[kept] = [_inner(choice) for choice in choices]
+    if isinstance(items := schema.get("items"), Mapping):
+        result["items"] = _enforceable(items)
+    if schema.get("minItems") in (0, 1):
+        result["minItems"] = schema["minItems"]
+    if schema.get("format") in _FORMATS:
+        result["format"] = schema["format"]
+    if schema.get("type") == "object" or "object" in json_list(schema.get("type")) or "properties" in schema:
+        result["additionalProperties"] = False
+    others = {
+        name: value for name, value in schema.items() if name not in result and name not in (*_CHOICES, *_OMITTED)
+    }
+    about = schema.get("description")
+    paragraphs = (about if isinstance(about, str) else "", to_json(others) if others else "")
+    if description := "\n\n".join(filter(None, paragraphs)):
+        result["description"] = description
+    return result
+
+
+def _inner(schema: object) -> object:
+    return _enforceable(schema) if isinstance(schema, Mapping) else schema
