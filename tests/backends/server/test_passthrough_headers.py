@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.backends.server.passthrough.headers import answer_headers, request_headers
+from app.backends.server.passthrough import answer_headers, request_headers
 
 # Headers that a backend must not set for this server.
 PRIVATE_ANSWER_HEADERS = [

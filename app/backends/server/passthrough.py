@@ -1,0 +1,379 @@
+"""Requests to other endpoints, passed through as bytes. Only the answer's end is buffered, for its usage."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+
+import httpx
+
+from app.backends import RawRequest, RefusedRequest
+from app.backends.apis import APIS
+from app.backends.apis.chat.usage import has_counts, normal_usage
+from app.backends.server.answer import CONNECTION_BROKE, IDLE_TOO_LONG
+from app.backends.server.endpoints import MODEL, model_url, under
+from app.backends.server.errors import scrubbed
+from app.backends.server.errors.classification import failure
+from app.backends.transport.httpx_transport import HTTPReply, HTTPXReply
+from app.core.affinity import session_id
+from app.core.profile import Profile, TransportOptions
+from app.core.redaction import redact
+from app.core.types import JSONObject
+from app.core.usage import cost_in_nanos, is_token_count
+from app.errors import BackendError
+
+CHAT = "/chat/completions"
+MESSAGES = "/messages"
+_BELOW_MESSAGES = f"{MESSAGES}/"
+_SPEAK_CHAT = frozenset({"chat", "auto"})
+
+_DEFAULTS = frozenset({b"anthropic-version"})  # sent only if the caller does not
+_LISTS = frozenset({b"anthropic-beta"})  # extended by a profile
+_DECODED = (b"content-encoding", b"content-length")
+
+
+def is_of_messages(endpoint: str) -> bool:
+    return endpoint == MESSAGES or endpoint.startswith(_BELOW_MESSAGES)
+
+
+def forwards_to(endpoint: str, options: TransportOptions) -> bool:
+    if endpoint != CHAT and not is_of_messages(endpoint):
+        return True
+    if options.passthrough != "auto":
+        return options.passthrough == "always"
+    return options.api in _SPEAK_CHAT if endpoint == CHAT else options.messages
+
+
+def session_header(profile: Profile, conversation: Callable[[], str]) -> dict[str, str]:
+    name = profile.request.session_header
+    return {name: session_id(key)} if name and (key := conversation()) else {}
+
+
+class Forwarding:
+    def __init__(self, base: httpx.URL, profile: Profile) -> None:
+        options = profile.transport
+        self._base = base
+        self._profile = profile
+        self._path = options.path or CHAT
+        self._own = _encoded(options.headers)
+        self._own_of_messages = _encoded({**APIS["messages"].codec.headers, **options.headers})
+        self._replaced = {name.lower() for name in self._own} - _DEFAULTS - _LISTS
+        self._endpoint_url = lru_cache(64)(self._url_without_query)  # the slowest step
+        self._extensions = {
+            "timeout": {
+                "connect": options.connect_timeout,
+                "pool": options.connect_timeout,
+                "write": options.idle_timeout,
+                "read": options.first_byte_timeout,
+            }
+        }
+
+    def request(self, request: RawRequest, credentials: dict[str, str], *, own_account: bool) -> httpx.Request:
+        """
+        Raises `BackendError` if the endpoint requires a model and none is named.
+
+        `own_account`: the credentials are this server's, so the caller's organization is not sent.
+        """
+        model = self._profile.request.model_map.get(request.model, request.model)
+        body = request.body if model == request.model else request.body.with_model(model)
+        content = body.content()
+        own = _encoded({**credentials, **session_header(self._profile, request.conversation)})
+        messages = is_of_messages(request.endpoint)
+        options = self._own_of_messages if messages else self._own
+        replaced = self._replaced | {name.lower() for name in own}
+        forwarded = request_headers(request.headers, messages=messages, own_account=own_account)
+        passed_on = [self._with_own(name, value) for name, value in forwarded if name not in replaced]
+        given = {name for name, _ in passed_on} & (_DEFAULTS | _LISTS) if options else frozenset()
+        return httpx.Request(
+            "POST",
+            self._url(request, model),
+            headers=[
+                (b"Host", self._base.netloc),
+                (b"Content-Type", body.media_type),
+                (b"Accept-Encoding", b"identity"),  # the usage must be readable
+                *passed_on,
+                (b"Transfer-Encoding", b"chunked") if body.length is None else (b"Content-Length", b"%d" % body.length),
+                *(field for field in options.items() if field[0].lower() not in given),
+                *own.items(),
+            ],
+            stream=httpx.ByteStream(content) if isinstance(content, bytes) else _Pieces(content),
+            extensions=self._extensions,
+        )
+
+    def _with_own(self, name: bytes, value: bytes) -> tuple[bytes, bytes]:
+        own = next((own for given, own in self._own.items() if given.lower() == name), b"") if name in _LISTS else b""
+        return name, value + b"," + own if own else value
+
+    def _url(self, request: RawRequest, model: str) -> httpx.URL:
+        url = self._endpoint_url(request.endpoint, model if MODEL in self._path else "")
+        if not request.query:
+            return url
+        given = url.copy_with(query=request.query.encode("ascii", "replace"))
+        return given.copy_merge_params(url.params) if url.params else given
+
+    def _url_without_query(self, endpoint: str, model: str) -> httpx.URL:
+        """The chat URL with another end."""
+        path = self._path
+        if endpoint != CHAT:
+            path = (path.removesuffix(CHAT) if path.endswith(CHAT) else "") + endpoint
+        if MODEL in path:
+            return model_url(self._base, path, model, self._profile)
+        return under(self._base, path, self._profile)
+
+    def refusal(
+        self, request: RawRequest, response: httpx.Response, body: bytes, error: BackendError, secret: str | None
+    ) -> BackendError:
+        """The error to raise. A refusal is forwarded unchanged if it concerns the request and has no secret."""
+        status = response.status_code
+        if error.code == "backend_url":
+            message = f"The backend has no {request.endpoint}, or not for this model."
+            return BackendError(message, status=404, error_type="not_found", code="unknown_url")
+        text = body.decode("utf-8", "replace")
+        private = (
+            (secret and secret in text) or redact(text) != text or scrubbed(error.message, secret) != error.message
+        )
+        if status >= 500 or error.status != status or status == 429 or not error.quoted or private:
+            return error
+        headers = [field for field in answer_headers(response.headers.raw) if field[0] not in _DECODED]
+        return RefusedRequest(error, headers, body)
+
+
+def _encoded(headers: Mapping[str, str]) -> dict[bytes, bytes]:
+    return {name.encode("latin-1"): value.encode("latin-1") for name, value in headers.items()}
+
+
+class _Pieces(httpx.AsyncByteStream):
+    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
+        self._pieces = pieces
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._pieces
+
+
+# In Messages, Responses or Chat Completions.
+_FIRST_ERROR = re.compile(
+    rb'\s*(?:event: ?error\r?\n)?data: ?(\{"(?:type": ?"error"|error": ?\{)[^\r\n]{1,10000}\})\r?\n\r?\n'
+)
+
+
+class ForwardedAnswer:
+    """A server's answer (`RawAnswer`); `begin` must be called first."""
+
+    def __init__(self, response: httpx.Response, profile: Profile) -> None:
+        self.status = response.status_code
+        self.headers = headers = answer_headers(response.headers.raw)
+        self.first = b""
+        self._response = response
+        self._reads: HTTPReply = response.extensions.get("stream") or HTTPXReply(response)
+        self._reads.wait_at_most(profile.transport.first_byte_timeout)
+        self._idle = profile.transport.idle_timeout
+        self._streamed = dict(headers).get(b"content-type", b"").startswith(b"text/event-stream")
+        self._usage = UsageReader(streamed=self._streamed)
+        self.estimate, self.failed = self._usage.estimate, self._usage.failed
+
+    async def begin(self) -> JSONObject | None:
+        """Wait for the body's first bytes; return a stream's first event if it may be an error."""
+        try:
+            with _read_failures():
+                self.first = await self._reads.__anext__()
+        except StopAsyncIteration:
+            return None
+        self._reads.wait_at_most(self._idle)
+        self._usage.feed(self.first)
+        if not self._streamed or (match := _FIRST_ERROR.match(self.first)) is None:
+            return None
+        try:
+            event = json.loads(match[1])
+        except (ValueError, RecursionError):
+            return None
+        return event if isinstance(event, dict) else None
+
+    async def deliver(self, take: Callable[[bytes], bool]) -> bool:
+        usage = self._usage
+
+        def noted(data: bytes) -> bool:
+            usage.feed(data)
+            return take(data)
+
+        try:
+            with _read_failures():
+                await self._reads.deliver(noted)
+        except StopAsyncIteration:
+            return False
+        return True
+
+    def usage(self) -> JSONObject | None:
+        """Includes the cost in LiteLLM's header."""
+        usage = self._usage.usage()
+        if usage and "cost" not in usage and not self._streamed:
+            cost = cost_in_nanos(self._response.headers.get("x-litellm-response-cost"))
+            return usage if cost is None else {**usage, "cost": cost}
+        return usage
+
+    async def aclose(self) -> None:
+        await self._reads.aclose()
+        await self._response.aclose()
+
+
+@contextmanager
+def _read_failures() -> Iterator[None]:
+    try:
+        yield
+    except (TimeoutError, httpx.ReadTimeout) as error:
+        raise failure("timeout", IDLE_TOO_LONG) from error
+    except (httpx.TransportError, httpx.StreamError) as error:
+        raise failure("failure", CONNECTION_BROKE) from error
+
+
+Header = tuple[bytes, bytes]
+
+# Allow-lists for headers. They exclude credentials, cookies, client addresses, and gateway headers that select a URL,
+# model or account; from answers also rate limits, redirects, and headers with an effect in browsers.
+_REQUEST_HEADERS = frozenset(
+    {
+        b"accept",
+        b"accept-language",
+        b"baggage",
+        b"http-referer",  # OpenRouter: the caller's site and title
+        b"idempotency-key",
+        b"openai-beta",
+        b"traceparent",
+        b"tracestate",
+        b"user-agent",
+        b"x-client-request-id",
+        b"x-ms-client-request-id",
+        b"x-openrouter-title",
+        b"x-request-id",
+        b"x-session-affinity",
+        b"x-session-id",
+        b"x-smg-routing-key",
+        b"x-title",
+    }
+)
+_REQUEST_HEADER_PREFIXES = (b"x-stainless-",)
+_MESSAGES_HEADERS = _REQUEST_HEADERS | {b"x-app"}
+_MESSAGES_HEADER_PREFIXES = (*_REQUEST_HEADER_PREFIXES, b"anthropic-", b"x-claude-")
+# These select an account; forwarded only with the caller's own credentials.
+_ACCOUNT = frozenset(
+    {b"anthropic-organization-id", b"anthropic-workspace-id", b"openai-organization", b"openai-project"}
+)
+
+_ANSWER_HEADERS = frozenset(
+    {
+        b"cache-control",
+        b"content-disposition",
+        b"content-encoding",
+        b"content-language",
+        b"content-length",
+        b"content-range",
+        b"content-type",
+        b"etag",
+        b"last-modified",
+        b"openai-model",
+        b"openai-version",
+        b"request-id",
+        b"retry-after",
+        b"retry-after-ms",
+        b"vary",
+        b"x-should-retry",
+    }
+)
+
+
+def request_headers(headers: Iterable[Header], *, messages: bool, own_account: bool) -> list[Header]:
+    """`messages`: the endpoint belongs to Anthropic's API. `own_account`: the credentials are the operator's."""
+    names = _MESSAGES_HEADERS if messages else _REQUEST_HEADERS
+    prefixes = _MESSAGES_HEADER_PREFIXES if messages else _REQUEST_HEADER_PREFIXES
+    return [
+        (name, value)
+        for name, value in _end_to_end(headers)
+        if (not own_account if name in _ACCOUNT else name in names or name.startswith(prefixes))
+    ]
+
+
+def answer_headers(headers: Iterable[Header]) -> list[Header]:
+    return [(name, value) for name, value in _end_to_end(headers) if name in _ANSWER_HEADERS]
+
+
+def _end_to_end(headers: Iterable[Header]) -> list[Header]:
+    """Remove headers that `Connection` lists (RFC 9110, 7.6.1); names become lower case."""
+    lowered = [(name.lower(), value) for name, value in headers]
+    listed = {item.strip().lower() for name, value in lowered if name == b"connection" for item in value.split(b",")}
+    return [(name, value) for name, value in lowered if name not in listed]
+
+
+_TAIL = 64 * 1024  # bytes at the body's end
+_HEAD = 4 * 1024  # bytes at its start
+_LONGEST_USAGE = 8 * 1024  # bytes
+_LONGEST_ERROR = 8 * 1024
+# At the start of a line, which JSON text cannot contain.
+_ERROR = re.compile(rb'^(?:event: ?error\r?$|data: ?\{\s*"error"\s*:\s*[{"])', re.MULTILINE)
+_EVENT = b"data:"
+_USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
+_DECODER = json.JSONDecoder()
+
+
+class UsageReader:
+    """Reads a forwarded answer's usage and errors without parsing its body."""
+
+    def __init__(self, *, streamed: bool) -> None:
+        self._pieces: deque[bytes] = deque()
+        self._size = 0  # bytes
+        self._total = 0
+        self._head = b""
+        self._streamed = streamed
+        self._events = 0  # in discarded pieces
+
+    def feed(self, piece: bytes) -> None:
+        size = len(piece)
+        if len(self._head) < _HEAD:
+            self._head += piece[: _HEAD - len(self._head)]
+        self._pieces.append(piece)
+        self._total += size
+        self._size += size
+        while self._size > _TAIL and self._size - len(self._pieces[0]) >= _TAIL:
+            dropped = self._pieces.popleft()
+            self._size -= len(dropped)
+            if self._streamed:
+                self._events += dropped.count(_EVENT)
+
+    def usage(self) -> JSONObject | None:
+        tail = b"".join(self._pieces)[-_TAIL:]
+        usage = _first_with_counts(tail, reversed([*_USAGE.finditer(tail)]))
+        if self._streamed or not usage:
+            # Anthropic's streams report input usage first and output usage last.
+            first = _first_with_counts(self._head, _USAGE.finditer(self._head))
+            usage = {**first, **{name: count for name, count in usage.items() if count is not None}}
+        total = usage.get("total_tokens")
+        if (normal := normal_usage(usage)) or not is_token_count(total):
+            return normal
+        return normal_usage({"prompt_tokens": total, "total_tokens": total})  # rerank servers report nothing else
+
+    def estimate(self) -> int:
+        """The body's tokens: one per event, or per four bytes of JSON."""
+        return self._events + b"".join(self._pieces).count(_EVENT) if self._streamed else self._total // 4
+
+    def failed(self) -> bool:
+        """Whether a stream's last events contain an error."""
+        if not self._streamed:
+            return False
+        end = b"".join(self._pieces)[-_LONGEST_ERROR:]
+        # `in` first tests whether its operand is a number: slower.
+        return end.rfind(b"error") >= 0 and _ERROR.search(end) is not None
+
+
+def _first_with_counts(data: bytes, names: Iterable[re.Match[bytes]]) -> JSONObject:
+    for name in names:
+        if data[name.start() - 1 : name.start()] == b"\\":  # quoted JSON
+            continue
+        try:
+            usage = _DECODER.raw_decode(data[name.end() : name.end() + _LONGEST_USAGE].decode("utf-8", "replace"))[0]
+        except (ValueError, RecursionError):
+            continue
+        if has_counts(usage) or is_token_count(usage.get("total_tokens")):
+            return dict(usage)
+    return {}
