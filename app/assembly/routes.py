@@ -26,8 +26,7 @@ from app.api.middleware.origins import Origins
 from app.api.middleware.paths import path_normalizer
 from app.api.middleware.request_id import RequestId
 from app.api.openapi import Documented
-from app.api.passthrough.endpoints import passthrough_operations
-from app.api.passthrough.routes import passthrough_routes
+from app.api.passthrough import passthrough_operations, passthrough_routes
 from app.api.routes import conversations, health, studio, websocket
 from app.api.routes import responses as response_routes
 from app.api.routes.inspection import inspection_routes
@@ -49,8 +48,8 @@ if TYPE_CHECKING:
 # By `ResourceTool.resources`; imported on use, because their packages are extras.
 RESOURCES = {
     "files": "app.api.routes.files:routes",
-    "uploads": "app.api.routes.files.uploads:upload_routes",
-    "batches": "app.api.routes.files.batches:batch_routes",
+    "uploads": "app.api.routes.files:upload_routes",
+    "batches": "app.api.routes.files:batch_routes",
     "vector_stores": "app.api.routes.vector_stores:routes",
     "containers": "app.api.routes.tools.containers:container_routes",
     "search": "app.api.routes.tools.search:search_routes",

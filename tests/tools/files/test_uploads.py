@@ -174,7 +174,7 @@ async def test_part_that_is_too_large_is_refused_before_it_is_read(
     with pytest.raises(openai.APIStatusError) as refusal:
         await add(client, upload, bytes(2 * PIECE + 1))
     assert (refusal.value.status_code, refusal.value.code, refusal.value.param) == (413, "request_too_large", "data")
-    monkeypatch.setattr("app.api.routes.files.uploads.MAX_PART_BYTES", PIECE)
+    monkeypatch.setattr("app.api.routes.files.MAX_PART_BYTES", PIECE)
     answer = await http.post(f"/uploads/{upload.id}/parts", files={"data": ("part", bytes(2 * PIECE))})
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")
     await swept(database, 0)

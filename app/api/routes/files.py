@@ -1,0 +1,230 @@
+"""Routes for files, multipart uploads and batches, as in OpenAI's API."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from app.api.dependencies import APIDependencies
+from app.api.download import file_download
+from app.api.json_response import json_response
+from app.api.multipart import FormPart, form_parts
+from app.api.openapi import ERRORS, request_body
+from app.api.pagination import After, Limit, Order, parse_page, parse_whole_number
+from app.api.request_body import BodyLimits, read_body, report_unknown
+from app.api.routes.lazy_route import LazyRoute
+from app.errors import InvalidRequest, missing_parameter
+from app.tools.files.batches import Batches, CreateBatchJob
+from app.tools.files.multipart import MAX_PART_BYTES, CompleteUpload, CreateUpload, MultipartUploads
+from app.tools.files.uploads import MAX_LIFETIME, MIN_LIFETIME, Files, upload_too_large
+
+MAX_FIELD = 4096  # bytes in a form field other than the file
+_LIFETIME = "expires_after[seconds]"
+_FILE_FIELDS = ("file", "purpose", "expires_after[anchor]", _LIFETIME)
+
+_FILE_FORM: dict[str, object] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "properties": {
+                        "file": {"type": "string", "format": "binary"},
+                        "purpose": {"type": "string", "example": "user_data"},
+                        "expires_after[anchor]": {"type": "string", "enum": ["created_at"]},
+                        _LIFETIME: {"type": "integer", "minimum": MIN_LIFETIME, "maximum": MAX_LIFETIME},
+                    },
+                    "required": ["file", "purpose"],
+                }
+            }
+        },
+    }
+}
+
+
+def routes(api: APIDependencies, files: Files) -> APIRouter:
+    router = APIRouter(route_class=LazyRoute, tags=["files"], responses=ERRORS)
+
+    owner_of = api.owner_dependency()
+
+    @router.post("/files", summary="Upload a file", openapi_extra=_FILE_FORM)
+    async def upload(request: Request) -> Response:
+        owner = await api.admitted_owner(request.headers)
+        return json_response(await _upload(request, files, owner, api.body_limits))
+
+    @router.get("/files", summary="List files")
+    async def listed(
+        purpose: str | None = Query(None, description="only files of this purpose"),
+        limit: str = Query("10000", description="1 to 10000"),
+        order: Order = "desc",
+        after: After = None,
+        owner: str = owner_of,
+    ) -> Response:
+        return json_response(await files.list(owner, parse_page(limit, order, after, maximum=10_000), purpose))
+
+    @router.get("/files/{file_id}", summary="Retrieve a file's description")
+    async def retrieve(file_id: str, owner: str = owner_of) -> Response:
+        return json_response((await files.file(file_id, owner)).resource())
+
+    @router.get("/files/{file_id}/content", summary="Retrieve a file's content")
+    async def content(file_id: str, owner: str = owner_of) -> Response:
+        file = await files.file(file_id, owner)
+        return await file_download(files.content(file), file.filename, file.bytes)
+
+    @router.delete("/files/{file_id}", summary="Delete a file")
+    async def delete(file_id: str, owner: str = owner_of) -> Response:
+        return json_response(await files.delete(file_id, owner))
+
+    return router
+
+
+async def _upload(request: Request, files: Files, owner: str, limits: BodyLimits) -> dict[str, object]:
+    """Store a form's file on arrival; raises `InvalidRequest`."""
+    pieces = _form_file(request, "file", files.max_bytes)
+    fields: dict[str, bytes] = {}
+    filename = None
+    async with files.upload(owner) as upload:
+        async for part, data in pieces:
+            if part.name == "file":
+                filename = part.filename
+                await upload.write(data)
+                continue
+            fields[part.name] = fields.get(part.name, b"") + data
+            if len(fields[part.name]) > MAX_FIELD:
+                message = f"Invalid '{part.name[:64]}': must be at most {MAX_FIELD} bytes long."
+                raise InvalidRequest(message, param=part.name[:64])
+        if "purpose" not in fields:
+            raise missing_parameter("purpose")
+        report_unknown(request, {name: _FILE_FIELDS for name in fields if name not in _FILE_FIELDS}, limits)
+        purpose = fields["purpose"].decode("utf-8", "replace")
+        return (await upload.finish(filename or "file", purpose, _lifetime(fields))).resource()
+
+
+def _lifetime(fields: dict[str, bytes]) -> int | None:
+    """Seconds in `expires_after`; raises `InvalidRequest`."""
+    anchor = fields.get("expires_after[anchor]")
+    if _LIFETIME not in fields:
+        if anchor is not None:
+            raise missing_parameter(_LIFETIME)
+        return None
+    if anchor not in (None, b"created_at"):
+        message = "Invalid 'expires_after[anchor]': must be 'created_at'."
+        raise InvalidRequest(message, param="expires_after[anchor]")
+    seconds = parse_whole_number(fields[_LIFETIME].decode("ascii", "replace"))
+    if seconds is None or not MIN_LIFETIME <= seconds <= MAX_LIFETIME:
+        message = f"Invalid '{_LIFETIME}': must be an integer from {MIN_LIFETIME} to {MAX_LIFETIME}."
+        raise InvalidRequest(message, param=_LIFETIME)
+    return seconds
+
+
+_OVERHEAD = 64 * 1024  # bytes in a form besides its file
+
+
+def _form_file(request: Request, name: str, max_bytes: int) -> AsyncIterator[tuple[FormPart, bytes]]:
+    """
+    Chunks with their parts; the part `name` is the file.
+
+    Raises `InvalidRequest` for a large body and, during iteration, for no file or more than one.
+    """
+    length = parse_whole_number(request.headers.get("content-length", ""))
+    if length is not None and length > max_bytes + _OVERHEAD:
+        raise upload_too_large(max_bytes, name)
+    return _with_one_file(form_parts(request), name)
+
+
+async def _with_one_file(
+    pieces: AsyncIterator[tuple[FormPart, bytes]], name: str
+) -> AsyncIterator[tuple[FormPart, bytes]]:
+    file: FormPart | None = None
+    async for part, data in pieces:
+        if part.name == name:
+            if file is not None and part is not file:
+                raise InvalidRequest(f"Send one file at a time, as '{name}'.", param=name)
+            file = part
+        yield part, data
+    if file is None:
+        raise missing_parameter(name)
+
+
+_PART_FORM: dict[str, object] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "properties": {"data": {"type": "string", "format": "binary"}},
+                    "required": ["data"],
+                }
+            }
+        },
+    }
+}
+
+
+def upload_routes(api: APIDependencies, uploads: MultipartUploads) -> APIRouter:
+    router = APIRouter(route_class=LazyRoute, tags=["uploads"], responses=ERRORS)
+    owner_of = api.owner_dependency()
+
+    @router.post("/uploads", summary="Create an upload in parts", openapi_extra=request_body(CreateUpload))
+    async def create(request: Request) -> Response:
+        owner = await api.admitted_owner(request.headers)
+        return json_response(await uploads.create(owner, await read_body(request, CreateUpload, api.body_limits)))
+
+    @router.post("/uploads/{upload_id}/parts", summary="Add a part to an upload", openapi_extra=_PART_FORM)
+    async def part(request: Request, upload_id: str, owner: str = owner_of) -> Response:
+        return json_response(await _receive_part(request, uploads, owner, upload_id))
+
+    @router.post(
+        "/uploads/{upload_id}/complete",
+        summary="Make the file of an upload",
+        openapi_extra=request_body(CompleteUpload),
+    )
+    async def complete(request: Request, upload_id: str, owner: str = owner_of) -> Response:
+        body = await read_body(request, CompleteUpload, api.body_limits)
+        return json_response(await uploads.complete(owner, upload_id, body))
+
+    @router.post("/uploads/{upload_id}/cancel", summary="Cancel an upload")
+    async def cancel(upload_id: str, owner: str = owner_of) -> Response:
+        return json_response(await uploads.cancel(owner, upload_id))
+
+    return router
+
+
+async def _receive_part(request: Request, uploads: MultipartUploads, owner: str, upload_id: str) -> dict[str, object]:
+    """Store a form's part on arrival; raises `InvalidRequest`."""
+    pieces = _form_file(request, "data", MAX_PART_BYTES)
+    async with await uploads.part(owner, upload_id) as writer:
+        async for form_part, data in pieces:
+            if form_part.name == "data":
+                await writer.write(data)
+        return (await writer.finish()).resource()
+
+
+def batch_routes(api: APIDependencies, batches: Batches) -> APIRouter:
+    router = APIRouter(route_class=LazyRoute, tags=["batches"], responses=ERRORS)
+    owner_of = api.owner_dependency()
+
+    @router.post("/batches", summary="Create a batch of requests", openapi_extra=request_body(CreateBatchJob))
+    async def create(request: Request) -> Response:
+        caller = api.caller(request.headers)
+        await api.admit(caller)
+        body = await read_body(request, CreateBatchJob, api.body_limits)
+        return json_response(await batches.create(caller.owner, caller.access.name, body))
+
+    @router.get("/batches", summary="List batches")
+    async def listed(limit: Limit = "20", after: After = None, owner: str = owner_of) -> Response:
+        return json_response(await batches.list(owner, parse_page(limit, "desc", after)))
+
+    @router.get("/batches/{batch_id}", summary="Retrieve a batch")
+    async def retrieve(batch_id: str, owner: str = owner_of) -> Response:
+        return json_response(await batches.retrieve(owner, batch_id))
+
+    @router.post("/batches/{batch_id}/cancel", summary="Cancel a batch")
+    async def cancel(batch_id: str, owner: str = owner_of) -> Response:
+        return json_response(await batches.cancel(owner, batch_id))
+
+    return router
