@@ -9,8 +9,7 @@ import orjson
 from starlette.types import ASGIApp, Message, Scope
 
 from app.api.dependencies import APIDependencies
-from app.api.passthrough.endpoints import ENDPOINTS
-from app.api.passthrough.routes import Passthrough
+from app.api.passthrough import ENDPOINTS, Passthrough
 from app.api.rate_limits import BatchAccount
 from app.api.request_body import parse_in_thread_if_large
 from app.core.bounded_json import dumps

@@ -1,1 +1,498 @@
-"""The backend's other endpoints, passed through byte for byte: see docs/passthrough.md."""
+"""Backend endpoints that are passed through; this server's own routes take precedence."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+from urllib.parse import unquote_plus
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Match, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app.api.auth import header_values
+from app.api.client_apis import CLIENT_APIS, client_api
+from app.api.client_apis.translation import counted, is_translated, translated
+from app.api.dependencies import APIDependencies
+from app.api.errors import error_event, shutdown_error
+from app.api.openapi import ANTHROPIC_ERRORS, ERRORS
+from app.api.passthrough.form_body import FormBody, form_boundary
+from app.api.passthrough.json_body import JSONBody, reads_as_model
+from app.api.rate_limits import Admission
+from app.api.request_body import parse_in_thread_if_large
+from app.api.routes.responses import respond_to
+from app.api.uvicorn.disconnect import BodyWriter, DisconnectWatch, MessageWriter, body_writer
+from app.backends import Backend, RawAnswer, RawRequest, RefusedRequest
+from app.core.affinity import conversation_key
+from app.core.types import JSONObject, Usage
+from app.core.types.request import CreateResponse
+from app.core.types.request import Response as ResponseObject
+from app.core.usage import usage_of
+from app.core.usage.token_estimate import estimate_json, estimate_prompt
+from app.errors import APIError, NotFound, PermissionDenied, missing_parameter
+from app.observability import log_context
+from app.observability.lifecycle import ResponseLifecycle, clock
+from app.responses import Caller
+
+logger = logging.getLogger(__name__)
+
+
+class _ForwardedEndpoint(NamedTuple):
+    path: str  # as Starlette writes paths
+    # JSON with a prompt: the default model applies, and unreported output tokens are estimated.
+    prompts: bool = False
+    free: bool = False  # only counts tokens, and is not charged
+    anthropic: bool = False  # belongs to Anthropic's API
+    responses: bool = False  # clients also send `/responses` bodies
+    client: str = ""  # client API endpoint for backends without this API
+    of_deployments: bool = False  # exists below Azure deployments, which name the model
+
+
+ENDPOINTS = (
+    _ForwardedEndpoint(
+        "/chat/completions", prompts=True, responses=True, client="/chat/completions", of_deployments=True
+    ),
+    _ForwardedEndpoint("/completions", prompts=True, of_deployments=True),
+    _ForwardedEndpoint("/messages", prompts=True, anthropic=True, client="/messages"),
+    _ForwardedEndpoint("/messages/count_tokens", prompts=True, free=True, anthropic=True, client="/messages"),
+    _ForwardedEndpoint("/embeddings", of_deployments=True),
+    _ForwardedEndpoint("/rerank"),
+    _ForwardedEndpoint("/moderations"),
+    _ForwardedEndpoint("/images/generations", of_deployments=True),
+    _ForwardedEndpoint("/images/edits", of_deployments=True),
+    _ForwardedEndpoint("/images"),
+    _ForwardedEndpoint("/images/{rest:path}"),
+    _ForwardedEndpoint("/audio/speech", of_deployments=True),
+    _ForwardedEndpoint("/audio/transcriptions", of_deployments=True),
+    _ForwardedEndpoint("/audio/translations", of_deployments=True),
+    _ForwardedEndpoint("/audio"),
+    _ForwardedEndpoint("/audio/{rest:path}"),
+)
+
+_JSON, _MULTIPART = "application/json", "multipart/form-data"
+_HI = [{"role": "user", "content": "Hello!"}]
+
+# By path: summary, body type, and example without the model.
+_OPERATIONS: dict[str, tuple[str, str, dict[str, object]]] = {
+    "/chat/completions": ("Create a chat completion", _JSON, {"messages": _HI}),
+    "/completions": ("Create a completion", _JSON, {"prompt": "Once upon a time"}),
+    "/messages": ("Create a message, by Anthropic's API", _JSON, {"max_tokens": 1000, "messages": _HI}),
+    "/messages/count_tokens": ("Count the tokens of a message, by Anthropic's API", _JSON, {"messages": _HI}),
+    "/embeddings": ("Create embeddings", _JSON, {"input": "Hello!"}),
+    "/rerank": ("Rank documents", _JSON, {"query": "cats", "documents": ["A dog.", "A cat."]}),
+    "/moderations": ("Classify an input", _JSON, {"input": "Hello!"}),
+    "/images/generations": ("Generate images", _JSON, {"prompt": "A cat"}),
+    "/images/edits": ("Edit images", _MULTIPART, {"image": "file", "prompt": "A cat with a hat"}),
+    "/images/variations": ("Create variations of an image", _MULTIPART, {"image": "file"}),
+    "/audio/speech": ("Generate speech", _JSON, {"input": "Hello!", "voice": "alloy"}),
+    "/audio/transcriptions": ("Transcribe speech", _MULTIPART, {"file": "file"}),
+    "/audio/translations": ("Translate speech", _MULTIPART, {"file": "file"}),
+}
+_ANTHROPIC = {endpoint.path for endpoint in ENDPOINTS if endpoint.anthropic}
+_TRANSLATED = {endpoint.path for endpoint in ENDPOINTS if endpoint.client in CLIENT_APIS}
+_ANSWERED = {"200": {"description": "The backend's answer, byte for byte", "content": {"*/*": {"schema": {}}}}}
+
+
+def passthrough_operations(prefix: str, *, translated_only: bool = False) -> dict[str, dict[str, object]]:
+    paths = [path for path in _OPERATIONS if not translated_only or path in _TRANSLATED]
+    return {f"{prefix}{path}": {"post": _operation(path)} for path in paths}
+
+
+def _operation(path: str) -> JSONObject:
+    summary, media_type, example = _OPERATIONS[path]
+    fields = {name: {"type": "string", "format": "binary"} for name, value in example.items() if value == "file"}
+    schema = {
+        "type": "object",
+        "properties": {"model": {"type": "string", "description": "selects the backend"}, **fields},
+        "required": ["model"],
+        "additionalProperties": True,
+    }
+    content: dict[str, object] = {"schema": schema}
+    if media_type == _JSON:
+        content["example"] = {"model": "demo", **example}
+    return {
+        "tags": ["passed through"],
+        "summary": summary,
+        "description": "Passed through to the backend of the model; other fields are the backend's."
+        + (" Translated for backends without this API." if path in _TRANSLATED else ""),
+        "operationId": f"pass_through{path.replace('/', '_')}",
+        "requestBody": {"required": True, "content": {media_type: content}},
+        "responses": {**_ANSWERED, **(ANTHROPIC_ERRORS if path in _ANTHROPIC else ERRORS)},
+    }
+
+
+_PARAMETERS = re.compile("[&;]?[^&;]+|[&;]")  # each with its separator
+_SAFE = re.compile(r"(/[A-Za-z0-9_-]+)+")
+
+
+class _FastRoute(Route):
+    """FastAPI's route would match the path twice, and resolve dependencies."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Sets `route` in the scope, as FastAPI does."""
+        match, child_scope = super().matches(scope)
+        return match, {**child_scope, "route": self}
+
+
+def passthrough_routes(api: APIDependencies, *prefixes: str, translated_only: bool = False) -> list[_FastRoute]:
+    endpoints = [endpoint for endpoint in ENDPOINTS if endpoint.client in CLIENT_APIS or not translated_only]
+    own = [
+        _FastRoute(
+            f"{prefix}{endpoint.path}",
+            Passthrough(api, endpoint, prefix, forwards=not translated_only),
+            methods=["POST"],
+        )
+        for prefix in prefixes
+        for endpoint in endpoints
+    ]
+    of_deployments = [
+        _FastRoute(
+            f"{prefix}/deployments/{{deployment:path}}{endpoint.path}",
+            Passthrough(api, endpoint, forwards=not translated_only),
+            methods=["POST"],
+        )
+        for prefix in prefixes
+        for endpoint in endpoints
+        if endpoint.of_deployments
+    ]
+    return own + of_deployments
+
+
+class Passthrough:
+    """
+    Forwards requests to their model's backend.
+
+    `app.api.client_apis` translates them for backends without this API or, without `forwards`, for all. The endpoint's
+    path follows a `prefix`.
+    """
+
+    def __init__(
+        self, api: APIDependencies, endpoint: _ForwardedEndpoint, prefix: str | None = None, *, forwards: bool = True
+    ) -> None:
+        self._api = api
+        self._prefix = prefix
+        self._endpoint = endpoint
+        self._forwards = forwards
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._serve(scope, receive, send, self._api.auth.caller(header_values(scope)))
+
+    def as_caller(self, caller: Caller, admission: Admission) -> ASGIApp:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            await self._serve(scope, receive, send, caller, admission)
+
+        return app
+
+    async def _serve(
+        self, scope: Scope, receive: Receive, send: Send, caller: Caller, admitted: Admission | None = None
+    ) -> None:
+        api, request = self._api, Request(scope, receive)
+        prefix = self._prefix
+        path = self._endpoint.path if prefix is None else scope["path"].removeprefix(prefix)
+        if not _SAFE.fullmatch(path):
+            raise NotFound(f"POST {scope['path'][:1000]} not found.", code="unknown_url")
+        admission = admitted or await api.admit(caller)
+        request.state.limit_headers = admission.headers()
+        content_types = [value for name, value in scope["headers"] if name == b"content-type"]
+        boundary = None if self._endpoint.prompts else form_boundary(content_types)
+        backend = api.responses.backend
+        if boundary is None:
+            body = await JSONBody.read(request, api.body_limits)
+            if response := await self._answered(request, body, caller, admission):
+                await response(scope, receive, send)
+                return
+            raw = self._request(request, path, body, body.fields, caller)
+            async with admission.slot():
+                exchange = self._exchange(backend, raw, body.fields, caller, admission)
+                await exchange.run(scope, receive, send, received=True)
+            return
+        form = await FormBody.read(request, boundary, caller.access, api.body_limits.bytes)
+        try:
+            raw = self._request(request, path, form, {}, caller)
+            async with admission.slot():
+                exchange = self._exchange(backend, raw, {}, caller, admission)
+                form.field.on_received = lambda: exchange.watch()
+                await exchange.run(scope, receive, send, received=form.field.ended)
+        finally:
+            await form.aclose()
+
+    async def _answered(
+        self, request: Request, body: JSONBody, caller: Caller, admission: Admission
+    ) -> Response | None:
+        """Answers requests that are not forwarded; None for others. Raises `APIError`."""
+        api, fields = self._api, body.fields
+        client = client_api(self._endpoint.client)  # imported at the first request: schemas need several MB
+        if client is None:
+            return None
+        deployment = request.path_params.get("deployment")
+        if self._endpoint.responses and "input" in fields and "messages" not in fields:
+            body = body.with_model(deployment) if deployment else body
+            parsed = await parse_in_thread_if_large(body.content(), CreateResponse, api.body_limits)
+            return await respond_to(api, request, parsed, caller, admission)
+        model = self._model(request, body)
+        caller.access.check_model(model)
+        if self._forwards and not is_translated(api, client, self._endpoint.path, model, fields):
+            return None
+        caller.access.check_fields(fields)
+        fields = {**fields, "model": model}
+        if self._endpoint.free:
+            return await counted(api, client, request, fields, caller)
+        return await translated(api, client, request, fields, caller, admission)
+
+    def _model(self, request: Request, body: JSONBody | FormBody) -> str:
+        """The request's model or the default; raises `InvalidRequest` if a model is required."""
+        model: str = request.path_params.get("deployment") or body.model
+        if not model and self._endpoint.prompts:
+            model = self._api.responses.options.default_model or ""
+            if not model:
+                raise missing_parameter("model")
+        return model
+
+    def _request(
+        self, request: Request, path: str, body: JSONBody | FormBody, fields: dict[str, object], caller: Caller
+    ) -> RawRequest:
+        """
+        Raises `InvalidRequest` without a model, and `PermissionDenied` if a policy service must review the request.
+        """
+        responses = self._api.responses
+        if responses.policy and responses.policy.blocks:
+            message = f"This server does not forward {path}: its policy service cannot review such requests."
+            raise PermissionDenied(message, code="policy_violation")
+        model = self._model(request, body)
+        if model != body.model:
+            body = body.with_model(model)
+        caller.access.check_model(model)
+        caller.access.check_fields(fields)
+        for number, tool in enumerate(_list_of(fields, "tools")):
+            if isinstance(tool, dict):  # Anthropic's `advisor` has a model of its own
+                caller.access.check_fields(tool, f"tools[{number}].")
+        prompt = _chat_prompt(fields)
+        if prompt:
+            responses.options.check_size(prompt)
+        return RawRequest(
+            path,
+            _query_without_model(request.scope["query_string"].decode("latin-1")),
+            request.scope["headers"],
+            body,
+            model,
+            caller.key,
+            partial(_conversation, fields),
+        )
+
+    def _exchange(
+        self, backend: Backend, raw: RawRequest, fields: JSONObject, caller: Caller, admission: Admission
+    ) -> _PassthroughExchange:
+        responses = self._api.responses
+        response: ResponseObject = {"id": "", "model": raw.model, "status": "in_progress", "output": []}
+        lifecycle = ResponseLifecycle(response, "passthrough", [*responses.observers, admission])
+        lifecycle.owner, lifecycle.key, lifecycle.attempts = caller.owner, caller.access.name, raw.attempts
+        limit = responses.options.max_output_seconds
+        return _PassthroughExchange(backend, self._endpoint, raw, fields, lifecycle, limit)
+
+
+def _query_without_model(query: str) -> str:
+    """Only the model in the body or path is checked, so parameters must not name a model."""
+    if not query:
+        return ""
+    kept = [parameter for parameter in _PARAMETERS.findall(query) if not _names_model(parameter)]
+    return query if "".join(kept) == query else "".join(kept).lstrip("&;")
+
+
+def _names_model(parameter: str) -> bool:
+    name = unquote_plus(parameter.lstrip("&;").partition("=")[0])
+    return name == "model" or reads_as_model(name)
+
+
+def _conversation(fields: dict[str, object]) -> str:
+    """A key that routes later turns to the replica with the cached prefix."""
+    if isinstance(key := fields.get("prompt_cache_key"), str):
+        return key
+    if not (messages := _list_of(fields, "messages")):
+        return ""
+    return conversation_key(fields.get("system"), _list_of(fields, "tools"), messages)
+
+
+_PROMPTS = ("prompt", "input", "query", "documents")  # text in other endpoints' requests
+# Terminal events, of which the second is Anthropic's; JSON text cannot contain their newlines.
+_DONE, _MESSAGE_STOP = b"data: [DONE]\n\n", b"event: message_stop\n"
+_LAST_SIZE = 200  # bytes searched at the end of a read
+
+
+class _PassthroughExchange:
+    """
+    A request forwarded to a backend, and its response.
+
+    `fields` is the JSON body.
+
+    Errors before the first response byte are raised. Later errors end an event stream with an error event, and abort
+    other responses, which would otherwise look complete.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        endpoint: _ForwardedEndpoint,
+        request: RawRequest,
+        fields: Mapping[str, object],
+        lifecycle: ResponseLifecycle,
+        max_seconds: float,
+    ) -> None:
+        self._backend = backend
+        self._endpoint = endpoint
+        self._request = request
+        self._fields = fields
+        self._lifecycle = lifecycle
+        self._max_seconds = max_seconds or None
+        self._answer: RawAnswer | None = None
+        self._streams = False  # event stream response
+        self._writer: BodyWriter | None = None  # after the headers were sent
+        self._watch: DisconnectWatch | None = None
+        self._charged: Usage = {}
+
+    async def run(self, scope: Scope, receive: Receive, send: Send, *, received: bool) -> None:
+        """Unless the request is fully `received`, call `watch` after its last byte."""
+        task = asyncio.current_task()
+        assert task
+        self._new_watch = partial(DisconnectWatch, scope, receive, task.cancel)
+        if received:
+            self.watch()
+        try:
+            await self._exchange(scope, send)
+        except RefusedRequest as refusal:
+            response = Response(refusal.content, refusal.status)
+            length = str(len(refusal.content)).encode()
+            response.raw_headers = [*refusal.raw_headers, (b"content-length", length)]
+            await response(scope, receive, send)
+        except asyncio.CancelledError:
+            if self._watch and self._watch.disconnected and not task.uncancel():
+                if self._writer is None:
+                    await Response(status_code=499)(scope, receive, send)  # only for the access log
+                return
+            await self._end(scope, send, shutdown_error())
+            raise
+        except APIError as error:
+            if self._writer is None:
+                raise
+            await self._end(scope, send, error)
+        finally:
+            if line := log_context.request_line():
+                line.level, line.fields = self._lifecycle.end_of_log(self._lifecycle.usage or None)
+            if self._watch:
+                self._watch.stop()
+
+    def watch(self) -> None:
+        if self._watch is None:
+            self._watch = self._new_watch()
+
+    async def _exchange(self, scope: Scope, send: Send) -> None:
+        lifecycle = self._lifecycle
+        with lifecycle.watched(self._usage):
+            exchange = self._backend.forward(self._request)
+            try:
+                with lifecycle.stoppable():
+                    async with asyncio.timeout(None) as limit, exchange as answer:
+                        self._answer = answer
+                        self.watch()
+                        if self._max_seconds:
+                            limit.reschedule(asyncio.get_running_loop().time() + self._max_seconds)
+                        await self._write(answer, scope, send)
+                        lifecycle.response["status"] = "failed" if answer.failed() else "completed"
+                        if self._watch:
+                            self._watch.stop()
+            except TimeoutError as error:
+                message = "The response took longer than this server allows."
+                raise APIError(message, status=504, code="timeout") from error
+
+    async def _write(self, answer: RawAnswer, scope: Scope, send: Send) -> None:
+        headers, piece = [*answer.headers], answer.first
+        fields = dict(headers)
+        if self._endpoint.anthropic and b"request-id" not in fields and (request_id := log_context.request_id()):
+            headers.append((b"request-id", request_id.encode("latin-1")))  # displayed by Anthropic's SDKs
+        self._streams = fields.get(b"content-type", b"").startswith(b"text/event-stream")
+        if self._streams:
+            self._lifecycle.first = clock()
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        length = fields.get(b"content-length", b"")
+        left = int(length) - len(piece) if length.isdigit() else -1
+        self._writer = writer = MessageWriter(send) if length else body_writer(scope, send)
+        if not piece or left == 0:
+            self._charge()
+        else:
+            writer.write(piece)
+            await writer.drain()
+            await self._write_rest(answer, writer, left)
+            self._charge()
+            self._lifecycle.last = clock()
+            piece = b""
+        await send({"type": "http.response.body", "body": piece, "more_body": False})
+
+    async def _write_rest(self, answer: RawAnswer, writer: BodyWriter, left: int) -> None:
+        """`left` is the remaining size in bytes, negative if unknown."""
+        last = _MESSAGE_STOP if self._endpoint.anthropic else _DONE
+
+        def write(piece: bytes) -> bool:
+            nonlocal left
+            left -= len(piece)
+            # Clients stop reading at the terminal event. `find` is faster than `in`, which first tries an integer
+            # conversion.
+            if left == 0 or piece.find(last, -_LAST_SIZE) >= 0:
+                self._charge()
+            return writer.write(piece)
+
+        while await answer.deliver(write):
+            await writer.drain()
+        await writer.drain()
+
+    async def _end(self, scope: Scope, send: Send, error: APIError) -> None:
+        if self._writer and self._streams:
+            self._writer.write(b"\n\n" + error_event(error, scope))  # the last event may be incomplete
+            await self._writer.drain()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _charge(self) -> None:
+        """Called before the response's last bytes are sent."""
+        self._charged = self._usage(whole=True)
+        if self._charged:
+            self._lifecycle.charge(self._charged)
+
+    def _usage(self, *, whole: bool = False) -> Usage:
+        """
+        Reported usage. It is estimated for endpoints with a prompt, and if the client left early: the backend may have
+        done all the work.
+        """
+        answer, lifecycle = self._answer, self._lifecycle
+        if self._charged or self._endpoint.free:
+            return self._charged
+        reported = answer.usage() if answer else None
+        if answer and reported is not None and whole and not answer.failed():
+            if (cost := reported.get("cost")) is not None:
+                lifecycle.attempts.costs.append(cost)
+            return usage_of(reported, {}, [])
+        output = answer.estimate() if answer and self._endpoint.prompts else 0
+        if reported is not None:  # possibly for the prompt only
+            return usage_of(reported | {"completion_tokens": max(output, reported["completion_tokens"])}, {}, [])
+        left = lifecycle.failure is None and lifecycle.response["status"] != "completed"
+        if not (left or output):
+            return {}
+        prompt = estimate_prompt(_chat_prompt(self._fields)) + sum(
+            estimate_json(self._fields.get(name)) for name in _PROMPTS
+        )
+        return usage_of({"prompt_tokens": max(1, prompt), "completion_tokens": output}, {}, [])
+
+
+def _chat_prompt(fields: Mapping[str, object]) -> dict[str, list[Any]]:
+    """The prompt in an unvalidated body: messages, with Anthropic's `system` first, and tools."""
+    messages, system = _list_of(fields, "messages"), fields.get("system")
+    if system:
+        messages = [{"role": "system", "content": system}, *messages]
+    prompt = {"messages": messages, "tools": _list_of(fields, "tools")}
+    return {name: value for name, value in prompt.items() if value}
+
+
+def _list_of(fields: Mapping[str, object], name: str) -> list[Any]:
+    return value if isinstance(value := fields.get(name), list) else []
