@@ -41,9 +41,7 @@ from app.stores import STORES, MeasuringStore, Store
 from app.stores.counters import CountingStore
 from app.stores.event_log import LoggingStore
 from app.stores.keys import FOREVER, LastingStore, StoredKeys
-from app.stores.memory import MemoryStore
-from app.stores.memory.counters import MemoryCounters
-from app.stores.memory.usage import MemoryUsage
+from app.stores.memory import MemoryCounters, MemoryStore, MemoryUsage
 from app.stores.objects import with_image_objects
 from app.stores.usage import UsageStore
 from app.tools import HostedTool, ResourceTool

@@ -27,8 +27,7 @@ from app.errors import BackendError, StoreBusy, StoreUnavailable
 from app.stores import Change
 from app.stores import redis as stores_redis
 from app.stores.counters import TokenCharge, TokenResult
-from app.stores.memory import MemoryStore
-from app.stores.memory.counters import MemoryCounters
+from app.stores.memory import MemoryCounters, MemoryStore
 from tests.support import laws, sockets
 from tests.support.build import delta, finish
 from tests.support.redis_server import RedisServer

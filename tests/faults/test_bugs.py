@@ -17,8 +17,7 @@ from app.core.profile import Profile
 from app.core.sse import encoder
 from app.stores import Change
 from app.stores.event_log import EventSegment, LeaseState, RunKey
-from app.stores.memory import MemoryStore
-from app.stores.memory.event_log import MemoryLog
+from app.stores.memory import MemoryLog, MemoryStore
 from app.tools import HostedFunction, Outcome, Report, ToolCall, ToolHost
 from tests.faults.callers import WAYS, Ended, Refused, calling, outcomes
 from tests.faults.callers import Outcome as Seen

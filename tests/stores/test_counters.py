@@ -11,7 +11,7 @@ import pytest
 from app.errors import StoreUnavailable
 from app.stores import postgres, redis
 from app.stores.counters import Counters, CountingStore, TokenCharge
-from app.stores.memory.counters import MemoryCounters
+from app.stores.memory import MemoryCounters
 from app.stores.postgres import PostgresStore
 from app.stores.redis import RedisStore
 from tests.support.postgres_server import PostgresServer

@@ -23,10 +23,9 @@ import apsw
 import pytest
 
 from app.errors import StoreUnavailable
-from app.stores import Change
+from app.stores import Change, sqlite
 from app.stores.event_log import EventSegment, RunKey
-from app.stores.sqlite import SQLiteStore, schema
-from app.stores.sqlite.schema import RECORD_PIECE
+from app.stores.sqlite import RECORD_PIECE, SQLiteStore
 from tests.support.logs import records_of
 from tests.support.store_locations import Clock
 
@@ -79,8 +78,8 @@ CREATE TABLE batches (
     PRIMARY KEY (run, last)
 ) WITHOUT ROWID;
 """
-WITHOUT_PIECES = schema._TABLES.replace(schema._PIECES, "")
-EARLIER = {1: FIRST_VERSION, 2: WITHOUT_PIECES.replace(schema._USAGE, ""), 3: WITHOUT_PIECES, 4: schema._TABLES}
+WITHOUT_PIECES = sqlite._TABLES.replace(sqlite._PIECES, "")
+EARLIER = {1: FIRST_VERSION, 2: WITHOUT_PIECES.replace(sqlite._USAGE, ""), 3: WITHOUT_PIECES, 4: sqlite._TABLES}
 
 
 def run(program: str, *arguments: object) -> subprocess.Popen[str]:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import UnstorableValue
-from app.stores.memory.usage import MemoryUsage
+from app.stores.memory import MemoryUsage
 from app.stores.usage import Spending, UsageLedger, UsageRow, UsageStore, add_rows
 from tests.support.store_locations import SHARED, StoreLocation, location_of
 

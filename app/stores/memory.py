@@ -8,25 +8,29 @@ At a limit, the least recently used partitions are evicted as a whole, because p
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections import OrderedDict
-from collections.abc import Callable
+from bisect import bisect_right
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from urllib.parse import urlsplit
 
 from app.errors import StoreUnavailable
+from app.runtime.tasks import wait_for_event
 from app.storage.url_options import count, read_options
 from app.stores import Change, images_partition, owner_of
+from app.stores.counters import TokenCharge, TokenResult
+from app.stores.event_log import EventSegment, LeaseState, RunKey, RunState
 from app.stores.keys import FOREVER
-from app.stores.memory.event_log import MemoryLog
-from app.stores.memory.usage import MemoryUsage
+from app.stores.usage import Spending, UsageRow, add_row
 
 MAX_RECORDS = 100_000
 MAX_BYTES = 512 * 1024 * 1024
 
 # Bytes per record: name, object headers, dict entries.
-_OVERHEAD = 512
+_RECORD_OVERHEAD = 512
 
 
 @dataclass(slots=True)
@@ -43,7 +47,7 @@ class _Partition:
         listed = {*change.entries, *change.delete}
         entries = sum(map(len, change.entries.values())) - sum(len(self.entries.get(name, b"")) for name in listed)
         put = sum(map(len, change.put.values())) - sum(map(len, before))
-        return records, put + entries + records * _OVERHEAD
+        return records, put + entries + records * _RECORD_OVERHEAD
 
     def apply(self, change: Change, growth: int) -> None:
         for name in change.delete:
@@ -262,3 +266,237 @@ class MemoryStore:
             listed[change.partition, name] = None
         if not listed:
             del self._listed[owner]
+
+
+MAX_LOG_BYTES = 256 * 1024 * 1024
+
+# Bytes per segment.
+_SEGMENT_OVERHEAD = 200
+
+
+@dataclass(slots=True)
+class _Log:
+    worker: str
+    leased: float  # end of the lease
+    expires: float
+    cancelled: bool = False
+    segments: list[EventSegment] = field(default_factory=list)
+    size: int = 0  # bytes, including overhead
+    grown: asyncio.Event = field(default_factory=asyncio.Event)  # set and replaced at each change
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.segments) and self.segments[-1].ends
+
+    def claim(self) -> LeaseState:
+        return "cancelled" if self.cancelled else "held"
+
+
+class MemoryLog:
+    """Logs in order of last use; at the limit, ended runs' logs are deleted, never running ones."""
+
+    def __init__(
+        self, *, ttl: float, lease: float, max_bytes: int = MAX_LOG_BYTES, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._ttl = ttl
+        self._lease = lease
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._logs: OrderedDict[RunKey, _Log] = OrderedDict()
+        self._bytes = 0
+
+    async def begin(self, run: RunKey, worker: str) -> None:
+        self._logs[run] = _Log(worker, 0, 0)
+        self._renew(run, self._logs[run])
+
+    async def append(self, run: RunKey, worker: str, segment: EventSegment) -> LeaseState:
+        log = self._held(run, worker)
+        if log is None:
+            return "lost"
+        if log.ended:
+            return log.claim()
+        added = not log.segments or log.segments[-1].last < segment.first
+        if added:
+            log.segments.append(segment)
+            log.size += len(segment.data) + _SEGMENT_OVERHEAD
+            self._bytes += len(segment.data) + _SEGMENT_OVERHEAD
+        self._renew(run, log)
+        if added:
+            _wake(log)
+            self._evict()
+        return log.claim()
+
+    async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, LeaseState]:
+        claims: dict[RunKey, LeaseState] = {}
+        for run in runs:
+            log = self._held(run, worker)
+            claims[run] = log.claim() if log else "lost"
+            if log and not log.ended:
+                self._renew(run, log)
+        return claims
+
+    async def claim(self, run: RunKey, worker: str) -> bool:
+        log = self._find(run)
+        if log is None:
+            await self.begin(run, worker)
+            return True
+        if log.ended or self._clock() < log.leased:
+            return False
+        log.worker = worker
+        self._renew(run, log)
+        return True
+
+    async def cancel(self, run: RunKey) -> None:
+        if log := self._find(run):
+            log.cancelled = True
+
+    async def state(self, run: RunKey) -> RunState:
+        log = self._find(run)
+        if log is None:
+            return "absent"
+        if log.ended:
+            return "ended"
+        return "running" if self._clock() < log.leased else "orphaned"
+
+    async def read(self, run: RunKey, after: int, wait: float = 0) -> list[EventSegment]:
+        log = self._find(run)
+        if log is None:
+            return []
+        if wait and not log.ended and (not log.segments or log.segments[-1].last <= after):
+            await wait_for_event(log.grown, wait)
+        return log.segments[bisect_right(log.segments, after, key=lambda segment: segment.last) :]
+
+    async def orphans(self) -> list[RunKey]:
+        return [run for run in [*self._logs] if await self.state(run) == "orphaned"]
+
+    async def delete(self, run: RunKey) -> None:
+        if run in self._logs:
+            self._delete(run)
+
+    async def aclose(self) -> None:
+        for run in [*self._logs]:
+            self._delete(run)
+
+    def _find(self, run: RunKey) -> _Log | None:
+        log = self._logs.get(run)
+        if log is not None and log.expires <= self._clock():
+            self._delete(run)
+            return None
+        return log
+
+    def _held(self, run: RunKey, worker: str) -> _Log | None:
+        log = self._find(run)
+        return log if log and log.worker == worker else None
+
+    def _renew(self, run: RunKey, log: _Log) -> None:
+        now = self._clock()
+        log.leased = now + self._lease
+        log.expires = now + (self._ttl if log.ended else max(self._ttl, self._lease))
+        self._logs.move_to_end(run)
+
+    def delete_expired(self) -> None:
+        now = self._clock()
+        for run in [run for run, log in self._logs.items() if log.expires <= now]:
+            self._delete(run)
+
+    def _evict(self) -> None:
+        if self._bytes > self._max_bytes:
+            for run in [run for run, log in self._logs.items() if log.ended]:
+                self._delete(run)
+                if self._bytes <= self._max_bytes:
+                    break
+
+    def _delete(self, run: RunKey) -> None:
+        log = self._logs.pop(run)
+        self._bytes -= log.size
+        _wake(log)
+
+
+def _wake(log: _Log) -> None:
+    log.grown.set()
+    log.grown = asyncio.Event()
+
+
+_MINUTE = 60.0
+
+
+class MemoryCounters:
+    _MAX_BUCKETS = 10_000  # above this, full buckets are dropped
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._full: dict[str, float] = {}  # when each bucket will be full again
+        self._pools: defaultdict[str, set[str]] = defaultdict(set)
+
+    async def consume(self, owner: str, charges: Sequence[TokenCharge]) -> TokenResult:
+        now = self._clock()
+        keys = [f"{owner}:{charge.bucket}" for charge in charges]
+        missing = [
+            max(0.0, self._full.get(key, now) - now) * charge.capacity / _MINUTE
+            for key, charge in zip(keys, charges, strict=True)
+        ]
+        if any(
+            charge.needs and lacking + charge.needs > charge.capacity
+            for charge, lacking in zip(charges, missing, strict=True)
+        ):
+            return TokenResult(False, missing)
+        missing = [lacking + charge.amount for charge, lacking in zip(charges, missing, strict=True)]
+        if len(self._full) > self._MAX_BUCKETS:
+            self._full = {key: full for key, full in self._full.items() if full > now}
+        for key, charge, lacking in zip(keys, charges, missing, strict=True):
+            self._full[key] = now + lacking * _MINUTE / charge.capacity
+        return TokenResult(True, missing)
+
+    async def acquire(self, pool: str, holder: str, limit: int) -> bool:
+        if len(self._pools[pool]) >= limit:
+            return False
+        self._pools[pool].add(holder)
+        return True
+
+    async def renew(self, slots: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        """In a single process, held slots need no renewal."""
+        return [(pool, holder) for pool, holder in slots if holder not in self._pools.get(pool, ())]
+
+    async def release(self, pool: str, holder: str) -> None:
+        self._pools[pool].discard(holder)
+        if not self._pools[pool]:
+            del self._pools[pool]
+
+    async def aclose(self) -> None: ...
+
+
+class MemoryUsage:
+    """Rows, and each key's daily and monthly totals, for budgets."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, ...], UsageRow] = {}
+        self._tokens: Counter[tuple[str, str]] = Counter()  # by key, and by day or month
+        self._cost: Counter[tuple[str, str]] = Counter()
+        self._batches: deque[str] = deque(maxlen=100)  # the last batches, because repetitions follow soon
+
+    async def add(self, batch: str, rows: Sequence[UsageRow]) -> None:
+        if batch in self._batches:
+            return
+        self._batches.append(batch)
+        for row in rows:
+            add_row(self._rows, row[:4], row)
+        self._count(rows)
+
+    async def spending(self, key: str, day: str) -> Spending:
+        today, month = (key, day), (key, day[:7])
+        return Spending(self._tokens[today], self._cost[today], self._tokens[month], self._cost[month])
+
+    async def rows(self, first: str, last: str, key: str | None = None) -> list[UsageRow]:
+        return [row for row in self._rows.values() if first <= row.day <= last and key in (None, row.key)]
+
+    async def delete_before(self, before: str) -> None:
+        self._rows = {name: row for name, row in self._rows.items() if row.day >= before}
+        self._tokens.clear()
+        self._cost.clear()
+        self._count(self._rows.values())
+
+    def _count(self, rows: Iterable[UsageRow]) -> None:
+        for row in rows:
+            for period in (row.day, row.day[:7]):
+                self._tokens[row.key, period] += row.input_tokens + row.output_tokens
+                self._cost[row.key, period] += row.cost

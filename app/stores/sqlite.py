@@ -9,23 +9,24 @@ A store in a SQLite file, shared by workers on the same machine.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import itertools
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
+from app.storage.migration import Migrations
 from app.storage.sqlite import Database, SQLiteTables
 from app.storage.tables import Row, Rows, Transaction, execute, execute_many
 from app.storage.url_options import one_of, read_options, seconds
 from app.stores import Change, images_partition, owner_of
+from app.stores.event_log import EventSegment, RunKey
+from app.stores.event_log_sql import SQLLog
 from app.stores.records_sql import EXISTS, EXPIRE, SQLStore, delete_expired_from
-from app.stores.sqlite.event_log import SQLiteLog
-from app.stores.sqlite.schema import MIGRATIONS, RECORD_PIECE
 from app.stores.usage_sql import SQLITE_USAGE
-
-_WORDS = {**SQLITE_USAGE, **SQLiteLog.WORDS, "{left}": "expires - $now", "{array}": "json_group_array"}
 
 # Delete an expired partition, then create or renew the partition, and renew its images' partition.
 _OPEN = f"""
@@ -179,3 +180,175 @@ def _apply(changes: Sequence[Change], ttl: float) -> Transaction[bool]:
         if delete or not put:
             yield execute(_DROP_EMPTY, partition)
     return True
+
+
+_HELD = "bucket = $1 AND response = $2 AND worker = $3 AND NOT ended"
+_RENEWED = "(bucket, response) IN (SELECT b.value, r.value FROM json_each($4) AS b JOIN json_each($5) AS r USING (key))"
+
+_PAUSES = (0.01, 0.02, 0.04, 0.08, 0.15)  # seconds between polls
+_LAST_PAUSE = 0.25  # all further pauses
+_MAX_READ_BYTES = 1024 * 1024  # per read
+
+
+class SQLiteLog(SQLLog):
+    """Event logs in the same file; waiting readers poll, at growing intervals."""
+
+    _tables: SQLiteTables
+
+    # Runs that have not ended do not expire.
+    WORDS: ClassVar = {
+        "{of_run}": "run = (SELECT id FROM antiphon_runs WHERE bucket = $1 AND response = $2 AND {unexpired})",
+        "{unexpired}": "NOT (ended AND expires <= {moment})",
+    }
+    BEGIN = """
+    DELETE FROM antiphon_runs WHERE bucket = $1 AND response = $2;
+    INSERT INTO antiphon_runs (bucket, response, worker, leased, expires)
+    VALUES ($1, $2, $3, {moment} + $4, {moment} + $5)
+    """
+    CLAIM = """
+    DELETE FROM antiphon_runs WHERE bucket = $1 AND response = $2 AND ended AND expires <= {moment};
+    INSERT INTO antiphon_runs (bucket, response, worker, leased, expires)
+    VALUES ($1, $2, $3, {moment} + $4, {moment} + $5)
+    ON CONFLICT (bucket, response) DO UPDATE
+    SET worker = excluded.worker, leased = excluded.leased, expires = excluded.expires
+    WHERE NOT ended AND leased <= {moment};
+    SELECT changes()
+    """
+    APPEND = f"""
+    INSERT INTO antiphon_batches (run, first, last, ends, data) SELECT id, $6, $7, $8, $9 FROM antiphon_runs
+    WHERE {_HELD} AND $6 > (SELECT coalesce(max(last), -1) FROM antiphon_batches WHERE run = id);
+    UPDATE antiphon_runs SET leased = {{moment}} + $4, expires = {{moment}} + $5, ended = changes() AND $8
+    WHERE {_HELD};
+    SELECT CASE WHEN cancelled THEN 'cancelled' ELSE 'held' END FROM antiphon_runs
+    WHERE bucket = $1 AND response = $2 AND worker = $3 AND {{unexpired}}
+    """
+    RENEW = f"""
+    UPDATE antiphon_runs SET leased = {{moment}} + $2, expires = {{moment}} + $3
+    WHERE {_RENEWED} AND worker = $1 AND NOT ended;
+    SELECT bucket, response, CASE WHEN cancelled THEN 'cancelled' ELSE 'held' END FROM antiphon_runs
+    WHERE {_RENEWED} AND worker = $1 AND {{unexpired}}
+    """
+    DELETE = "DELETE FROM antiphon_runs WHERE bucket = $1 AND response = $2"
+
+    async def read(self, run: RunKey, after: int, wait: float = 0) -> list[EventSegment]:
+        segments = await self._poll(run, after)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait):
+                for pause in itertools.chain(_PAUSES, itertools.repeat(_LAST_PAUSE)):
+                    if segments:
+                        break
+                    await asyncio.sleep(pause)
+                    segments = await self._poll(run, after)
+        return segments
+
+    async def _fetch_segments(self, statement: str, *values: object) -> Rows:
+        return await self._tables.fetch_some(statement, *values, 500, max_bytes=_MAX_READ_BYTES)
+
+    async def aclose(self) -> None:
+        """The store closes the file."""
+
+
+_WORDS = {**SQLITE_USAGE, **SQLiteLog.WORDS, "{left}": "expires - $now", "{array}": "json_group_array"}
+
+# `runs` and `batches` belong to the event log, the others to the store.
+_BUCKETS = """
+CREATE TABLE buckets (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, expires REAL NOT NULL);
+CREATE INDEX buckets_by_expiry ON buckets (expires);
+"""
+_RECORDS = """
+CREATE TABLE records (
+    bucket INTEGER NOT NULL REFERENCES buckets (id) ON DELETE CASCADE,
+    name TEXT NOT NULL,
+    padding BLOB NOT NULL,
+    entry BLOB,
+    record BLOB NOT NULL,
+    PRIMARY KEY (bucket, name)
+) WITHOUT ROWID;
+"""
+# Further pieces of records larger than `RECORD_PIECE` bytes: SQLite copies each written row twice.
+_PIECES = """
+CREATE TABLE pieces (
+    bucket INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    padding BLOB NOT NULL,
+    piece BLOB NOT NULL,
+    PRIMARY KEY (bucket, name, number),
+    FOREIGN KEY (bucket, name) REFERENCES records (bucket, name) ON DELETE CASCADE
+) WITHOUT ROWID;
+"""
+RECORD_PIECE = 1024 * 1024
+# Per owner, in the order of first storage.
+_LISTED = """
+CREATE TABLE listed (
+    owner TEXT NOT NULL,
+    position INTEGER NOT NULL,
+    bucket INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    PRIMARY KEY (owner, position),
+    UNIQUE (bucket, name),
+    FOREIGN KEY (bucket, name) REFERENCES records (bucket, name) ON DELETE CASCADE
+) WITHOUT ROWID;
+"""
+_RUNS = """
+CREATE TABLE runs (
+    id INTEGER PRIMARY KEY,
+    bucket TEXT NOT NULL,
+    response TEXT NOT NULL,
+    worker TEXT NOT NULL,
+    leased REAL NOT NULL,
+    expires REAL NOT NULL,
+    cancelled INTEGER NOT NULL DEFAULT 0,
+    ended INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (bucket, response)
+);
+CREATE INDEX running_by_lease ON runs (leased) WHERE NOT ended;
+CREATE INDEX ended_by_expiry ON runs (expires) WHERE ended;
+"""
+_BATCHES = """
+CREATE TABLE batches (
+    run INTEGER NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
+    last INTEGER NOT NULL,
+    first INTEGER NOT NULL,
+    ends INTEGER NOT NULL,
+    padding BLOB NOT NULL,
+    data BLOB NOT NULL,
+    PRIMARY KEY (run, last)
+) WITHOUT ROWID;
+"""
+_USAGE = """
+CREATE TABLE usage (
+    day TEXT NOT NULL,
+    key TEXT NOT NULL,
+    model TEXT NOT NULL,
+    backend TEXT NOT NULL,
+    requests INTEGER NOT NULL,
+    input_tokens INTEGER NOT NULL,
+    cached_tokens INTEGER NOT NULL,
+    output_tokens INTEGER NOT NULL,
+    reasoning_tokens INTEGER NOT NULL,
+    cost INTEGER NOT NULL,
+    PRIMARY KEY (key, day, model, backend)
+) WITHOUT ROWID;
+CREATE TABLE usage_batches (batch TEXT PRIMARY KEY, added REAL NOT NULL) WITHOUT ROWID;
+"""
+# Content was stored after padding, to move all of it into overflow pages.
+_WITHOUT_PADDING = "".join(f"ALTER TABLE {table} DROP COLUMN padding;" for table in ("records", "pieces", "batches"))
+
+# Version 1 lacked padding, lists and usage, version 2 usage. Versions 1 to 3 stored each record in one piece.
+_FROM_FIRST = f"""
+ALTER TABLE records RENAME TO old_records;
+{_RECORDS}
+INSERT INTO records SELECT bucket, name, x'', NULL, record FROM old_records;
+DROP TABLE old_records;
+{_PIECES}{_LISTED}
+ALTER TABLE batches RENAME TO old_batches;
+{_BATCHES}
+INSERT INTO batches SELECT run, last, first, ends, x'', data FROM old_batches;
+DROP TABLE old_batches;
+{_USAGE}
+"""
+_EARLIER = {1: _FROM_FIRST, 2: _PIECES + _USAGE, 3: _PIECES}
+
+_TABLES = _BUCKETS + _RECORDS + _PIECES + _LISTED + _RUNS + _BATCHES + _USAGE
+MIGRATIONS = Migrations([_TABLES, _WITHOUT_PADDING], first=4, earlier=_EARLIER)
