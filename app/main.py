@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -35,6 +38,7 @@ from app.assembly.reloading import SettingsReload
 from app.assembly.routes import add_middleware, add_routes
 from app.assembly.tools import build_tools
 from app.backends import Backend
+from app.errors import StoreUnavailable
 from app.observability.activity import Activity
 from app.observability.labels import ModelLabels
 from app.observability.metrics import Metrics
@@ -42,15 +46,19 @@ from app.responses import Responses
 from app.responses.background import Background
 from app.responses.encryption import ContentCipher
 from app.responses.policy.output import OutputObserver
+from app.runtime import tasks
 from app.settings import Settings
 from app.stores import Store
-from app.stores.expiry import expiring
 from app.tools import StartingTool
 
 if TYPE_CHECKING:
     from app.observability.tracing import Tracing
 
+
+logger = logging.getLogger(__name__)
+
 CANCELLATION = 5.0  # seconds for cancelled requests to end
+EXPIRY_INTERVAL = 60.0  # seconds between deletions of expired records, at most
 
 DESCRIPTION = """
 The [Open Responses](https://www.openresponses.org) API, answered by any model server.
@@ -170,3 +178,26 @@ async def _running(
             stack.push_async_callback(lambda: background.aclose(end.left(settings.shutdown_grace)))
         stack.callback(end.begin)  # without connections, it was not called before
         yield {shutdown.STATE_KEY: end}
+
+
+@asynccontextmanager
+async def expiring(store: Store, *more: Callable[[], None]) -> AsyncIterator[None]:
+    """Delete a store's expired records now and regularly. Also call `more`, which must not raise."""
+    task = asyncio.create_task(_expire_regularly(store, more))
+    try:
+        yield
+    finally:
+        await tasks.end(task)
+
+
+async def _expire_regularly(store: Store, more: Sequence[Callable[[], None]]) -> None:
+    while True:
+        for delete_expired in more:
+            delete_expired()
+        try:
+            await store.delete_expired()
+        except StoreUnavailable:
+            pass  # logged by the store
+        except Exception:
+            logger.exception("unexpected error")
+        await asyncio.sleep(EXPIRY_INTERVAL * random.uniform(0.75, 1))  # spread over processes

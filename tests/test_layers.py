@@ -48,8 +48,7 @@ NAMES_SERVERS = {"app.core.profile", "app.core.dialects", "app.core.affinity", "
 
 # A layer may import its row and itself. The longest name applies: `app.backends` is the protocol, and `app.backends.*`
 # are the backends and their shared modules.
-PROTOCOLS = {"app.backends", "app.tools"}
-PROTOCOLS |= {f"app.stores{module}" for module in ("", ".counters", ".event_log", ".keys", ".layered", ".usage")}
+PROTOCOLS = {"app.backends", "app.tools", "app.stores", "app.stores.keys"}
 ROOMS = (
     "*",
     "charsets",
@@ -102,11 +101,9 @@ LAYERS = {
     "app.core.sse": STREAM | {"app.core.*", "app.core.stream"},
     "app.storage": {"app", "app.errors"},
     **dict.fromkeys(PROTOCOLS, BELOW),
-    **dict.fromkeys(["app.stores.layered", "app.stores.keys"], BELOW | {"app.stores"}),
+    "app.stores.keys": BELOW | {"app.stores"},
     "app.backends.*": BELOW | {"app.backends"},
-    "app.stores.*": BELOW
-    | {f"app.stores{module}" for module in ("", ".counters", ".event_log", ".keys", ".usage")}
-    | {"app.storage"},
+    "app.stores.*": BELOW | {"app.stores", "app.stores.keys", "app.storage"},
     "app.tools.html_text": {"app"},
     "app.tools.endpoint": BELOW | {"app.tools", "app.tools.*"},
     "app.tools.validation": BELOW,

@@ -28,7 +28,7 @@ from app.core.usage import usage_since
 from app.errors import StoreBusy, StoreUnavailable, TooManyRequests, try_again_in
 from app.observability.lifecycle import Observer, ResponseLifecycle
 from app.runtime.tasks import end
-from app.stores.counters import LEASE, Counters, TokenCharge
+from app.stores import SLOT_LEASE, Counters, TokenCharge
 
 T = TypeVar("T")
 
@@ -189,7 +189,7 @@ class Limits:
 
     async def _keep_renewing(self) -> None:
         while self._slots:
-            await asyncio.sleep(LEASE / 3)
+            await asyncio.sleep(SLOT_LEASE / 3)
             await self.renew()
 
     async def renew(self) -> None:
@@ -247,7 +247,7 @@ class Limits:
         """Release a slot. Retries while the counters are unavailable."""
         for slot in slots:
             self._slots.pop(slot, None)
-            self._unreleased[slot] = asyncio.get_running_loop().time() + LEASE
+            self._unreleased[slot] = asyncio.get_running_loop().time() + SLOT_LEASE
             self._start(self._release(slot))
 
     async def _release(self, slot: tuple[str, str]) -> None:

@@ -37,13 +37,10 @@ from app.settings.auth import JWTSettings
 from app.settings.hooks import HookSettings
 from app.settings.loading import SettingsError, environment
 from app.settings.prompts import read_prompts
-from app.stores import STORES, MeasuringStore, Store
-from app.stores.counters import CountingStore
-from app.stores.event_log import LoggingStore
+from app.stores import STORES, CountingStore, LoggingStore, MeasuringStore, Store, UsageStore
 from app.stores.keys import FOREVER, LastingStore, StoredKeys
 from app.stores.memory import MemoryCounters, MemoryStore, MemoryUsage
 from app.stores.objects import with_image_objects
-from app.stores.usage import UsageStore
 from app.tools import HostedTool, ResourceTool
 from app.tools.files.batches import Batches
 from app.tools.files.contents.attachments import Attachments

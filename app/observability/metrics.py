@@ -46,8 +46,7 @@ from app.core.types import Usage
 from app.errors import BackendError, StoreUnavailable
 from app.observability.labels import BoundedLabels, ModelLabels
 from app.observability.lifecycle import Observer, ResponseLifecycle, ToolCallRecord
-from app.stores import Change, MeasuringStore, Store
-from app.stores.usage import UsageRow
+from app.stores import Change, MeasuringStore, Store, UsageRow
 
 # The client library's directory; read when the library is imported.
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"

@@ -41,8 +41,7 @@ from app.responses.run import Caller, Run, Storage
 from app.responses.stored import StoredResponses
 from app.responses.tool_loop import ToolLoop
 from app.runtime.threads import run_in_thread_if_large
-from app.stores import Store
-from app.stores.layered import LayeredStore
+from app.stores import LayeredStore, Store
 from app.tools import FileTool, HostedTool
 
 __all__ = ["Caller", "GenerationOptions", "Responses", "Run"]

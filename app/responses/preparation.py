@@ -31,7 +31,7 @@ from app.responses.run import Caller
 from app.responses.tool_loop.approvals import Approvals
 from app.responses.tool_loop.options import LoopOptions
 from app.responses.tool_loop.sessions import DeclaredTool, open_tools
-from app.stores.layered import LayeredStore
+from app.stores import LayeredStore
 from app.tools import NAMED_TYPES, Declaration, HostedTool, ToolLimits
 
 

@@ -32,8 +32,7 @@ from app.responses import compaction
 from app.responses.delivery import EventWriter, NoDelivery, Outbox
 from app.responses.generate import Generation
 from app.responses.images import turn_changes
-from app.stores import Change, Store, apply_with
-from app.stores.event_log import EventLog, EventSegment, LeaseState, RunKey
+from app.stores import Change, EventLog, EventSegment, LeaseState, RunKey, Store, apply_with
 
 T = TypeVar("T")
 

@@ -17,9 +17,7 @@ from app.responses.images import load_images, turn_changes
 from app.responses.preparation import Preparation
 from app.responses.run import Caller, Run, SaveTurn, Storage
 from app.runtime.threads import read_records
-from app.stores import Change, Store, apply_with, images_partition
-from app.stores.event_log import RunKey
-from app.stores.layered import LayeredStore
+from app.stores import Change, LayeredStore, RunKey, Store, apply_with, images_partition
 
 
 class StoredResponses:

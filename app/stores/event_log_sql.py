@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import ClassVar
 
 from app.storage.tables import Rows, Tables
-from app.stores.event_log import EventSegment, LeaseState, RunKey, RunState
+from app.stores import EventSegment, LeaseState, RunKey, RunState
 
 _STATE = """
 SELECT ended, leased > {moment} FROM antiphon_runs WHERE bucket = $1 AND response = $2 AND {unexpired}

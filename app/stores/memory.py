@@ -20,11 +20,21 @@ from urllib.parse import urlsplit
 from app.errors import StoreUnavailable
 from app.runtime.tasks import wait_for_event
 from app.storage.url_options import count, read_options
-from app.stores import Change, images_partition, owner_of
-from app.stores.counters import TokenCharge, TokenResult
-from app.stores.event_log import EventSegment, LeaseState, RunKey, RunState
+from app.stores import (
+    Change,
+    EventSegment,
+    LeaseState,
+    RunKey,
+    RunState,
+    Spending,
+    TokenCharge,
+    TokenResult,
+    UsageRow,
+    add_row,
+    images_partition,
+    owner_of,
+)
 from app.stores.keys import FOREVER
-from app.stores.usage import Spending, UsageRow, add_row
 
 MAX_RECORDS = 100_000
 MAX_BYTES = 512 * 1024 * 1024

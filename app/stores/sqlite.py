@@ -22,8 +22,7 @@ from app.storage.migration import Migrations
 from app.storage.sqlite import Database, SQLiteTables
 from app.storage.tables import Row, Rows, Transaction, execute, execute_many
 from app.storage.url_options import one_of, read_options, seconds
-from app.stores import Change, images_partition, owner_of
-from app.stores.event_log import EventSegment, RunKey
+from app.stores import Change, EventSegment, RunKey, images_partition, owner_of
 from app.stores.event_log_sql import SQLLog
 from app.stores.records_sql import EXISTS, EXPIRE, SQLStore, delete_expired_from
 from app.stores.usage_sql import SQLITE_USAGE

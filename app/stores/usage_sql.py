@@ -4,7 +4,7 @@ import calendar
 from collections.abc import Sequence
 
 from app.storage.tables import Tables, Transaction, execute, execute_many
-from app.stores.usage import BATCH_TTL, Spending, UsageRow
+from app.stores import BATCH_TTL, Spending, UsageRow
 
 # In PostgreSQL, days are dates.
 SQLITE_USAGE = {"{day}": "day", "{as_day}": ""}

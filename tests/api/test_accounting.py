@@ -28,8 +28,8 @@ from app.core.types import Usage
 from app.core.types.deltas import DONE
 from app.core.usage import usage_of
 from app.errors import StoreUnavailable, UnstorableValue
+from app.stores import Spending, UsageRow
 from app.stores.memory import MemoryUsage
-from app.stores.usage import Spending, UsageRow
 from tests.support import sockets
 from tests.support.build import delta, finish, reported
 from tests.support.scripted import Scripted

@@ -24,9 +24,8 @@ from app.api.rate_limits import Limits, format_duration
 from app.core.access import KeyAccess
 from app.core.types.deltas import DONE
 from app.errors import BackendError, StoreBusy, StoreUnavailable
-from app.stores import Change
+from app.stores import Change, TokenCharge, TokenResult
 from app.stores import redis as stores_redis
-from app.stores.counters import TokenCharge, TokenResult
 from app.stores.memory import MemoryCounters, MemoryStore
 from tests.support import laws, sockets
 from tests.support.build import delta, finish

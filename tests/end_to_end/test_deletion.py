@@ -22,10 +22,9 @@ from app.core.history.resource import new_response
 from app.core.history.turns import Turn
 from app.core.types.request import CreateResponse
 from app.errors import StoreUnavailable
+from app.main import expiring
 from app.responses.background import Background
-from app.stores import Change, Store
-from app.stores.event_log import EventLog, EventSegment, LoggingStore, RunKey
-from app.stores.expiry import expiring
+from app.stores import Change, EventLog, EventSegment, LoggingStore, RunKey, Store
 from app.stores.memory import MemoryStore
 from tests.faults.servers import server
 from tests.support.build import delta
@@ -259,7 +258,7 @@ async def test_purge_goes_on_after_failures() -> None:
             raise [StoreUnavailable, ValueError][purged.qsize() % 2]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("app.stores.expiry.INTERVAL", 0.001)
+        patch.setattr("app.main.EXPIRY_INTERVAL", 0.001)
         async with expiring(Failing(ttl=1)):
             for _ in range(5):
                 await purged.get()

@@ -16,7 +16,7 @@ import pytest
 from app.assembly.parts import build_store
 from app.core.history.turns import Turn
 from app.core.types.request import Event
-from app.stores.event_log import RunKey
+from app.stores import RunKey
 from tests.faults.servers import stop_between_transactions
 from tests.responses.test_background import ASK, events_of, until, until_ended
 from tests.support import laws

@@ -15,8 +15,7 @@ from app.api.routes import websocket
 from app.backends import ModelRequest
 from app.core.profile import Profile
 from app.core.sse import encoder
-from app.stores import Change
-from app.stores.event_log import EventSegment, LeaseState, RunKey
+from app.stores import Change, EventSegment, LeaseState, RunKey
 from app.stores.memory import MemoryLog, MemoryStore
 from app.tools import HostedFunction, Outcome, Report, ToolCall, ToolHost
 from tests.faults.callers import WAYS, Ended, Refused, calling, outcomes

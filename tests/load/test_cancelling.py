@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from app.stores.event_log import EventSegment, RunKey
+from app.stores import EventSegment, RunKey
 from tests.support.redis_server import RedisServer
 from tests.support.store_locations import redis_store
 

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.stores.event_log import EventSegment, RunKey
+from app.stores import EventSegment, RunKey
 from tests.load.cluster import Cluster, caught_up, cluster, replicated, until
 from tests.load.conversations import TURNS, talk
 from tests.load.echo import Echo, answer_to

@@ -28,7 +28,7 @@ from app.errors import BackendError
 from app.responses import run as running
 from app.responses.background import EventSubscription
 from app.responses.background.subscription import GONE
-from app.stores.event_log import EventLog, EventSegment, LoggingStore, RunKey
+from app.stores import EventLog, EventSegment, LoggingStore, RunKey
 from app.stores.memory import MemoryStore
 from tests.support import laws
 from tests.support.build import call, delta, finish, story, whole

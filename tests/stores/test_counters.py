@@ -9,8 +9,7 @@ from typing import cast
 import pytest
 
 from app.errors import StoreUnavailable
-from app.stores import postgres, redis
-from app.stores.counters import Counters, CountingStore, TokenCharge
+from app.stores import Counters, CountingStore, TokenCharge, postgres, redis
 from app.stores.memory import MemoryCounters
 from app.stores.postgres import PostgresStore
 from app.stores.redis import RedisStore

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.stores.event_log import EventLog, EventSegment, LoggingStore, RunKey
+from app.stores import EventLog, EventSegment, LoggingStore, RunKey
 from app.stores.memory import MemoryLog
 from tests.support.store_locations import Memory, Redis, StoreLocation
 

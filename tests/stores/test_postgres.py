@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from app.errors import StoreBusy, StoreUnavailable
-from app.stores import Change
-from app.stores.event_log import EventSegment, RunKey
+from app.stores import Change, EventSegment, RunKey
 from app.stores.postgres import PostgresStore
 from tests.support.logs import records_of
 from tests.support.postgres_server import PostgresServer

@@ -23,8 +23,7 @@ import apsw
 import pytest
 
 from app.errors import StoreUnavailable
-from app.stores import Change, sqlite
-from app.stores.event_log import EventSegment, RunKey
+from app.stores import Change, EventSegment, RunKey, sqlite
 from app.stores.sqlite import RECORD_PIECE, SQLiteStore
 from tests.support.logs import records_of
 from tests.support.store_locations import Clock

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import UnstorableValue
+from app.stores import Spending, UsageLedger, UsageRow, UsageStore, add_rows
 from app.stores.memory import MemoryUsage
-from app.stores.usage import Spending, UsageLedger, UsageRow, UsageStore, add_rows
 from tests.support.store_locations import SHARED, StoreLocation, location_of
 
 DAY = "2026-11-22"

@@ -15,8 +15,7 @@ import pytest
 
 from app.core.history.turns import Turn
 from app.main import create_app
-from app.stores import Store
-from app.stores.event_log import EventSegment, RunKey
+from app.stores import EventSegment, RunKey, Store
 from app.stores.memory import MemoryStore
 from app.stores.sqlite import SQLiteStore
 from tests.support.scripted import Scripted

@@ -29,7 +29,7 @@ from app.core.types import Usage
 from app.errors import StoreUnavailable, TooManyRequests, UnstorableValue
 from app.observability.labels import BoundedLabels
 from app.runtime.tasks import wait_for_event
-from app.stores.usage import Spending, UsageLedger, UsageRow
+from app.stores import Spending, UsageLedger, UsageRow
 
 logger = logging.getLogger(__name__)
 

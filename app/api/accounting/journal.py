@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 import orjson
 
 from app.core.bounded_json import dumps
-from app.stores.usage import UsageRow, add_row
+from app.stores import UsageRow, add_row
 
 try:
     import fcntl

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from app.core.access import KeyAccess
 from app.core.prices import NANO
 from app.errors import InvalidRequest, PermissionDenied, did_you_mean
-from app.stores.usage import UsageLedger, UsageRow, add_row
+from app.stores import UsageLedger, UsageRow, add_row
 
 GROUPS = ("day", "month", "key", "model", "backend")
 DEFAULT_GROUPS = "day,key,model"

@@ -35,8 +35,7 @@ from app.responses import Caller, Run
 from app.responses.delivery import Outbox
 from app.runtime.tasks import cancel, end
 from app.runtime.threads import LARGE_REQUEST, run_in_thread_if_large
-from app.stores import Store, images_partition
-from app.stores.layered import LayeredStore
+from app.stores import LayeredStore, Store, images_partition
 
 logger = logging.getLogger(__name__)
 

@@ -29,8 +29,7 @@ from app.responses.generate import abort_response
 from app.responses.images import load_images, turn_changes
 from app.responses.run import LeaseLost, Run, RunWorker, segment_of
 from app.runtime.tasks import end
-from app.stores import Change, Store, owner_of
-from app.stores.event_log import EventLog, RunKey
+from app.stores import Change, EventLog, RunKey, Store, owner_of
 
 __all__ = ["Background", "EventSubscription", "Run"]
 

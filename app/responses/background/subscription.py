@@ -10,7 +10,7 @@ from app.core.sse import log as frames
 from app.core.types.request import Event
 from app.errors import APIError, NotFound, StoreUnavailable
 from app.responses.run import persist
-from app.stores.event_log import EventLog, EventSegment, RunKey
+from app.stores import EventLog, EventSegment, RunKey
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from app.responses.context.lookup import TurnLookup
 from app.responses.conversations import Conversations, before
 from app.responses.encryption import ContentCipher, decrypt_items
 from app.runtime.threads import LARGE_REQUEST, run_in_thread_if_large
-from app.stores.layered import LayeredStore
+from app.stores import LayeredStore
 from app.tools import InputFiles
 
 

@@ -18,7 +18,7 @@ from app.errors import InvalidRequest, NotFound, StoreUnavailable
 from app.responses.context.cache import CachedPast, HistoryCache
 from app.responses.images import StoredImages
 from app.runtime.threads import read_records, run_in_thread_if_large
-from app.stores.layered import LayeredStore
+from app.stores import LayeredStore
 
 _ITEMS = 1000  # input items before other requests are served
 MAX_CHAINS = 256  # chains with approval requests, per request

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.storage.postgres import PostgresClient
-from app.stores.counters import LEASE, TokenCharge, TokenResult
+from app.stores import SLOT_LEASE, TokenCharge, TokenResult
 
 FAST = 0.5  # seconds to connect, and for a response: limits must not delay a request for long
 
@@ -32,13 +32,13 @@ class PostgresCounters:
 
     async def acquire(self, pool: str, holder: str, limit: int) -> bool:
         acquired: bool = await self._client.fetchval(
-            "SELECT antiphon_acquire($1, $2, $3, $4)", pool, holder, limit, LEASE
+            "SELECT antiphon_acquire($1, $2, $3, $4)", pool, holder, limit, SLOT_LEASE
         )
         return acquired
 
     async def renew(self, slots: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
         pools, holders = [pool for pool, _ in slots], [holder for _, holder in slots]
-        rows = await self._client.fetch(_RENEW, pools, holders, LEASE, idempotent=True)
+        rows = await self._client.fetch(_RENEW, pools, holders, SLOT_LEASE, idempotent=True)
         renewed = {(pool, holder) for pool, holder in rows}
         return [slot for slot in slots if slot not in renewed]
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from app.runtime.tasks import wait_for_event
 from app.storage.postgres import PostgresClient
 from app.storage.tables import Rows, Tables
-from app.stores.event_log import EventSegment, RunKey
+from app.stores import EventSegment, RunKey
 from app.stores.event_log_sql import SQLLog
 from app.stores.postgres.schema import CHANNEL
 

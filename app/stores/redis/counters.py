@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from itertools import groupby
 
-from app.stores.counters import LEASE, TokenCharge, TokenResult
+from app.stores import SLOT_LEASE, TokenCharge, TokenResult
 from app.stores.redis.connection import RedisClient, lua_write_guard
 
 FAST_TIMEOUT = 0.5  # seconds to connect, and for a response: limits must not delay a request for long
@@ -96,7 +96,7 @@ class RedisCounters:
         return [(pool, holder.decode()) for holder in lost]
 
 
-_LEASE = round(LEASE * 1000)  # milliseconds
+_LEASE = round(SLOT_LEASE * 1000)  # milliseconds
 
 
 def _key(pool: str) -> str:

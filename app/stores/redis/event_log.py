@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any
 
-from app.stores.event_log import EventSegment, LeaseState, RunKey, RunState
+from app.stores import EventSegment, LeaseState, RunKey, RunState
 from app.stores.redis.connection import RedisClient, lua_write_guard
 
 BLOCK = 2.0  # seconds that a call can wait for a segment

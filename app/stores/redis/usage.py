@@ -12,8 +12,8 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from app.stores import BATCH_TTL, Spending, UsageRow
 from app.stores.redis.connection import RedisClient, lua_write_guard
-from app.stores.usage import BATCH_TTL, Spending, UsageRow
 
 _NAMES = "antiphon:usage"
 _COUNTS = UsageRow._fields[4:]
