@@ -7,6 +7,13 @@ A store in Redis or a compatible server, shared by any number of replicas of thi
 A partition is a hash, `antiphon:{owner:chain}` or `antiphon:{owner:chain}:conversation`: the braces keep a chain's
 partitions in the same cluster slot. Redis deletes expired partitions itself; its `maxmemory-policy` must be
 `noeviction` or `volatile-*`.
+
+    antiphon:{owner}:listed    record names, by the time of the first put: a sorted set
+    antiphon:{owner}:buckets   the record's partition, by record name: a hash
+    antiphon:{owner}:stored    all partitions of the owner, on servers with quotas: a set
+
+The owner's lists have other cluster slots than the records, so a name is written before its record, and names without a
+record are skipped. An entry is stored in its record's partition, and deleted and expired with the record.
 """
 
 from __future__ import annotations
@@ -17,14 +24,12 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any
 
-from app.storage.outage import Outage
-from app.stores import Change, images_partition
+from app.storage import Outage
+from app.stores import LISTED, Change, images_partition, owner_of
 from app.stores.keys import FOREVER
-from app.stores.redis import listing
-from app.stores.redis.connection import Command, RedisClient, make_servers, read_address
+from app.stores.redis.connection import Command, RedisClient, lua_write_guard, make_servers, read_address
 from app.stores.redis.counters import FAST_TIMEOUT, RedisCounters
 from app.stores.redis.event_log import BLOCK, MAX_WAITERS, RedisLog
-from app.stores.redis.listing import ENTRY
 from app.stores.redis.usage import RedisUsage
 
 CONNECT_TIMEOUT = 2.0
@@ -56,6 +61,36 @@ for i = 1, #KEYS do
   redis.call('PEXPIRE', KEYS[i], ARGV[1])
 end
 return 1
+"""
+
+ENTRY = "\0"  # before a record's name: the hash field with its entry
+_MEASURED = 100  # partitions per round trip
+_EXTRA = 20  # additional entries to read, because some records can have expired
+
+# The score is the server's time, and greater than all others.
+_LIST = f"""{lua_write_guard("'HSET', KEYS[2], ARGV[1], ARGV[2]")}
+local time = redis.call('TIME')
+local place = time[1] * 1000000 + time[2]
+local last = redis.call('ZREVRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]
+if last and tonumber(last) >= place then place = last + 1 end
+redis.call('ZADD', KEYS[1], 'NX', string.format('%.0f', place), ARGV[1])
+for _, name in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1 - ARGV[4])) do
+  redis.call('HDEL', KEYS[2], name)
+  redis.call('ZREM', KEYS[1], name)
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+return redis.call('PEXPIRE', KEYS[2], ARGV[3])
+"""
+_RECENT = """
+local first = 0
+if ARGV[1] ~= '' then
+  local rank = redis.call('ZREVRANK', KEYS[1], ARGV[1])
+  if not rank then return nil end
+  first = rank + 1
+end
+local names = redis.call('ZREVRANGE', KEYS[1], first, first + ARGV[2] - 1)
+if #names == 0 then return {{}, {}} end
+return {names, redis.call('HMGET', KEYS[2], unpack(names))}
 """
 
 
@@ -121,7 +156,7 @@ class RedisStore:
             records += [part for name, value in fields.items() for part in (name, value)]
             records += [part for name in delete for part in (name, f"{ENTRY}{name}")]
         apply: Command = ("EVAL", _APPLY, len(keys), *keys, self._ttl, *heads, *records)
-        lists = [listing.update(change, self._ttl, all_partitions=self._measures) for change in changes]
+        lists = [self._list(change) for change in changes]
         images = [(name, [self._renewal(name)]) for name in map(images_partition, keys) if name not in keys]
         return bool(await self._after(lists + images, keys[0], apply))
 
@@ -168,7 +203,7 @@ class RedisStore:
 
     async def delete(self, partition: str, name: str) -> bool:
         """Return False also if the connection broke after deletion."""
-        unlist = listing.update(Change(partition, {}, [name]), self._ttl)
+        unlist = self._list(Change(partition, {}, [name]))
         return bool(await self._after([unlist], _key(partition), ("HDEL", _key(partition), name, f"{ENTRY}{name}")))
 
     async def delete_partition(self, partition: str) -> bool:
@@ -177,12 +212,72 @@ class RedisStore:
         return bool(dropped)
 
     async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
-        return await listing.recent(self._client, _key, owner, limit, after)
+        result: list[bytes] = []
+        page = await self._page(owner, limit + _EXTRA, after or "")
+        if page is None:
+            return None
+        while page:
+            keys = [(_key(partition), name) for name, partition in page]
+            entries = await self._each([(key, ("HGET", key, f"{ENTRY}{name}")) for key, name in keys])
+            result += [entry for entry in entries if entry is not None]
+            if len(result) >= limit or len(page) < limit + _EXTRA:
+                break
+            page = await self._page(owner, limit + _EXTRA, page[-1][0])
+        return result[:limit]
+
+    async def _page(self, owner: str, size: int, after: str) -> list[tuple[str, str]] | None:
+        """Names and partitions, newest first; None if the name `after` is missing."""
+        listed, partitions = _list_keys(owner)
+        [page] = await self._client.execute(listed, ("EVAL", _RECENT, 2, listed, partitions, after, size))
+        if page is None:
+            return None
+        return [(name.decode(), (partition or b"").decode()) for name, partition in zip(*page, strict=True)]
+
+    def _list(self, change: Change) -> tuple[str, list[Command]]:
+        """
+        A key in the owner's slot, and commands that list a change's entries for at least the TTL.
+
+        On servers with quotas, they also add the change's partition to the set of all partitions.
+        """
+        owner = owner_of(change.partition)
+        listed, partitions = _list_keys(owner)
+        commands: list[Command] = []
+        if self._measures and change.put:
+            commands += [("SADD", _stored_key(owner), change.partition), ("PEXPIRE", _stored_key(owner), self._ttl)]
+        for name in change.entries:
+            commands.append(("EVAL", _LIST, 2, listed, partitions, name, change.partition, self._ttl, LISTED))
+        if change.delete:
+            commands += [("ZREM", listed, *change.delete), ("HDEL", partitions, *change.delete)]
+        return listed, commands
 
     async def stored_bytes(self, owner: str) -> int:
-        """Measures partitions written after each process's first call."""
+        """
+        Measure the memory of partitions written after each process's first call.
+
+        Missing partitions are removed from the set.
+        """
         self._measures = True
-        return await listing.stored_bytes(self._client, _key, owner, self._ttl)
+        stored = _stored_key(owner)
+        names, _ = await self._client.execute(stored, ("SMEMBERS", stored), ("PEXPIRE", stored, self._ttl))
+        partitions = [name.decode() for name in names]
+        total = 0
+        for at in range(0, len(partitions), _MEASURED):
+            part = partitions[at : at + _MEASURED]
+            measures: list[tuple[str, Command]] = [
+                (_key(partition), ("MEMORY", "USAGE", _key(partition), "SAMPLES", 0)) for partition in part
+            ]
+            sizes = await self._each(measures)
+            total += sum(size or 0 for size in sizes)
+            if missing := [partition for partition, size in zip(part, sizes, strict=True) if size is None]:
+                await self._client.execute(stored, ("SREM", stored, *missing))
+        return total
+
+    async def _each(self, commands: Sequence[tuple[str, Command]]) -> list[Any]:
+        if self._client.slots:
+            return [
+                reply for [reply] in await asyncio.gather(*(self._client.execute(key, one) for key, one in commands))
+            ]
+        return await self._client.execute(commands[0][0], *(command for _, command in commands))
 
     async def delete_expired(self) -> None:
         """Redis deletes expired keys itself."""
@@ -213,3 +308,11 @@ def _key(partition: str) -> str:
     """The partition's chain is the hash tag, which determines the slot."""
     chain = ":".join(partition.split(":", 2)[:2])
     return f"antiphon:{{{chain}}}{partition.removeprefix(chain)}"
+
+
+def _stored_key(owner: str) -> str:
+    return f"antiphon:{{{owner}}}:stored"
+
+
+def _list_keys(owner: str) -> tuple[str, str]:
+    return f"antiphon:{{{owner}}}:listed", f"antiphon:{{{owner}}}:buckets"

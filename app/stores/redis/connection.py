@@ -23,8 +23,7 @@ from redis.exceptions import (
 )
 
 from app.errors import UnstorableValue
-from app.storage.outage import Outage
-from app.storage.url_options import count, one_of, read_options, seconds
+from app.storage import Outage, count, one_of, read_options, seconds
 
 _NO_COUNT = re.compile("increment or decrement would overflow|value is not an integer or out of range")
 
