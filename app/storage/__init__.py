@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable
-from app.errors import APIError, StoreBusy, StoreUnavailable
 import math
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
+from app.errors import APIError, StoreBusy, StoreUnavailable
 
 logger = logging.getLogger(__name__)
 

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from app.errors import APIError, StoreUnavailable
-from app.storage.outage import Outage
-from app.storage.url_options import read_options, seconds
+from app.storage import Outage, read_options, seconds
 
 if TYPE_CHECKING:
     from obstore import AsyncWritableFile

@@ -10,10 +10,8 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import asyncpg
 
 from app.errors import UnstorableValue
-from app.storage.migration import Connection, UnpreparedError
-from app.storage.outage import Outage
-from app.storage.tables import Rows, Statement, Transaction, execute, substitute
-from app.storage.url_options import count, one_of, read_options, seconds
+from app.storage import Outage, count, one_of, read_options, seconds
+from app.storage.tables import Connection, Rows, Statement, Transaction, UnpreparedError, execute, substitute
 
 T = TypeVar("T")
 

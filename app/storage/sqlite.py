@@ -23,9 +23,8 @@ from typing import Any, TypeVar
 import apsw
 
 from app.errors import APIError, StoreUnavailable, UnstorableValue
-from app.storage.migration import Migrations, UnpreparedError
-from app.storage.outage import Outage
-from app.storage.tables import Rows, Transaction, substitute
+from app.storage import Outage
+from app.storage.tables import Migrations, Rows, Transaction, UnpreparedError, substitute
 
 T = TypeVar("T")
 

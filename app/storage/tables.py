@@ -1,5 +1,5 @@
 """
-Tables with the same columns and statements in SQLite and PostgreSQL.
+Tables with the same columns and statements in SQLite and PostgreSQL, and their migrations.
 
 Statements are written for PostgreSQL: parameters are `$1`, `$2`, ..., tables are named `antiphon_...`, and `= ANY ($1)`
 compares with a list. Placeholders: `{now}` is the time in seconds, `{moment}` the time in time columns, and `{second}`
@@ -9,11 +9,8 @@ the unit to add to `{moment}`.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
-from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
-
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 T = TypeVar("T")
 Row: TypeAlias = Sequence[Any]
@@ -87,6 +84,8 @@ class SchemaTooNewError(UnpreparedError):
 
 
 class Migrations(NamedTuple):
+    """Version 0 is an empty database."""
+
     statements: Sequence[str]
     first: int = 1  # the version created by the first statements
     earlier: Mapping[int, str] = MappingProxyType({})  # from each version before `first` to `first`

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from app.errors import StoreUnavailable
 from app.runtime.tasks import wait_for_event
-from app.storage.url_options import count, read_options
+from app.storage import count, read_options
 from app.stores import (
     Change,
     EventSegment,

@@ -1,32 +1,36 @@
 """
-Records in SQL tables: the statements that SQLite and PostgreSQL share. A partition is a row in `antiphon_buckets`.
+The statements and methods that the SQLite and PostgreSQL stores share: records, event logs and usage.
 
-`app.storage.tables` describes their syntax. `{left}` is the time in seconds until a partition expires; `{array}`
-aggregates a column into a JSON array.
+`app.storage.tables` describes the statements' syntax. A partition is a row in `antiphon_buckets`. `{left}` is the time
+in seconds until it expires; `{array}` aggregates a column into a JSON array. `{unexpired}` is a condition on runs,
+`{of_run}` on a run's segments.
 """
 
 from __future__ import annotations
 
+import calendar
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from typing import ClassVar, Self
-import orjson
-from app.errors import StoreUnavailable
-from app.storage.tables import Rows, Tables
-from app.stores import Change, images_partition
-from app.stores.keys import FOREVER
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
-from typing import ClassVar
-from app.storage.tables import Rows, Tables
-from app.stores import EventSegment, LeaseState, RunKey, RunState
-import calendar
-from collections.abc import Sequence
-from app.storage.tables import Tables, Transaction, execute, execute_many
-from app.stores import BATCH_TTL, Spending, UsageRow
 
+import orjson
+
+from app.errors import StoreUnavailable
+from app.storage.tables import Rows, Tables, Transaction, execute, execute_many
+from app.stores import (
+    BATCH_TTL,
+    Change,
+    EventSegment,
+    LeaseState,
+    RunKey,
+    RunState,
+    Spending,
+    UsageRow,
+    images_partition,
+)
+from app.stores.keys import FOREVER
 
 EXISTS = """
 SELECT 1 FROM antiphon_buckets AS buckets JOIN antiphon_records AS records ON bucket = id AND records.name = $2

@@ -18,14 +18,11 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
-from app.storage.migration import Migrations
+from app.storage import one_of, read_options, seconds
 from app.storage.sqlite import Database, SQLiteTables
-from app.storage.tables import Row, Rows, Transaction, execute, execute_many
-from app.storage.url_options import one_of, read_options, seconds
+from app.storage.tables import Migrations, Row, Rows, Transaction, execute, execute_many
 from app.stores import Change, EventSegment, RunKey, images_partition, owner_of
-from app.stores.event_log_sql import SQLLog
-from app.stores.records_sql import EXISTS, EXPIRE, SQLStore, delete_expired_from
-from app.stores.usage_sql import SQLITE_USAGE
+from app.stores.sql import EXISTS, EXPIRE, SQLITE_USAGE, SQLLog, SQLStore, delete_expired_from
 
 # Delete an expired partition, then create or renew the partition, and renew its images' partition.
 _OPEN = f"""

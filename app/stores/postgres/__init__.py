@@ -10,28 +10,18 @@ for a PgBouncer with transaction pooling. Tables are created on first use. Requi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
-from app.storage.outage import Outage
-from app.storage.postgres import PostgresClient, PostgresTables, read_postgres_url
-from app.storage.tables import Transaction, execute
-from app.stores import Change, images_partition, owner_of
-from app.stores.postgres.schema import migrate_store
-from app.stores.sql import EXPIRE, POSTGRES_USAGE, SQLStore, delete_expired_from
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, ClassVar
-from app.runtime.tasks import wait_for_event
-from app.storage.postgres import PostgresClient
-from app.storage.tables import Rows, Tables
-from app.stores import EventSegment, RunKey
-from app.stores.postgres.schema import CHANNEL
-from app.stores.sql import SQLLog
-from collections.abc import Sequence
-from app.storage.postgres import PostgresClient
-from app.stores import SLOT_LEASE, TokenCharge, TokenResult
 
+from app.runtime.tasks import wait_for_event
+from app.storage import Outage
+from app.storage.postgres import PostgresClient, PostgresTables, read_postgres_url
+from app.storage.tables import Rows, Tables, Transaction, execute
+from app.stores import SLOT_LEASE, Change, EventSegment, RunKey, TokenCharge, TokenResult, images_partition, owner_of
+from app.stores.postgres.schema import CHANNEL, migrate_store
+from app.stores.sql import EXPIRE, POSTGRES_USAGE, SQLLog, SQLStore, delete_expired_from
 
 # $12: other image partitions, because a statement cannot update a row twice. They are renewed last: every statement
 # locks a partition before its images' partition.
@@ -56,12 +46,6 @@ _STAGED = """ARRAY(
     ) FROM unnest($8::bytea[]) WITH ORDINALITY AS records (given, at) ORDER BY at
 )"""
 _APPLY_STAGED = _APPLY.replace("$8", _STAGED)
-_WORDS = {
-    **POSTGRES_USAGE,
-    **PostgresLog.WORDS,
-    "{left}": "extract(epoch FROM expires - clock_timestamp())::float8",
-    "{array}": "json_agg",
-}
 # Created only on servers with quotas, because every new partition must update the index.
 _INDEX_OWNERS = """
 DO $$ BEGIN
@@ -189,6 +173,12 @@ _PAUSE = 0.25  # otherwise
 
 
 class PostgresLog(SQLLog):
+    """
+    Each added segment notifies waiting readers.
+
+    Each process listens on one connection. While it is broken, readers poll.
+    """
+
     WORDS: ClassVar = {
         "{of_run}": """bucket = $1 AND response = $2 AND EXISTS (
             SELECT FROM antiphon_runs WHERE bucket = $1 AND response = $2 AND {unexpired}
@@ -232,6 +222,14 @@ class PostgresLog(SQLLog):
 
     async def aclose(self) -> None:
         await self._notifications.aclose()
+
+
+_WORDS = {
+    **POSTGRES_USAGE,
+    **PostgresLog.WORDS,
+    "{left}": "extract(epoch FROM expires - clock_timestamp())::float8",
+    "{array}": "json_agg",
+}
 
 
 class _Notifications:
@@ -299,6 +297,8 @@ RETURNING held.pool, held.holder
 
 
 class PostgresCounters:
+    """They are lost if the database server crashes."""
+
     def __init__(self, client: PostgresClient) -> None:
         self._client = client
 

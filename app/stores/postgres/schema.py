@@ -7,7 +7,7 @@ the row of its bucket, run or pool.
 
 from __future__ import annotations
 
-from app.storage.migration import Connection, Migrations, migrate
+from app.storage.tables import Connection, Migrations, migrate
 
 _LOCK = 0x616E7469  # for migrations
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
+from app.storage import Outage
 from app.storage.object_storage import ObjectStorage, ObjectWriter
-from app.storage.outage import Outage
 from app.storage.tables import Transaction, execute
 from app.tools.files import FilesUnavailable
 from app.tools.files.contents import Owner

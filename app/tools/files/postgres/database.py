@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from app.errors import APIError
-from app.storage.migration import Connection
-from app.storage.outage import Outage
+from app.storage import Outage
 from app.storage.postgres import PostgresClient, read_postgres_url
+from app.storage.tables import Connection
 from app.tools.files import FilesUnavailable
 from app.tools.files.postgres.schema import NoVectorsError, migrate_files, migrate_vectors
 

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from app.storage.migration import Connection
+from app.storage.tables import Connection
 from app.tools.files import FilesUnavailable
 from app.tools.files.postgres.database import PostgresDatabase, storable
 from app.tools.files.postgres.schema import NoVectorsError

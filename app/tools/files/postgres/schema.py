@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncpg
 
-from app.storage.migration import Connection, Migrations, UnpreparedError, migrate
 from app.storage.postgres import in_postgres
+from app.storage.tables import Connection, Migrations, UnpreparedError, migrate
 from app.tools.files.batches_sql import BATCH_TABLES
 from app.tools.files.contents.attachments import ATTACHMENT_TABLES
 from app.tools.files.contents.objects import OBJECT_TABLES

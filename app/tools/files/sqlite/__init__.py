@@ -7,10 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from app.storage.migration import Migrations
 from app.storage.object_storage import ObjectStorage
 from app.storage.sqlite import Database, SQLiteTables, in_sqlite
-from app.storage.tables import Row, Transaction, execute
+from app.storage.tables import Migrations, Row, Transaction, execute
 from app.tools.files import FilesUnavailable
 from app.tools.files.batches_sql import BATCH_TABLES
 from app.tools.files.contents.attachments import ATTACHMENT_TABLES

@@ -23,8 +23,8 @@ from pathlib import Path
 import apsw
 import sqlite_vec
 
-from app.storage.migration import Migrations
 from app.storage.sqlite import connect, migrate_tables, query, transaction
+from app.storage.tables import Migrations
 from app.tools.files.vector_stores.records import Query, TextChunk
 from app.tools.files.vector_stores.sql import FoundChunk
 from app.tools.files.vector_stores.words import highest_score, terms, to_indexed_text, weight

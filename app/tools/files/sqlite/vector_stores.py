@@ -12,9 +12,8 @@ from typing import TypeVar
 
 import apsw
 
-from app.storage.migration import UnpreparedError
 from app.storage.sqlite import Database
-from app.storage.tables import Rows, Transaction, execute
+from app.storage.tables import Rows, Transaction, UnpreparedError, execute
 from app.tools.files import FilesUnavailable
 from app.tools.files.sqlite.index import Index, delete_index
 from app.tools.files.tables import FileTables
