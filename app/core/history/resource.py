@@ -1,71 +1,70 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 from app.core.types import JSONObject
 from app.core.types.hosted import FILE_SEARCH_RESULTS
-from app.core.types.request import PLAIN_TEXT, CreateResponse, PlainFormat, Response
+from app.core.types.request import CreateResponse, PlainFormat, ReasoningOptions, Response, TextOptions
+
+# A new response, in the order of the spec's fields; unset parameters have their effective default.
+_DEFAULTS: Mapping[str, object] = {
+    "id": "",
+    "object": "response",
+    "created_at": 0,
+    "completed_at": None,
+    "status": "in_progress",
+    "background": False,
+    "error": None,
+    "incomplete_details": None,
+    "instructions": None,
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "model": "",
+    "output": [],
+    "parallel_tool_calls": True,
+    "previous_response_id": None,
+    "prompt_cache_key": None,
+    "reasoning": {"effort": None, "summary": None},
+    "safety_identifier": None,
+    "service_tier": "default",  # unless the backend reports another
+    "store": True,
+    "temperature": 1.0,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_logprobs": 0,
+    "top_p": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "truncation": "disabled",
+    "usage": None,
+    "metadata": {},
+}
+_ECHOED = (CreateResponse.model_fields.keys() & _DEFAULTS) - {"model", "service_tier"}
 
 
 def new_response(request: CreateResponse, response_id: str, created_at: int, model: str) -> Response:
-    """
-    Unset parameters get their effective default.
-
-    The JSON schema in `text.format` is echoed, although the spec has null: clients parse the output by it.
-    """
+    """The JSON schema in `text.format` is echoed, although the spec has null: clients parse the output by it."""
     fields = request.__dict__  # attributes of pydantic models are ten times slower
-    reasoning = request.reasoning
-    response: Response = {
-        "id": response_id,
-        "object": "response",
-        "created_at": created_at,
-        "completed_at": None,
-        "status": "queued" if fields["background"] else "in_progress",
-        "background": fields["background"],
-        "error": None,
-        "incomplete_details": None,
-        "instructions": fields["instructions"],
-        "max_output_tokens": fields["max_output_tokens"],
-        "max_tool_calls": fields["max_tool_calls"],
-        "model": model,
-        "output": [],
-        "parallel_tool_calls": fields["parallel_tool_calls"],
-        "previous_response_id": fields["previous_response_id"],
-        "prompt_cache_key": fields["prompt_cache_key"],
-        "reasoning": {
-            "effort": reasoning.effort if reasoning else None,
-            "summary": reasoning.summary if reasoning else None,
-        },
-        "safety_identifier": fields["safety_identifier"],
-        "service_tier": "default",  # unless the backend reports another
-        "store": fields["store"],
-        "temperature": _or(fields["temperature"], 1.0),
-        "text": _text(request),
-        "tool_choice": _tool_choice(fields["tool_choice"]),
-        "tools": [_tool(tool) for tool in fields["tools"]],
-        "top_logprobs": fields["top_logprobs"] or 0,
-        "top_p": _or(fields["top_p"], 1.0),
-        "presence_penalty": _or(fields["presence_penalty"], 0.0),
-        "frequency_penalty": _or(fields["frequency_penalty"], 0.0),
-        "truncation": fields["truncation"],
-        "usage": None,
-        "metadata": fields["metadata"],
-    }
+    response: JSONObject = {**_DEFAULTS, "id": response_id, "created_at": created_at, "model": model, "output": []}
+    for name in request.model_fields_set & _ECHOED:
+        if (value := fields[name]) is not None:
+            response[name] = _CHANGED[name](value) if name in _CHANGED else value
+    if fields["background"]:
+        response["status"] = "queued"
     if fields["conversation"]:
         response["conversation"] = {"id": fields["conversation"]}
-    if request.prompt:
-        response["prompt"] = request.prompt.model_dump()
-    return response
+    if fields["prompt"]:
+        response["prompt"] = fields["prompt"].model_dump()
+    return cast(Response, response)
 
 
-def _or(value: float | None, default: float) -> float:
-    return default if value is None else value
+def _reasoning(reasoning: ReasoningOptions) -> JSONObject:
+    return {"effort": reasoning.effort, "summary": reasoning.summary}
 
 
-def _text(request: CreateResponse) -> dict[str, object]:
-    text = request.text
-    if text is PLAIN_TEXT:
-        return {"format": {"type": "text"}}
+def _text(text: TextOptions) -> JSONObject:
     if isinstance(text.format, PlainFormat):
         echoed: JSONObject = {"format": {"type": text.format.type, **(text.format.model_extra or {})}}
     else:
@@ -117,6 +116,10 @@ def _tool(tool: Mapping[str, object]) -> dict[str, object]:
     return echoed
 
 
+def _tools(tools: Sequence[Mapping[str, object]]) -> list[JSONObject]:
+    return [_tool(tool) for tool in tools]
+
+
 def declared_tool(tool: Mapping[str, object]) -> dict[str, object]:
     """An echoed tool without default values."""
     defaults = _TOOL_DEFAULTS.get(str(tool["type"]), {})
@@ -127,3 +130,12 @@ def _tool_choice(choice: object) -> object:
     if isinstance(choice, dict) and choice["type"] == "allowed_tools":
         return {**choice, "mode": choice.get("mode") or "auto"}
     return choice
+
+
+# Echoed in another form.
+_CHANGED: Mapping[str, Callable[[Any], object]] = {
+    "reasoning": _reasoning,
+    "text": _text,
+    "tool_choice": _tool_choice,
+    "tools": _tools,
+}
