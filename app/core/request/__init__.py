@@ -9,22 +9,21 @@ Unset fields are omitted: many backends reject nulls, empty lists and unknown fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from app.core.items import ITEM_TYPES
 from app.core.profile import Profile, RequestOptions
 from app.core.request.caching import CACHE_FIELDS, is_cached_chat, set_breakpoints
 from app.core.request.content import text_content
 from app.core.request.messages import CachedConversationReader, ConversationReader
-from app.core.request.model_request import EncodedRequest, ModelRequest, TranslationState, translation_state
+from app.core.request.model_request import EncodedRequest, ModelRequest, TranslationState
 from app.core.request.response_format import response_format
 from app.core.request.roles import Message, arrange
 from app.core.request.tool_choice import Choice, choose
 from app.core.request.tool_items import tool_items_as_functions
-from app.core.request.tools import ToolSet, collect_tools, functions_in_history
+from app.core.request.tools import collect_tools, functions_in_history
 from app.core.types import JSONObject
-from app.core.types.request import CreateResponse, Item, undeclared_fields
+from app.core.types.request import CreateResponse, undeclared_fields
 from app.errors import InvalidRequest, did_you_mean, quote
 
 
@@ -36,14 +35,17 @@ def to_chat(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
     """
     options = profile.request
     cached = is_cached_chat(model_request, options)
-    read = read_request(model_request, profile, options, CachedConversationReader if cached else ConversationReader)
-    state, choice = read.state, read.choice
+    form = CachedConversationReader if cached else ConversationReader
+    state, choice, conversation = read_request(model_request, profile, options, form)
     text_format, instruction = response_format(state)
-    messages = _with_instructions(state, read.messages(), instruction, choice)
+    messages = _with_instructions(state, conversation.messages(), instruction, choice)
     body = _parameters(state, CACHE_FIELDS if cached else frozenset())  # first: `extra_params` can have any name
     body["model"] = options.model_map.get(model_request.model, model_request.model)
     body["messages"] = arrange(messages, options.roles)
-    body |= _streaming(options, with_tools=bool(choice.functions))
+    streams = options.force_stream or not (choice.functions and options.force_nonstream_with_tools)
+    body["stream"] = streams  # explicit, because some servers stream by default
+    if streams and options.stream_usage == "stream_options":
+        body["stream_options"] = {"include_usage": True}
     if choice.functions:
         body |= _tools(state, choice)
     if state.request.reasoning:
@@ -56,8 +58,10 @@ def to_chat(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
 
 
 def encoded_request(state: TranslationState, body: dict[str, object], choice: Choice) -> EncodedRequest:
-    limit(state, body)
-    extra = state.options.extra_body
+    options = state.options
+    if options.clamp or options.drop_params:
+        limit(state, body)
+    extra = options.extra_body
     return EncodedRequest(
         body=_patched(body, extra) if extra else body,
         bindings={name: function.binding for name, function in choice.functions.items()},
@@ -67,68 +71,36 @@ def encoded_request(state: TranslationState, body: dict[str, object], choice: Ch
     )
 
 
-class ReadRequest(NamedTuple):
-    """All encoders' first step."""
-
-    state: TranslationState
-    tools: ToolSet
-    items: Sequence[Item]  # with all calls and outputs as function calls and outputs
-    input_indexes: Sequence[int]  # indexes in the request's own input
-    choice: Choice
-    form: type[ConversationReader]
-
-    def messages(self) -> list[Message]:
-        return self.form(self.items, self.state, self.tools, self.input_indexes).messages()
-
-
 def read_request(
     model_request: ModelRequest, profile: Profile, options: RequestOptions, form: type[ConversationReader]
-) -> ReadRequest:
+) -> tuple[TranslationState, Choice, ConversationReader]:
     """
-    Raises `InvalidRequest` for content that cannot be sent.
+    All encoders' first step; raises `InvalidRequest` for content that cannot be sent.
 
-    `options` are the profile's, adjusted by the API.
+    `options` are the profile's, adjusted by the API; `form` reads the conversation.
     """
-    request, items = model_request.request, model_request.items
-    state = translation_state(model_request, profile, options, model_request.hosted)
+    state = TranslationState(model_request, profile, options)
     if model_request.strict:
-        reject_unknown_fields(request, options)
-    first = model_request.input_start
-    tools = collect_tools(state, items)
-    read, positions = tool_items_as_functions(items, tools, state.upstream)
-    choice = _choice(state, read, tools)
-    indexes = [position - first for position in positions] if first else positions
-    return ReadRequest(state, tools, read, indexes, choice, form)
+        reject_unknown_fields(state.request, options)
+    tools = collect_tools(state, model_request.items)
+    items, positions = tool_items_as_functions(model_request.items, tools, state.upstream)
+    choice = choose(state.request.tool_choice if "tool_choice" in state.given else None, tools, state)
+    if options.tools_for_history and not choice.functions and (declared := functions_in_history(items, tools)):
+        choice = Choice(declared, "none" if options.tool_choice.none == "none" else None, frozenset())
+    return state, choice, form(items, state, tools, positions)
 
 
 def _with_instructions(
     state: TranslationState, messages: list[Message], text_format: str, choice: Choice
 ) -> list[Message]:
-    lead, parts = "\n\n".join(filter(None, (state.request.instructions, text_format))), state.options.content.parts
-    if lead:
+    parts = state.options.content.parts
+    if lead := "\n\n".join(filter(None, (state.request.instructions, text_format))):
         messages.insert(0, {"role": "system", "content": text_content(lead, parts)})
     if not messages:
         raise InvalidRequest("Nothing to answer. Send `input` or `instructions`.", param="input")
     if choice.request:
         messages.append({"role": "user", "content": text_content(choice.request, parts)})
     return messages
-
-
-def _choice(state: TranslationState, items: Sequence[Item], tools: ToolSet) -> Choice:
-    request, options = state.request, state.options
-    sent = request.tool_choice if "tool_choice" in state.given else None
-    choice = choose(sent, tools, state)
-    if options.tools_for_history and not choice.functions and (declared := functions_in_history(items, tools)):
-        return Choice(declared, "none" if options.tool_choice.none == "none" else None, frozenset())
-    return choice
-
-
-def _streaming(options: RequestOptions, *, with_tools: bool) -> dict[str, object]:
-    if options.force_nonstream_with_tools and with_tools and not options.force_stream:
-        return {"stream": False}  # explicit, because some servers stream by default
-    if options.stream_usage == "stream_options":
-        return {"stream": True, "stream_options": {"include_usage": True}}
-    return {"stream": True}
 
 
 def _tools(state: TranslationState, choice: Choice) -> dict[str, object]:
@@ -146,6 +118,7 @@ def _tools(state: TranslationState, choice: Choice) -> dict[str, object]:
 
 
 _SAME = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
+_TRANSLATED = frozenset({*_SAME, "max_output_tokens", "top_logprobs", "include"})
 
 # Chat Completions parameters, which clients send as extra fields.
 EXTRA = ("seed", "stop", "logit_bias")
@@ -305,15 +278,16 @@ def _dropped_item_fields(items: Iterable[Mapping[str, object]]) -> Iterator[str]
 def _parameters(state: TranslationState, also_sent: frozenset[str]) -> dict[str, object]:
     request, options, extra = state.request, state.options, state.extra
     warn_dropped_fields(state, also_sent)
-    values = request.__dict__  # attributes of pydantic models are 15 times slower
-    fields = {name: value for name in _SAME if (value := values[name]) is not None}
-    if (tokens := values["max_output_tokens"]) is not None:
-        fields |= dict.fromkeys(_MAX_TOKENS[options.max_tokens], tokens)
+    fields: dict[str, object] = {}
+    if not state.given.isdisjoint(_TRANSLATED):
+        fields |= {name: getattr(request, name) for name in _SAME}
+        if (tokens := request.max_output_tokens) is not None:
+            fields |= dict.fromkeys(_MAX_TOKENS[options.max_tokens], tokens)
+        if request.top_logprobs or "message.output_text.logprobs" in request.include:
+            fields |= {"logprobs": True, "top_logprobs": request.top_logprobs or None}
     if extra:
         extra_names = (*EXTRA, *options.extra_params)
-        fields |= {name: extra.get(name) for name in extra_names if name not in fields}
-    if values["top_logprobs"] or "message.output_text.logprobs" in values["include"]:
-        fields |= {"logprobs": True, "top_logprobs": values["top_logprobs"] or None}
+        fields |= {name: extra.get(name) for name in extra_names if fields.get(name) is None}
     for name in options.forward:
         fields[name] = _FORWARDED[name](request) if name in _FORWARDED else extra.get(name)
     return {name: value for name, value in fields.items() if value not in EMPTY_VALUES}

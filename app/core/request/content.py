@@ -156,7 +156,13 @@ def _is_dropped(part: Part, options: ContentOptions) -> bool:
 
 
 def check_known(content: object, input_index: int) -> None:
-    if isinstance(content, list) and content and all(part["type"] not in PART_TYPES for part in content):
+    """Raises `InvalidRequest` for new content without a known part."""
+    if (
+        input_index >= 0
+        and isinstance(content, list)
+        and content
+        and all(part["type"] not in PART_TYPES for part in content)
+    ):
         param = param_in_item(input_index, ".content")
         message = f"Invalid '{param}': must contain a part of a known type: {', '.join(sorted(PART_TYPES))}."
         raise InvalidRequest(message, param=param, code="invalid_value")

@@ -76,25 +76,28 @@ class ConversationReader:
         items: Sequence[Item],
         state: TranslationState,
         offered: ToolSet,
-        input_indexes: Sequence[int],
+        positions: Sequence[int],
     ) -> None:
-        """`input_indexes`: each item's index in the request's own input, negative for earlier turns."""
+        """`positions`: each item's position in the model request's items."""
         self.items = items
-        self.profile = state.profile
+        self.state = state
         self.options = state.options
         self.content = state.options.content
         self.offered = offered
         self.upstream = state.upstream
         self.warnings = state.warnings
-        self.strict = state.strict
-        self.input_indexes = input_indexes
+        self.positions = positions
         self.in_parts = self.content.parts == "array"
         self.turn = 0
         self.with_tools: set[int] = set()
         self.open: AssistantTurn | None = None
         self.read: list[Message | AssistantTurn] = []
 
-    # Only for conversations with calls or reasoning.
+    # Only for some conversations.
+
+    @cached_property
+    def input_start(self) -> int:
+        return self.state.model_request.input_start
 
     @cached_property
     def paired(self) -> PairedCalls:
@@ -106,7 +109,7 @@ class ConversationReader:
 
     @cached_property
     def replay(self) -> ReasoningFields:
-        return ReasoningFields(self.profile)
+        return ReasoningFields(self.state.profile)
 
     @cached_property
     def tool_content(self) -> ContentOptions:
@@ -122,7 +125,8 @@ class ConversationReader:
 
         Raises `InvalidRequest`, with the item's index in its `param`, for content that cannot be sent.
         """
-        warn_bound_elsewhere(self.items, self.upstream, self.profile, self.warnings)
+        if self.upstream:
+            warn_bound_elsewhere(self.items, self.upstream, self.state.profile, self.warnings)
         for position, item in enumerate(self.items):
             if (type_ := item["type"]) in _ITEMS:
                 getattr(self, type_)(position, item)
@@ -145,8 +149,8 @@ class ConversationReader:
         if role == "assistant":  # joined like `output_text` in the SDKs
             self.text(self.text_content(position, content, role=role, separator="") if plain is None else plain)
             return
-        if plain is None and self.input_indexes[position] >= 0:
-            check_known(content, self.input_indexes[position])
+        if plain is None:
+            check_known(content, self.input_index(position))
         self.close()
         if role == "user":
             self.turn += 1
@@ -313,7 +317,12 @@ class ConversationReader:
         return messages
 
     def no_output(self, call: int) -> list[ChatPart]:
-        return [{"type": "text", "text": missing_output(self.items[call], self.warnings, strict=self.strict)}]
+        return [
+            {
+                "type": "text",
+                "text": missing_output(self.items[call], self.warnings, strict=self.state.model_request.strict),
+            }
+        ]
 
     def hoist(self, output: int, parts: list[ChatPart]) -> _Split:
         return _texts_or(parts, _HOISTED), media(parts)
@@ -351,8 +360,12 @@ class ConversationReader:
     def refused(self, position: int, name: str, error: PartError) -> InvalidRequest:
         return InvalidRequest(error.message, param=self.param(position, f".{name}{error.where}"))
 
+    def input_index(self, position: int) -> int:
+        """The item's index in the request's own input, negative for earlier turns."""
+        return self.positions[position] - self.input_start
+
     def param(self, position: int, field: str) -> str:
-        return param_in_item(self.input_indexes[position], field)
+        return param_in_item(self.input_index(position), field)
 
 
 class CachedConversationReader(ConversationReader):

@@ -77,24 +77,26 @@ class ModelRequest:
         return replace(self, items=items, encoded=None)
 
 
-@frozen
 class TranslationState:
-    request: CreateResponse
-    profile: Profile
-    upstream: Mapping[str, Mapping[str, object]]
-    hosted: HostedTools
-    strict: bool
-    options: RequestOptions
-    given: Set[str]  # fields that the caller set
-    extra: Mapping[str, Any]  # fields without a declaration
-    warnings: Warnings = field(default_factory=Warnings)
+    """A model request, with an API's options and the warnings about its translation."""
 
+    __slots__ = ("extra", "given", "hosted", "model_request", "options", "profile", "request", "upstream", "warnings")
 
-def translation_state(
-    model_request: ModelRequest, profile: Profile, options: RequestOptions, hosted: HostedTools
-) -> TranslationState:
-    """`options` and `hosted` are the profile's and the model request's, adjusted by the API."""
-    request = model_request.request
-    given, extra = request.model_fields_set, request.model_extra or {}
-    upstream, strict = model_request.upstream, model_request.strict
-    return TranslationState(request, profile, upstream, hosted, strict, options, given, extra)
+    def __init__(
+        self,
+        model_request: ModelRequest,
+        profile: Profile,
+        options: RequestOptions,
+        hosted: HostedTools | None = None,
+    ) -> None:
+        """`options` and `hosted` are the profile's and the model request's, adjusted by the API."""
+        request = model_request.request
+        self.model_request = model_request
+        self.request: CreateResponse = request
+        self.profile = profile
+        self.options = options
+        self.upstream = model_request.upstream
+        self.hosted = hosted or model_request.hosted
+        self.given: Set[str] = request.model_fields_set  # fields that the caller set
+        self.extra: Mapping[str, Any] = request.model_extra or {}  # fields without a declaration
+        self.warnings = Warnings()

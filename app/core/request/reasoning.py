@@ -39,7 +39,7 @@ def bound_fields(upstream: Mapping[str, object] | None, profile: Profile) -> Map
 def warn_bound_elsewhere(
     items: Iterable[Item], upstream: Mapping[str, Mapping[str, object]], profile: Profile, warnings: Warnings
 ) -> None:
-    for item in items if upstream else ():
+    for item in items:
         fields = upstream.get(item.get("id") or "")
         if fields and BOUND in fields and not bound_fields(fields, profile):
             warnings.add(BOUND_ELSEWHERE)

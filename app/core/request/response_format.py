@@ -16,8 +16,7 @@ Form: TypeAlias = tuple[JSONObject | None, str]
 
 
 def response_format(state: TranslationState) -> Form:
-    json_format = state.request.text.format
-    if json_format.type == "text":
+    if "text" not in state.given or (json_format := state.request.text.format).type == "text":
         return None, ""
     options = state.options.response_format
     if isinstance(json_format, JsonSchemaFormat):

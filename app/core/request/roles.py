@@ -43,10 +43,10 @@ def _in_place(messages: list[Message]) -> list[Message]:
 
     Many templates accept only one, but clients send both instructions and a developer message.
     """
-    lead = list(
-        takewhile(lambda message: message["role"] in SYSTEM and message["role"] == messages[0]["role"], messages)
-    )
-    return [merge(lead), *messages[len(lead) :]] if lead else messages
+    if not messages or (role := messages[0]["role"]) not in SYSTEM:
+        return messages
+    lead = list(takewhile(lambda message: message["role"] == role, messages))
+    return [merge(lead), *messages[len(lead) :]]
 
 
 def _first_only(system: list[Message], rest: list[Message]) -> list[Message]:

@@ -31,6 +31,8 @@ def choose(choice: Any, offered: ToolSet, state: TranslationState) -> Choice:
 
     Raises `InvalidRequest` for a function outside the tools, or a forced call without any tool.
     """
+    if choice is None and not offered.functions:
+        return _NO_FUNCTIONS  # most requests
     if choice is None or isinstance(choice, str):
         return _by_mode(choice, offered, state)
     choice = _with_tool_type(choice)

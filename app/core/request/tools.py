@@ -25,6 +25,7 @@ from app.core.types import JSONObject, list_field
 from app.core.types.hosted import (
     DEFAULT_NAMESPACE,
     HOSTED_TABLES,
+    NO_HOSTED_TOOLS,
     NO_PARAMETERS,
     DeferredTool,
     HostedFunction,
@@ -241,13 +242,15 @@ def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
     the tool's path.
     """
     options, hosted = state.options, state.hosted
-    if _ADDING.keys().isdisjoint(map(_TYPE, items)) and not (state.request.tools or hosted.types or hosted.functions):
+    if hosted is NO_HOSTED_TOOLS and "tools" not in state.given and _ADDING.keys().isdisjoint(map(_TYPE, items)):
         return NO_TOOLS
 
     def warn(message: str, type_: object, path: str) -> None:
         state.warnings.add(f"{message}; left out.")
 
-    entries = [*_entries(state.request.tools, _refuse if state.strict else warn, "tools", served=hosted.served)]
+    entries = [
+        *_entries(state.request.tools, _refuse if state.model_request.strict else warn, "tools", served=hosted.served)
+    ]
     added: dict[tuple[str | None, str], int] = {}
     for item in items:
         if item["type"] in _ADDING:

@@ -28,17 +28,17 @@ def to_echo(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
     """Encode a model request; raises `InvalidRequest` if it cannot be sent."""
     content = replace(profile.request.content, images="error", audio="error", files="error")
     options = replace(profile.request, content=content)
-    read = read_request(model_request, profile, options, ConversationReader)
-    if read.choice.functions:
+    state, choice, conversation = read_request(model_request, profile, options, ConversationReader)
+    if choice.functions:
         raise InvalidRequest("This backend does not support tools.", param="tools")
-    warn_dropped_fields(read.state)
-    texts = [read.state.request.instructions, *(message["content"] for message in read.messages())]
+    warn_dropped_fields(state)
+    texts = [state.request.instructions, *(message["content"] for message in conversation.messages())]
     prompt = "\n\n".join(str(text) for text in texts if text)
     if not prompt:
         raise InvalidRequest("Nothing to answer. Send `input` or `instructions`.", param="input")
     model = options.model_map.get(model_request.model, model_request.model)
-    body: dict[str, object] = {"model": model, "prompt": prompt, "max": read.state.request.max_output_tokens}
-    return encoded_request(read.state, body, read.choice)
+    body: dict[str, object] = {"model": model, "prompt": prompt, "max": state.request.max_output_tokens}
+    return encoded_request(state, body, choice)
 
 
 class EchoDecoder(APIDecoder):

@@ -147,7 +147,7 @@ class GeminiConversation(ConversationReader):
             self.warnings.add(UNSIGNED)
 
     def own_fields(self, item: Item) -> Mapping[str, object]:
-        return bound_fields(self.upstream.get(item.get("id") or ""), self.profile)
+        return bound_fields(self.upstream.get(item.get("id") or ""), self.state.profile)
 
     def assistant(self, turn: AssistantTurn) -> list[Message]:
         policy = self.options.reasoning_replay or "always"

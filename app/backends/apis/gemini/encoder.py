@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -19,9 +20,8 @@ from app.errors import InvalidRequest, quote
 def to_gemini(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
     model = profile.request.model_map.get(model_request.model, model_request.model).removeprefix("models/")
     options = _options(profile.request, model)
-    read = read_request(model_request, profile, options, GeminiConversation)
-    state, choice = read.state, read.choice
-    messages = read.messages()
+    state, choice, conversation = read_request(model_request, profile, options, GeminiConversation)
+    messages = conversation.messages()
     response, instruction = _response_format(state, by_prompt=bool(choice.functions) and _takes_budget(model, options))
     lead = "\n\n".join(filter(None, (state.request.instructions, instruction)))
     if not messages and not lead:
@@ -66,7 +66,8 @@ def _response_format(state: TranslationState, *, by_prompt: bool) -> tuple[JSONO
     """`by_prompt`: models before Gemini 3 reject a format together with functions."""
     if by_prompt:
         formats = replace(state.options.response_format, json_schema="prompt", json_object="drop")
-        state = replace(state, options=replace(state.options, response_format=formats))
+        state = copy(state)
+        state.options = replace(state.options, response_format=formats)
     form, instruction = response_format(state)
     if form is None:
         return {}, instruction

@@ -103,7 +103,7 @@ class MessagesConversation(ConversationReader):
     def reasoning(self, position: int, item: Item) -> None:
         """The server accepts only signed blocks as reasoning."""
         fields = self.upstream.get(item.get("id") or "") or {}
-        block = bound_fields(fields, self.profile).get(THINKING)
+        block = bound_fields(fields, self.state.profile).get(THINKING)
         if isinstance(block, dict):
             self.current().content.append(block)
         elif BOUND not in fields and reasoning_text(item, fields):

@@ -26,9 +26,9 @@ _JSON = "Answer only with a JSON object. Do not use a code fence."
 def to_messages_request(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
     options = _options(profile.request)
     cached = options.cache != "off"
-    read = read_request(model_request, profile, options, CachedConversation if cached else MessagesConversation)
-    state, choice = read.state, read.choice
-    messages = read.messages()
+    form = CachedConversation if cached else MessagesConversation
+    state, choice, conversation = read_request(model_request, profile, options, form)
+    messages = conversation.messages()
     system, text_format = _system(state)
     if not system and not messages:
         raise InvalidRequest("Nothing to answer. Send `input` or `instructions`.", param="input")

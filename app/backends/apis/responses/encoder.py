@@ -13,7 +13,7 @@ from app.backends.apis.responses.items import input_items, stays_native
 from app.backends.apis.responses.tools import declared, native_tools, tool_choice
 from app.core.profile import Profile, RequestOptions
 from app.core.request import APPLIED, EMPTY_VALUES, EXTRA, encoded_request, reject_unknown_fields, warn_dropped_fields
-from app.core.request.model_request import EncodedRequest, ModelRequest, TranslationState, translation_state
+from app.core.request.model_request import EncodedRequest, ModelRequest, TranslationState
 from app.core.request.response_format import response_format
 from app.core.request.tool_items import tool_items_as_functions
 from app.core.request.tools import collect_tools
@@ -73,15 +73,14 @@ def to_responses(model_request: ModelRequest, profile: Profile) -> EncodedReques
     hosted = model_request.hosted
     if native_positions:
         hosted = replace(hosted, served=frozenset({*hosted.served, *native_positions}))
-    state = translation_state(model_request, profile, options, hosted)
+    state = TranslationState(model_request, profile, options, hosted)
     if model_request.strict:
         reject_unknown_fields(request, options)
     tools = collect_tools(state, items)
     choice, native_choice = tool_choice(state, tools, native)
     stays = stays_native(state, items)
     read, positions = tool_items_as_functions(items, tools, state.upstream, stays)
-    first = model_request.input_start
-    sent = input_items(state, tools, read, [position - first for position in positions])
+    sent = input_items(state, tools, read, positions)
     text_format, instruction = response_format(state)
     if choice.request:
         sent.append({"type": "message", "role": "user", "content": [{"type": "input_text", "text": choice.request}]})

@@ -59,16 +59,17 @@ def stays_native(state: TranslationState, items: Sequence[Item]) -> Callable[[It
 
 
 def input_items(
-    state: TranslationState, tools: ToolSet, items: Sequence[Item], input_indexes: Sequence[int]
+    state: TranslationState, tools: ToolSet, items: Sequence[Item], positions: Sequence[int]
 ) -> list[JSONObject]:
     """
     The items to send, oldest first; raises `InvalidRequest` for unsupported content.
 
-    In `items`, all calls except native calls are function calls. `input_indexes` are indexes in the request's own
-    input, negative for earlier turns.
+    In `items`, all calls except native calls are function calls. `positions` are positions in the model request's
+    items.
     """
-    conversation = _Conversation(state, tools, items, input_indexes)
-    warn_bound_elsewhere(items, state.upstream, state.profile, state.warnings)
+    conversation = _Conversation(state, tools, items, positions)
+    if state.upstream:
+        warn_bound_elsewhere(items, state.upstream, state.profile, state.warnings)
     for position, item in enumerate(items):
         conversation.add(position, item)
     return _without_loose_reasoning(conversation.sent)
@@ -89,14 +90,15 @@ def _without_loose_reasoning(sent: Sequence[JSONObject]) -> list[JSONObject]:
 
 class _Conversation:
     def __init__(
-        self, state: TranslationState, tools: ToolSet, items: Sequence[Item], input_indexes: Sequence[int]
+        self, state: TranslationState, tools: ToolSet, items: Sequence[Item], positions: Sequence[int]
     ) -> None:
         self.state = state
         self.warnings = state.warnings
         self.options = state.options
         self.tools = tools
         self.items = items
-        self.input_indexes = input_indexes
+        self.positions = positions
+        self.input_start = state.model_request.input_start
         self.sent: list[JSONObject] = []
         self.ids = CallIds()
         self.call_ids: dict[int, str] = {}  # by the call's position
@@ -127,8 +129,7 @@ class _Conversation:
         if role == "assistant":
             self.answer(position, item)
             return
-        if self.input_indexes[position] >= 0:
-            check_known(item.get("content"), self.input_indexes[position])
+        check_known(item.get("content"), self.input_index(position))
         parts = self.parts(position, "content") or [_text("")]
         self.sent.append({"type": "message", "role": role, "content": parts})
 
@@ -179,7 +180,7 @@ class _Conversation:
         self.sent.append({"type": item["type"], "call_id": call_id, **named, **written})
         output = self.paired.outputs.get(position)
         if output is None or position in self.paired.late:
-            self.add_output(position, missing_output(item, self.warnings, strict=self.state.strict))
+            self.add_output(position, missing_output(item, self.warnings, strict=self.state.model_request.strict))
         elif output < position:  # some clients send results first
             self.output_of(position, output)
 
@@ -230,8 +231,11 @@ class _Conversation:
         kept = {"prompt_cache_breakpoint": mark} if (mark := part.get("prompt_cache_breakpoint")) else {}
         return [{**_PARTS[made["type"]](made, part), **kept} for made in read_content([part], options, self.warnings)]
 
+    def input_index(self, position: int) -> int:
+        return self.positions[position] - self.input_start
+
     def param(self, position: int, field: str) -> str:
-        return param_in_item(self.input_indexes[position], field)
+        return param_in_item(self.input_index(position), field)
 
 
 def _text(text: object) -> JSONObject:
