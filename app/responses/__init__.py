@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from app.backends import Backend
 from app.core.history.approvals import NO_DECISIONS
@@ -40,7 +39,6 @@ from app.responses.quota import StorageQuota
 from app.responses.run import Caller, Run, Storage
 from app.responses.stored import StoredResponses
 from app.responses.tool_loop import ToolLoop
-from app.runtime.threads import run_in_thread_if_large
 from app.stores import LayeredStore, Store
 from app.tools import FileTool, HostedTool
 
@@ -166,7 +164,7 @@ class Responses:
             return context
         return await self._pdfs.add_to(context, caller.owner)
 
-    def _translated(
+    async def _translated(
         self,
         preparation: Preparation,
         lifecycle: ResponseLifecycle,
@@ -175,31 +173,25 @@ class Responses:
         review: InputReview | None,
         *,
         generate: bool,
-    ) -> Coroutine[Any, Any, tuple[Generation, Storage | None]]:
+    ) -> tuple[Generation, Storage | None]:
         request, options = preparation.request, preparation.options
         generate = generate and not (request.prompt_cache_options and request.prompt_cache_options.prewarm)
         policy = self.policy if generate and self.policy and self.policy.blocks_output else None
         builder = preparation.builder({**preparation.response, "output": []} if policy else None)
-        loop: ToolLoop | None = None
+        generation: Generation
         if loop_options := preparation.loop_options(self.tools, review, generate=generate):
             loop = ToolLoop(builder, model_requests, loop_options, deadline=options.deadline(), lifecycle=lifecycle)
-
-        def translated() -> tuple[Generation, Storage | None]:
-            generation: Generation
-            if loop:
-                options.check_size(loop.first_body())
-                generation = loop
-            elif generate:
-                query = model_requests.first(builder, preparation.reader())
-                options.check_size(query.body)
-                generation = OneAnswer(builder, query, options.deadline())
-            else:
-                generation = NoAnswer(builder)
-            if policy:
-                generation = ReviewedGeneration(generation, policy, preparation)
-            return generation, self.stored.storage(preparation, profile)
-
-        return run_in_thread_if_large(translated)
+            options.check_size(await loop.first_body())
+            generation = loop
+        elif generate:
+            query = await model_requests.first(builder, preparation.reader())
+            options.check_size(query.body)
+            generation = OneAnswer(builder, query, options.deadline())
+        else:
+            generation = NoAnswer(builder)
+        if policy:
+            generation = ReviewedGeneration(generation, policy, preparation)
+        return generation, self.stored.storage(preparation, profile)
 
     def input_review(self, model: str, caller: Caller) -> InputReview | None:
         """None without a policy service."""

@@ -12,7 +12,6 @@ import itertools
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 
 import orjson
 
@@ -25,10 +24,10 @@ from app.core.redaction import ToolSecrets
 from app.core.stream.event_builder import Upstream
 from app.core.types.request import CreateResponse, Item, Response
 from app.errors import InvalidRequest, NotFound, Warnings
-from app.responses.encryption import ContentCipher, decrypt_items
+from app.responses.encryption import ContentCipher, decrypt_input
 from app.responses.images import StoredImages, turn_changes
 from app.responses.quota import StorageQuota
-from app.runtime.threads import read_records, run_in_thread_if_large
+from app.runtime.threads import read_records
 from app.stores import Change, Store, images_partition
 
 _CONVERSATION = "conversation"
@@ -174,8 +173,9 @@ class Conversations:
             new.append(input_item(item, key))
             present.add(new[-1]["id"])
         warnings = Warnings()
-        decrypt = partial(decrypt_items, key=key, known=upstream, warnings=warnings, field="items")
-        new, decrypted = await run_in_thread_if_large(decrypt, new, self._cipher, owner)
+        new, decrypted = await decrypt_input(
+            new, self._cipher, owner, key=key, known=upstream, warnings=warnings, field="items"
+        )
         return Turn({"id": new_id("added", key), "output": []}, new, upstream | decrypted)
 
     async def _stored(self, item: Item, owner: str) -> tuple[Item, Upstream] | None:
@@ -194,7 +194,7 @@ class Conversations:
         return await images.add_to(stored), turn.upstream.get(item_id, {})
 
     async def _added(self, partition: str, turn: Turn) -> list[Change]:
-        return await turn_changes(partition, turn, name=self._name(), requires=_CONVERSATION, listed=False)
+        return turn_changes(partition, turn, name=self._name(), requires=_CONVERSATION, listed=False)
 
     async def _rewritten(self, partition: str, name: str, record: bytes, item_id: str) -> list[Change]:
         """
@@ -204,12 +204,12 @@ class Conversations:
         """
         if not name.startswith(_ADDED) or item_id.encode() not in record:
             return []
-        turn = await run_in_thread_if_large(Turn.of, record)
+        turn = await read_records([record], Turn.of, record)
         left = _without(turn, {item_id})
         if left == turn:
             return []  # the record only mentions the id
         rewritten = f"{name.rpartition('_')[0]}_{secrets.token_hex(4)}"
-        put = {rewritten: await run_in_thread_if_large(left.record)} if left.items else {}
+        put = {rewritten: left.record()} if left.items else {}
         changes = [Change(partition, put, delete=[name], requires=name)]
         if item_id in (turn.images or {}):
             images, response_id = images_partition(partition), turn.response["id"]

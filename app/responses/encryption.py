@@ -31,6 +31,7 @@ from app.core.stream.reasoning_encryption import PROVIDER_FIELDS, PROVIDER_FIELD
 from app.core.types import JSONMapping, JSONObject
 from app.core.types.request import Item
 from app.errors import InvalidRequest, Warnings
+from app.runtime.threads import run_in_thread_if_large
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -151,6 +152,22 @@ def _decoded(text: str) -> bytes:
     if base64.urlsafe_b64encode(data).rstrip(b"=").decode() != text:
         raise TamperedError
     return data
+
+
+async def decrypt_input(
+    items: Sequence[Item],
+    cipher: ContentCipher,
+    owner: str,
+    *,
+    key: str,
+    known: Mapping[str, Upstream],
+    warnings: Warnings,
+    field: str = "input",
+) -> tuple[list[Item], dict[str, Upstream]]:
+    """`decrypt_items`, for a large request in a thread: 24 MB of encrypted content take 0.2 s."""
+    return await run_in_thread_if_large(
+        decrypt_items, items, cipher, owner, key=key, known=known, warnings=warnings, field=field
+    )
 
 
 def decrypt_items(

@@ -24,7 +24,6 @@ from app.responses.chain_labels import ChainLabels
 from app.responses.preparation import declared_tools
 from app.responses.run import Caller
 from app.responses.tool_loop.sessions import open_tools
-from app.runtime.threads import run_in_thread_if_large
 from app.tools import Declaration, DeclaringTool, HostedFunction, HostedTool, OutcomeStatus, ToolWithRights
 
 _SCANNED = 5000  # a caller's newest entries, grouped into chains
@@ -216,7 +215,7 @@ class Inspection:
         model_requests = responses.model_requests(
             request, context, caller, responses.options.model(request, context, caller)
         )
-        model_request, encoded = await run_in_thread_if_large(model_requests.first_request)
+        model_request, encoded = await model_requests.first_request()
         count = await responses.backend.count_tokens(model_request)
         if count is not None:
             return count, True
@@ -303,7 +302,7 @@ class Inspection:
         request, hosted = self._without_hosted_tools(request)
         model = responses.options.model(request, context, caller)
         model_requests = responses.model_requests(request, context, caller, model)
-        model_request, encoded = await run_in_thread_if_large(model_requests.first_request)
+        model_request, encoded = await model_requests.first_request()
         sent = responses.backend.translation(model_request)
         warnings = [*context.warnings, *encoded.warnings, *sent.warnings, *hosted]
         return {"object": "antiphon.translation", **sent._asdict(), "warnings": list(dict.fromkeys(warnings))}

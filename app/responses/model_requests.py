@@ -7,8 +7,9 @@ A prompt that is too long is shortened and sent again: see `ModelQuery.shorten`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from app.backends import (
     Backend,
@@ -29,6 +30,7 @@ from app.core.types.request import CreateResponse, Item
 from app.core.usage.token_estimate import conversation_of, estimate_prompt
 from app.responses import compaction
 from app.responses.generate import ImageDescriptions, ModelQuery
+from app.runtime.threads import run_in_thread_if_large
 
 logger = logging.getLogger(__name__)
 
@@ -70,12 +72,11 @@ class ModelRequests:
         self._strict = strict
         self.attempts = Attempts()  # of all rounds
 
-    def first_request(self) -> tuple[ModelRequest, EncodedRequest]:
+    async def first_request(self) -> tuple[ModelRequest, EncodedRequest]:
         model_request = self._model_request(self._request)
-        model_request.encoded = self._backend.encode(model_request)
-        return model_request, model_request.encoded
+        return model_request, await self._encode(model_request)
 
-    def first(self, builder: EventBuilder, read: Callable[..., DeltaReader]) -> ModelQuery:
+    def first(self, builder: EventBuilder, read: Callable[..., DeltaReader]) -> Coroutine[Any, Any, ModelQuery]:
         """The only query of a response without hosted tools."""
         return self._query(self._model_request(self._request), builder, read=read)
 
@@ -88,7 +89,7 @@ class ModelRequests:
         upstream: Mapping[str, Upstream],
         changes: JSONMapping,
         limits: CallLimits,
-    ) -> ModelQuery:
+    ) -> Coroutine[Any, Any, ModelQuery]:
         """
         A round's query: the request with `changes`, the conversation and the `output` so far.
 
@@ -99,14 +100,17 @@ class ModelRequests:
         model_request = self._model_request(request, items, upstream, hosted, len(output))
         return self._query(model_request, builder, limits)
 
-    def compactable_tokens(self, body: JSONMapping, output: Sequence[Item], upstream: Mapping[str, Upstream]) -> int:
+    async def compactable_tokens(
+        self, body: JSONMapping, output: Sequence[Item], upstream: Mapping[str, Upstream]
+    ) -> int:
         """The tokens in `body` that a compaction would summarize."""
         request, _ = compaction.summary_request(self._request, (), "")
         items = minimum_after_compaction([*self._items, *output])
-        remaining = (
-            estimate_prompt(self._backend.encode(self._model_request(request, items, upstream)).body) if items else 0
-        )
-        return estimate_prompt({"messages": conversation_of(body)}) - remaining
+        tokens = estimate_prompt({"messages": conversation_of(body)})
+        if items:
+            remaining = await self._encode(self._model_request(request, items, upstream))
+            tokens -= estimate_prompt(remaining.body)
+        return tokens
 
     def summary(
         self,
@@ -114,7 +118,7 @@ class ModelRequests:
         read: Callable[..., DeltaReader],
         output: Sequence[Item],
         upstream: Mapping[str, Upstream],
-    ) -> ModelQuery:
+    ) -> Coroutine[Any, Any, ModelQuery]:
         items = self._items_with(output)
         request, items = compaction.summary_request(self._request, items, self._compaction_prompt)
         request = request.model_copy(update={"max_output_tokens": None})  # the limit is for the answer
@@ -150,7 +154,11 @@ class ModelRequests:
             descriptions=self.images.texts if self.images else None,
         )
 
-    def _query(
+    async def _encode(self, model_request: ModelRequest) -> EncodedRequest:
+        encoded = model_request.encoded = await run_in_thread_if_large(self._backend.encode, model_request)
+        return encoded
+
+    async def _query(
         self,
         model_request: ModelRequest,
         builder: EventBuilder,
@@ -161,7 +169,7 @@ class ModelRequests:
     ) -> ModelQuery:
         """With a `margin`, a prompt that is too long is shortened and sent again."""
         request = self._request
-        encoded = model_request.encoded = self._backend.encode(model_request)
+        encoded = await self._encode(model_request)
         options = (encoded.profile or self._backend.profile(self._model)).response
         if read is DeltaReader and (stop := stop_sequences(request.model_extra)):
             read = partial(StoppingReader, stop)

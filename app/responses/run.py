@@ -352,7 +352,7 @@ class RunWorker:
         events, turn = self._run.queue(), self._run.turn()
         queued: Response = {**turn.response, "output": []}
         await self._log.begin(self._run.key, self._worker)
-        await self._store.apply(*await turn_changes(self._run.key.partition, turn))
+        await self._store.apply(*turn_changes(self._run.key.partition, turn))
         await self._log.append(self._run.key, self._worker, segment_of(events))
         return queued
 
@@ -452,7 +452,7 @@ class RunWorker:
         async def put() -> None:
             if (await self._log.renew(self._worker, [self._run.key]))[self._run.key] == "lost":
                 raise LeaseLost("another worker took it over")
-            changes = await turn_changes(partition, turn, requires=response_id)
+            changes = turn_changes(partition, turn, requires=response_id)
             if not await apply_with(self._store, changes, addition):
                 raise LeaseLost("it was deleted")
 

@@ -126,7 +126,7 @@ class StoredResponses:
         assert partition
         stored = turn.response["store"]
         requires = response_id if again and stored else None
-        changes = await turn_changes(partition, turn, requires=requires, listed=stored)
+        changes = turn_changes(partition, turn, requires=requires, listed=stored)
         if stored:
             await apply_with(layers.store, changes, addition)
             await self._loader.cache_turn(caller.owner, turn, changes[0].put[response_id])

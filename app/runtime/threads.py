@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import ParamSpec, TypeVar
 
-from app.core.size import is_large
+from app.core.size import LARGE, is_large
 from app.runtime.process import return_free_memory
 
 T = TypeVar("T")
@@ -33,6 +33,12 @@ async def run_in_thread_if_large(function: Callable[P, T], /, *args: P.args, **k
         return function(*args, **kwargs)
 
     return await asyncio.get_running_loop().run_in_executor(_thread, computed)
+
+
+def add_to_request(size: int) -> None:
+    """Cached data above 1 MiB makes the current request large."""
+    if size > LARGE:
+        LARGE_REQUEST.set(True)
 
 
 async def read_records(records: Collection[bytes], function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:

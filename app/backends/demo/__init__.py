@@ -35,7 +35,6 @@ from app.core.types.deltas import (
 )
 from app.core.usage import chunk_usage
 from app.errors import InvalidRequest
-from app.runtime.threads import run_in_thread_if_large
 
 _THINK = re.compile(r"^think\b", re.IGNORECASE)
 _SHOWCASE = dict.fromkeys((showcase.MARKDOWN, showcase.PICTURE, showcase.BREAKS), showcase.PIECE_PAUSE)
@@ -68,7 +67,7 @@ class DemoBackend(Backend):
         error = showcase.requested_failure(prompt)
         if error and not showcase.fails_midway(prompt):
             raise error
-        pause, deltas = await run_in_thread_if_large(demo_answer, body)
+        pause, deltas = demo_answer(body)
         yield []
         for delta in deltas:
             await asyncio.sleep(max(self._delay, pause))

@@ -32,7 +32,6 @@ from app.backends import (
     RawRequest,
     Translation,
 )
-from app.backends.apis import already_encoded
 from app.backends.server.adaptation import AdaptedRequest
 from app.backends.server.answer import BodyReader
 from app.backends.server.endpoints import Endpoint, Endpoints, under
@@ -53,7 +52,6 @@ from app.core.sse.framing import MAX_EVENT_BYTES, TOO_LONG
 from app.core.sse.repeats import RawEvent
 from app.core.types import JSONObject
 from app.errors import BackendError
-from app.runtime.threads import run_in_thread_if_large
 
 logger = logging.getLogger(__name__)
 
@@ -434,9 +432,7 @@ class SentRequest:
         model_request, endpoints = self._model_request, self._server.endpoints
         for endpoint in endpoints.candidates():
             profile = endpoint.profile
-            encoded = already_encoded(model_request, profile)
-            if encoded is None:
-                encoded = await run_in_thread_if_large(endpoint.encode, model_request)
+            encoded = endpoint.encode(model_request)
             try:
                 reply = await self._send(endpoint, _unstreamed(encoded.body) if whole else encoded.body)
             except BackendRefusal:

@@ -211,7 +211,7 @@ class Background:
             abort_response(builder, APIError(WORKER_DIED))
             builder.response["usage"] = usage_of(None, {"messages": turn.input}, builder.response["output"])
             failed = turn._replace(response=builder.response)
-            if not await self._store.apply(*await turn_changes(run.partition, failed, requires=run.id)):
+            if not await self._store.apply(*turn_changes(run.partition, failed, requires=run.id)):
                 await self._log.delete(run)  # the response was deleted meanwhile
                 return
             logger.warning("background response failed: worker died", extra={"response_id": run.id})

@@ -8,21 +8,19 @@ the model's input.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 from app.core.history.approvals import has_approval_responses
 from app.core.history.context import NewInput, RequestContext, are_messages, continue_past, first_context, join
 from app.core.history.past import Past
 from app.core.history.turns import Turn
 from app.core.ids import chain_key, new_key, partition_of
-from app.core.size import LARGE
 from app.core.types.request import TERMINAL, CreateResponse, Item
 from app.errors import InvalidRequest, NotFound, PreviousResponseNotFound, Warnings
 from app.responses.context.cache import CachedPast, HistoryCache, past_after
 from app.responses.context.lookup import TurnLookup
 from app.responses.conversations import Conversations, before
-from app.responses.encryption import ContentCipher, decrypt_items
-from app.runtime.threads import LARGE_REQUEST, run_in_thread_if_large
+from app.responses.encryption import ContentCipher, decrypt_input
+from app.runtime.threads import add_to_request, read_records
 from app.stores import LayeredStore
 from app.tools import InputFiles
 
@@ -50,14 +48,15 @@ class ContextLoader:
             past = await self._past(request, lookup)
             key = chain_key(request.conversation or request.previous_response_id or "") or new_key()
             new_input = await self._input(items, past, lookup, key)
-            context = await run_in_thread_if_large(continue_past, past, new_input, request, key)
+            context = continue_past(past, new_input, request, key)
         return await _with_files(self.files, context, owner) if self.files else context
 
     async def cache_turn(self, owner: str, turn: Turn, record: bytes) -> None:
         """Cache a stored turn if its earlier turns are cached."""
         previous = turn.response["previous_response_id"]
         if previous and (base := self.cache.get(owner, previous)) and turn.response["status"] in TERMINAL:
-            self.cache.put(owner, await run_in_thread_if_large(lambda: past_after([Turn.of(record)], base)))
+            stored = await read_records([record], Turn.of, record)
+            self.cache.put(owner, past_after([stored], base))
 
     async def stored(self, response_id: str, owner: str, layers: LayeredStore) -> tuple[list[Turn], RequestContext]:
         """
@@ -75,7 +74,7 @@ class ContextLoader:
             message = f"Conversation of response '{response_id}' not found: it was deleted or has expired."
             raise NotFound(message, param="response_id") from None
         *earlier, turn = turns
-        past = await run_in_thread_if_large(Past.of, earlier)
+        past = Past.of(earlier)
         new_input = NewInput(turn.input, past.upstream | turn.upstream)
         context = join(past, turn.input, new_input, chain_key(response_id) or "")
         return turns, await _with_files(self.files, context, owner) if self.files else context
@@ -93,14 +92,13 @@ class ContextLoader:
                 message = f"Invalid 'conversation': '{conversation}'. Expected an ID that begins with 'conv_'."
                 raise InvalidRequest(message, param="conversation", code="invalid_value")
             earlier = await self.conversations.turns(conversation, owner, param="conversation")
-            return await run_in_thread_if_large(Past.of, earlier)
+            return Past.of(earlier)
         if request.store and (previous is None or lookup.layers.memory is not None):
             await lookup.layers.store.check()
         if previous is None:
             return Past()
         if cached := await self._cached_past(previous, lookup):
-            if cached.size > LARGE:
-                LARGE_REQUEST.set(True)
+            add_to_request(cached.size)
             return cached.past
         turns, base = await lookup.path(previous, self.cache)
         if turns is None:
@@ -110,8 +108,8 @@ class ContextLoader:
             raise InvalidRequest(message, param="previous_response_id")
         if not base and (turns[0].response.get("conversation") or any(map(_is_unstored, turns))):
             turns = [*await self._conversation_before(turns[0], owner, previous), *turns]
-            return await run_in_thread_if_large(Past.of, turns)
-        loaded = await run_in_thread_if_large(past_after, turns, base)
+            return Past.of(turns)
+        loaded = past_after(turns, base)
         self.cache.put(owner, loaded)
         self.cache.supersede(owner, loaded)
         return loaded.past
@@ -142,8 +140,7 @@ class ContextLoader:
         upstream = {**past.upstream}
         new = await lookup.resolved(items, past, upstream)
         cipher, owner = self.cipher, lookup.owner
-        decrypt = partial(decrypt_items, key=key, known=upstream, warnings=warnings)
-        new, decrypted = await run_in_thread_if_large(decrypt, new, cipher, owner)
+        new, decrypted = await decrypt_input(new, cipher, owner, key=key, known=upstream, warnings=warnings)
         if not has_approval_responses(new):
             return NewInput(new, upstream, decrypted, warnings=warnings)
         new = await lookup.with_stored_requests(new, past, upstream)

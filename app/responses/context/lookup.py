@@ -17,7 +17,7 @@ from app.core.types.request import Item
 from app.errors import InvalidRequest, NotFound, StoreUnavailable
 from app.responses.context.cache import CachedPast, HistoryCache
 from app.responses.images import StoredImages
-from app.runtime.threads import read_records, run_in_thread_if_large
+from app.runtime.threads import read_records
 from app.stores import LayeredStore
 
 _ITEMS = 1000  # input items before other requests are served
@@ -56,7 +56,7 @@ class TurnLookup:
             return turns, base
         if turns and not parent:
             return turns, None
-        return await run_in_thread_if_large(history.path, records, response_id), None
+        return await read_records(records.values(), history.path, records, response_id), None
 
     async def resolved(self, items: list[Item], past: Past, upstream: dict[str, Upstream]) -> list[Item]:
         """

@@ -22,7 +22,6 @@ from app.core.history.turns import Turn
 from app.core.ids import partition_of
 from app.core.types.frozen import frozen
 from app.core.types.request import Item
-from app.runtime.threads import run_in_thread_if_large
 from app.stores import Change, images_partition
 
 
@@ -30,7 +29,7 @@ class RecordSource(Protocol):
     async def get(self, partition: str, name: str) -> bytes | None: ...
 
 
-async def turn_changes(
+def turn_changes(
     partition: str, turn: Turn, *, name: str | None = None, requires: str | None = None, listed: bool = True
 ) -> list[Change]:
     """
@@ -38,10 +37,6 @@ async def turn_changes(
 
     `name` is the record's name, by default the response id, which always names the images. `listed` adds a list entry.
     """
-    return await run_in_thread_if_large(_turn_changes, partition, turn, name, requires, listed)
-
-
-def _turn_changes(partition: str, turn: Turn, name: str | None, requires: str | None, listed: bool) -> list[Change]:
     response_id = turn.response["id"]
     images = images_partition(partition)
     stored, record = detach_images(turn, images.split(":", 2)[2])

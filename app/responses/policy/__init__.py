@@ -20,7 +20,6 @@ from app.core.types.frozen import frozen
 from app.errors import APIError
 from app.runtime.outbound import send_request
 from app.runtime.tasks import end
-from app.runtime.threads import run_in_thread_if_large
 
 if TYPE_CHECKING:
     import httpx
@@ -150,13 +149,13 @@ class PolicyHooks:
         """Raises `ValueError` with the reason."""
         import httpx
 
-        content = await run_in_thread_if_large(dumps, body)
+        content = dumps(body)
         headers = {"Content-Type": "application/json", "User-Agent": "antiphon"}
         request = httpx.Request("POST", self._urls[body["direction"]], headers=headers, content=content)
         response = await send_request(self._http, request, self._timeout)
         if response.status_code != 200:
             raise ValueError(f"HTTP {response.status_code}")
-        return await run_in_thread_if_large(parsed_decision, response.content)
+        return parsed_decision(response.content)
 
 
 def parsed_decision(answer: bytes) -> Decision:

@@ -39,7 +39,6 @@ from app.responses.generate import (
 from app.responses.model_requests import ModelRequests
 from app.responses.tool_loop.calls import HostedCalls
 from app.responses.tool_loop.options import LoopOptions
-from app.runtime.threads import run_in_thread_if_large
 
 logger = logging.getLogger(__name__)
 
@@ -125,9 +124,9 @@ class ToolLoop:
     async def drain(self) -> None:
         await self._delivery.drain()
 
-    def first_body(self) -> JSONObject:
+    async def first_body(self) -> JSONObject:
         """The first request, without hosted functions. Raises `InvalidRequest`."""
-        query = self._model_requests.in_round(
+        query = await self._model_requests.in_round(
             self.builder,
             hosted=self._options.hosted(),
             output=(),
@@ -159,7 +158,7 @@ class ToolLoop:
 
     async def _one_round(self, record: RoundRecord, opens_at: float | None) -> None:
         query = await self._next_query()
-        compacts = await run_in_thread_if_large(self._must_compact, query)
+        compacts = await self._must_compact(query)
         if compacts:
             await self._compact(self._time_to_open(opens_at))
             query = await self._next_query()
@@ -228,8 +227,7 @@ class ToolLoop:
         if self._round or self._last_reason:
             changes["tool_choice"] = options.choice(last=bool(self._last_reason))
         forbidden = frozenset(self._hosted_names) if self._last_reason else frozenset()
-        query = await run_in_thread_if_large(
-            self._model_requests.in_round,
+        query = await self._model_requests.in_round(
             self.builder,
             hosted=self._hosted,
             output=output,
@@ -247,13 +245,13 @@ class ToolLoop:
     def _upstream(self) -> dict[str, Upstream]:
         return {item_id: resolve_upstream(fields) for item_id, fields in self.builder.upstream.items()}
 
-    def _must_compact(self, query: ModelQuery | None) -> bool | None:
+    async def _must_compact(self, query: ModelQuery | None) -> bool | None:
         """None for a prompt within the threshold, else whether compaction would save enough tokens."""
         compaction = self._options.compaction
         if query is None or compaction is None or estimate_prompt(query.body) <= compaction.threshold:
             return None
         body, output = query.body, self.builder.response["output"]
-        tokens = self._model_requests.compactable_tokens(body, output, self._upstream())
+        tokens = await self._model_requests.compactable_tokens(body, output, self._upstream())
         return compaction.is_worthwhile(tokens)
 
     async def _compact(self, open_after: float | None) -> None:
@@ -266,7 +264,7 @@ class ToolLoop:
         response: Response = {**self.builder.response, "output": [], "usage": None}
         summary = EventBuilder(response, new_id=self.builder.new_id)
         read = partial(SummaryReader, encrypt=self._options.compaction.encrypt)
-        query = self._model_requests.summary(summary, read, [*self.builder.response["output"]], self._upstream())
+        query = await self._model_requests.summary(summary, read, [*self.builder.response["output"]], self._upstream())
         step = self.builder.begin_step("model")
         try:
             await respond(
