@@ -14,8 +14,7 @@ from app.api.auth.jwks import MAX_KEY_SET_BYTES, SigningKeys, key_file, key_url
 from app.api.auth.proxy import ProxyIdentity
 from app.api.auth.revocation import RevokedResponses
 from app.api.auth.tokens import TokenVerifier
-from app.api.batches import BatchWorker
-from app.api.batches.requests import LineRequests
+from app.api.batches import BatchWorker, LineRequests
 from app.api.dependencies import APIDependencies
 from app.api.idempotency import Idempotency
 from app.api.keys.managed_keys import ManagedKeys
@@ -34,9 +33,9 @@ from app.responses.images.descriptions import Vision, VisionOptions
 from app.responses.policy import MAX_DECISION_BYTES, Direction, PolicyHooks
 from app.settings import BackendSettings, Settings
 from app.settings.auth import JWTSettings
-from app.settings.hooks import HookSettings
 from app.settings.loading import SettingsError, environment
 from app.settings.prompts import read_prompts
+from app.settings.webhooks import HookSettings
 from app.stores import STORES, CountingStore, LoggingStore, MeasuringStore, Store, UsageStore
 from app.stores.keys import FOREVER, LastingStore, StoredKeys
 from app.stores.memory import MemoryCounters, MemoryStore, MemoryUsage

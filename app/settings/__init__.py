@@ -38,7 +38,6 @@ from app.loading.optional_dependencies import require_packages
 from app.loading.validation_messages import describe
 from app.settings.auth import AuthSettings, JWTSettings, ProxySettings
 from app.settings.backend import BackendSettings, merged_profile, with_default_url
-from app.settings.hooks import HookSettings
 from app.settings.keys import BudgetSettings, KeyName, KeySettings, PriceSettings
 from app.settings.loading import ENV_FILE, PREFIX, SettingsError, environment, read_toml, suggestion
 from app.settings.validation import (
@@ -61,7 +60,7 @@ from app.settings.validation import (
     StoreURL,
     decode_json,
 )
-from app.settings.webhooks import WebhookSettings
+from app.settings.webhooks import HookSettings, WebhookSettings
 from app.tools import ToolLimits
 
 __all__ = ["BackendSettings", "Settings", "SettingsError", "load_settings"]
