@@ -1,0 +1,458 @@
+"""
+Runs `/v1/batches` in the background.
+
+Processes share the work through leases in the database. Batch requests have the lowest priority for backend slots, and
+at most `max_concurrency` run at once in all processes. They count against the key's budget, at the batch price, but not
+against its per-minute limits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import orjson
+from starlette.types import ASGIApp, Message, Scope
+
+from app.api.dependencies import APIDependencies
+from app.api.passthrough import ENDPOINTS, Passthrough
+from app.api.rate_limits import BatchAccount
+from app.api.request_body import parse_in_thread_if_large
+from app.backends import LOW_PRIORITY
+from app.core.bounded_json import dumps
+from app.core.dialects import DIALECTS
+from app.core.types.request import CreateResponse
+from app.errors import APIError, BackendError, Unauthorized
+from app.observability import log_context
+from app.responses import Caller
+from app.runtime.tasks import cancel, end, wait_for_event
+from app.tools.files import File, FilesUnavailable, new_file_id
+from app.tools.files.batches import (
+    MAX_REQUESTS,
+    Batches,
+    BatchJob,
+    BatchRequest,
+    ClaimedRequest,
+    RequestResult,
+    usage_counts,
+)
+from app.tools.files.uploads import ContentWriter
+
+logger = logging.getLogger(__name__)
+
+BATCH_POLL_INTERVAL = 5.0  # seconds
+LINE_ATTEMPTS = 3  # per request, after backend or process failures
+LINE_RETRY = 15.0  # seconds before the second attempt; doubled before the third
+RESULTS = 10  # answers read at once
+_NEVER_RUN = {
+    "expired": ("batch_expired", "This request could not be executed before the completion window expired."),
+    "cancelled": ("batch_cancelled", "This request was not executed, because the batch was cancelled."),
+}
+
+
+class BatchWorker:
+    def __init__(
+        self,
+        batches: Batches,
+        requests: LineRequests,
+        *,
+        max_concurrency: int,
+        lease: float,
+        announce: Callable[[str, str], Awaitable[None]] | None = None,
+        stopping: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`lease` is in seconds; `announce` is called with an event and its batch id; `stopping` ends claiming."""
+        self._batches, self._records, self._store = batches, batches.records, batches.store
+        self._requests, self._max_concurrency, self._lease = requests, max_concurrency, lease
+        self._announce, self._stopping, self._clock = announce, stopping, clock
+        self._name = secrets.token_hex(8)
+        self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._working: str | None = None  # batch id
+        self._wakeup = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        batches.wake = self._wakeup.set
+
+    def start(self) -> None:
+        self._tasks = [asyncio.create_task(task) for task in (self._claim_lines(), self._work(), self._renew())]
+
+    async def aclose(self, grace: float = 0) -> None:
+        """Let running requests finish for up to `grace` seconds; release the others."""
+        claiming, working, renewing = self._tasks
+        await end(claiming, working)
+        if running := {*self._running.values()}:
+            await asyncio.wait(running, timeout=grace)
+        await end(renewing)
+        await cancel(*self._running.values())  # `_ended` logs their errors
+
+    # Requests.
+
+    async def _claim_lines(self) -> None:
+        while True:
+            self._wakeup.clear()
+            try:
+                while not self._stopping():
+                    lines = await self._records.claim_requests(self._name, self._lease, self._max_concurrency)
+                    if not lines:
+                        break
+                    for claimed in lines:
+                        key = claimed.batch.id, claimed.request.number
+                        if key not in self._running:
+                            task = self._running[key] = asyncio.create_task(self._run(claimed))
+                            task.add_done_callback(partial(self._ended, key))
+            except FilesUnavailable:
+                pass  # logged by the store
+            except Exception:
+                logger.exception("claiming batch requests failed")
+            await wait_for_event(self._wakeup, BATCH_POLL_INTERVAL)
+
+    def _ended(self, key: tuple[str, int], task: asyncio.Task[None]) -> None:
+        del self._running[key]
+        self._wakeup.set()
+        error = None if task.cancelled() else task.exception()
+        if error and not isinstance(error, FilesUnavailable):
+            logger.error("unexpected error", exc_info=error)
+
+    async def _run(self, claimed: ClaimedRequest) -> None:
+        LOW_PRIORITY.set(True)
+        request_id = f"batch_req_{secrets.token_hex(16)}"
+        log_context.reset(request_id=request_id, batch_id=claimed.batch.id)
+        try:
+            answer = await self._requests.answer(claimed, request_id, last=claimed.attempt >= LINE_ATTEMPTS)
+        except _RetryLater as error:
+            delay = error.seconds or LINE_RETRY * claimed.attempt
+            await self._records.release(claimed, self._name, delay, failed=error.counts)
+        except asyncio.CancelledError:
+            with contextlib.suppress(FilesUnavailable):
+                await self._records.release(claimed, self._name, 0, failed=False)
+            raise
+        else:
+            await self._finish(claimed, answer)
+
+    async def _finish(self, claimed: ClaimedRequest, result: RequestResult) -> None:
+        """Store the answer. Retries during database outages, because the answer has been paid for."""
+        while True:
+            try:
+                await self._records.finish(claimed, self._name, result)
+                return
+            except FilesUnavailable:
+                await asyncio.sleep(1)
+
+    async def _renew(self) -> None:
+        """Also stops requests in cancelled or expired batches."""
+        while True:
+            await asyncio.sleep(self._lease / 4)
+            running = [*self._running]
+            try:
+                held = await self._records.renew(self._name, self._lease, self._working, running)
+            except FilesUnavailable:
+                continue
+            except Exception:
+                logger.exception("renewing batch leases failed")
+                continue
+            for key in running:
+                if key not in held and (task := self._running.get(key)):
+                    task.cancel()
+
+    # Batches.
+
+    async def _work(self) -> None:
+        """Reads new batches' input files, and writes finished batches' output files."""
+        while True:
+            try:
+                while batch := await self._records.claim_batch(self._name, self._lease):
+                    self._working = batch.id
+                    await (self._read(batch) if batch.status == "validating" else self._end(batch))
+                    self._wakeup.set()
+            except FilesUnavailable:
+                pass
+            except Exception:
+                logger.exception("reading or ending a batch failed")
+            self._working = None  # an abandoned batch's lease expires
+            wakeup = asyncio.ensure_future(self._wakeup.wait())
+            await asyncio.wait({wakeup}, timeout=BATCH_POLL_INTERVAL / 10)
+            wakeup.cancel()
+
+    async def _read(self, batch: BatchJob) -> None:
+        content = self._store.content(batch.input_file)
+        add = partial(self._records.add_requests, batch, self._name)
+        read = await _read_lines(content, batch, self._requests.max_bytes, add)
+        if read is None:
+            return  # lease lost: the batch was cancelled
+        if not read.errors:
+            await self._records.begin(batch, self._name, read.total, read.model)
+        elif await self._records.fail(batch, self._name, read.errors):
+            await self._announce_end(batch, "failed")
+
+    async def _end(self, batch: BatchJob) -> None:
+        status = {"finalizing": "completed", "cancelling": "cancelled"}.get(batch.status, "expired")
+        files: dict[str, File] = {}
+        async with contextlib.AsyncExitStack() as stack:
+            writers: dict[str, ContentWriter] = {}
+            async for succeeded, line in self._output(batch, status):
+                name = "output" if succeeded else "error"
+                if name not in writers:
+                    writer = ContentWriter(self._store, new_file_id(), 1 << 62, name)
+                    writers[name] = await stack.enter_async_context(writer)
+                await writers[name].write(line + b"\n")
+            now = int(self._clock())
+            for name, writer in writers.items():
+                await writer.flush()
+                filename, expires_at = f"{batch.id}_{name}.jsonl", now + batch.output_lifetime
+                files[name] = File(writer.id, batch.owner, filename, "batch_output", writer.bytes, now, expires_at)
+            if await self._records.end(batch, self._name, status, files):
+                for writer in writers.values():
+                    writer.committed = True
+                await self._announce_end(batch, status)
+
+    async def _output(self, batch: BatchJob, status: str) -> AsyncIterator[tuple[bool, bytes]]:
+        """Lines, each with whether it belongs in the output file."""
+        after = 0
+        while results := await self._records.results(batch.id, after, RESULTS):
+            for number, custom_id, succeeded, output in results:
+                if succeeded is not None:
+                    yield succeeded, output
+                elif status in _NEVER_RUN:
+                    code, message = _NEVER_RUN[status]
+                    line = {
+                        "id": f"batch_req_{secrets.token_hex(16)}",
+                        "custom_id": custom_id,
+                        "response": None,
+                        "error": {"code": code, "message": message},
+                    }
+                    yield False, orjson.dumps(line)
+                after = number
+
+    async def _announce_end(self, batch: BatchJob, status: str) -> None:
+        logger.info("batch ended", extra={"batch_id": batch.id, "status": status, "key": batch.key})
+        if self._announce:
+            try:
+                await self._announce(f"batch.{status}", batch.id)
+            except Exception as error:
+                logger.error("batch webhook not stored", extra={"error": type(error).__name__})
+
+
+BUSY = 5.0  # seconds before a retry if the backend had no free slot
+_STATUSES = (500, 502, 503, 504)  # retried statuses
+
+
+class _RetryLater(Exception):
+    """`counts`: whether this was an attempt. `seconds`: 0 for the default delay."""
+
+    def __init__(self, seconds: float, *, counts: bool) -> None:
+        super().__init__(seconds)
+        self.seconds, self.counts = seconds, counts
+
+
+class LineRequests:
+    """Runs batch requests with their key's current permissions, and the same answers as their endpoints."""
+
+    def __init__(self, api: APIDependencies) -> None:
+        self._api = api
+        self._passthrough = {
+            f"/v1{endpoint.path}": Passthrough(api, endpoint, "/v1")
+            for endpoint in ENDPOINTS
+            if endpoint.path in ("/chat/completions", "/embeddings")
+        }
+        self.max_bytes = api.body_limits.bytes  # per request
+
+    async def answer(self, claimed: ClaimedRequest, request_id: str, *, last: bool) -> RequestResult:
+        """Raises `RetryLater` for transient errors; in the `last` attempt, a 5xx error becomes the answer."""
+        status, body, error = await self._status_and_body(claimed)
+        if status == 429 and b"insufficient_quota" not in body:  # no backend slot, or a backend's rate limit
+            raise _RetryLater(getattr(error, "retry_after", None) or BUSY, counts=False)
+        if status in _STATUSES and not last:
+            raise _RetryLater(0, counts=True)
+        line = b'{"id":%b,"custom_id":%b,"response":{"status_code":%d,"request_id":%b,"body":%b},"error":null}'
+        texts = map(orjson.dumps, (request_id, claimed.request.custom_id))
+        output = line % (*texts, status, orjson.dumps(request_id), body)
+        usage = usage_counts(orjson.loads(body).get("usage")) if status == 200 else (0, 0, 0, 0)
+        return RequestResult(status == 200, output, usage)
+
+    async def _status_and_body(self, claimed: ClaimedRequest) -> tuple[int, bytes, APIError | None]:
+        """Status, JSON body and, for error answers, the error."""
+        try:
+            caller = self._caller(claimed.batch)
+            budget = await self._api.accounting.check(caller.access)
+            account = BatchAccount(self._api.limits, caller.access, self._api.accounting, budget)
+            if claimed.batch.endpoint == "/v1/responses":
+                return 200, await self._response(claimed.request.body, caller, account), None
+            passthrough = self._passthrough[claimed.batch.endpoint]
+            return await _forwarded(passthrough.as_caller(caller, account), claimed)
+        except APIError as error:
+            return error.status, orjson.dumps(error.body()), error
+        except Exception:
+            logger.exception("batch request failed unexpectedly")
+            failure = APIError("The server failed while answering this request.")
+            return failure.status, orjson.dumps(failure.body()), failure
+
+    def _caller(self, batch: BatchJob) -> Caller:
+        access = self._api.auth.accepted_access(batch.key, batch.owner)
+        if access is None or (self._api.auth.required and access.owner != batch.owner):
+            raise Unauthorized("The API key of this batch is no longer accepted.")
+        return Caller(batch.owner, None, DIALECTS["openai"], access)
+
+    async def _response(self, data: bytes, caller: Caller, account: BatchAccount) -> bytes:
+        request = await parse_in_thread_if_large(data, CreateResponse, self._api.body_limits)
+        run = await self._api.responses.create(request, caller, observers=[account])
+        return dumps(await run.drain())
+
+
+async def _forwarded(app: ASGIApp, claimed: ClaimedRequest) -> tuple[int, bytes, APIError | None]:
+    path = claimed.batch.endpoint
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(claimed.request.body))]
+    scope: Scope = {
+        **{"type": "http", "http_version": "1.1", "scheme": "http", "server": None, "client": None, "state": {}},
+        **{"method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": headers},
+        "path_params": {},
+    }
+    received = False
+    status, body = 500, bytearray()
+
+    async def receive() -> Message:
+        nonlocal received
+        if received:
+            await asyncio.Event().wait()  # stay connected until the answer ends
+        received = True
+        return {"type": "http.request", "body": claimed.request.body, "more_body": False}
+
+    async def send(message: Message) -> None:
+        nonlocal status
+        if message["type"] == "http.response.start":
+            status = message["status"]
+        else:
+            body.extend(message.get("body", b""))
+
+    await app(scope, receive, send)
+    answer = bytes(body)
+    if not _is_json(answer):
+        failure = BackendError("The backend's response is not JSON.")
+        return 502, orjson.dumps(failure.body()), failure
+    return status, answer, None
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        return isinstance(orjson.loads(data), dict)
+    except orjson.JSONDecodeError:
+        return False
+
+
+MAX_ERRORS = 50  # per file, as reported in the batch
+MAX_CUSTOM_ID = 512  # characters
+
+
+class _ReadInput(NamedTuple):
+    total: int
+    model: str | None  # set if all requests have the same model
+    errors: Sequence[Mapping[str, object]]
+
+
+class _Reader:
+    """Reads a batch's input file: a request per line, as in OpenAI's API."""
+
+    def __init__(self, endpoint: str, max_bytes: int) -> None:
+        self._endpoint, self._max_bytes = endpoint, max_bytes
+        self._number = 0
+        self._rest = bytearray()
+        self._ids: set[str] = set()
+        self._models: set[object] = set()
+        self.total = 0
+        self.errors: list[dict[str, object]] = []
+
+    @property
+    def model(self) -> str | None:
+        (model, *others) = [*self._models] or [None]
+        return model if isinstance(model, str) and not others else None
+
+    @property
+    def full(self) -> bool:
+        return len(self.errors) >= MAX_ERRORS or self.total > MAX_REQUESTS or len(self._rest) > self._max_bytes
+
+    def read(self, data: bytes) -> list[BatchRequest]:
+        """Lines completed by these bytes."""
+        self._rest += data
+        *lines, rest = bytes(self._rest).split(b"\n")
+        self._rest = bytearray(rest)
+        return [read for line in lines if (read := self._line(line))]
+
+    def end(self) -> list[BatchRequest]:
+        """The last line; also checks the file's total."""
+        lines = [read for line in [bytes(self._rest)] if (read := self._line(line))]
+        if self.total > MAX_REQUESTS:
+            self._fail("too_many_requests", f"The file contains more than {MAX_REQUESTS} requests.", None)
+        elif not self.total and not self.errors:
+            self._fail("empty_file", "The file has no requests.", None)
+        return lines
+
+    def _fail(self, code: str, message: str, param: str | None) -> None:
+        line = self._number if param is not None or code == "invalid_json_line" else None
+        self.errors.append({"code": code, "message": message, "param": param, "line": line})
+
+    def _line(self, line: bytes) -> BatchRequest | None:
+        self._number += 1
+        if not line.strip() or self.full:
+            return None
+        self.total += 1
+        if len(line) > self._max_bytes:
+            self._fail("request_too_large", f"A request must have at most {self._max_bytes} bytes.", "body")
+            return None
+        try:
+            fields = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            fields = None
+        if not isinstance(fields, dict):
+            self._fail("invalid_json_line", "This line is not a JSON object.", None)
+            return None
+        custom_id, body = fields.get("custom_id"), fields.get("body")
+        if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_CUSTOM_ID:
+            message = f"'custom_id' must be a string of 1 to {MAX_CUSTOM_ID} characters."
+            self._fail("missing_required_parameter" if custom_id is None else "invalid_value", message, "custom_id")
+        elif custom_id in self._ids:
+            self._fail(
+                "duplicate_custom_id", "'custom_id' must be unique, but an earlier line has the same.", "custom_id"
+            )
+        elif fields.get("method") != "POST":
+            self._fail("invalid_method", "'method' must be 'POST'.", "method")
+        elif fields.get("url") != self._endpoint:
+            self._fail("invalid_url", f"'url' must be the endpoint of the batch, '{self._endpoint}'.", "url")
+        elif not isinstance(body, dict):
+            self._fail("missing_required_parameter", "'body' must be a JSON object.", "body")
+        elif body.get("stream") or body.get("background"):
+            name = "stream" if body.get("stream") else "background"
+            self._fail("invalid_value", f"Batch requests must not have '{name}'.", f"body.{name}")
+        else:
+            self._ids.add(custom_id)
+            self._models.add(str(body.get("model")))
+            return BatchRequest(self._number, custom_id, orjson.dumps(body))
+        return None
+
+
+async def _read_lines(
+    content: AsyncIterator[bytes],
+    batch: BatchJob,
+    max_bytes: int,
+    add: Callable[[Sequence[BatchRequest]], Awaitable[bool]],
+) -> _ReadInput | None:
+    """
+    Pass requests to `add`; return None as soon as `add` returns False.
+
+    `max_bytes` limits each request. Nothing is added after the first error.
+    """
+    reader = _Reader(batch.endpoint, max_bytes)
+    async for piece in content:
+        lines = await asyncio.to_thread(reader.read, piece)
+        if lines and not reader.errors and not await add(lines):
+            return None
+        if reader.full:
+            break
+    lines = await asyncio.to_thread(reader.end)
+    if lines and not reader.errors and not await add(lines):
+        return None
+    return _ReadInput(reader.total, reader.model, reader.errors[:MAX_ERRORS])
