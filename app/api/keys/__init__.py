@@ -13,8 +13,7 @@ from starlette.responses import Response
 
 from app.api.dependencies import APIDependencies
 from app.api.json_response import json_response
-from app.api.keys.managed_keys import ListedKey, ManagedKeys, etag
-from app.api.keys.requests import CreateKey, RotateKey, UpdateKey
+from app.api.keys.managed_keys import CreateKey, ListedKey, ManagedKeys, RotateKey, UpdateKey, etag
 from app.api.openapi import ERRORS, request_body, response_example
 from app.api.pagination import parse_limit
 from app.api.request_body import Body, read_body

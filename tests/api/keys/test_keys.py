@@ -12,7 +12,7 @@ import pytest
 
 from app.api.auth import Auth
 from app.api.keys import managed_keys
-from app.api.keys.requests import MAX_GRACE
+from app.api.keys.managed_keys import MAX_GRACE
 from app.core.access import digest_of, hash_of
 from app.errors import StoreUnavailable
 from app.settings.keys import KeySettings
