@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
+from urllib.parse import urlsplit, urlunsplit
 
 from app.core.items.readings import NOTES
-from app.core.stream.citations.links import CitationLinks
-from app.core.stream.citations.marks import Annotation, CitationMarks
-from app.core.types import JSONObject
+from app.core.types import JSONMapping, JSONObject
+
+Annotation: TypeAlias = JSONMapping
 
 # The start of a mark or link, or a space at the end of a piece, in pieces joined with NULs.
 _MAY_CITE = re.compile(r"[\[【]| \0")
@@ -97,3 +99,178 @@ def _position(annotation: Mapping[str, object], offset: int) -> dict[str, int]:
     if annotation["type"] == "container_file_citation":
         return {"start_index": offset, "end_index": offset}
     return {"index": offset}
+
+
+# Models also combine several numbers in a mark, or add the source's name after the number.
+_MARK = re.compile(r"【([0-9]{1,6}(?: ?[,;] ?[0-9]{1,6}){0,19})(?:†[^【】\n]{0,100})?】")
+_BEGINNING = re.compile(r"【(?:[0-9]{1,6}(?: ?[,;] ?[0-9]{1,6}){0,19}(?: ?[,;] ?)?(?:†[^【】\n]{0,100})?)?\Z")
+_LONGEST_MARK = 300  # characters in a mark, and in spaces before it
+_NUMBER = re.compile(r"[0-9]+")
+
+
+class CitationMarks:
+    """
+    Replaces citation marks with annotations in text that arrives in pieces.
+
+    `sources` maps numbers to annotations without a position.
+
+    Spaces before a mark are removed with it, unless a word follows. An annotation is returned only once per position.
+    """
+
+    def __init__(self, sources: Mapping[str, Annotation] | None = None) -> None:
+        self._sources = dict(sources or {})
+        self._held = ""  # a possible start of a mark, and spaces before it
+        self._spaces = ""  # before a mark
+        self._here: list[Annotation] = []  # annotations since the last text
+
+    def add(self, sources: Mapping[str, Annotation]) -> None:
+        self._sources |= sources
+
+    @property
+    def pending(self) -> bool:
+        """Whether the next text can continue or follow a mark."""
+        return bool(self._held or self._here)
+
+    def feed(self, text: str) -> list[str | Annotation]:
+        text, self._held = self._held + text, ""
+        if "【" not in text and not text.endswith(" ") and not self._here:
+            return [text] if text else []
+        pieces: list[str | Annotation] = []
+        start = 0
+        for mark in _MARK.finditer(text):
+            annotations = self._annotations(mark[1])
+            if annotations is None:
+                continue
+            self._cite(text[start : mark.start()], annotations, pieces)
+            start = mark.end()
+        rest = text[start:]
+        certain = _certain(rest)
+        self._held = rest[certain:]
+        self._add(rest[:certain], pieces)
+        return pieces
+
+    def end(self) -> str:
+        held, self._held, self._spaces, self._here = self._held, "", "", []
+        return held
+
+    def _annotations(self, numbers: str) -> list[Annotation] | None:
+        sources = [self._sources.get(number) for number in _NUMBER.findall(numbers)]
+        annotations = [annotation for annotation in sources if annotation is not None]
+        return annotations if len(annotations) == len(sources) else None
+
+    def _cite(self, before: str, annotations: list[Annotation], pieces: list[str | Annotation]) -> None:
+        text = before.rstrip(" ")
+        self._add(text, pieces)
+        self._spaces = self._spaces or before[len(text) :]
+        for annotation in annotations:
+            if annotation not in self._here:
+                self._here.append(annotation)
+                pieces.append(annotation)
+
+    def _add(self, text: str, pieces: list[str | Annotation]) -> None:
+        if not text:
+            return
+        if self._spaces and text[0].isalnum():
+            text = self._spaces + text
+        self._spaces, self._here = "", []
+        pieces.append(text)
+
+
+def _certain(text: str) -> int:
+    """Length before a possible mark, and before spaces in front of it."""
+    end = len(text)
+    opening = text.rfind("【", max(0, end - _LONGEST_MARK))
+    if opening >= 0 and _BEGINNING.match(text, opening):
+        end = opening
+    spaces = max(0, end - _LONGEST_MARK)
+    return spaces + len(text[spaces:end].rstrip(" "))
+
+
+# Link text can contain brackets, as in `[a [draft] of it](...)`, but not a line break or another link.
+_LINK = re.compile(
+    r"\[(?:[^\[\]\n]|\[[^\[\]\n]{0,200}\](?!\()){0,500}\]\(<?(https?://[^\s<>()\[\]]*(?:\([^\s<>()\[\]]*\)[^\s<>()\[\]]*)*)>?"
+    r"(?:\s+\"[^\"\n]{0,300}\")?\)"
+)
+_LONGEST_LINK = 3000  # characters
+_TRACKING = re.compile(r"utm_[a-z]+=[^&]*&?", re.IGNORECASE)
+
+
+def _link_key(url: str) -> str:
+    """Normalize a URL: models omit `www.` and trailing slashes, and add tracking parameters."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url
+    query = _TRACKING.sub("", parts.query).rstrip("&")
+    host = parts.netloc.lower().removeprefix("www.")
+    return urlunsplit(("", host, parts.path.rstrip("/"), query, ""))
+
+
+class CitationLinks:
+    """
+    Finds Markdown links to sources in text that arrives in pieces.
+
+    `sources` maps URLs to annotations without a position.
+    """
+
+    def __init__(self, sources: Mapping[str, Annotation] | None = None) -> None:
+        self._sources: dict[str, Annotation] = {}
+        self.add(sources or {})
+        self._length = 0  # characters so far
+        self._tail = ""  # the end of the text, possibly with the start of a link
+        self._pending: tuple[Annotation, int, int] | None = None  # the next text can close an outer bracket
+
+    def add(self, sources: Mapping[str, Annotation]) -> None:
+        self._sources |= {_link_key(url): annotation for url, annotation in sources.items()}
+
+    @property
+    def pending(self) -> bool:
+        """Whether the next text can continue a link, or close a bracket around it."""
+        return self._pending is not None or "[" in self._tail
+
+    def skip(self, pieces: Sequence[str]) -> None:
+        """Skip text without `[` while no link is pending."""
+        text = "".join(pieces)
+        self._length += len(text)
+        self._tail = (self._tail + text)[-1:]
+
+    def feed(self, text: str) -> list[JSONObject]:
+        annotations = []
+        if self._pending and text:
+            annotation, start, end = self._pending
+            self._pending = None
+            outer = text.startswith(")")
+            annotations.append(_at(annotation, start - outer, end + outer))
+        self._length += len(text)
+        if ")" in text and "](" in (tail := self._tail + text):
+            offset, last = self._length - len(tail), 0
+            for link in _LINK.finditer(tail):
+                last = link.end()
+                if source := self._sources.get(_link_key(link[1])):
+                    annotations += self._annotations_of(source, tail, link, offset)
+            self._tail = tail[last:][-_LONGEST_LINK:]
+        else:
+            self._tail = (self._tail + text)[-_LONGEST_LINK:]
+        if "[" not in self._tail:
+            self._tail = self._tail[-1:]  # an outer bracket
+        return annotations
+
+    def end(self) -> list[JSONObject]:
+        pending, self._pending = self._pending, None
+        self._length, self._tail = 0, ""
+        return [_at(*pending)] if pending else []
+
+    def _annotations_of(self, annotation: Annotation, tail: str, link: re.Match[str], offset: int) -> list[JSONObject]:
+        """Include surrounding brackets in the span, as in `([title](url))`."""
+        start, end = link.start(), link.end()
+        if not tail.endswith("(", 0, start):
+            return [_at(annotation, offset + start, offset + end)]
+        if end == len(tail):
+            self._pending = (annotation, offset + start, offset + end)
+            return []
+        outer = tail[end] == ")"
+        return [_at(annotation, offset + start - outer, offset + end + outer)]
+
+
+def _at(annotation: Annotation, start: int, end: int) -> JSONObject:
+    return {**annotation, "start_index": start, "end_index": end}

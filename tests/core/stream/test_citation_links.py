@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.core.stream.citations.links import CitationLinks
+from app.core.stream.citations import CitationLinks
 
 URLS = ("https://example.com/a", "https://example.com/b_(c)", "https://www.example.org/?q=1&p=2")
 SOURCES = {url: {"type": "url_citation", "url": url, "title": url} for url in URLS}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.core.items import FUNCTION_CALL
-from app.core.stream.citations.marks import CitationMarks
+from app.core.stream.citations import CitationMarks
 from app.core.stream.event_types import ToolBinding
 from app.core.usage import usage_of
 from tests.support import laws
