@@ -31,8 +31,7 @@ from app.responses.encryption import ContentCipher
 from app.responses.generate import Generation, NoAnswer, OneAnswer
 from app.responses.images.descriptions import ImageDescriber, Vision
 from app.responses.model_requests import ModelRequests
-from app.responses.policy import PolicyHooks
-from app.responses.policy.input import InputReview
+from app.responses.policy import InputReview, PolicyHooks
 from app.responses.policy.output import ReviewedGeneration
 from app.responses.preparation import GenerationOptions, Preparation
 from app.responses.quota import StorageQuota

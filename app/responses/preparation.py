@@ -26,7 +26,7 @@ from app.responses.context.cache import HISTORY_CACHE
 from app.responses.encryption import ContentCipher
 from app.responses.generate import Deadline
 from app.responses.images import StoredImages
-from app.responses.policy.input import InputReview
+from app.responses.policy import InputReview
 from app.responses.run import Caller
 from app.responses.tool_loop.approvals import Approvals
 from app.responses.tool_loop.options import LoopOptions

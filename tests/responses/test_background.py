@@ -26,8 +26,7 @@ from app.core.stream import event_batch
 from app.core.types.request import TERMINAL, CreateResponse, Event
 from app.errors import BackendError
 from app.responses import run as running
-from app.responses.background import EventSubscription
-from app.responses.background.subscription import GONE
+from app.responses.background import GONE, EventSubscription
 from app.stores import EventLog, EventSegment, LoggingStore, RunKey
 from app.stores.memory import MemoryStore
 from tests.support import laws

@@ -15,21 +15,21 @@ import logging
 import math
 import random
 import secrets
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 
 from app.core.history.turns import Turn
+from app.core.sse import encoder
 from app.core.sse import log as frames
 from app.core.stream.recovery import recovered_builder
 from app.core.types.request import TERMINAL, Event, Response
 from app.core.usage import usage_of
-from app.errors import APIError, StoreUnavailable, TooManyRequests
-from app.responses.background.subscription import EventSubscription
+from app.errors import APIError, NotFound, StoreUnavailable, TooManyRequests
 from app.responses.background.webhooks import Webhooks
 from app.responses.generate import abort_response
 from app.responses.images import load_images, turn_changes
-from app.responses.run import LeaseLost, Run, RunWorker, segment_of
+from app.responses.run import LeaseLost, Run, RunWorker, persist, segment_of
 from app.runtime.tasks import end
-from app.stores import Change, EventLog, RunKey, Store, owner_of
+from app.stores import Change, EventLog, EventSegment, RunKey, Store, owner_of
 
 __all__ = ["Background", "EventSubscription", "Run"]
 
@@ -243,3 +243,69 @@ def _logging_errors() -> Iterator[None]:
         pass
     except Exception:
         logger.exception("unexpected error")
+
+
+GONE = "The events of this response are no longer stored."
+
+
+class EventSubscription:
+    def __init__(
+        self,
+        log: EventLog,
+        run: RunKey,
+        after: int,
+        ended: Callable[[RunKey], Awaitable[bool]],
+        lease: float,
+    ) -> None:
+        """`ended` returns whether a run has ended, and ends a dead worker's run; `lease` is in seconds."""
+        self.last = after
+        self._log = log
+        self._run = run
+        self._ended = ended
+        self._lease = lease  # also the timeout of store operations
+
+    def keepalive(self) -> list[Event]:
+        """Not logged, so it repeats the last sequence number."""
+        return [{"type": "keepalive", "sequence_number": max(self.last, 0)}]
+
+    async def batches(self) -> AsyncGenerator[bytes, None]:
+        ended = False
+        try:
+            while True:
+                batches = await self._read(wait=0 if ended else self._lease / 4)
+                found = bool(batches)
+                batches.reverse()
+                while batches:  # batches can be large: free each after sending
+                    first, last, data, ends = batches.pop()
+                    if b"\0" in data:  # logs of version 0.2.0 contain references
+                        raise NotFound(GONE)
+                    yield frames.events_after(data, first, self.last)
+                    del data
+                    self.last = last
+                    if ends:
+                        return
+                if ended and not found:
+                    break
+                ended = ended or (not found and await persist(lambda: self._ended(self._run), self._lease))
+            if await self._log.state(self._run) == "absent":
+                yield self._error(NotFound(GONE))
+        except (NotFound, StoreUnavailable) as error:
+            yield self._error(error)
+        except Exception:
+            logger.exception("unexpected error", extra={"response_id": self._run.id})
+            yield self._error(APIError("The server failed while reading the events of this response."))
+
+    async def _read(self, wait: float) -> list[EventSegment]:
+        return await persist(lambda: self._log.read(self._run, self.last, wait), self._lease)
+
+    def _error(self, error: APIError) -> bytes:
+        """Not logged: the stream ends, but the run can continue."""
+        event: Event = {
+            "type": "error",
+            "sequence_number": self.last + 1,
+            "code": error.code,
+            "message": error.message,
+            "param": error.param,
+            "error": error.payload(),
+        }
+        return encoder.encode_sse([event])

@@ -31,7 +31,7 @@ from app.errors import APIError, BackendError, StoreUnavailable, Warnings
 from app.observability.lifecycle import ResponseLifecycle
 from app.responses.delivery import NoDelivery
 from app.responses.generate import ModelQuery, respond
-from app.responses.policy.input import InputReview
+from app.responses.policy import InputReview
 from app.responses.run import Caller
 from app.stores import Store
 

@@ -11,7 +11,7 @@ from app.core.types.hosted import DeferredTool, HostedTools
 from app.core.types.request import Item
 from app.responses.compaction import CompactionOptions
 from app.responses.images import StoredImages
-from app.responses.policy.input import InputReview
+from app.responses.policy import InputReview
 from app.responses.tool_loop.approvals import Approvals
 from app.responses.tool_loop.sessions import DeclaredTool, SessionFunction
 from app.tools import ToolLimits

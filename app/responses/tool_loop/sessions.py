@@ -20,7 +20,7 @@ from app.core.types import JSONMapping, JSONObject
 from app.core.types.hosted import HostedFunction
 from app.core.types.request import Item, Part
 from app.errors import APIError, InvalidRequest, PermissionDenied
-from app.responses.policy.input import InputReview
+from app.responses.policy import InputReview
 from app.tools import (
     NAMED_TYPES,
     Declaration,
