@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from app.core.history.approvals import MAX_APPROVED, MAX_DENIED
-from app.responses.context.lookup import MAX_CHAINS
+from app.responses.context import MAX_CHAINS
 from app.responses.tool_loop.calls import ALREADY_USED
 from app.stores.memory import MemoryStore
 from app.stores.sqlite import SQLiteStore

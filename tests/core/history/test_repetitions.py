@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.core.history.repetitions import drop_repetitions
+from app.core.history.context import drop_repetitions
 from app.errors import Warnings
 
 CALL = {"type": "function_call", "call_id": "call_1", "name": "weather", "arguments": '{"place": "Paris", "days": 1}'}
