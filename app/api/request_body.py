@@ -21,7 +21,7 @@ from app.core.bounded_json import MAX_VALUES, TextsTooLarge, TooManyValues, chec
 from app.core.size import LARGE, is_large
 from app.core.types.request import CreateResponse, undeclared_fields
 from app.errors import InvalidRequest, Warnings, did_you_mean, missing_parameter, quote
-from app.loading.validation_messages import as_rule
+from app.loading import as_rule
 from app.runtime.threads import LARGE_REQUEST, run_in_thread_if_large
 
 Body = TypeVar("Body", bound=BaseModel)

@@ -23,7 +23,7 @@ from app.api.request_body import BodyLimits
 from app.backends import BACKENDS, Backend
 from app.backends.routing.replicas import RoutingHooks
 from app.backends.routing.router import Router
-from app.loading.importing import import_object
+from app.loading import import_object
 from app.observability.activity import Activity
 from app.observability.metrics import MULTIPROCESS, Metrics
 from app.responses import GenerationOptions, Responses

@@ -34,7 +34,7 @@ from app.assembly.parts import build_memory
 from app.backends.routing.router import Router
 from app.backends.server.local_servers import find_local_servers
 from app.core.types.hosted import needs_table
-from app.loading.importing import import_object
+from app.loading import import_object
 from app.observability.metrics import Metrics
 from app.responses import Caller, Responses
 from app.responses.inspection import offered_prompts, offered_tools, offers_file_search

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import aclosing
 from pathlib import Path
 
-from app.loading.importing import import_object
+from app.loading import import_object
 from app.settings import Settings, SettingsError
 from app.settings.loading import WORKERS_DIRECTORY, environment
 from app.tools import TOOLS, HostedTool, LinkedTool, PreparingTool, ToolHost

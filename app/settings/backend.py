@@ -26,7 +26,7 @@ from app.backends import PASSTHROUGH
 from app.backends.apis import check_api
 from app.backends.profiles import load_profile
 from app.core.profile import Profile
-from app.loading.validation_messages import describe
+from app.loading import describe
 from app.settings.loading import variable
 from app.settings.validation import (
     ApiKey,

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from app.core.prompt_template import PROMPT_ID, PromptLibrary, PromptTemplate
-from app.loading.validation_messages import describe
+from app.loading import describe
 from app.settings.loading import SettingsError, suggestion
 
 SUFFIXES = (".md", ".txt", ".toml")

@@ -26,7 +26,7 @@ from pydantic import (
 from app.backends import BACKENDS
 from app.backends.apis import APIS
 from app.backends.profiles import load_profile
-from app.loading.optional_dependencies import require_packages
+from app.loading import require_packages
 from app.stores import STORES
 
 

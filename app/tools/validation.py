@@ -7,7 +7,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from app.errors import InvalidRequest, Warnings, did_you_mean, missing_parameter, quote
-from app.loading.validation_messages import as_rule, describe
+from app.loading import as_rule, describe
 
 M = TypeVar("M", bound=BaseModel)
 

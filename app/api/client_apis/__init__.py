@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, cast
 from app.core.types import JSONObject
 from app.core.types.request import Event, Response
 from app.errors import APIError
-from app.loading.importing import import_object
+from app.loading import import_object
 
 _QUOTED = re.compile(r"'([\w.\[\]]+)'")
 

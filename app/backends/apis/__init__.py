@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 from app.core.profile import Profile
 from app.core.types import JSONObject
-from app.loading.importing import import_object
+from app.loading import import_object
 
 if TYPE_CHECKING:  # the settings import this module, which must load fast
     import httpx

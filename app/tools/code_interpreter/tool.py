@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.core.types.request import Item
 from app.errors import APIError, InvalidRequest, NotFound
-from app.loading.importing import import_object
+from app.loading import import_object
 from app.tools import (
     Declaration,
     HostedFunction,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationInfo, field_validator
 
-from app.loading.optional_dependencies import require_packages
+from app.loading import require_packages
 from app.storage.object_storage import read_object_url
 from app.tools.files import FILE_STORES
 from app.tools.validation import read_table

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.core.types.hosted import FILE_SEARCH_RESULTS
 from app.core.types.request import Item
 from app.errors import APIError
-from app.loading.importing import import_object
+from app.loading import import_object
 from app.storage.object_storage import ObjectStorage
 from app.tools import Account, Declaration, HostedFunction, Outcome, Report, Source, ToolCall, ToolHost, ToolSession
 from app.tools.endpoint import endpoint_options

@@ -17,7 +17,7 @@ from typing import TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from app.errors import InvalidRequest
-from app.loading.optional_dependencies import require_packages
+from app.loading import require_packages
 from app.tools import Declaration, ToolHost, is_label, unknown_server
 from app.tools.guard import URL_NOT_ALLOWED, OutboundRefused, checked_url, urls_equivalent
 from app.tools.mcp.pool import SessionPool

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from app.core.types.request import Item
 from app.errors import InvalidRequest
-from app.loading.optional_dependencies import require_packages
+from app.loading import require_packages
 from app.tools import Declaration, HostedFunction, Outcome, Report, ToolCall, ToolHost
 from app.tools.mcp import server_address
 from app.tools.mcp.pool import SessionPool

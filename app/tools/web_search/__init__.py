@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from app.core.types.request import Item
-from app.loading.importing import import_object
+from app.loading import import_object
 from app.tools import Declaration, HostedFunction, Outcome, Report, Source, ToolCall, ToolHost, ToolSession
 from app.tools.validation import read_declaration, read_table
 from app.tools.web_search.commands import CodexSearch

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
-from app.loading.optional_dependencies import require_packages
+from app.loading import require_packages
 
 
 class WebSearchSettings(BaseModel):

@@ -16,7 +16,7 @@ from app.core.stream.event_types import ToolBinding
 from app.core.types.hosted import HOSTED_TABLES
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
-from app.loading.importing import import_object
+from app.loading import import_object
 from app.tools import TOOLS
 
 NO_PARAMETERS = {"type": "object", "properties": {}}

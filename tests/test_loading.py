@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 PIP = f"{sys.executable} -m pip install"
 COMMIT = "0" * 40
 
@@ -24,15 +24,15 @@ def installed(directory: Path, direct_url: object = None) -> Path:
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: antiphon\nVersion: 0.1.0\n")
     if direct_url:
         (information / "direct_url.json").write_text(json.dumps(direct_url))
-    (packages / "app" / "loading").mkdir(parents=True)
-    for name in ("__init__.py", "loading/__init__.py", "loading/optional_dependencies.py"):
+    (packages / "app").mkdir()
+    for name in ("__init__.py", "loading.py"):
         shutil.copy(ROOT / "app" / name, packages / "app" / name)
     return packages
 
 
 def printed(packages: Path, directory: Path, path: str = "/nowhere") -> str:
     """Return the command for two extras from a Python in `directory` with `packages`."""
-    program = "from app.loading.optional_dependencies import install_command; print(install_command('files', 'mcp'))"
+    program = "from app.loading import install_command; print(install_command('files', 'mcp'))"
     environment = {"PYTHONPATH": str(packages), "PATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     ran = subprocess.run(
         [sys.executable, "-c", program], cwd=directory, env=environment, capture_output=True, text=True
@@ -76,7 +76,7 @@ def test_install_command_in_an_environment_of_uv_installs_by_uv(tmp_path: Path) 
     environment = tmp_path / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     python = environment / "bin" / "python"
-    program = "from app.loading.optional_dependencies import install_command; print(install_command('mcp'))"
+    program = "from app.loading import install_command; print(install_command('mcp'))"
     ran = subprocess.run(
         [python, "-c", program],
         cwd=tmp_path,

@@ -1,1 +1,0 @@
-"""Objects named by import path, optional dependencies, and messages for invalid settings."""
