@@ -6,9 +6,10 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
+from typing import TypeAlias
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
@@ -23,6 +24,9 @@ from app.observability import log_context
 from app.observability.metrics import Metrics
 
 logger = log_context.access
+
+Header: TypeAlias = tuple[bytes, bytes]
+
 # Logged at level debug.
 _POLLED = frozenset({"/healthz", "/health", "/readyz", "/metrics"})
 _VALID_ID = re.compile(r"[\w.:-]{1,128}")
@@ -65,18 +69,18 @@ class RequestId:
         line, status = log_context.RequestLine(), 0
         app, request_id = self._begin(scope, line)
 
-        async def send_with_id(message: Message) -> None:
+        def send_with_id(message: Message) -> Awaitable[None]:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 milliseconds = round((time.perf_counter() - start) * 1000)
-                added = {b"x-request-id": request_id.encode("latin-1"), b"openai-processing-ms": b"%d" % milliseconds}
+                headers = message["headers"]
                 for extra in (state.get("limit_headers"), state.get("warning_headers")):
                     if extra:
-                        added |= {name.encode("latin-1"): value.encode("latin-1") for name, value in extra.items()}
-                headers = [field for field in message["headers"] if field[0] not in added]
-                message["headers"] = [*headers, *added.items()]
-            await send(message)
+                        headers = _replaced(headers, extra)
+                own = (b"x-request-id", request_id.encode("latin-1")), (b"openai-processing-ms", b"%d" % milliseconds)
+                message["headers"] = [*headers, *own]
+            return send(message)
 
         stopping: Shutdown = state.get(STATE_KEY, _NEVER_STOPPED)
         stopping.request_begins()
@@ -135,6 +139,11 @@ class RequestId:
         finally:
             stopping.request_ends()
             _log_access(scope, "WEBSOCKET", status, start, log_context.RequestLine())
+
+
+def _replaced(headers: Iterable[Header], fields: Mapping[str, str]) -> list[Header]:
+    replaced = {name.encode("latin-1"): value.encode("latin-1") for name, value in fields.items()}
+    return [*(header for header in headers if header[0] not in replaced), *replaced.items()]
 
 
 _NEVER_STOPPED = Shutdown()  # without this application's lifespan
