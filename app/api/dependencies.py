@@ -74,7 +74,7 @@ class APIDependencies:
         async def admitted(request: Request) -> Caller:
             check_site(request.headers)
             caller = self.caller(request.headers)
-            await self.admit(caller, request)
+            await self.admit(caller, request.scope)
             return caller
 
         return Depends(admitted)
@@ -104,17 +104,18 @@ class APIDependencies:
         """The account that is charged for a usage name."""
         return KeyAccount(self.limits, self.auth.access_of(key), self.accounting)
 
-    async def admit(self, caller: Caller, request: Request | None = None) -> Admission:
+    async def admit(self, caller: Caller, scope: Scope | None = None) -> Admission:
         """
         Raises `LimitReached` and `BudgetExceeded`.
 
-        Without API keys, all callers share the limits. `request`'s response headers report the remaining amounts.
+        Without API keys, all callers share the limits. The response headers of `scope`'s request report the remaining
+        amounts.
         """
         access = caller.access
         budget = await self.accounting.check(access) if access.budget else ()
         admission = await self.limits.admit(access, self.accounting, budget)
-        if request is not None:
-            request.scope["state"]["limit_headers"] = admission.headers()
+        if scope is not None:
+            scope["state"]["limit_headers"] = admission.headers()
         return admission
 
 

@@ -2,7 +2,8 @@
 Callers' rate limits: requests per minute, tokens per minute, concurrent responses.
 
     admission = await limits.admit(access)
-    async with admission.slot():
+    with admission:
+        await admission.acquire_slots()
         run = await responses.create(request, caller, observers=[admission])
 
 Requests and tokens are token buckets. Tokens are consumed after each model answer, so a response may exceed the limit.
@@ -18,7 +19,7 @@ import math
 import secrets
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from app.api.accounting import Accounting, BudgetState, budget_headers
 from app.core.access import KeyAccess, KeyLimits
@@ -351,8 +352,18 @@ class Admission(KeyAccount, Observer):
                 self._headers |= budget_headers(self._budget)
         return self._headers
 
-    def slot(self) -> Slot:
-        return Slot(self._limits if self.key_limits.needs_slots else None, self)
+    async def acquire_slots(self) -> None:
+        """Acquire slots for a concurrent response; raises `LimitReached`."""
+        if self.key_limits.needs_slots:
+            await self._limits.acquire_slots(self)
+
+    def __enter__(self) -> Self:
+        """The slots are released when the response ends, or at once after an exception."""
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self.close()
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
         """Charges the remaining usage, reports the cost, releases the slots."""
@@ -397,36 +408,8 @@ class BatchAccount(Admission):
         if self._accounting:
             await self._accounting.check(self.access)
 
-    def slot(self) -> Slot:
-        """Return no slot: batches have their own limit."""
-        return Slot(None, self)
-
-
-class Slot:
-    """
-    A slot for a concurrent response. Entering acquires it, or raises `LimitReached`.
-
-    It is released when the response ends, or at once after an exception.
-    """
-
-    __slots__ = ("_admission", "_limits")
-
-    def __init__(self, limits: Limits | None, admission: Admission) -> None:
-        """Without `limits`, nothing is acquired."""
-        self._limits, self._admission = limits, admission
-
-    async def __aenter__(self) -> Admission:
-        try:
-            if self._limits:
-                await self._limits.acquire_slots(self._admission)
-        except BaseException:
-            self._admission.close()
-            raise
-        return self._admission
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None:
-            self._admission.close()
+    async def acquire_slots(self) -> None:
+        """Acquire nothing: batches have their own limit."""
 
 
 def format_duration(seconds: float) -> str:

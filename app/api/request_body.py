@@ -16,6 +16,7 @@ import orjson
 import zstandard
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
+from starlette.types import Receive, Scope
 
 from app.core.bounded_json import MAX_VALUES, TextsTooLarge, TooManyValues, check_values, loads_repaired
 from app.core.size import LARGE, is_large
@@ -49,12 +50,17 @@ async def read_body(request: Request, model: type[Body], limits: BodyLimits) -> 
     `CreateResponse`, they depend on the backend.
     """
 
-    model.model_rebuild()  # not during validation, where two threads could rebuild a deferred model
-    body = await read_as(request, partial(parse, model=model, max_values=limits.values), limits)
+    body = await read_model(request.scope, request.receive, model, limits)
     if not isinstance(body, CreateResponse):
         unknown = {field.path: field.known for field in undeclared_fields(body) if field.value not in (None, [], {})}
         report_unknown(request, unknown, limits)
     return body
+
+
+async def read_model(scope: Scope, receive: Receive, model: type[Body], limits: BodyLimits) -> Body:
+    """Like `read_body`, but ignores unknown fields."""
+    model.model_rebuild()  # not during validation, where two threads could rebuild a deferred model
+    return await read_as(scope, receive, partial(parse, model=model, max_values=limits.values), limits)
 
 
 def report_unknown(request: Request, unknown: Mapping[str, Collection[str]], limits: BodyLimits) -> None:
@@ -79,10 +85,10 @@ def warning_headers(warnings: Iterable[str]) -> dict[str, str]:
     return {"x-antiphon-warning": _CONTROL_CHARACTERS.sub(" ", text.encode("ascii", "replace").decode()[:2000])}
 
 
-async def read_as(request: Request, parsed: Callable[[bytes], T], limits: BodyLimits) -> T:
+async def read_as(scope: Scope, receive: Receive, parsed: Callable[[bytes], T], limits: BodyLimits) -> T:
     """`parsed` reads the decompressed body; raises `InvalidRequest`."""
-    data = await _read(request, limits.bytes)
-    if encodings := [value for name, value in request.scope["headers"] if name == b"content-encoding"]:
+    data = await _read(receive, limits.bytes)
+    if encodings := [value for name, value in scope["headers"] if name == b"content-encoding"]:
         data = await _unpacked(data, b", ".join(encodings).decode("latin-1").strip().lower(), limits.bytes)
     LARGE_REQUEST.set(is_large(data))
     return await run_in_thread_if_large(parsed, data or b"{}")  # a body without required fields can be empty
@@ -236,10 +242,10 @@ def field_path(location: tuple[int | str, ...]) -> str:
     return path
 
 
-async def _read(request: Request, limit: int) -> bytes:
+async def _read(receive: Receive, limit: int) -> bytes:
     received, more = io.BytesIO(), True  # grows in place, and returns its content without a copy
     while more:
-        message = await request.receive()
+        message = await receive()
         if message["type"] == "http.disconnect":
             raise InvalidRequest("The client disconnected before its request was complete.", status=499)
         received.write(message.get("body", b""))

@@ -564,7 +564,12 @@ async def test_slot_of_a_request_cancelled_while_acquiring_is_released() -> None
     counters = SlowCounters()
     limits = Limits(counters, streams=1)
     grant = await limits.admit(KeyAccess())
-    entering = asyncio.create_task(grant.slot().__aenter__())
+
+    async def acquire() -> None:
+        with grant:
+            await grant.acquire_slots()
+
+    entering = asyncio.create_task(acquire())
     await asyncio.sleep(0)
     assert counters.waiting == 1  # acquired, and the answer is under way
     entering.cancel()

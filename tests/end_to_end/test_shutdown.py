@@ -9,10 +9,8 @@ from typing import Any
 
 import httpx
 import pytest
-from starlette.requests import Request
-from starlette.responses import Response
 
-from app.api.routes.responses import unless_disconnected
+from app.api.uvicorn.disconnect import CancelOnDisconnect
 from app.main import create_app
 from tests.support.build import delta
 from tests.support.scripted import Scripted
@@ -74,12 +72,12 @@ async def test_client_that_disconnects_at_shutdown_keeps_no_request_running() ->
         await gone.wait()
         return {"type": "http.disconnect"}
 
-    async def answer() -> Response:
-        begun.set()
-        await asyncio.Event().wait()
-        raise AssertionError
+    async def answer() -> None:
+        with CancelOnDisconnect({"type": "http"}, receive):
+            begun.set()
+            await asyncio.Event().wait()
 
-    answering = asyncio.create_task(unless_disconnected(Request({"type": "http"}, receive), answer()))
+    answering = asyncio.create_task(answer())
     await begun.wait()
     await asyncio.sleep(0)
     gone.set()

@@ -18,8 +18,9 @@ from app.api.idempotency import KeyClaim
 from app.api.json_response import json_response
 from app.api.rate_limits import Admission
 from app.api.request_body import validate, warning_headers
-from app.api.routes.responses import heartbeat_response, unless_disconnected
+from app.api.routes.responses import heartbeat_response
 from app.api.sse_response import EventStream, StreamEncoding
+from app.api.uvicorn.disconnect import CancelOnDisconnect, client_disconnected
 from app.core.dialects import TRANSLATED
 from app.core.stream.event_batch import EventBatch
 from app.core.types import JSONObject
@@ -56,11 +57,14 @@ async def translated(
         body = await run_in_thread_if_large(create_request, read)
         claim = await _claim(api, request, fields, caller)
         try:
-            async with admission.slot():
+            with admission:
+                await admission.acquire_slots()
                 observers = [admission, claim] if claim else [admission]
                 run = await api.responses.create(body, caller, observers=observers)
                 answer = _Answer(api, client, read, run, request.scope)
-                response = await unless_disconnected(request, answer.response(stream=body.stream))
+                response = client_disconnected()
+                with CancelOnDisconnect(request.scope, request.receive):
+                    response = await answer.response(stream=body.stream)
         except BaseException:
             if claim:
                 claim.end(None)

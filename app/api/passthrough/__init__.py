@@ -202,19 +202,21 @@ class Passthrough:
         boundary = None if self._endpoint.prompts else form_boundary(content_types)
         backend = api.responses.backend
         if boundary is None:
-            body = await JSONBody.read(request, api.body_limits)
+            body = await JSONBody.read(scope, receive, api.body_limits)
             if response := await self._answered(request, body, caller, admission):
                 await response(scope, receive, send)
                 return
             raw = self._request(request, path, body, body.fields, caller)
-            async with admission.slot():
+            with admission:
+                await admission.acquire_slots()
                 exchange = self._exchange(backend, raw, body.fields, caller, admission)
                 await exchange.run(scope, receive, send, received=True)
             return
         form = await FormBody.read(request, boundary, caller.access, api.body_limits.bytes)
         try:
             raw = self._request(request, path, form, {}, caller)
-            async with admission.slot():
+            with admission:
+                await admission.acquire_slots()
                 exchange = self._exchange(backend, raw, {}, caller, admission)
                 form.field.on_received = lambda: exchange.watch()
                 await exchange.run(scope, receive, send, received=form.field.ended)
@@ -233,7 +235,7 @@ class Passthrough:
         if self._endpoint.responses and "input" in fields and "messages" not in fields:
             body = body.with_model(deployment) if deployment else body
             parsed = await parse_in_thread_if_large(body.content(), CreateResponse, api.body_limits)
-            return await respond_to(api, request, parsed, caller, admission)
+            return await respond_to(api, request.scope, request.receive, parsed, caller, admission)
         model = self._model(request, body)
         caller.access.check_model(model)
         if self._forwards and not is_translated(api, client, self._endpoint.path, model, fields):

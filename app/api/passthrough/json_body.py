@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from starlette.requests import Request
+from starlette.types import Receive, Scope
 
 from app.api.request_body import BodyLimits, load_json, read_as
 from app.errors import InvalidRequest
@@ -38,7 +38,7 @@ class JSONBody:
         self.fields = fields
 
     @classmethod
-    async def read(cls, request: Request, limits: BodyLimits) -> JSONBody:
+    async def read(cls, scope: Scope, receive: Receive, limits: BodyLimits) -> JSONBody:
         """Raises `InvalidRequest`."""
 
         def parsed(data: bytes) -> JSONBody:
@@ -53,7 +53,7 @@ class JSONBody:
                 )
             return cls(data, fields, *spans)
 
-        return await read_as(request, parsed, limits)
+        return await read_as(scope, receive, parsed, limits)
 
     @property
     def model(self) -> str:

@@ -17,7 +17,7 @@ from app.api.openapi import CREATE, ERRORS, request_body, response_example
 from app.api.pagination import parse_limit, parse_whole_number
 from app.api.request_body import read_body
 from app.api.routes.lazy_route import LazyRoute
-from app.api.routes.responses import unless_disconnected
+from app.api.uvicorn.disconnect import CancelOnDisconnect, client_disconnected
 from app.core.types.request import WITHOUT_NUL, CreateResponse
 from app.errors import InvalidRequest
 from app.responses import Caller
@@ -296,10 +296,9 @@ def inspection_routes(
         openapi_extra=response_example(_MCP_SERVER),
     )
     async def mcp_server(request: Request, server_label: str, caller: Caller = admitted_caller) -> Response:
-        async def listed() -> Response:
+        with CancelOnDisconnect(request.scope, request.receive):
             return json_response(await inspection.mcp_tools(server_label, caller))
-
-        return await unless_disconnected(request, listed())
+        return client_disconnected()
 
     @router.get(
         "/responses/{response_id}/translation",

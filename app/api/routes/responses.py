@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Annotated
 
@@ -21,11 +21,11 @@ from app.api.json_response import json_response
 from app.api.openapi import CREATE, ERRORS, STREAMED
 from app.api.pagination import PageQuery, page_of_items, parse_whole_number
 from app.api.rate_limits import Admission
-from app.api.request_body import load_json, read_as, read_body, validate, warning_headers
+from app.api.request_body import load_json, read_as, read_body, read_model, validate, warning_headers
 from app.api.routes.lazy_route import LazyRoute
 from app.api.routes.models import allowed_models, catalog, find_model, messages_catalog, messages_model
 from app.api.sse_response import EventStream, StreamEncoding
-from app.api.uvicorn.disconnect import DisconnectWatch
+from app.api.uvicorn.disconnect import CancelOnDisconnect, client_disconnected
 from app.core.bounded_json import dumps
 from app.core.sse import encoder, log
 from app.core.stream.event_batch import DeltaEvents, EventBatch
@@ -52,7 +52,7 @@ def routes(api: APIDependencies) -> APIRouter:
 
     @router.post("/responses", summary="Create a response", openapi_extra=CREATE | STREAMED)
     async def create_response(request: Request) -> Response:
-        return await create(api, request)
+        return await create(api, request.scope, request.receive)
 
     @router.get("/responses/{response_id}", summary="Retrieve a response")
     async def retrieve(
@@ -84,11 +84,14 @@ def routes(api: APIDependencies) -> APIRouter:
 
     @router.post("/responses/compact", summary="Compact a conversation", openapi_extra=CREATE)
     async def compact(request: Request, caller: Caller = caller_of) -> Response:
-        admission = await api.admit(caller, request)
+        admission = await api.admit(caller, request.scope)
         body = await read_body(request, CompactResponse, api.body_limits)
-        async with admission.slot():
+        with admission:
+            await admission.acquire_slots()
             run = await responses.create(body.triggering(), caller, observers=[admission])
-            return await unless_disconnected(request, compacted_response(run))
+            with CancelOnDisconnect(request.scope, request.receive):
+                return json_response(await run.compacted(), warning_headers(run.warnings))
+            return client_disconnected()
 
     @router.post("/responses/input_tokens", summary="Count the tokens of an input", openapi_extra=CREATE)
     async def input_tokens(request: Request, caller: Caller = admitted_caller) -> Response:
@@ -147,45 +150,48 @@ class FastPath:
             if other:
                 await other.app(scope, receive, send)
                 return
-            response = await create(self._api, Request(scope, receive))
+            response = await create(self._api, scope, receive)
         except APIError as error:
             response = api_error(Request(scope, receive), error)
         await response(scope, receive, send)
 
 
-async def create(api: APIDependencies, request: Request) -> Response:
+async def create(api: APIDependencies, scope: Scope, receive: Receive) -> Response:
     """JSON, an event stream or, in the background, the queued response."""
-    headers = header_values(request.scope)
+    headers = header_values(scope)
     caller = api.auth.caller(headers)
-    admission = await api.admit(caller, request)
+    admission = await api.admit(caller, scope)
     if key := headers.get(idempotency.HEADER):
-        return await create_once(api, request, key, caller, admission)
-    body = await read_body(request, CreateResponse, api.body_limits)
-    return await respond_to(api, request, body, caller, admission)
+        return await create_once(api, scope, receive, key, caller, admission)
+    body = await read_model(scope, receive, CreateResponse, api.body_limits)
+    return await respond_to(api, scope, receive, body, caller, admission)
 
 
 async def respond_to(
-    api: APIDependencies, request: Request, body: CreateResponse, caller: Caller, admission: Admission
+    api: APIDependencies, scope: Scope, receive: Receive, body: CreateResponse, caller: Caller, admission: Admission
 ) -> Response:
-    async with admission.slot():
+    with admission:
+        await admission.acquire_slots()
         run = await api.responses.create(body, caller, observers=[admission])
-        return await started(api, request, body, caller, run)
+        return await started(api, scope, receive, body, caller, run)
 
 
-async def started(api: APIDependencies, request: Request, body: CreateResponse, caller: Caller, run: Run) -> Response:
+async def started(
+    api: APIDependencies, scope: Scope, receive: Receive, body: CreateResponse, caller: Caller, run: Run
+) -> Response:
     if body.background:
         return await background_response(body, run, caller, api)
-    if body.stream:
-        response = event_stream(run, caller, api)
-    elif api.json_heartbeat:
-        response = heartbeat_response(run, api.json_heartbeat)
-    else:
-        response = complete_response(run)
-    return await unless_disconnected(request, response)
+    with CancelOnDisconnect(scope, receive):
+        if body.stream:
+            return await event_stream(run, caller, api)
+        if api.json_heartbeat:
+            return await heartbeat_response(run, api.json_heartbeat)
+        return json_response(await run.drain(), warning_headers(run.warnings))
+    return client_disconnected()
 
 
 async def create_once(
-    api: APIDependencies, request: Request, key: str, caller: Caller, admission: Admission
+    api: APIDependencies, scope: Scope, receive: Receive, key: str, caller: Caller, admission: Admission
 ) -> Response:
     """Create the response, or repeat an earlier response with the same `Idempotency-Key`."""
 
@@ -194,14 +200,15 @@ async def create_once(
         digest = idempotency.digest(fields)
         return validate(fields, CreateResponse, len(data)), digest
 
-    body, digest = await read_as(request, parsed, api.body_limits)
+    body, digest = await read_as(scope, receive, parsed, api.body_limits)
     claimed = await api.idempotency.claim(caller.owner, key, digest)
     if isinstance(claimed, str):
         return await replayed(api, claimed, body, caller)
     try:
-        async with admission.slot():
+        with admission:
+            await admission.acquire_slots()
             run = await api.responses.create(body, caller, observers=[admission, claimed])
-            response = await started(api, request, body, caller, run)
+            response = await started(api, scope, receive, body, caller, run)
     except BaseException:
         claimed.end(None)
         raise
@@ -233,11 +240,6 @@ async def replayed(api: APIDependencies, response_id: str, body: CreateResponse,
 
 async def _send(events: EventBatch, stream: EventStream[EventBatch]) -> None:
     stream.send(events)
-
-
-async def complete_response(run: Run) -> Response:
-    response = await run.drain()
-    return json_response(response, warning_headers(run.warnings))
 
 
 async def heartbeat_response(
@@ -278,10 +280,6 @@ async def _drain(
 async def _json_on_shutdown(run: Run, document: Callable[[], Mapping[str, object]]) -> bytes:
     events = await run.stop(shutdown_error())
     return dumps(document()) if events else b""  # the document was already sent
-
-
-async def compacted_response(run: Run) -> Response:
-    return json_response(await run.compacted(), warning_headers(run.warnings))
 
 
 async def event_stream(run: Run, caller: Caller, api: APIDependencies) -> Response:
@@ -347,21 +345,6 @@ def _heartbeat_encoder(caller: Caller, keepalive: Callable[[], Iterable[Event | 
         if caller.dialect.heartbeat == "keepalive"
         else lambda: encoder.COMMENT
     )
-
-
-async def unless_disconnected(request: Request, response: Coroutine[object, object, Response]) -> Response:
-    """Returns a 499 if the client disconnects first."""
-    task = asyncio.current_task()
-    assert task
-    watch = DisconnectWatch(request.scope, request.receive, task.cancel)
-    try:
-        return await response
-    except asyncio.CancelledError:
-        if watch.disconnected and not task.uncancel():
-            return Response(status_code=499)  # only for the access log
-        raise
-    finally:
-        watch.stop()
 
 
 def parse_starting_after(starting_after: str | None) -> int:

@@ -68,7 +68,7 @@ def routes(api: APIDependencies, stores: VectorStores) -> APIRouter:
     )
     async def search(request: Request, vector_store_id: str) -> Response:
         caller = api.caller(request.headers, "file_search")
-        admission = await api.admit(caller, request)
+        admission = await api.admit(caller, request.scope)
         body = await read_body(request, SearchVectorStore, limits)
         return json_response(await stores.search(caller.owner, vector_store_id, body, caller.access, admission))
 

@@ -242,7 +242,8 @@ class WebSocketConnection:
         try:
             self._caller = self._api.auth.verify(self._caller)  # the key may have been revoked
             request = await run_in_thread_if_large(create.request, lenient=self._lenient)
-            async with (await self._api.admit(self._caller)).slot() as admission:
+            with await self._api.admit(self._caller) as admission:
+                await admission.acquire_slots()
                 run = await self._api.responses.create(
                     request,
                     self._caller,

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 CONNECTION_KEY = "connection"  # request state field, if the connection is an `HTTPProtocol`
@@ -80,6 +81,33 @@ class DisconnectWatch:
     def _notice(self) -> None:
         self.disconnected = True
         self._call()
+
+
+class CancelOnDisconnect(DisconnectWatch):
+    """
+    Cancels the code in a `with` block when the client disconnects, and continues after the block.
+
+        with CancelOnDisconnect(scope, receive):
+            return json_response(await answer())
+        return client_disconnected()
+    """
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        task = asyncio.current_task()
+        assert task
+        self._task = task
+        super().__init__(scope, receive, task.cancel)
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> bool:
+        self.stop()
+        return kind is asyncio.CancelledError and self.disconnected and not self._task.uncancel()
+
+
+def client_disconnected() -> Response:
+    """The response to nobody, for the access log."""
+    return Response(status_code=499)
 
 
 async def _disconnected(receive: Receive) -> None:

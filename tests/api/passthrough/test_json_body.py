@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from starlette.requests import Request
 
 from app.api.passthrough.json_body import JSONBody
 from app.api.request_body import BodyLimits
@@ -16,7 +15,7 @@ async def body_of(data: bytes) -> JSONBody:
     async def receive() -> dict[str, object]:
         return {"type": "http.request", "body": data}
 
-    return await JSONBody.read(Request({"type": "http", "headers": []}, receive), BodyLimits(10 * LARGE))
+    return await JSONBody.read({"type": "http", "headers": []}, receive, BodyLimits(10 * LARGE))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from app.api.openapi import ERRORS, request_body
 from app.api.rate_limits import Admission
 from app.api.request_body import read_body
 from app.api.routes.lazy_route import LazyRoute
-from app.api.routes.responses import unless_disconnected
+from app.api.uvicorn.disconnect import CancelOnDisconnect, client_disconnected
 from app.core.usage import estimated_usage
 from app.responses import Caller
 from app.tools.web_search.commands import CodexSearch, SearchRequest
@@ -31,12 +31,14 @@ def search_routes(api: APIDependencies, search: CodexSearch) -> APIRouter:
     @router.post("/alpha/search", summary="Search the web (Codex)", openapi_extra=request_body(SearchRequest))
     async def run(request: Request) -> Response:
         caller = api.caller(request.headers, TOOL)
-        admission = await api.admit(caller, request)
+        admission = await api.admit(caller, request.scope)
         body = await read_body(request, SearchRequest, api.body_limits)
-        async with admission.slot():
-            try:
-                return await unless_disconnected(request, answer(body, caller, admission))
-            finally:
-                admission.close()
+        try:
+            await admission.acquire_slots()
+            with CancelOnDisconnect(request.scope, request.receive):
+                return await answer(body, caller, admission)
+            return client_disconnected()
+        finally:
+            admission.close()
 
     return router
