@@ -9,7 +9,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import TypeAlias
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
@@ -24,9 +23,6 @@ from app.observability import log_context
 from app.observability.metrics import Metrics
 
 logger = log_context.access
-
-Header: TypeAlias = tuple[bytes, bytes]
-
 # Logged at level debug.
 _POLLED = frozenset({"/healthz", "/health", "/readyz", "/metrics"})
 _VALID_ID = re.compile(r"[\w.:-]{1,128}")
@@ -141,7 +137,7 @@ class RequestId:
             _log_access(scope, "WEBSOCKET", status, start, log_context.RequestLine())
 
 
-def _replaced(headers: Iterable[Header], fields: Mapping[str, str]) -> list[Header]:
+def _replaced(headers: Iterable[tuple[bytes, bytes]], fields: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     replaced = {name.encode("latin-1"): value.encode("latin-1") for name, value in fields.items()}
     return [*(header for header in headers if header[0] not in replaced), *replaced.items()]
 
