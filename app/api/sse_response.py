@@ -75,19 +75,19 @@ class EventStream(Response, Generic[T]):
 
     # Called by `produce`.
 
-    def send(self, item: T) -> EventStream[T]:
+    def send(self, item: T) -> None:
         """Send an item, now or when the client is ready."""
         if self.paused:
             self._waiting.append(item)
             self._changed.set()
-            return self
+            return
         encode, clock = self._encode, self._clock  # in Python 3.11, `self.f()` is slow if `f` is not a method
         try:
             encoded = encode(item)
         except Exception as error:
             self._encode_error = error
             self._cut_off()
-            return self
+            return
         if isinstance(encoded, bytes):
             self._last_write = clock()
             if not self._writer.write(encoded):
@@ -95,7 +95,6 @@ class EventStream(Response, Generic[T]):
         else:
             self._waiting.extendleft(reversed(encoded))
             self._write_slowly(asyncio.sleep(0))  # other requests first
-        return self
 
     async def drain(self) -> None:
         """Wait until the client is ready."""

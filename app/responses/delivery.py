@@ -19,23 +19,22 @@ class EventWriter(Protocol):
     @property
     def paused(self) -> bool: ...
 
-    def send(self, events: EventBatch) -> EventWriter:
-        """Return the next writer, usually itself."""
-        ...
+    def send(self, events: EventBatch) -> None: ...
 
     async def drain(self) -> None: ...
 
 
-class NoDelivery:
-    """Drops events when only the response's end matters."""
-
+class _NoDelivery:
     paused = False
 
-    def send(self, events: EventBatch) -> NoDelivery:
-        return self
+    def send(self, events: EventBatch) -> None:
+        """Drop the events."""
 
     async def drain(self) -> None:
         """Return immediately."""
+
+
+NO_DELIVERY = _NoDelivery()  # when only the response's end matters
 
 
 _MOST_UNSENT = 1024 * 1024  # characters of deltas
@@ -59,7 +58,7 @@ class Outbox:
         self._arrived = asyncio.Event()
         self._resumed = asyncio.Event()
 
-    def send(self, events: EventBatch) -> Outbox:
+    def send(self, events: EventBatch) -> None:
         if self._batches:
             self._batches[-1].add(events)
         else:
@@ -67,7 +66,6 @@ class Outbox:
         self._size += sum(_weight(entry) for entry in events if isinstance(entry, tuple))
         self.paused = self._size > _MOST_UNSENT
         self._arrived.set()
-        return self
 
     async def drain(self) -> None:
         while self.paused:

@@ -188,7 +188,7 @@ class OneAnswer:
         return usage or self._query.usage(self.builder.partial_output())
 
     def abort(self, error: APIError | None) -> None:
-        _start(self.builder)
+        self.builder.start()
         self._query.reader.end(cut=True)
         abort_response(self.builder, error)
         _record_usage(self.builder, self._query)
@@ -230,19 +230,18 @@ class DeliveredAnswer:
         """Start the response once, and deliver its first events."""
         if not self.started:
             self._start()
-            if events := self._builder.pop_events():
-                self._delivery = self._delivery.send(events)
+            self._delivery.send(self._builder.pop_events())
 
     def _start(self) -> None:
         self.stop_timer()
         self.started = True
-        _start(self._builder)
+        self._builder.start()
+        self._builder.delivered = True
         self._step = self._builder.begin_step("model")
 
     def end_step(self) -> None:
         """Record that the model has answered."""
-        if not self.started:
-            _start(self._builder)
+        self._builder.start()
         self._builder.end_step(self._step, "model")
 
     @property
@@ -270,9 +269,11 @@ class DeliveredAnswer:
         reader, reads, builder, delivery = self.reader, self._reads, self._builder, self._delivery
         for delta in deltas:  # not `feed`, to save a call per read
             reads[type(delta)](reader, delta)
+        if builder.on_delivery is not None:
+            builder.on_delivery()
         if events := builder.events:  # not `pop_events`, for the same reason
             builder.events = EventBatch()
-            delivery = self._delivery = delivery.send(events)
+            delivery.send(events)
         return not delivery.paused
 
 
@@ -300,16 +301,14 @@ async def respond(
     *,
     open_after: float | None,
     deadline: Deadline | None = None,
-    opened: bool = False,
     finish: Finish | None = None,
 ) -> None:
     """
     Deliver an answer's events; the last stay in the builder, for `builder.end()`.
 
     Delivery begins with the backend's answer, or after `open_after` seconds (None: no limit). Earlier errors raise
-    `BackendError`, unless the response was already `opened`; later errors become events. At the `deadline`, which
-    starts with the first delta, the response is incomplete. `finish` ends the response, or leaves it open for another
-    round.
+    `BackendError`; later errors become events. At the `deadline`, which starts with the first delta, the response is
+    incomplete. `finish` ends the response, or leaves it open for another round.
     """
     failure: BackendError | None = None
     end = finish or finish_response
@@ -328,13 +327,13 @@ async def respond(
                 answer.limit = limit
                 await _receive(query, answer, open_after)
     except BackendError as error:
-        if not (opened or answer.started):
+        if not builder.delivered:
             raise
         failure = error
     except Exception as error:
         if isinstance(error, TimeoutError) and limit and limit.expired():
             end = _finish_at_deadline
-        elif opened or answer.started:
+        elif builder.delivered:
             logger.exception("backend response processing failed")  # the stream still needs its terminal event
             failure = unreadable()
         else:
@@ -381,14 +380,9 @@ def _finish(end: Finish, builder: EventBuilder, query: ModelQuery, failure: Back
         builder.response["usage"] = usage_of(None, query.body, output, query.reader.prompt_estimate)
 
 
-def _start(builder: EventBuilder) -> None:
-    if not builder.started:
-        builder.start()
-
-
 def abort_response(builder: EventBuilder, error: APIError | None) -> None:
     """End the response: failed with this error, or cancelled."""
-    _start(builder)
+    builder.start()
     if error:
         builder.fail(error)
     else:

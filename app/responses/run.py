@@ -29,7 +29,7 @@ from app.errors import APIError, StoreUnavailable
 from app.observability import log_context
 from app.observability.lifecycle import ResponseLifecycle, clock
 from app.responses import compaction
-from app.responses.delivery import EventWriter, NoDelivery, Outbox
+from app.responses.delivery import NO_DELIVERY, EventWriter, Outbox
 from app.responses.generate import Generation
 from app.responses.images import turn_changes
 from app.stores import Change, EventLog, EventSegment, LeaseState, RunKey, Store, apply_with
@@ -102,8 +102,7 @@ class Run:
         self._builder = generation.builder
         self._context = context
         self.answering = False  # a JSON answer's head was sent: errors must be in the response
-        self._opened = False  # an event was delivered: errors must be events
-        self._ended = False  # the terminal event was emitted
+        self.ended = False  # the terminal event was emitted
         self._may_be_stored = False
         self._generation = generation
         self._lifecycle = lifecycle
@@ -135,12 +134,15 @@ class Run:
             self._log_content("request content", body=self._generation.body)
         with self.watched():
             try:
+                builder.on_delivery = self._note_delivery
                 with lifecycle.stoppable():
-                    await self._generation.generate(_FirstOutput(self, delivery), open_after)
+                    await self._generation.generate(delivery, open_after)
             except Exception as error:
-                if not (self._opened or self.answering):
+                if not (builder.delivered or self.answering):
                     raise
                 self._generation.abort(_failure(error))
+            finally:
+                builder.on_delivery = None
             lifecycle.last = clock()
             lifecycle.failure = builder.failure
             self._charge()
@@ -149,17 +151,15 @@ class Run:
                 lifecycle.failure = builder.failure
         self._emit_warnings()
         builder.end()
-        self._ended = True
+        self.ended = True
         delivery.send(builder.pop_events())
 
-    def note_events(self, events: EventBatch) -> bool:
-        """Record the first output, and emit warnings before it; return whether there was output."""
-        self._opened = True
+    def _note_delivery(self) -> None:
+        """Record the first output, and emit warnings until then."""
         if self.response["output"]:
             self._lifecycle.first = clock()
+            self._builder.on_delivery = None
         self._emit_warnings()
-        events.add(self._builder.pop_events())
-        return self._lifecycle.first is not None
 
     def _emit_warnings(self) -> None:
         """Emit an `antiphon:warning` event for each new warning, if requested."""
@@ -187,7 +187,7 @@ class Run:
         End a cancelled response: failed with this error, or cancelled. Returns undelivered events; none after the
         terminal event.
         """
-        return EventBatch() if self._ended else await self._stop(error)
+        return EventBatch() if self.ended else await self._stop(error)
 
     async def break_off(self, cause: Exception) -> EventBatch:
         """Fail the response because an event, possibly the terminal one, could not be sent; return the last events."""
@@ -202,7 +202,7 @@ class Run:
         if self._lifecycle.ended:
             self._log_end()
         self._builder.end()
-        self._ended = True
+        self.ended = True
         return self._builder.pop_events()
 
     def turn(self) -> Turn:
@@ -221,7 +221,8 @@ class Run:
         Raises `APIError` for a failure without output, because clients retry only on an HTTP status; with `answering`
         set, never raises.
         """
-        await self.generate(NoDelivery())
+        self._builder.events = None
+        await self.generate(NO_DELIVERY)
         failure = self._builder.failure
         if failure and not self.response["output"] and not self.answering:
             raise failure
@@ -291,26 +292,6 @@ def _failure(error: Exception) -> APIError:
         return error
     logger.error("unexpected error", exc_info=error)
     return APIError(UNEXPECTED)
-
-
-class _FirstOutput:
-    """Reports events to the run until the first output."""
-
-    def __init__(self, run: Run, delivery: EventWriter) -> None:
-        self._run = run
-        self._delivery = delivery
-
-    @property
-    def paused(self) -> bool:
-        return self._delivery.paused
-
-    def send(self, events: EventBatch) -> EventWriter:
-        noted = self._run.note_events(events)
-        self._delivery.send(events)
-        return self._delivery if noted else self
-
-    async def drain(self) -> None:
-        await self._delivery.drain()
 
 
 class RunWorker:

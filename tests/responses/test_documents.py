@@ -14,7 +14,7 @@ from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
 from app.responses import Caller, Responses
 from app.responses.context.documents import PdfTexts
-from app.responses.delivery import NoDelivery
+from app.responses.delivery import NO_DELIVERY
 from app.responses.inspection import Inspection
 from app.stores.memory import MemoryStore
 
@@ -68,7 +68,7 @@ def responses_of(backend: Listening) -> Responses:
 async def answer(responses: Responses, **fields: Any) -> str:
     """Return the response's id."""
     run = await responses.create(CreateResponse.model_validate({"model": "demo", **fields}), Caller())
-    await run.generate(NoDelivery())
+    await run.generate(NO_DELIVERY)
     return str(run.response["id"])
 
 

@@ -11,7 +11,7 @@ import pytest
 from app.core.stream.delta_reader import DeltaReader
 from app.core.types.deltas import DONE
 from app.core.types.request import Event
-from app.responses.delivery import NoDelivery
+from app.responses.delivery import NO_DELIVERY
 from app.responses.generate import Deadline, respond
 from tests.support import laws
 from tests.support.build import builder, delta, finish, querying
@@ -93,7 +93,7 @@ async def test_failures_are_exceptions_of_their_own() -> None:
     for _ in range(2):
         made, cut = builder(), Scripted([delta(content="Hel"), DONE])
         reader = DeltaReader(made, finish_required=True)
-        await respond(made, querying(reader, cut), NoDelivery(), open_after=None)
+        await respond(made, querying(reader, cut), NO_DELIVERY, open_after=None)
         failures.append(made.failure)
     assert failures[0] is not None
     assert failures[0] is not failures[1]

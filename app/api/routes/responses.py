@@ -278,8 +278,10 @@ async def _drain(
 
 
 async def _json_on_shutdown(run: Run, document: Callable[[], Mapping[str, object]]) -> bytes:
-    events = await run.stop(shutdown_error())
-    return dumps(document()) if events else b""  # the document was already sent
+    if run.ended:
+        return b""  # the document was already sent
+    await run.stop(shutdown_error())
+    return dumps(document())
 
 
 async def event_stream(run: Run, caller: Caller, api: APIDependencies) -> Response:

@@ -53,7 +53,9 @@ class DeltaReader:
         finish_required: bool = False,
     ) -> None:
         self.builder = builder
-        self.calls = ToolCalls(builder, rules, limits or CallLimits())
+        self.rules = rules
+        self.calls: ToolCalls | None = None  # set with the first call
+        self._limits = limits
         self._first = len(builder.response["output"])
         self.finish_reason: FinishReason | None = None
         self.usage: JSONObject | None = None
@@ -70,7 +72,7 @@ class DeltaReader:
             self.reads[type(delta)](self, delta)
 
     def text(self, delta: TextDelta) -> None:
-        if self.calls.has_pending_empty:
+        if self.calls and self.calls.has_pending_empty:
             self.calls.settle()
         self.builder.write(TEXT, delta.texts, delta.logprobs if self._logprobs else None)
         if self._sources:
@@ -106,23 +108,22 @@ class DeltaReader:
         self._cite()
 
     def call(self, delta: ToolCallDelta) -> None:
+        if self.calls is None:
+            self.calls = ToolCalls(self.builder, self.rules, self._limits or CallLimits())
         self.calls.feed(delta)
 
     def item_started(self, delta: ItemStarted) -> None:
-        if self.calls.has_pending_empty:
-            self.calls.settle()
+        self._settle_calls()
         self.builder.begin_item(delta.type, delta.phase)
 
     def part_started(self, delta: PartStarted) -> None:
-        if self.calls.has_pending_empty:
-            self.calls.settle()
+        self._settle_calls()
         self.builder.begin_part()
 
     def native_item(self, delta: NativeItem) -> None:
         opened = self._native.get(delta.number)
         if opened is None:
-            if self.calls.has_pending_empty:
-                self.calls.settle()
+            self._settle_calls()
             assert delta.item is not None
             opened = self._native[delta.number] = self.builder.add_native_item(delta.item)
         if delta.event is not None:
@@ -144,6 +145,10 @@ class DeltaReader:
 
     def stream_done(self, delta: StreamDone) -> None:
         self.done = True
+
+    def _settle_calls(self) -> None:
+        if self.calls and self.calls.has_pending_empty:
+            self.calls.settle()
 
     def _cite(self) -> None:
         output = self.builder.response["output"]
@@ -168,11 +173,12 @@ class DeltaReader:
         if self.finish_reason is None and not complete:
             return None
         ending = _ENDINGS.get(self.finish_reason, "completed") if self.finish_reason else "completed"
-        return "max_output_tokens" if ending == "completed" and self.calls.cut else ending
+        return "max_output_tokens" if ending == "completed" and self.calls and self.calls.cut else ending
 
     def end(self, *, cut: bool) -> None:
         """`cut`: whether the answer was truncated or failed."""
-        self.calls.end(cut=cut)
+        if self.calls:
+            self.calls.end(cut=cut)
 
     reads: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
         TextDelta: text,

@@ -60,14 +60,15 @@ class EventBuilder:
         new_id: Callable[[str], str],
         clock: Callable[[], float] = time.time,
         encryption: ReasoningEncryption | None = None,
-        state: OpenOutput | None = None,
     ) -> None:
         """
         `reasoning`: forms in which raw reasoning is shown. `new_id` creates an id from a prefix. `encryption` creates
         `encrypted_content`.
         """
-        state = state or OpenOutput()
         self.response = response
+        self.started = False
+        self.delivered = False  # events were delivered, or would have been: errors must be part of the response
+        self.on_delivery: Callable[[], None] | None = None  # called before a delivery, until it is cleared
         self.new_id = new_id
         self.upstream: dict[str, Upstream] = {}  # by item id; values can be callables: see `resolve_upstream`
         self.failure: APIError | None = None
@@ -76,19 +77,31 @@ class EventBuilder:
         self._reasoning = reasoning
         self._clock = clock
         self._encryption = encryption
-        self.events = EventBatch()  # see `pop_events`
-        self._closed = len(response.get("instructions") or ())  # characters in the response, except in open items
-        self._sequence_number = state.sequence_number
-        self._open = state.open
-        self._calls = state.calls
-        self.running = state.running
+        self.events: EventBatch | None = EventBatch()  # undelivered; None: not built, because nobody reads them
+        self._closed = 0  # characters in the output, except in open items
+        self._sequence_number = 0
+        self._open: OpenItem | None = None
+        self._plain: OpenPart | None = None  # the open item's only part, unless citations are searched in its text
+        self._calls: list[OpenCall] = []
+        self.running: list[OpenCall] = []  # complete hosted calls, and items added by tools
         self._native: list[OpenNativeItem] = []
         self._last_reasoning: str | None = None
         self._citations: Citations | None = None
         self._phase: str | None = None  # for the next message
         self._held_logprobs: list[Any] = []  # of text held back because it may begin a citation mark
 
+    def restore(self, state: OpenOutput) -> None:
+        self.started = state.started
+        self._sequence_number = state.sequence_number
+        self._open, self._calls, self.running = state.open, state.calls, state.running
+
     def pop_events(self) -> EventBatch:
+        """The events to deliver."""
+        self.delivered = self.started
+        if self.on_delivery:
+            self.on_delivery()
+        if self.events is None:
+            return EventBatch()
         events, self.events = self.events, EventBatch()
         return events
 
@@ -96,19 +109,18 @@ class EventBuilder:
 
     def mark_queued(self) -> None:
         self.response["status"] = "queued"
-        self._emit("response.created", response=self._snapshot())
-        self._emit("response.queued", response=self._snapshot())
-
-    @property
-    def started(self) -> bool:
-        """Whether `response.in_progress` was emitted."""
-        return bool(self._sequence_number) and self.response["status"] != "queued"
+        self._emit_response("response.created")
+        self._emit_response("response.queued")
 
     def start(self) -> None:
+        """Idempotent."""
+        if self.started:
+            return
+        self.started = True
         self.response["status"] = "in_progress"
         if not self._sequence_number:
-            self._emit("response.created", response=self._snapshot())
-        self._emit("response.in_progress", response=self._snapshot())
+            self._emit_response("response.created")
+        self._emit_response("response.in_progress")
 
     def complete(self) -> None:
         self.close()
@@ -142,7 +154,7 @@ class EventBuilder:
 
     def end(self) -> None:
         status = self.response["status"]
-        self._emit(TERMINAL_EVENTS.get(status, f"response.{status}"), response=self._snapshot())
+        self._emit_response(TERMINAL_EVENTS.get(status, f"response.{status}"))
 
     def keepalive(self) -> None:
         """Emit an event for clients whose idle timers ignore SSE comments."""
@@ -155,20 +167,19 @@ class EventBuilder:
         if self._citations is None:
             self._citations = Citations()
         self._citations.add(sources)
-        if self._open:
-            self._open.plain = None
+        self._plain = None
 
     def text(self, *deltas: str, logprobs: list[Any] | None = None) -> None:
         self.write(TEXT, deltas, logprobs)
 
     def write(self, rows: tuple[PartType, ...], deltas: Sequence[str], logprobs: list[Any] | None = None) -> None:
-        open_ = self._open
-        if open_ is None or open_.rows is not rows or (part := open_.plain) is None or logprobs:
+        if (part := self._plain) is None or part.row is not rows[0] or logprobs:
             self._write_other(rows, deltas, logprobs)
             return
         part.pieces += deltas
-        self.events.append((part.delta, self._sequence_number, deltas))
-        self._sequence_number += len(deltas)
+        if (events := self.events) is not None:
+            events.append((part, self._sequence_number, deltas))
+            self._sequence_number += len(deltas)
 
     def _write_other(self, rows: tuple[PartType, ...], deltas: Sequence[str], logprobs: list[Any] | None) -> None:
         """Write a first delta, or deltas with logprobs, citations or two parts."""
@@ -220,7 +231,9 @@ class EventBuilder:
         annotations = part.extra["annotations"]
         annotations.append(annotation)
         index = len(annotations) - 1
-        self._emit("response.output_text.annotation.added", **part.where, annotation_index=index, annotation=annotation)
+        self._emit(
+            "response.output_text.annotation.added", **part.before, annotation_index=index, annotation=annotation
+        )
 
     def reasoning(self, *deltas: str, source: str = REASONING_CONTENT) -> None:
         """Write reasoning; `source` is the backend field with the text."""
@@ -285,8 +298,7 @@ class EventBuilder:
         if call.kind.delta:
             if call.delta is None:
                 call.delta = DeltaFields(call.kind.delta, {"item_id": call.item["id"], "output_index": call.index}, {})
-            self.events.append((call.delta, self._sequence_number, deltas))
-            self._sequence_number += len(deltas)
+            self._emit_deltas(call.delta, deltas)
 
     def close_call(self, call: OpenCall, status: str = "completed") -> None:
         """
@@ -441,9 +453,21 @@ class EventBuilder:
         return [*self.response["output"], *parts, *(call.written for call in (*self._calls, *self.running))]
 
     def _emit(self, event_type: str, **fields: object) -> None:
-        event = {"type": event_type, "sequence_number": self._sequence_number, **fields}
-        self.events.append(event)  # type: ignore[arg-type]  # its fields depend on its type
-        self._sequence_number += 1
+        if (events := self.events) is not None:
+            event = {"type": event_type, "sequence_number": self._sequence_number, **fields}
+            events.append(event)  # type: ignore[arg-type]  # its fields depend on its type
+            self._sequence_number += 1
+
+    def _emit_deltas(self, fields: DeltaFields, deltas: Sequence[str]) -> None:
+        if (events := self.events) is not None:
+            events.append((fields, self._sequence_number, deltas))
+            self._sequence_number += len(deltas)
+
+    def _emit_response(self, event_type: str) -> None:
+        if (events := self.events) is not None:
+            response = self.response
+            events.characters += self._closed + len(response.get("instructions") or ())
+            self._emit(event_type, response={**response, "output": [*response["output"]]})
 
     def _emit_each(self, call: OpenCall, types: Iterable[str]) -> None:
         for event_type in types:
@@ -451,12 +475,9 @@ class EventBuilder:
 
     def _note_closed(self, length: int) -> None:
         """Count characters added to items; call before their events are emitted."""
-        self._closed += length
-        self.events.characters += length
-
-    def _snapshot(self) -> Response:
-        self.events.characters += self._closed
-        return {**self.response, "output": [*self.response["output"]]}
+        if self.events is not None:
+            self._closed += length
+            self.events.characters += length
 
     def _add(self, item: Item) -> int:
         index = len(self.response["output"])
@@ -479,10 +500,9 @@ class EventBuilder:
                 if logprobs:
                     part.extra["logprobs"] += logprobs
                     for delta in texts:
-                        self._emit(part.row.delta, **part.where, delta=delta, logprobs=logprobs)
+                        self._emit(part.row.delta, **part.before, delta=delta, logprobs=logprobs)
                 else:
-                    self.events.append((part.delta, self._sequence_number, texts))
-                    self._sequence_number += len(texts)
+                    self._emit_deltas(part, texts)
 
     def _open_for(self, rows: tuple[PartType, ...]) -> OpenItem:
         if rows is not TEXT:
@@ -504,26 +524,28 @@ class EventBuilder:
         for row in rows:
             self._open_part(open_, row)
         if len(rows) == 1 and not (rows is TEXT and self._citations is not None):
-            open_.plain = open_.parts[0]
+            self._plain = open_.parts[0]
         return open_
 
     def _open_part(self, open_: OpenItem, row: PartType) -> None:
         index = len(list_field(open_.item, row.list))
         where = {"item_id": open_.item["id"], "output_index": open_.index, row.position: index}
-        part = OpenPart(row, where, extra={name: [] for name in row.extra})
+        part = OpenPart(row, where)
         open_.parts.append(part)
-        self._emit(row.part_added, **part.where, part=part.content())
+        if self.events is not None:
+            self._emit(row.part_added, **where, part=part.content())
 
     def _close_parts(self, open_: OpenItem) -> None:
         for part in open_.parts:
             content = part.content()
-            self._note_closed(len(content[part.row.field]))
-            fields = {name: content.get(name, []) for name in part.row.done_fields}
-            self._emit(part.row.done, **part.where, **fields)
-            self._emit(part.row.part_done, **part.where, part=content)
+            if self.events is not None:
+                self._note_closed(len(content[part.row.field]))
+                fields = {name: content.get(name, []) for name in part.row.done_fields}
+                self._emit(part.row.done, **part.before, **fields)
+                self._emit(part.row.part_done, **part.before, part=content)
             open_.item = with_fields(open_.item, {part.row.list: [*list_field(open_.item, part.row.list), content]})
         open_.parts = []
-        open_.plain = None
+        self._plain = None
 
     def _close_open(self, status: str) -> None:
         open_, self._open = self._open, None

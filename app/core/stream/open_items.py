@@ -12,16 +12,15 @@ from app.core.types import JSONObject
 from app.core.types.request import Item
 
 
-@dataclass(slots=True)
-class OpenPart:
-    row: PartType
-    where: JSONObject  # item_id, output_index, and the part's index: the first fields in each event
-    delta: DeltaFields = field(init=False)
-    pieces: list[str] = field(default_factory=list)
-    extra: dict[str, list[Any]] = field(default_factory=dict)
+class OpenPart(DeltaFields):
+    __slots__ = ("extra", "pieces", "row")
 
-    def __post_init__(self) -> None:
-        self.delta = DeltaFields(self.row.delta, self.where, self.row.delta_fields)
+    def __init__(self, row: PartType, where: JSONObject) -> None:
+        """`where`: item_id, output_index, and the part's index, which are the first fields in each event."""
+        super().__init__(row.delta, where, row.delta_fields)
+        self.row = row
+        self.pieces: list[str] = []
+        self.extra: dict[str, list[Any]] = {name: [] for name in row.extra}
 
     @property
     def text(self) -> str:
@@ -41,7 +40,6 @@ class OpenItem:
     item: Item
     rows: tuple[PartType, ...]
     parts: list[OpenPart] = field(default_factory=list)
-    plain: OpenPart | None = None  # the only part, unless citation marks are searched in its text
     source: str | None = None  # the backend's field with the reasoning text
 
 
@@ -72,7 +70,10 @@ class OpenCall:
 
 @dataclass(slots=True)
 class OpenOutput:
+    """A builder's state, for `EventBuilder.restore`."""
+
+    started: bool = False
     sequence_number: int = 0
     open: OpenItem | None = None
     calls: list[OpenCall] = field(default_factory=list)
-    running: list[OpenCall] = field(default_factory=list)  # complete hosted calls, and items added by tools
+    running: list[OpenCall] = field(default_factory=list)

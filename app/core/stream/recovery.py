@@ -47,7 +47,8 @@ def recovered_builder(response: Response, events: Iterable[Event]) -> EventBuild
     for event in events:
         state.apply(event)
     begun: Response = {**response, "status": "in_progress" if state.started else "queued", "output": state.output}
-    builder = EventBuilder(begun, new_id=_no_id, state=state)
+    builder = EventBuilder(begun, new_id=_no_id)
+    builder.restore(state)
     if not state.sequence_number:
         builder.mark_queued()
     return builder
@@ -55,7 +56,6 @@ def recovered_builder(response: Response, events: Iterable[Event]) -> EventBuild
 
 @dataclass
 class _Recovered(OpenOutput):
-    started: bool = False
     output: list[Item] = field(default_factory=list)
 
     def apply(self, event: Event) -> None:
@@ -125,8 +125,7 @@ class _Recovered(OpenOutput):
         row = _BY_TYPE[content["type"]]
         if added:
             where = {name: event.get(name) for name in ("item_id", "output_index", row.position)}
-            part = OpenPart(row, where, extra={name: [] for name in row.extra})
-            self.open.parts.append(part)
+            self.open.parts.append(OpenPart(row, where))
         else:
             part = self._part_at(event)
             self.open.parts.remove(part)
@@ -136,7 +135,9 @@ class _Recovered(OpenOutput):
 
     def _part_at(self, event: Event) -> OpenPart:
         assert self.open
-        return next(part for part in self.open.parts if all(event.get(at) == value for at, value in part.where.items()))
+        return next(
+            part for part in self.open.parts if all(event.get(at) == value for at, value in part.before.items())
+        )
 
 
 def _no_id(prefix: str) -> str:

@@ -89,9 +89,6 @@ class ToolCalls:
         self._hosted_left = limits.hosted
         self.has_pending_empty = False  # real arguments can still replace a call's empty object
 
-    def __bool__(self) -> bool:
-        return bool(self._calls)
-
     @property
     def cut(self) -> bool:
         return any(call.reader.cut(open_.pieces, broken=False) for call, open_ in self._open())

@@ -29,7 +29,7 @@ from app.core.types import list_field
 from app.core.types.request import CreateResponse, Response
 from app.errors import APIError, BackendError, StoreUnavailable, Warnings
 from app.observability.lifecycle import ResponseLifecycle
-from app.responses.delivery import NoDelivery
+from app.responses.delivery import NO_DELIVERY
 from app.responses.generate import ModelQuery, respond
 from app.responses.policy import InputReview
 from app.responses.run import Caller
@@ -122,11 +122,12 @@ class Vision:
         model_request.encoded = self._backend.encode(model_request)
         response = _empty_response(request)
         builder = EventBuilder(response, new_id=_new_id)
+        builder.events = None
         reader = DeltaReader(builder, CallRules(model_request.encoded.bindings, model_request.encoded.allowed))
         query = ModelQuery(self._backend, model_request, model_request.encoded, reader)
         try:
             async with asyncio.timeout(options.timeout):
-                await respond(builder, query, NoDelivery(), open_after=None)
+                await respond(builder, query, NO_DELIVERY, open_after=None)
         except TimeoutError:
             raise BackendError("The model did not describe the image in time.", status=504, code="timeout") from None
         finally:

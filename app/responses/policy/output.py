@@ -15,7 +15,7 @@ from app.core.types.request import TERMINAL, Item
 from app.core.usage import usage_of
 from app.errors import APIError
 from app.observability.lifecycle import Observer, ResponseLifecycle
-from app.responses.delivery import EventWriter, NoDelivery
+from app.responses.delivery import NO_DELIVERY, EventWriter
 from app.responses.generate import Generation, abort_response
 from app.responses.policy import PolicyHooks, PolicyUnavailable
 from app.responses.preparation import Preparation
@@ -49,7 +49,7 @@ class ReviewedGeneration:
             hooks.decide, "output", str(preparation.response["model"]), preparation.caller.access.name
         )
         self._reasoning = preparation.reasoning
-        self._delivery: EventWriter = NoDelivery()
+        self._delivery: EventWriter = NO_DELIVERY
         self._finished: dict[int, Item] = {}  # unreviewed items by inner index
         self._next = 0  # inner index of the next review
         self._changed = asyncio.Event()
@@ -85,7 +85,7 @@ class ReviewedGeneration:
             self._refuse(str(refusal))
         finally:
             await cancel(inner)
-            self._delivery = NoDelivery()
+            self._delivery = NO_DELIVERY
 
     def abort(self, error: APIError | None) -> None:
         usage = self._stopped_usage()
@@ -96,7 +96,7 @@ class ReviewedGeneration:
     def paused(self) -> bool:
         return len(self._finished) >= MAX_WAITING or self._delivery.paused
 
-    def send(self, events: EventBatch) -> ReviewedGeneration:
+    def send(self, events: EventBatch) -> None:
         """Collect finished inner items for review; the first events open the response."""
         if not self.builder.started:
             self.builder.start()
@@ -105,7 +105,6 @@ class ReviewedGeneration:
             if not isinstance(event, tuple) and event["type"] == "response.output_item.done":
                 self._finished[event["output_index"]] = event["item"]
                 self._changed.set()
-        return self
 
     async def drain(self) -> None:
         while self.paused:
@@ -117,7 +116,7 @@ class ReviewedGeneration:
 
     def _deliver(self) -> None:
         if events := self.builder.pop_events():
-            self._delivery = self._delivery.send(events)
+            self._delivery.send(events)
 
     async def _review(self) -> None:
         while (item := self._finished.get(self._next)) is not None:

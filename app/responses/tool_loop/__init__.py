@@ -25,7 +25,7 @@ from app.core.usage.tool_usage import complete_tool_usage
 from app.errors import APIError, BackendError, Warnings
 from app.observability.lifecycle import ResponseLifecycle, RoundRecord, clock
 from app.responses.compaction import SummaryReader
-from app.responses.delivery import EventWriter, NoDelivery
+from app.responses.delivery import NO_DELIVERY, EventWriter
 from app.responses.generate import (
     Deadline,
     DeadlineExceeded,
@@ -65,7 +65,6 @@ class ToolLoop:
         self._options = options
         self._deadline = deadline
         self._lifecycle = lifecycle
-        self._opened = False  # events were sent: errors must be events as well
         self._round = 0
         self._again = False
         self._last_reason: str | None = None  # why the next round must be the last
@@ -73,7 +72,7 @@ class ToolLoop:
         self._hosted: HostedTools | None = None  # the same until the last round
         self._hosted_names: set[str] = set()
         self._query: ModelQuery | None = None
-        self._delivery: EventWriter = NoDelivery()
+        self._delivery: EventWriter = NO_DELIVERY
         self._usage: Usage | None = None  # finished rounds and summaries
         self._written = 0  # output tokens of finished rounds
         self._first_item = 0  # this round's first index in the output
@@ -90,18 +89,17 @@ class ToolLoop:
         Cancellation stops running tools and closes their sessions.
         """
         self._delivery = delivery
-        if not self.builder.started:
-            self.builder.start()
+        self.builder.start()
         try:
             await self._all(open_after)
         except DeadlineExceeded:
             self.builder.incomplete("max_output_seconds")
         except APIError as error:
-            if not self._opened:
+            if not self.builder.delivered:
                 raise
             self.builder.fail(error)
         except Exception:
-            if not self._opened:
+            if not self.builder.delivered:
                 raise
             logger.exception("response with hosted tools failed")
             self.builder.fail(unreadable())
@@ -109,17 +107,15 @@ class ToolLoop:
             await self._calls.close()
         self._record()
         self.send(self.builder.pop_events())
-        self._delivery = NoDelivery()  # breaks a reference cycle
+        self._delivery = NO_DELIVERY  # breaks a reference cycle
 
     @property
     def paused(self) -> bool:
         return self._delivery.paused
 
-    def send(self, events: EventBatch) -> ToolLoop:
+    def send(self, events: EventBatch) -> None:
         if events:
-            self._opened = True
-            self._delivery = self._delivery.send(events)
-        return self
+            self._delivery.send(events)
 
     async def drain(self) -> None:
         await self._delivery.drain()
@@ -154,7 +150,7 @@ class ToolLoop:
 
     def _time_to_open(self, at: float | None) -> float | None:
         """Seconds until the response must open; None if it opens only when the backend answers."""
-        return None if at is None or self._opened else max(0.0, at - asyncio.get_running_loop().time())
+        return None if at is None or self.builder.delivered else max(0.0, at - asyncio.get_running_loop().time())
 
     async def _one_round(self, record: RoundRecord, opens_at: float | None) -> None:
         query = await self._next_query()
@@ -174,7 +170,6 @@ class ToolLoop:
             self,
             open_after=self._time_to_open(opens_at),
             deadline=self._deadline,
-            opened=self._opened,
             finish=partial(self._finish_round, record),
         )
         if self._again:
@@ -237,7 +232,7 @@ class ToolLoop:
         )
         self._hosted_names |= {
             name
-            for name, binding in query.reader.calls.bindings.items()
+            for name, binding in query.reader.rules.bindings.items()
             if binding.hosted or binding.kind is MCP_APPROVAL_REQUEST
         }
         return query
@@ -263,18 +258,12 @@ class ToolLoop:
         assert self._options.compaction
         response: Response = {**self.builder.response, "output": [], "usage": None}
         summary = EventBuilder(response, new_id=self.builder.new_id)
+        summary.delivered = self.builder.delivered
         read = partial(SummaryReader, encrypt=self._options.compaction.encrypt)
         query = await self._model_requests.summary(summary, read, [*self.builder.response["output"]], self._upstream())
         step = self.builder.begin_step("model")
         try:
-            await respond(
-                summary,
-                query,
-                _WithoutSummary(self),
-                open_after=open_after,
-                deadline=self._deadline,
-                opened=self._opened,
-            )
+            await respond(summary, query, _WithoutSummary(self), open_after=open_after, deadline=self._deadline)
         finally:
             # charge after a disconnection, too; summaries do not count against `max_output_tokens`
             self._usage = added_usage(self._usage, summary.response["usage"] or query.usage([]))
@@ -342,8 +331,7 @@ class ToolLoop:
 
     def abort(self, error: APIError | None) -> None:
         usage = self.usage()
-        if not self.builder.started:
-            self.builder.start()
+        self.builder.start()
         if self._query and not self._again:
             self._query.reader.end(cut=True)
         abort_response(self.builder, error)
@@ -365,9 +353,8 @@ class _WithoutSummary:
     def paused(self) -> bool:
         return self._loop.paused
 
-    def send(self, events: EventBatch) -> _WithoutSummary:
+    def send(self, events: EventBatch) -> None:
         self._loop.send(self._loop.builder.pop_events())
-        return self
 
     async def drain(self) -> None:
         await self._loop.drain()

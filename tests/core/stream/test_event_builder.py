@@ -160,6 +160,28 @@ def test_events_of_any_chunks_keep_the_laws_of_the_stream(
     json.dumps(events)
 
 
+@settings(max_examples=100, deadline=None)
+@given(chunks=CHUNKS, reasoning=_reasoning, failure=st.sampled_from([None, BackendError("Oh.")]))
+def test_response_is_the_same_if_its_events_are_not_built(chunks: list[Any], reasoning: Any, failure: Any) -> None:
+    parts = reasoning or event_types.CONTENT_REASONING
+    made, unread = builder(reasoning=parts), builder(reasoning=parts)
+    unread.events = None
+    for each in (made, unread):
+        each.start()
+        reader = DeltaReader(each)
+        reader.feed(deltas_of(chunks))
+        reader.end(cut=bool(failure))
+        each.annotation({"type": "url_citation"})
+        if failure:
+            each.fail(failure)
+        else:
+            each.complete()
+        each.end()
+
+    assert unread.response == made.response
+    assert made.pop_events() and unread.pop_events() == []
+
+
 def test_event_never_changes_once_taken() -> None:
     made = builder()
     made.start()
@@ -469,7 +491,7 @@ def test_backend_fields_are_stored_for_replay() -> None:
         delta(tool_calls=[{"index": 0, "id": "c", "function": {"name": "f"}, "extra_content": {"google": {"x": 1}}}]),
     )
     reader.feed(deltas_of(chunks))
-    reader.calls.end()
+    reader.end(cut=False)
     made.complete()
     reasoning, _, function_call = made.response["output"]
     assert resolve_upstream(made.upstream[reasoning["id"]]) == {
@@ -589,7 +611,7 @@ def test_call_id_that_is_too_long_is_stored_for_the_backend() -> None:
     made = builder()
     reader = DeltaReader(made)
     reader.feed(deltas_of(whole(call(0, "x" * 65, "f", "{}"), call(1, "call_b", "g", "{}"))))
-    reader.calls.end()
+    reader.end(cut=False)
     assert [*made.upstream.values()] == [{"original_id": "x" * 65}]
 
 

@@ -287,7 +287,7 @@ def test_chunk_of_any_form_can_be_read(chunks: list[Any]) -> None:
     before = copy.deepcopy(chunks)
     reader = reader_of(builder(), logprobs=True)
     reader.feed(deltas_of(chunks))
-    reader.calls.end()
+    reader.end(cut=False)
     assert reader.ended in {"completed", "max_output_tokens", "content_filter", "error", None}
     assert chunks == before
     for each in chunks:

@@ -61,7 +61,7 @@ def read(events: list[Any]) -> tuple[DeltaReader, Any]:
     for event in events:
         reader.feed(decoder.decode(b"data: %s\n\n" % json.dumps(event).encode()))
     reader.feed(decoder.end())
-    reader.calls.end(cut=False)
+    reader.end(cut=False)
     return reader, decoder.failure
 
 
