@@ -282,7 +282,9 @@ class LineRequests:
             budget = await self._api.accounting.check(caller.access)
             account = BatchAccount(self._api.limits, caller.access, self._api.accounting, budget)
             if claimed.batch.endpoint == "/v1/responses":
-                return 200, await self._response(claimed.request.body, caller, account), None
+                request = await parse_in_thread_if_large(claimed.request.body, CreateResponse, self._api.body_limits)
+                run = await self._api.responses.create(request, caller, observers=[account])
+                return 200, dumps(await run.drain()), None
             passthrough = self._passthrough[claimed.batch.endpoint]
             return await _forwarded(passthrough.as_caller(caller, account), claimed)
         except APIError as error:
@@ -297,11 +299,6 @@ class LineRequests:
         if access is None or (self._api.auth.required and access.owner != batch.owner):
             raise Unauthorized("The API key of this batch is no longer accepted.")
         return Caller(batch.owner, None, DIALECTS["openai"], access)
-
-    async def _response(self, data: bytes, caller: Caller, account: BatchAccount) -> bytes:
-        request = await parse_in_thread_if_large(data, CreateResponse, self._api.body_limits)
-        run = await self._api.responses.create(request, caller, observers=[account])
-        return dumps(await run.drain())
 
 
 async def _forwarded(app: ASGIApp, claimed: ClaimedRequest) -> tuple[int, bytes, APIError | None]:

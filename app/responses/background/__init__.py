@@ -16,6 +16,7 @@ import math
 import random
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from functools import partial
 
 from app.core.history.turns import Turn
 from app.core.sse import encoder
@@ -29,7 +30,7 @@ from app.responses.generate import abort_response
 from app.responses.images import load_images, turn_changes
 from app.responses.run import LeaseLost, Run, RunWorker, persist, segment_of
 from app.runtime.tasks import end
-from app.stores import Change, EventLog, EventSegment, RunKey, Store, owner_of
+from app.stores import Change, EventLog, RunKey, Store, owner_of
 
 __all__ = ["Background", "EventSubscription", "Run"]
 
@@ -272,7 +273,8 @@ class EventSubscription:
         ended = False
         try:
             while True:
-                batches = await self._read(wait=0 if ended else self._lease / 4)
+                wait = 0 if ended else self._lease / 4
+                batches = await persist(partial(self._log.read, self._run, self.last, wait), self._lease)
                 found = bool(batches)
                 batches.reverse()
                 while batches:  # batches can be large: free each after sending
@@ -294,9 +296,6 @@ class EventSubscription:
         except Exception:
             logger.exception("unexpected error", extra={"response_id": self._run.id})
             yield self._error(APIError("The server failed while reading the events of this response."))
-
-    async def _read(self, wait: float) -> list[EventSegment]:
-        return await persist(lambda: self._log.read(self._run, self.last, wait), self._lease)
 
     def _error(self, error: APIError) -> bytes:
         """Not logged: the stream ends, but the run can continue."""

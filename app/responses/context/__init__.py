@@ -114,7 +114,8 @@ class ContextLoader:
         if turns[-1].response["status"] not in TERMINAL:
             message = f"Response '{previous}' is still in progress. Continue it when it is complete."
             raise InvalidRequest(message, param="previous_response_id")
-        if not base and (turns[0].response.get("conversation") or any(map(_is_unstored, turns))):
+        is_unstored = (turn.response.get("store") is False for turn in turns)
+        if not base and (turns[0].response.get("conversation") or any(is_unstored)):
             turns = [*await self._conversation_before(turns[0], owner, previous), *turns]
             return Past.of(turns)
         loaded = past_after(turns, base)
@@ -158,10 +159,6 @@ class ContextLoader:
 async def _with_files(files: InputFiles, context: RequestContext, owner: str) -> RequestContext:
     items = await files.resolve(context.items, context.new, owner, context.warnings)
     return replace(context, items=items)
-
-
-def _is_unstored(turn: Turn) -> bool:
-    return turn.response.get("store") is False
 
 
 _ITEMS = 1000  # input items before other requests are served

@@ -26,7 +26,7 @@ from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.tool_calls import CallRules
 from app.core.types import list_field
-from app.core.types.request import CreateResponse, Response
+from app.core.types.request import CreateResponse
 from app.errors import APIError, BackendError, StoreUnavailable, Warnings
 from app.observability.lifecycle import ResponseLifecycle
 from app.responses.delivery import NO_DELIVERY
@@ -120,7 +120,7 @@ class Vision:
         # Empty `descriptions` make a text-only model fail with `ImagesUndescribed`.
         model_request = ModelRequest(request, request.items(), options.model, caller_key=caller.key, descriptions={})
         model_request.encoded = self._backend.encode(model_request)
-        response = _empty_response(request)
+        response = new_response(request, _new_id("resp"), int(time.time()), options.model)
         builder = EventBuilder(response, new_id=_new_id)
         builder.events = None
         reader = DeltaReader(builder, CallRules(model_request.encoded.bindings, model_request.encoded.allowed))
@@ -147,10 +147,6 @@ class Vision:
 
 def _new_id(prefix: str) -> str:
     return new_id(prefix, "")
-
-
-def _empty_response(request: CreateResponse) -> Response:
-    return new_response(request, _new_id("resp"), int(time.time()), str(request.model))
 
 
 @dataclass(slots=True)

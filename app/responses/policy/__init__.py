@@ -177,13 +177,11 @@ def _parsed_decision(answer: bytes) -> Decision:
     message, items = fields.get("message"), fields.get("items")
     if action == "refuse":
         return Decision(action, message[:MAX_REASON] if isinstance(message, str) and message.strip() else REFUSED)
-    if not (isinstance(items, list) and all(map(_is_item, items))):
+    if not isinstance(items, list) or not all(
+        isinstance(item, dict) and isinstance(item.get("type"), str) for item in items
+    ):
         raise ValueError("with the action 'replace', 'items' must be a list of objects with a 'type'")
     return Decision(action, items=items)
-
-
-def _is_item(item: object) -> bool:
-    return isinstance(item, dict) and isinstance(item.get("type"), str)
 
 
 INSTRUCTIONS_ID = "instructions"

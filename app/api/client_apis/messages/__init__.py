@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from app.api.client_apis import ClientAPI, ClientRequest, ClientWriter
+from app.api.client_apis import ClientAPI
 from app.api.client_apis.messages.hosted import named_types
 from app.api.client_apis.messages.reader import read_messages
 from app.api.client_apis.messages.writer import PING, MessagesWriter
-from app.core.types.request import Response
 from app.observability import log_context
-
-
-def _writer(request: ClientRequest, response: Response) -> ClientWriter:
-    return MessagesWriter(request.options)
 
 
 def _headers() -> Mapping[str, str]:
@@ -23,7 +18,7 @@ def _headers() -> Mapping[str, str]:
 
 MESSAGES_API = ClientAPI(
     read=read_messages,
-    writer=_writer,
+    writer=lambda request, response: MessagesWriter(request.options),
     hosted_types=named_types,
     heartbeat=PING,
     headers=_headers,

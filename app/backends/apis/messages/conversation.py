@@ -116,7 +116,12 @@ class MessagesConversation(ConversationReader):
         calls = [self.items[call] for call in turn.calls]
         ids = [self.ids.next_id(call["call_id"], self._own_id(call)) for call in calls]
         content += [
-            {"type": "tool_use", "id": call_id, "name": self.offered.called(call), "input": _input(call)}
+            {
+                "type": "tool_use",
+                "id": call_id,
+                "name": self.offered.called(call),
+                "input": loads(as_json_object(call["arguments"])),
+            }
             for call_id, call in zip(ids, calls, strict=True)
         ]
         messages: list[Message] = [{"role": "assistant", "content": content}] if content else []
@@ -149,10 +154,6 @@ class CachedConversation(MessagesConversation):
     """Keeps the caller's prompt cache breakpoints."""
 
     part_form = _CACHED_PARTS
-
-
-def _input(call: Item) -> JSONObject:
-    return cast(JSONObject, loads(as_json_object(call["arguments"])))
 
 
 def _is_blank(block: JSONObject) -> bool:
