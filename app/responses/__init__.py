@@ -30,14 +30,15 @@ from app.responses.conversations import Conversations
 from app.responses.encryption import ContentCipher
 from app.responses.generate import Generation, NoAnswer, OneAnswer
 from app.responses.images.descriptions import ImageDescriber, Vision
-from app.responses.model_requests import ModelRequests
 from app.responses.policy import InputReview, PolicyHooks
 from app.responses.policy.output import ReviewedGeneration
 from app.responses.preparation import GenerationOptions, Preparation
 from app.responses.quota import StorageQuota
-from app.responses.run import Caller, Run, Storage
+from app.responses.run import Caller, Run
 from app.responses.stored import StoredResponses
 from app.responses.tool_loop import ToolLoop
+from app.responses.tool_loop.approvals import Approvals
+from app.responses.tool_loop.options import LoopOptions, loop_options
 from app.stores import LayeredStore, Store
 from app.tools import FileTool, HostedTool
 
@@ -105,40 +106,36 @@ class Responses:
         unavailable store.
         """
         self.stored.check_background(request)
-        options = self.options
-        request = options.with_prompt(request)
+        request = self.options.with_prompt(request)
         layers = layers or self._layers
         context = await self._loader.context(request, caller.owner, layers)
-        model = options.model(request, context, caller)
+        model = self.options.model(request, context, caller)
         profile = self.backend.profile(model)
         context = await self._with_pdfs(context, profile, caller)
         review = self.input_review(model, caller)
         if review and (replaced := await review.request(request, context)):
             request = replaced
             context = await self._with_pdfs(await self._loader.context(request, caller.owner, layers), profile, caller)
-        response = new_response(request, new_id("resp", context.key), int(time.time()), model)
-        model_requests = self.model_requests(request, context, caller, model)
+        preparation = self.preparation(request, context, caller, model)
         all_observers = [*self.observers, *observers]
         if request.store and (reserved := await self.quota.reserve(caller.access, caller.owner, request.body_bytes)):
             all_observers.append(reserved)
         lifecycle = ResponseLifecycle(
-            response,
+            preparation.response,
             delivery or _http_delivery(request),
             all_observers,
-            attempts=model_requests.attempts,
+            attempts=preparation.attempts,
             shows_cost=COST in request.include,
             owner=caller.owner,
             key=caller.access.name,
         )
         if self.vision:
-            model_requests.images = ImageDescriber(self.vision, caller, lifecycle, request.store, review)
-        preparation = Preparation(request, caller, context, response, layers, options, self._cipher)
-        generation, storage = await self._translated(
-            preparation, lifecycle, model_requests, profile, review, generate=generate
-        )
+            preparation.images = ImageDescriber(self.vision, caller, lifecycle, request.store, review)
+        generation = await self._generation(preparation, layers, lifecycle, review, generate=generate)
         if context.decisions is not NO_DECISIONS:
-            await preparation.decide()
-        log_context.bind(response_id=response["id"], conversation_id=request.conversation)
+            await Approvals(layers.store, caller.owner).decide(context.decisions)
+        log_context.bind(response_id=preparation.response["id"], conversation_id=request.conversation)
+        storage = self.stored.storage(preparation, layers, profile)
         run = Run(context, caller, generation, storage, lifecycle)
         for warning in run.warnings[:_WARNINGS_LOGGED]:
             logger.warning("dropped unsupported request field", extra={"reason": warning})
@@ -163,34 +160,34 @@ class Responses:
             return context
         return await self._pdfs.add_to(context, caller.owner)
 
-    async def _translated(
+    async def _generation(
         self,
         preparation: Preparation,
+        layers: LayeredStore,
         lifecycle: ResponseLifecycle,
-        model_requests: ModelRequests,
-        profile: Profile,
         review: InputReview | None,
         *,
         generate: bool,
-    ) -> tuple[Generation, Storage | None]:
-        request, options = preparation.request, preparation.options
+    ) -> Generation:
+        request, context, options = preparation.request, preparation.context, preparation.options
         generate = generate and not (request.prompt_cache_options and request.prompt_cache_options.prewarm)
         policy = self.policy if generate and self.policy and self.policy.blocks_output else None
         builder = preparation.builder({**preparation.response, "output": []} if policy else None)
+        rounds: LoopOptions | None = None
+        if request.tools or request.context_management or context.decisions.approved:
+            rounds = loop_options(preparation, self.tools, layers, review, generate=generate)
         generation: Generation
-        if loop_options := preparation.loop_options(self.tools, review, generate=generate):
-            loop = ToolLoop(builder, model_requests, loop_options, deadline=options.deadline(), lifecycle=lifecycle)
+        if rounds:
+            loop = ToolLoop(builder, preparation, rounds, deadline=options.deadline(), lifecycle=lifecycle)
             options.check_size(await loop.first_body())
             generation = loop
         elif generate:
-            query = await model_requests.first(builder, preparation.reader())
+            query = await preparation.query(builder)
             options.check_size(query.body)
             generation = OneAnswer(builder, query, options.deadline())
         else:
             generation = NoAnswer(builder)
-        if policy:
-            generation = ReviewedGeneration(generation, policy, preparation)
-        return generation, self.stored.storage(preparation, profile)
+        return ReviewedGeneration(generation, policy, preparation) if policy else generation
 
     def input_review(self, model: str, caller: Caller) -> InputReview | None:
         """None without a policy service."""
@@ -210,13 +207,9 @@ class Responses:
         shown = await files.resolve(items, items, caller.owner, Warnings()) if files else items
         return await review.items(shown) or items
 
-    def model_requests(
-        self, request: CreateResponse, context: RequestContext, caller: Caller, model: str
-    ) -> ModelRequests:
-        options = self.options
-        return ModelRequests(
-            request, context, caller.key, self.backend, model, options.compaction_prompt, options.strict
-        )
+    def preparation(self, request: CreateResponse, context: RequestContext, caller: Caller, model: str) -> Preparation:
+        response = new_response(request, new_id("resp", context.key), int(time.time()), model)
+        return Preparation(request, caller, context, response, self.backend, self.options, self._cipher)
 
 
 def _http_delivery(request: CreateResponse) -> Delivery:

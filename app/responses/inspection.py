@@ -21,8 +21,8 @@ from app.core.usage.token_estimate import estimate_prompt
 from app.errors import InvalidRequest
 from app.responses import Responses
 from app.responses.chain_labels import ChainLabels
-from app.responses.preparation import declared_tools
 from app.responses.run import Caller
+from app.responses.tool_loop.options import declared_tools
 from app.responses.tool_loop.sessions import open_tools
 from app.tools import Declaration, DeclaringTool, HostedFunction, HostedTool, OutcomeStatus, ToolWithRights
 
@@ -212,10 +212,8 @@ class Inspection:
         """Input tokens, and whether the backend counted them."""
         responses = self._responses
         request, context = await self._unstored(request, caller)
-        model_requests = responses.model_requests(
-            request, context, caller, responses.options.model(request, context, caller)
-        )
-        model_request, encoded = await model_requests.first_request()
+        preparation = responses.preparation(request, context, caller, responses.options.model(request, context, caller))
+        model_request, encoded = await preparation.first_request()
         count = await responses.backend.count_tokens(model_request)
         if count is not None:
             return count, True
@@ -301,8 +299,8 @@ class Inspection:
         responses = self._responses
         request, hosted = self._without_hosted_tools(request)
         model = responses.options.model(request, context, caller)
-        model_requests = responses.model_requests(request, context, caller, model)
-        model_request, encoded = await model_requests.first_request()
+        preparation = responses.preparation(request, context, caller, model)
+        model_request, encoded = await preparation.first_request()
         sent = responses.backend.translation(model_request)
         warnings = [*context.warnings, *encoded.warnings, *sent.warnings, *hosted]
         return {"object": "antiphon.translation", **sent._asdict(), "warnings": list(dict.fromkeys(warnings))}

@@ -1,38 +1,42 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
-from app.core.history.approvals import answered_before
+from app.backends import Backend, EncodedRequest, ModelRequest
+from app.core.affinity import conversation_key
+from app.core.history.compaction import has_compaction, minimum_after_compaction, without_compacted
 from app.core.history.context import RequestContext
 from app.core.ids import new_id
 from app.core.prompt_template import PromptLibrary
 from app.core.request import FRAMEWORK_EVENTS
-from app.core.request.tools import deferred_tools
+from app.core.request.model_request import Attempts
 from app.core.stream.citations import noted_sources
 from app.core.stream.delta_reader import DeltaReader
-from app.core.stream.event_builder import EventBuilder
+from app.core.stream.event_builder import EventBuilder, Upstream
 from app.core.stream.event_types import PartType
 from app.core.stream.reasoning_encryption import ReasoningEncryption
-from app.core.types import JSONObject
-from app.core.types.frozen import frozen
-from app.core.types.request import CreateResponse, Response
-from app.core.usage.token_estimate import estimate_prompt
+from app.core.stream.stop_sequences import StoppingReader, stop_sequences
+from app.core.stream.tool_calls import CallLimits, CallRules
+from app.core.types import JSONMapping, JSONObject
+from app.core.types.hosted import NO_HOSTED_TOOLS, HostedTools
+from app.core.types.request import CreateResponse, Item, Response
+from app.core.usage.token_estimate import conversation_of, estimate_prompt
 from app.errors import InvalidRequest, missing_parameter
-from app.responses.compaction import CompactionOptions, SummaryReader
+from app.responses import compaction
+from app.responses.compaction import SummaryReader
 from app.responses.context.cache import HISTORY_CACHE
 from app.responses.encryption import ContentCipher
-from app.responses.generate import Deadline
-from app.responses.images import StoredImages
-from app.responses.policy import InputReview
+from app.responses.generate import Deadline, ImageDescriptions, ModelQuery
 from app.responses.run import Caller
-from app.responses.tool_loop.approvals import Approvals
-from app.responses.tool_loop.options import LoopOptions
-from app.responses.tool_loop.sessions import DeclaredTool, open_tools
-from app.stores import LayeredStore
-from app.tools import NAMED_TYPES, Declaration, HostedTool, ToolLimits
+from app.runtime.threads import run_in_thread_if_large
+from app.tools import ToolLimits
+
+# The used share of the context, because sizes are estimated; summaries are longer than most answers.
+MARGIN = 0.9
+SUMMARY_MARGIN = 0.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,141 +94,188 @@ class GenerationOptions:
         return Deadline(self.max_output_seconds) if self.max_output_seconds else None
 
 
-@frozen
 class Preparation:
-    """`layers` adds a connection's memory to the store."""
+    """
+    A response before its first model request, and its model requests: one, or one per round of hosted tools.
 
-    request: CreateResponse
-    caller: Caller
-    context: RequestContext
-    response: Response
-    layers: LayeredStore
-    options: GenerationOptions
-    cipher: ContentCipher
+    A prompt that is too long is shortened and sent again: see `ModelQuery.shorten`.
+    """
+
+    def __init__(
+        self,
+        request: CreateResponse,
+        caller: Caller,
+        context: RequestContext,
+        response: Response,
+        backend: Backend,
+        options: GenerationOptions,
+        cipher: ContentCipher,
+    ) -> None:
+        self.request = request
+        self.caller = caller
+        self.context = context
+        self.response = response
+        self.options = options
+        self.attempts = Attempts()  # of all rounds
+        self.images: ImageDescriptions | None = None
+        self._backend = backend
+        self._cipher = cipher
+        self._effective = context.configuration.applied(request)
+        self._items: Sequence[Item] = context.items
+        self._margin = MARGIN if request.truncation == "auto" else None
+        if context.compacts:
+            prompt = options.compaction_prompt
+            self._effective, self._items = compaction.summary_request(self._effective, context.items, prompt)
+            self._margin = SUMMARY_MARGIN
 
     @property
     def reasoning(self) -> tuple[PartType, ...]:
         """Parts that show raw reasoning: a summary if requested, else content."""
-        summary = self.request.reasoning and self.request.reasoning.summary
-        setting = self.options.reasoning
-        return self.caller.dialect.reasoning(setting if setting != "auto" else "summary" if summary else "content")
+        shown = self.options.reasoning
+        if shown == "auto":
+            shown = "summary" if self.request.reasoning and self.request.reasoning.summary else "content"
+        return self.caller.dialect.reasoning(shown)
 
     def builder(self, response: Response | None = None) -> EventBuilder:
-        request, caller = self.request, self.caller
-
-        def make_id(prefix: str) -> str:
-            return new_id(prefix, self.context.key)
-
+        request, context = self.request, self.context
         encryption = None
         if "reasoning.encrypted_content" in request.include:
-            encryption = ReasoningEncryption(partial(self.cipher.encrypt, "reasoning", caller.owner))
+            encryption = ReasoningEncryption(partial(self._cipher.encrypt, "reasoning", self.caller.owner))
         builder = EventBuilder(
-            response or self.response, new_id=make_id, reasoning=self.reasoning, encryption=encryption
+            response or self.response,
+            new_id=partial(new_id, key=context.key),
+            reasoning=self.reasoning,
+            encryption=encryption,
         )
         builder.framework_events = FRAMEWORK_EVENTS in request.include
-        if sources := noted_sources(self.context.upstream):
+        if context.upstream and (sources := noted_sources(context.upstream)):
             builder.cite(sources)
         return builder
 
-    def reader(self) -> Callable[..., DeltaReader]:
+    def conversation(self) -> str:
+        """The conversation's key, for servers that need it."""
+        request, context = self.request, self.context
+        beginning = request.instructions, request.tools, context.items
+        return request.prompt_cache_key or conversation_key(*beginning) or context.key
+
+    async def first_request(self) -> tuple[ModelRequest, EncodedRequest]:
+        model_request = self._model_request(self._effective)
+        model_request.encoded = await self._encoded(model_request)
+        return model_request, model_request.encoded
+
+    def query(self, builder: EventBuilder) -> Coroutine[Any, Any, ModelQuery]:
+        """The only query of a response without hosted tools."""
+        return self._query(self._model_request(self._effective), builder, read=self._reader())
+
+    def _reader(self) -> Callable[..., DeltaReader]:
         if not self.context.compacts:
             return DeltaReader
-        request, caller = self.request, self.caller
-        progress = caller.dialect.compacting and request.stream and not request.background
-        return partial(SummaryReader, encrypt=self._encrypt_summary(), progress=progress)
+        request, dialect = self.request, self.caller.dialect
+        progress = dialect.compacting and request.stream and not request.background
+        return partial(SummaryReader, encrypt=self.encrypt_summary, progress=progress)
 
-    def _encrypt_summary(self) -> Callable[[JSONObject], str]:
-        return partial(self.cipher.encrypt, "compaction", self.caller.owner)
+    def encrypt_summary(self, fields: JSONObject) -> str:
+        return self._cipher.encrypt("compaction", self.caller.owner, fields)
 
-    def loop_options(
-        self, tools: Mapping[str, HostedTool], review: InputReview | None = None, *, generate: bool
-    ) -> LoopOptions | None:
+    def in_round(
+        self,
+        builder: EventBuilder,
+        *,
+        hosted: HostedTools,
+        output: Sequence[Item],
+        upstream: Mapping[str, Upstream],
+        changes: JSONMapping,
+        limits: CallLimits,
+    ) -> Coroutine[Any, Any, ModelQuery]:
         """
-        The tool loop's options; None for a single answer, or without a generation.
+        A round's query: the request with `changes`, the conversation and the `output` so far.
 
-        Raises as `declared_tools`, also without a generation. `review` reviews tool results.
+        `upstream` contains the backend's fields for output items; `limits` restrict the calls.
         """
-        request, context = self.request, self.context
-        declared = declared_tools(tools, request, self.caller, context, self.response["id"])
-        if context.decisions.approved and not (declared and generate):
-            message = "Invalid 'tools': must contain the tools of all approved calls."
-            raise InvalidRequest(message, param="tools")
-        if not generate:
-            return None
-        compacting = self._compaction()
-        if not declared and not compacting:
-            return None
-        return LoopOptions(
-            limits=self.options.tool_limits,
-            declared=declared,
-            items=context.items,
-            deferred=deferred_tools(request.tools, context.items),
-            upstream=context.upstream,
-            tool_choice=request.tool_choice,
-            include=frozenset(request.include),
-            parallel=request.parallel_tool_calls,
-            max_tool_calls=request.max_tool_calls,
-            max_output_tokens=request.max_output_tokens,
-            approved=context.decisions.approved,
-            approvals=self._approvals(),
-            images=StoredImages(self.layers, self.caller.owner, context.images),
-            shows_tool_usage=self.caller.dialect.tool_usage,
-            compaction=compacting,
-            review=review,
+        request = self._effective.model_copy(update=dict(changes))
+        items = self._items_with(output)
+        model_request = self._model_request(request, items, upstream, hosted, len(output))
+        return self._query(model_request, builder, limits)
+
+    async def compactable_tokens(
+        self, body: JSONMapping, output: Sequence[Item], upstream: Mapping[str, Upstream]
+    ) -> int:
+        """The tokens in `body` that a compaction would summarize."""
+        request, _ = compaction.summary_request(self._effective, (), "")
+        items = minimum_after_compaction([*self._items, *output])
+        tokens = estimate_prompt({"messages": conversation_of(body)})
+        if items:
+            remaining = await self._encoded(self._model_request(request, items, upstream))
+            tokens -= estimate_prompt(remaining.body)
+        return tokens
+
+    def summary(
+        self,
+        builder: EventBuilder,
+        read: Callable[..., DeltaReader],
+        output: Sequence[Item],
+        upstream: Mapping[str, Upstream],
+    ) -> Coroutine[Any, Any, ModelQuery]:
+        items = self._items_with(output)
+        request, items = compaction.summary_request(self._effective, items, self.options.compaction_prompt)
+        request = request.model_copy(update={"max_output_tokens": None})  # the limit is for the answer
+        return self._query(self._model_request(request, items, upstream), builder, read=read, margin=SUMMARY_MARGIN)
+
+    def _items_with(self, output: Sequence[Item]) -> Sequence[Item]:
+        if not output:
+            return self._items
+        items = [*self._items, *output]
+        return without_compacted(items) if has_compaction(output) else items
+
+    def _model_request(
+        self,
+        request: CreateResponse,
+        items: Sequence[Item] | None = None,
+        upstream: Mapping[str, Upstream] | None = None,
+        hosted: HostedTools = NO_HOSTED_TOOLS,
+        later: int = 0,
+    ) -> ModelRequest:
+        context = self.context
+        return ModelRequest(
+            request,
+            self._items if items is None else items,
+            self.response["model"],
+            {**context.upstream, **upstream} if upstream else context.upstream,
+            hosted,
+            later,
+            self.options.strict,
+            self.caller.key,
+            self.conversation,
+            may_trace_content=self.request.store,
+            attempts=self.attempts,
+            descriptions=self.images.texts if self.images else None,
         )
 
-    async def decide(self) -> None:
-        """
-        Store the request's denials, so that the calls cannot be approved later.
+    def _encoded(self, model_request: ModelRequest) -> Coroutine[Any, Any, EncodedRequest]:
+        return run_in_thread_if_large(self._backend.encode, model_request)
 
-        Raises `InvalidRequest` for contradictory answers, and `StoreUnavailable`.
-        """
-        decisions, approvals = self.context.decisions, self._approvals()
-        for call in decisions.approved:
-            if await approvals.is_denied(call.request["id"]):
-                raise answered_before(call.path, denied=True)
-        for request_id, path in decisions.denied.items():
-            if not await approvals.deny(request_id):
-                raise answered_before(path, denied=False)
-
-    def _approvals(self) -> Approvals:
-        return Approvals(self.layers.store, self.caller.owner)
-
-    def _compaction(self) -> CompactionOptions | None:
-        if self.context.compacts or not (management := self.request.context_management):
-            return None
-        threshold = min(entry.compact_threshold or self.options.compact_threshold for entry in management)
-        return CompactionOptions(threshold, self._encrypt_summary())
-
-
-def declared_tools(
-    tools: Mapping[str, HostedTool],
-    request: CreateResponse,
-    caller: Caller,
-    context: RequestContext,
-    response_id: str = "",
-) -> list[DeclaredTool]:
-    """
-    The request's hosted tool declarations, with unopened sessions. Raises `InvalidRequest` and `PermissionDenied`.
-    """
-    if context.compacts or not request.tools:
-        return []
-    types = NAMED_TYPES.union(*(tool.types for tool in tools.values()))
-    declarations = (
-        Declaration(
-            tool=tool,
-            secrets=request.tool_secrets.restore(tool),
-            param_path=f"tools[{position}]",
-            owner=caller.owner,
-            response_id=response_id,
-            chain=context.key,
-            include=frozenset(request.include),
-            key_names=caller.key_names,
-            access=caller.access,
-            warnings=context.warnings,
+    async def _query(
+        self,
+        model_request: ModelRequest,
+        builder: EventBuilder,
+        limits: CallLimits | None = None,
+        *,
+        read: Callable[..., DeltaReader] = DeltaReader,
+        margin: float | None = None,
+    ) -> ModelQuery:
+        """With a `margin`, a prompt that is too long is shortened and sent again."""
+        request = self._effective
+        encoded = model_request.encoded = await self._encoded(model_request)
+        options = (encoded.profile or self._backend.profile(model_request.model)).response
+        if read is DeltaReader and (extra := request.model_extra) and (stop := stop_sequences(extra)):
+            read = partial(StoppingReader, stop)
+        rules = CallRules(encoded.bindings, encoded.allowed, request.parallel_tool_calls, options.call_name_noise)
+        reader = read(
+            builder,
+            rules,
+            limits,
+            logprobs="message.output_text.logprobs" in request.include or bool(request.top_logprobs),
+            finish_required=options.finish_required,
         )
-        if tool["type"] in types
-        else None
-        for position, tool in enumerate(request.tools)
-    )
-    return open_tools(tools, declarations)
+        margin = margin or self._margin
+        return ModelQuery(self._backend, model_request, encoded, reader, margin, self.images)

@@ -93,16 +93,14 @@ class StoredResponses:
             )
         if request.background and self._background is None:
             raise InvalidRequest("This server does not support background responses.", param="background")
-        window = _completion_window(request)
-        if window != "soonest" and (request.stream or not request.background):
+        if (window := _completion_window(request)) != "soonest" and (request.stream or not request.background):
             param = "background_options.completion_window"
             message = f"Invalid '{param}': '{window}' requires `background: true` without `stream`."
             raise InvalidRequest(message, param=param)
 
-    def storage(self, preparation: Preparation, profile: Profile) -> Storage | None:
-        """None for an unstored response."""
+    def storage(self, preparation: Preparation, layers: LayeredStore, profile: Profile) -> Storage | None:
+        """None for an unstored response; `layers` can have the memory of the caller's connection."""
         request, caller, context = preparation.request, preparation.caller, preparation.context
-        layers = preparation.layers
         if not request.store and layers.memory is None:
             return None
         save: SaveTurn = partial(self._save, caller, layers)

@@ -36,7 +36,7 @@ from app.responses.generate import (
     respond,
     unreadable,
 )
-from app.responses.model_requests import ModelRequests
+from app.responses.preparation import Preparation
 from app.responses.tool_loop.calls import HostedCalls
 from app.responses.tool_loop.options import LoopOptions
 
@@ -52,7 +52,7 @@ class ToolLoop:
     def __init__(
         self,
         builder: EventBuilder,
-        model_requests: ModelRequests,
+        preparation: Preparation,
         options: LoopOptions,
         *,
         deadline: Deadline | None,
@@ -60,7 +60,7 @@ class ToolLoop:
     ) -> None:
         self.builder = builder
         self._warnings = Warnings()  # from calls and finished rounds
-        self._model_requests = model_requests
+        self._preparation = preparation
         self._calls = HostedCalls(builder, options, self._warnings, deadline=deadline, lifecycle=lifecycle)
         self._options = options
         self._deadline = deadline
@@ -122,7 +122,7 @@ class ToolLoop:
 
     async def first_body(self) -> JSONObject:
         """The first request, without hosted functions. Raises `InvalidRequest`."""
-        query = await self._model_requests.in_round(
+        query = await self._preparation.in_round(
             self.builder,
             hosted=self._options.hosted(),
             output=(),
@@ -222,7 +222,7 @@ class ToolLoop:
         if self._round or self._last_reason:
             changes["tool_choice"] = options.choice(last=bool(self._last_reason))
         forbidden = frozenset(self._hosted_names) if self._last_reason else frozenset()
-        query = await self._model_requests.in_round(
+        query = await self._preparation.in_round(
             self.builder,
             hosted=self._hosted,
             output=output,
@@ -246,7 +246,7 @@ class ToolLoop:
         if query is None or compaction is None or estimate_prompt(query.body) <= compaction.threshold:
             return None
         body, output = query.body, self.builder.response["output"]
-        tokens = await self._model_requests.compactable_tokens(body, output, self._upstream())
+        tokens = await self._preparation.compactable_tokens(body, output, self._upstream())
         return compaction.is_worthwhile(tokens)
 
     async def _compact(self, open_after: float | None) -> None:
@@ -260,7 +260,7 @@ class ToolLoop:
         summary = EventBuilder(response, new_id=self.builder.new_id)
         summary.delivered = self.builder.delivered
         read = partial(SummaryReader, encrypt=self._options.compaction.encrypt)
-        query = await self._model_requests.summary(summary, read, [*self.builder.response["output"]], self._upstream())
+        query = await self._preparation.summary(summary, read, [*self.builder.response["output"]], self._upstream())
         step = self.builder.begin_step("model")
         try:
             await respond(summary, query, _WithoutSummary(self), open_after=open_after, deadline=self._deadline)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import NamedTuple
 
+from app.core.history.approvals import Decisions, answered_before
 from app.stores import Store
 
 _USED, _RELEASED = "used", "released"
@@ -54,6 +55,19 @@ class Approvals:
 
     async def _is_denied(self, claim: ApprovalClaim) -> bool:
         return await self._store.get(claim.partition, claim.record) == _DENIED
+
+    async def decide(self, decisions: Decisions) -> None:
+        """
+        Store a request's denials, so that the calls cannot be approved later.
+
+        Raises `InvalidRequest` for contradictory answers, and `StoreUnavailable`.
+        """
+        for call in decisions.approved:
+            if await self.is_denied(call.request["id"]):
+                raise answered_before(call.path, denied=True)
+        for request_id, path in decisions.denied.items():
+            if not await self.deny(request_id):
+                raise answered_before(path, denied=False)
 
     async def release(self, claim: ApprovalClaim) -> None:
         """Release the claim of a call that was not started. Raises `StoreUnavailable`."""
