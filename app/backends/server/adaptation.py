@@ -90,6 +90,7 @@ class FieldAdaptation:
     ) -> None:
         self._caller_fields = caller_fields
         self.content = options.content
+        self.active = options.content.images != "pass"  # whether any request needs `adapt`
         self._adapts = options.adapt
         # Fields set by the operator are never removed.
         self._fixed = {*options.extra_body, *([STRICT] if options.strict == "force" else [])}
@@ -109,6 +110,12 @@ class FieldAdaptation:
         """Omit fields known to be rejected; raises `ImagesUndescribed` if a description is missing."""
         return AdaptedRequest(self, body, self._rejected(str(body.get("model"))), descriptions, request)
 
+    def sent_whole(
+        self, body: JSONObject, descriptions: Mapping[str, str] | None, request: CreateResponse | None
+    ) -> AdaptedRequest:
+        """A request sent with all fields, whatever has been rejected since."""
+        return AdaptedRequest(self, body, {}, descriptions, request)
+
     def undescribed_images(self, body: JSONMapping, descriptions: Mapping[str, str]) -> list[str]:
         return undescribed(body, descriptions) if self.refuses_images(str(body.get("model"))) else []
 
@@ -116,7 +123,7 @@ class FieldAdaptation:
         return REFUSED_IMAGE in self._rejected(model)
 
     def _rejected(self, model: str) -> dict[str, float]:
-        rejected = self._models.get(model, {}) if self._models else {}
+        rejected = self._models.get(model, {})
         if rejected:
             now = self._clock()
             rejected = {field: until for field, until in rejected.items() if now < until}
@@ -137,6 +144,7 @@ class FieldAdaptation:
         return field in _SERVER_SET_FIELDS or field in _HARMLESS or field in _OTHER_NAME or "[]" in field
 
     def learn(self, model: str, fields: list[str]) -> None:
+        self.active = True
         old = self._models.pop(model, {})
         # Only the last rejected name of a limit counts.
         others = {field: until for field, until in old.items() if _OTHER_NAME.get(field) not in fields}

@@ -355,7 +355,7 @@ class SentRequest:
 
     _endpoint: Endpoint
     _encoded: EncodedRequest
-    _adapted: AdaptedRequest
+    _adapted: AdaptedRequest | None  # None: the server accepts all fields
 
     def __init__(self, server: ModelServer, model_request: ModelRequest) -> None:
         self._server = server
@@ -368,7 +368,8 @@ class SentRequest:
     def warnings(self) -> Sequence[str] | None:
         if self._answer_warnings is None:
             return None
-        return [*self._encoded.warnings, *self._adapted.warnings, *self._answer_warnings]
+        omitted = self._adapted.warnings if self._adapted else ()
+        return [*self._encoded.warnings, *omitted, *self._answer_warnings]
 
     async def __aenter__(self) -> SentRequest:
         try:
@@ -460,25 +461,31 @@ class SentRequest:
 
         Raises `BackendError`, or `BackendRefusal` if the server lacks this endpoint and may have the next.
         """
-        server, model_request = self._server, self._model_request
-        adapted = self._adapted = endpoint.adaptation.adapt(body, model_request.descriptions, model_request.request)
-        content = _json(endpoint.sent(adapted.body))
-        target = endpoint.target(adapted.body.get("model"))
+        server, model_request, adaptation = self._server, self._model_request, endpoint.adaptation
+        adapted = None
+        if adaptation.active:
+            adapted = adaptation.adapt(body, model_request.descriptions, model_request.request)
+            body = adapted.body
+        target = endpoint.target(body.get("model"))
         headers = model_request.headers
         if endpoint.profile.request.session_header:
             headers = {**session_header(endpoint.profile, model_request.conversation), **headers}
         while True:
+            content = _json(endpoint.sent(body))
             try:
                 reply = await server.send(endpoint, target, content, model_request.caller_key, headers)
             except BackendRefusal as refusal:
                 if server.endpoints.lacks(endpoint, refusal.status, refusal.error):
                     raise
+                adapted = adapted or adaptation.sent_whole(body, model_request.descriptions, model_request.request)
                 if adapted.drop_fields(refusal.error):
-                    content = _json(endpoint.sent(adapted.body))
+                    body = adapted.body
                 elif not await self._retry(refusal.error, refusal.__cause__):
                     raise adapted.explain(refusal.error) from refusal.__cause__
             else:
-                adapted.accepted()
+                if adapted:
+                    adapted.accepted()
+                self._adapted = adapted
                 return reply
 
     async def _retry(self, error: BackendError, cause: BaseException | None = None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import time
@@ -709,6 +710,21 @@ async def test_first_request_alone_is_sent_twice(
     (record,) = records_of(caplog, "app.backends")
     assert record.getMessage() == "fields rejected by the backend are omitted"
     assert {"model": "m", "fields": "user", "minutes": 60}.items() <= vars(record).items()
+
+
+async def test_request_refused_after_the_field_was_learned_is_adapted(upstream: Upstream, make: Make) -> None:
+    go = asyncio.Event()
+    upstream.say([go, *USER])
+    upstream.say(USER)
+    upstream.always(ANSWER)
+    backend = make()
+    early = asyncio.create_task(text(backend))
+    while not upstream.requests:
+        await asyncio.sleep(0)
+    assert await text(backend) == "Hello"
+    go.set()
+    assert await early == "Hello"
+    assert bodies(upstream) == [BODY, BODY, *[lacking("user")] * 2]
 
 
 async def test_fields_refused_one_after_the_other_are_all_left_out(upstream: Upstream, make: Make) -> None:
