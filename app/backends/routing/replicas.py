@@ -21,12 +21,10 @@ from typing import Any, Protocol
 from app.backends import (
     LOW_PRIORITY,
     Backend,
-    EncodedRequest,
     ModelRequest,
     RequestObserver,
 )
 from app.backends.routing.circuit_breaker import Circuit, is_server_failure
-from app.core.profile import Profile
 from app.core.redaction import without_password
 from app.core.types import JSONObject
 from app.errors import BackendBusy, BackendError, try_again_in
@@ -102,7 +100,7 @@ class Lease:
     pool: ReplicaPool
     replica: Replica
     only_candidate: bool
-    since: float = field(default_factory=time.monotonic)
+    since: float  # clock time
 
 
 @dataclass(eq=False, slots=True)
@@ -135,6 +133,7 @@ class ReplicaPool:
             )
             for number, settings in enumerate(config.each(), 1)
         ]
+        self.backend = self.replicas[0].backend  # for questions that all servers answer alike
         # Without its own `max_failures`, a single server is never paused if no other backend remains.
         self.never_paused_alone = len(self.replicas) == 1 and "max_failures" not in config.explicit
         self._waiters: deque[_Waiter] = deque()
@@ -142,14 +141,8 @@ class ReplicaPool:
         self._pause_end: asyncio.TimerHandle | None = None  # when a server's circuit pause ends
         self._mean_duration = 1.0  # seconds per request; an exponential moving average
         self._watching: asyncio.Task[None] | None = None
-        self._users = 0
+        self.users = 0  # requests that may use this pool: `drain` waits until each calls `end_use`
         self._unused: asyncio.Event | None = None  # set while draining
-
-    def profile(self, model: str) -> Profile:
-        return self.replicas[0].backend.profile(model)
-
-    def encode(self, model_request: ModelRequest) -> EncodedRequest:
-        return self.replicas[0].backend.encode(model_request)
 
     def undescribed_images(self, model_request: ModelRequest) -> list[str]:
         """URLs of images without a description, if any server is known not to accept images."""
@@ -158,9 +151,6 @@ class ReplicaPool:
 
     def refuses_images(self, model: str) -> bool:
         return any(replica.backend.refuses_images(model) for replica in self.replicas)
-
-    def forwards(self, endpoint: str, model: str) -> bool:
-        return self.replicas[0].backend.forwards(endpoint, model)
 
     def has_other(self, exclude: Collection[Replica]) -> bool:
         return any(replica.circuit.ready for replica in self.replicas if replica not in exclude)
@@ -216,18 +206,14 @@ class ReplicaPool:
         for replica in self.replicas:
             await replica.backend.aclose()
 
-    def begin_use(self) -> None:
-        """`drain` waits for `end_use`."""
-        self._users += 1
-
     def end_use(self) -> None:
-        self._users -= 1
-        if self._unused and not self._users:
+        self.users -= 1
+        if self._unused and not self.users:
             self._unused.set()
 
     async def drain(self) -> None:
         """Close the servers once unused; no new use may begin."""
-        if self._users:
+        if self.users:
             self._unused = asyncio.Event()
             await self._unused.wait()
         await self.aclose()
@@ -282,9 +268,10 @@ class ReplicaPool:
         Failing servers are paused, except an `only_candidate`: its own error is more useful than ours. Raises
         `BackendError` if no server is ready.
         """
-        if free := self._free(self._ready(exclude, only_candidate)):  # waiting requests cannot use these
-            return self._grant(preferred(conversation, free), only_candidate)
-        return None
+        free = self._free(exclude, only_candidate)  # waiting requests cannot use these
+        if not free:
+            return None
+        return self._grant(free[0] if len(free) == 1 else preferred(conversation, free), only_candidate)
 
     async def queue(self, exclude: Collection[Replica], *, only_candidate: bool = False) -> Lease:
         """Wait for a lease; raises `BackendError` if the queue is full, or the wait times out."""
@@ -308,13 +295,17 @@ class ReplicaPool:
             self._waiters.remove(waiter)
             self.hooks.queued(self.name, -1)
 
-    def _ready(self, exclude: Collection[Replica], only_candidate: bool) -> list[Replica]:
-        """Raises `BackendError` if no server is available."""
+    def _free(self, exclude: Collection[Replica], only_candidate: bool) -> list[Replica]:
+        """Ready servers below the limit; raises `BackendError` if no server is ready."""
         ready = [
             replica for replica in self.replicas if (only_candidate or replica.circuit.ready) and replica not in exclude
         ]
-        if ready:
-            return ready
+        if not ready:
+            raise self._unavailable()
+        limit = self.config.max_concurrency
+        return ready if limit is None else [replica for replica in ready if replica.load < limit]
+
+    def _unavailable(self) -> BackendError:
         wait = min(replica.circuit.wait for replica in self.replicas)
         last = self._failure
         error = BackendError(
@@ -325,14 +316,10 @@ class ReplicaPool:
         error.server = last.server if last else self.name
         if last and last.detail:
             error.add_note(last.detail)
-        raise error
-
-    def _free(self, replicas: list[Replica]) -> list[Replica]:
-        limit = self.config.max_concurrency
-        return replicas if limit is None else [replica for replica in replicas if replica.load < limit]
+        return error
 
     def _grant(self, replica: Replica, only_candidate: bool) -> Lease:
-        lease = Lease(self, replica, only_candidate)
+        lease = Lease(self, replica, only_candidate, time.monotonic())
         replica.load += 1
         if replica.circuit.open:
             replica.circuit.sent(lease)
@@ -351,7 +338,7 @@ class ReplicaPool:
             if waiter.lease.done():
                 continue
             try:
-                free = self._free(self._ready(waiter.exclude, waiter.only_candidate))
+                free = self._free(waiter.exclude, waiter.only_candidate)
             except BackendError as error:
                 waiter.lease.set_exception(error)
                 continue
@@ -415,8 +402,6 @@ def preferred(conversation: Callable[[], str], free: Sequence[Replica]) -> Repli
 
     With rendezvous hashing, processes agree, and only an added or removed server's conversations move.
     """
-    if len(free) == 1:
-        return free[0]
     if not (key := conversation()):
         return least_loaded(free)
     bound = _LOAD_FACTOR * sum(replica.load for replica in free) / len(free) + _LOAD_MARGIN

@@ -96,10 +96,10 @@ class Router(Backend):
 
     def profile(self, model: str) -> Profile:
         """The profile of the model's first backend; raises `NotFound` for unknown models."""
-        return self._route(model)[0].profile(model)
+        return self._route(model)[0].backend.profile(model)
 
     def encode(self, model_request: ModelRequest) -> EncodedRequest:
-        return self._route(model_request.model)[0].encode(model_request)
+        return self._route(model_request.model)[0].backend.encode(model_request)
 
     def undescribed_images(self, model_request: ModelRequest) -> list[str]:
         return self._route(model_request.model)[0].undescribed_images(model_request)
@@ -116,12 +116,12 @@ class Router(Backend):
 
     def forwards(self, endpoint: str, model: str) -> bool:
         """Whether the model's first backend supports an endpoint; raises like `profile`."""
-        return self._route(model)[0].forwards(endpoint, model)
+        return self._route(model)[0].backend.forwards(endpoint, model)
 
     def forward(self, request: RawRequest) -> OpenRawRequest:
         """Tries backends that support the endpoint; raises `NotFound` without any."""
         pools = self._route(request.model)
-        if not (able := [pool for pool in pools if pool.forwards(request.endpoint, request.model)]):
+        if not (able := [pool for pool in pools if pool.backend.forwards(request.endpoint, request.model)]):
             message = f"The backend '{pools[0].name}' does not support {request.endpoint}, according to its profile."
             raise NotFound(message, code="unknown_url")
         return RawRequestInFlight(able, request)
@@ -134,14 +134,14 @@ class Router(Backend):
 
     def translation(self, model_request: ModelRequest) -> Translation:
         pool = self._route(model_request.model)[0]
-        return pool.replicas[0].backend.translation(model_request)._replace(backend=pool.name)
+        return pool.backend.translation(model_request)._replace(backend=pool.name)
 
     def describe(self) -> list[dict[str, object]]:
         """Each backend's name, profile, URL without credentials, and models."""
         return [
             {
                 "name": pool.name,
-                "profile": pool.profile("").name,
+                "profile": pool.backend.profile("").name,
                 "url": public_url(pool.config.url) or None,
                 "models": [*pool.config.aliases, *pool.config.models],
             }
@@ -231,10 +231,10 @@ class _NamedBackend(Backend):
         raise NotFound(f"Backend '{self._name}' not found.", code="unknown_backend")
 
     def profile(self, model: str) -> Profile:
-        return self._pool().profile(model)
+        return self._pool().backend.profile(model)
 
     def encode(self, model_request: ModelRequest) -> EncodedRequest:
-        return self._pool().encode(model_request)
+        return self._pool().backend.encode(model_request)
 
     def open(self, model_request: ModelRequest) -> ModelRequestInFlight:
         return ModelRequestInFlight([self._pool()], model_request)
@@ -284,7 +284,7 @@ class _InFlight(Generic[_Request, _Answer]):
 
     async def __aenter__(self) -> Any:
         for pool in self._users:
-            pool.begin_use()
+            pool.users += 1
         try:
             await self._send()
         except BaseException:
