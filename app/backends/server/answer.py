@@ -33,7 +33,7 @@ class BodyReader:
     """
     Decodes bytes in the call that receives them.
 
-    The task in `receive` decodes only bytes that arrive while the receiver is slow, or that end a large event.
+    The task in `receive` takes the first read, and deltas of a large event or for a slow receiver.
     """
 
     def __init__(self, reply: HTTPReply, profile: Profile, decoder: AnswerDecoder) -> None:
@@ -45,8 +45,7 @@ class BodyReader:
         self._receiver: DeltaReceiver | None = None
         self._direct: DeltaReceiver | None = None  # set while reads bypass the task
         self._started = False
-        self._unread: bytes | None = None  # data for the task to decode
-        self._held: list[Delta] = []  # deltas before the receiver was set
+        self._held: list[Delta] = []  # for the task to pass on
         self._undecoded = 0  # bytes in reads that completed no event
         self._last_delta = 0.0  # loop time of the last delta, after the finish reason
         # Raised after the last delta. Usually a class: a stored exception retains the answer until garbage collection.
@@ -90,21 +89,21 @@ class BodyReader:
         finish reason, a broken connection is a normal end.
         """
         self._receiver = receiver
-        if held := self._held:
-            self._held = []
-            await self._pass_on(held)
-        while self._end is None:
-            await self._read()
+        while self._held or self._end is None:
+            if self._held:
+                await self._pass_on(receiver)
+            else:
+                await self._read()
         if self._end is not StopAsyncIteration:
             raise self._end
 
     def _take(self, data: bytes) -> bool:
         """Decode a read; return whether the next may bypass the task."""
         decoder, receiver = self._decoder, self._direct
-        if receiver is None:
-            self._unread = data
-            return False
         if deltas := decoder.decode(data):
+            if receiver is None:
+                self._held += deltas
+                return False
             self._undecoded = 0
             goes_on = receiver.receive(deltas)
             if not decoder.ending:
@@ -118,55 +117,51 @@ class BodyReader:
         return not decoder.ending
 
     async def _read(self) -> None:
-        """Pass on received data until other work is needed."""
-        decoder = self._decoder
+        """Receive data until other work is needed."""
+        decoder, receiver = self._decoder, self._receiver
         if decoder.finished:
             # After the finish reason, heartbeats no longer extend the timeout.
             grace = self._profile.response.finish_grace_s
             if decoder.resumed:
                 grace = max(grace, self._profile.transport.idle_timeout)
             self.reply.wait_at_most(max(0, self._last_delta + grace - self._loop.time()))
-        receiver = self._receiver if self._started else None
         self._direct = None if receiver is None or receiver.paused else receiver
         try:
-            await self.reply.deliver(self._take)
-        except StopAsyncIteration:
-            await self._pass_on(decoder.end())
-            self._end = decoder.failure or StopAsyncIteration
-        except (TimeoutError, httpx.ReadTimeout) as cause:
-            await self._pass_on(decoder.cut())
-            self._end = self._incomplete("timeout", IDLE_TOO_LONG, cause)
-        except (httpx.TransportError, httpx.DecodingError, httpx.StreamError) as cause:
-            await self._pass_on(decoder.cut())
-            self._end = self._incomplete("failure", CONNECTION_BROKE, cause)
-        else:
-            if not self._started:
+            if self._started:
+                await self.reply.deliver(self._take)
+            else:
+                data = await anext(self.reply)
                 self._started = True
                 self.reply.wait_at_most(self._profile.transport.idle_timeout)
-            data, self._unread = self._unread, None
-            if data is not None:
-                self._undecoded += len(data)
-                await self._pass_on(decoder.decode(data))
-            elif self._receiver:
-                await self._receiver.drain()
+                self._take(data)
+        except StopAsyncIteration:
+            self._held += decoder.end()
+            self._end = decoder.failure or StopAsyncIteration
+        except (TimeoutError, httpx.ReadTimeout) as cause:
+            self._held += decoder.cut()
+            self._end = self._incomplete("timeout", IDLE_TOO_LONG, cause)
+        except (httpx.TransportError, httpx.DecodingError, httpx.StreamError) as cause:
+            self._held += decoder.cut()
+            self._end = self._incomplete("failure", CONNECTION_BROKE, cause)
+        else:
+            if self._direct and self._direct.paused:
+                await self._direct.drain()
             if decoder.done or decoder.failure:
                 self._end = decoder.failure or StopAsyncIteration
-            elif self._receiver and self._receiver.over:
+            elif receiver and receiver.over:
                 self._end = StopAsyncIteration
 
-    async def _pass_on(self, deltas: list[Delta]) -> None:
-        if not deltas:
-            return
+    async def _pass_on(self, receiver: DeltaReceiver) -> None:
         if self._undecoded > LARGE:
             await asyncio.sleep(_YIELD_SECONDS)
         self._undecoded = 0
+        deltas, self._held = self._held, []
         if self._decoder.finished:
             self._last_delta = self._loop.time()
-        if self._receiver is None:
-            self._held += deltas
-        else:
-            self._receiver.receive(deltas)
-            await self._receiver.drain()
+        receiver.receive(deltas)
+        await receiver.drain()
+        if receiver.over and self._end is None:
+            self._end = StopAsyncIteration
 
     def _incomplete(self, kind: str, message: str, cause: Exception) -> BackendError | type[StopAsyncIteration]:
         if self._decoder.finished:
