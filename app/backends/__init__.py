@@ -18,7 +18,7 @@ from app.core.profile import Profile
 from app.core.request.model_request import Attempts, EncodedRequest, ModelRequest
 from app.core.stream.answer import Tap
 from app.core.types import JSONObject
-from app.core.types.deltas import DONE, Delta
+from app.core.types.deltas import DONE, Delta, TokenCounts
 from app.core.types.frozen import frozen
 from app.errors import BackendError, NotFound
 
@@ -157,9 +157,7 @@ class RawAnswer(Protocol):
         """
         ...
 
-    def usage(self) -> JSONObject | None:
-        """Reported usage in Chat Completions form, or None."""
-        ...
+    def usage(self) -> TokenCounts | None: ...
 
     def estimate(self) -> int:
         """Estimate output tokens, for backends that report no usage."""

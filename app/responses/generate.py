@@ -370,7 +370,7 @@ def _finish(end: Finish, builder: EventBuilder, query: ModelQuery, failure: Back
         if query.reader.usage is None:
             query.reader.prompt_estimate = estimate_prompt(query.body)
         end(builder, query, failure)
-        if query.reader.usage and (cost := query.reader.usage.get("cost")) is not None:
+        if query.reader.usage and (cost := query.reader.usage.cost) is not None:
             query.model_request.attempts.costs.append(cost)
     except Exception:
         logger.exception("backend response completion failed")

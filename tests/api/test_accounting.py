@@ -25,7 +25,7 @@ from app.api.accounting.journal import UsageJournal
 from app.core.access import BudgetLimit, KeyAccess, hash_of
 from app.core.prices import NANO, Price, PriceList, format_money
 from app.core.types import Usage
-from app.core.types.deltas import DONE
+from app.core.types.deltas import DONE, TokenCounts
 from app.core.usage import usage_of
 from app.errors import StoreUnavailable, UnstorableValue
 from app.stores import Spending, UsageRow
@@ -372,7 +372,7 @@ class Away(MemoryUsage):
 
 def ended(input: int = 10, output: int = 5, model: str = "m") -> tuple[str, str, Usage]:
     """A response's model, backend and usage."""
-    return model, "", usage_of({"prompt_tokens": input, "completion_tokens": output}, {}, [])
+    return model, "", usage_of(TokenCounts(input, output), {}, [])
 
 
 ALICE = KeyAccess(name="alice", budget=(BudgetLimit("tokens_per_day", 40),), configured=True)

@@ -13,6 +13,7 @@ import pytest
 from app.backends.apis.chat.usage import normal_usage, reported_cost
 from app.backends.apis.messages.decoder import message_usage
 from app.core.access import hash_of
+from app.core.types.deltas import TokenCounts
 from tests.support.serving import antiphon
 from tests.support.upstream import DONE, Upstream, call, chunk, finish, reply, sse, upstream, usage
 
@@ -45,7 +46,7 @@ def test_reported_cost_is_read_in_the_forms_of_providers(reported: dict[str, Any
     assert reported_cost(reported) == nanos
     counted = normal_usage({"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2, **reported})
     assert counted is not None
-    assert counted.get("cost") == nanos
+    assert counted.cost == nanos
 
 
 def costing(cost: float, *chunks: Any, reason: str = "stop") -> list[Any]:
@@ -149,8 +150,5 @@ async def test_passed_through_request_is_charged_the_reported_cost(upstream: Ups
 
 
 def test_messages_and_responses_servers_report_costs_too() -> None:
-    assert message_usage({"input_tokens": 1, "output_tokens": 1, "cost": 0.1}) == {
-        **(message_usage({"input_tokens": 1, "output_tokens": 1}) or {}),
-        "cost": 100_000_000,
-    }
-    assert (normal_usage({"input_tokens": 1, "output_tokens": 1, "cost": 0.1}) or {})["cost"] == 100_000_000
+    reported = {"input_tokens": 1, "output_tokens": 1, "cost": 0.1}
+    assert message_usage(reported) == normal_usage(reported) == TokenCounts(1, 1, cost=100_000_000)

@@ -141,7 +141,9 @@ def answer_chunks(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
             case Finished(reason):
                 yield _chunk(about, {}, finish_reason=reason)
             case UsageReported(usage):
-                yield {**about, "choices": [], "usage": usage}
+                total = usage.prompt + usage.completion
+                counts = {"prompt_tokens": usage.prompt, "completion_tokens": usage.completion, "total_tokens": total}
+                yield {**about, "choices": [], "usage": counts}
             case StreamDone():
                 return
             case _:

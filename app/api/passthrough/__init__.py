@@ -30,6 +30,7 @@ from app.api.uvicorn.disconnect import BodyWriter, DisconnectWatch, MessageWrite
 from app.backends import Backend, RawAnswer, RawRequest, RefusedRequest
 from app.core.affinity import conversation_key
 from app.core.types import JSONObject, Usage
+from app.core.types.deltas import TokenCounts
 from app.core.types.request import CreateResponse
 from app.core.types.request import Response as ResponseObject
 from app.core.usage import usage_of
@@ -472,19 +473,19 @@ class _PassthroughExchange:
             return self._charged
         reported = answer.usage() if answer else None
         if answer and reported is not None and whole and not answer.failed():
-            if (cost := reported.get("cost")) is not None:
-                lifecycle.attempts.costs.append(cost)
+            if reported.cost is not None:
+                lifecycle.attempts.costs.append(reported.cost)
             return usage_of(reported, {}, [])
         output = answer.estimate() if answer and self._endpoint.prompts else 0
         if reported is not None:  # possibly for the prompt only
-            return usage_of(reported | {"completion_tokens": max(output, reported["completion_tokens"])}, {}, [])
+            return usage_of(reported._replace(completion=max(output, reported.completion)), {}, [])
         left = lifecycle.failure is None and lifecycle.response["status"] != "completed"
         if not (left or output):
             return {}
         prompt = estimate_prompt(_chat_prompt(self._fields)) + sum(
             estimate_json(self._fields.get(name)) for name in _PROMPTS
         )
-        return usage_of({"prompt_tokens": max(1, prompt), "completion_tokens": output}, {}, [])
+        return usage_of(TokenCounts(max(1, prompt), output), {}, [])
 
 
 def _chat_prompt(fields: Mapping[str, object]) -> dict[str, list[Any]]:

@@ -30,10 +30,10 @@ from app.core.types.deltas import (
     FinishReason,
     ReasoningDelta,
     TextDelta,
+    TokenCounts,
     ToolCallDelta,
     UsageReported,
 )
-from app.core.usage import chunk_usage
 from app.errors import InvalidRequest
 
 _THINK = re.compile(r"^think\b", re.IGNORECASE)
@@ -107,7 +107,7 @@ def _deltas(body: JSONObject, answer: DemoOutput, digest: str, prompt_tokens: in
             yield ToolCallDelta(0, arguments=[piece])
     finished = FinishReason.TOOL_CALLS if answer.tool else FinishReason.STOP
     yield Finished(FinishReason.LENGTH if budget.exceeded else finished)
-    yield UsageReported(chunk_usage(prompt_tokens, budget.spent, reasoning=reasoned))
+    yield UsageReported(TokenCounts(prompt_tokens, budget.spent, reasoning=reasoned))
     yield DONE
 
 

@@ -23,6 +23,7 @@ from app.core.affinity import session_id
 from app.core.profile import Profile, TransportOptions
 from app.core.redaction import redact
 from app.core.types import JSONObject
+from app.core.types.deltas import TokenCounts
 from app.core.usage import cost_in_nanos, is_token_count
 from app.errors import BackendError
 
@@ -206,13 +207,12 @@ class ForwardedAnswer:
             return False
         return True
 
-    def usage(self) -> JSONObject | None:
+    def usage(self) -> TokenCounts | None:
         """Includes the cost in LiteLLM's header."""
-        usage = self._usage.usage()
-        if usage and "cost" not in usage and not self._streamed:
-            cost = cost_in_nanos(self._response.headers.get("x-litellm-response-cost"))
-            return usage if cost is None else {**usage, "cost": cost}
-        return usage
+        counts = self._usage.counts()
+        if counts and counts.cost is None and not self._streamed:
+            return counts._replace(cost=cost_in_nanos(self._response.headers.get("x-litellm-response-cost")))
+        return counts
 
     async def aclose(self) -> None:
         await self._reads.aclose()
@@ -341,7 +341,7 @@ class UsageReader:
             if self._streamed:
                 self._events += dropped.count(_EVENT)
 
-    def usage(self) -> JSONObject | None:
+    def counts(self) -> TokenCounts | None:
         tail = b"".join(self._pieces)[-_TAIL:]
         usage = _first_with_counts(tail, reversed([*_USAGE.finditer(tail)]))
         if self._streamed or not usage:

@@ -25,6 +25,7 @@ from app.core.types.deltas import (
     SourcesCited,
     StreamDone,
     TextDelta,
+    TokenCounts,
     ToolCallDelta,
     UsageReported,
 )
@@ -58,7 +59,7 @@ class DeltaReader:
         self._limits = limits
         self._first = len(builder.response["output"])
         self.finish_reason: FinishReason | None = None
-        self.usage: JSONObject | None = None
+        self.usage: TokenCounts | None = None
         self.prompt_estimate: int | None = None  # tokens of a large prompt, if the answer ended without usage
         self.service_tier: str | None = None
         self.done = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from typing_extensions import TypedDict
 
@@ -143,11 +143,20 @@ class AnswerMetadata:
     service_tier: str | None = None
 
 
+class TokenCounts(NamedTuple):
+    """Counts reported by a backend."""
+
+    prompt: int
+    completion: int
+    cached: int = 0  # of the prompt
+    written: int = 0  # of the prompt, to the cache
+    reasoning: int | None = None  # of the completion; None if not reported
+    cost: int | None = None  # nano-dollars; None if not reported
+
+
 @dataclass(slots=True)
 class UsageReported:
-    """Current token counts, in the shape of `chunk_usage`."""
-
-    usage: JSONObject
+    usage: TokenCounts  # so far
 
 
 @dataclass(slots=True)

@@ -7,38 +7,29 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeGuard
 
 from app.core.json_values import json_object
-from app.core.types import Item, JSONObject, Usage, list_field
+from app.core.types import Item, Usage, list_field
+from app.core.types.deltas import TokenCounts
 from app.core.usage.token_estimate import estimate, estimate_prompt
 
 
 def usage_of(
-    counted: Mapping[str, object] | None,
+    counts: TokenCounts | None,
     body: Mapping[str, object],
     output: Sequence[Item | str],
     prompt_estimate: int | None = None,
 ) -> Usage:
     """
-    Usage reported in chunks, otherwise estimated, because clients loop or crash without usage.
+    Usage reported by the backend, otherwise estimated, because clients loop or crash without usage.
 
     Unreported reasoning tokens are estimated by their share of the output text.
     """
-    counted = counted or {}
-    counts = token_counts(counted)
-    if "prompt_tokens" not in counts and "completion_tokens" not in counts:
+    if counts is None:
         reasoning, rest = _estimates(output)
         prompt_tokens = estimate_prompt(body) if prompt_estimate is None else prompt_estimate
         return _usage(prompt_tokens, reasoning + rest, reasoning=reasoning)
-    input_tokens, output_tokens = counts.get("prompt_tokens", 0), counts.get("completion_tokens", 0)
-    prompt = token_counts(json_object(counted.get("prompt_tokens_details")))
-    reported = token_counts(json_object(counted.get("completion_tokens_details"))).get("reasoning_tokens")
-    reasoning = _share(output_tokens, output) if reported is None else reported
-    return _usage(
-        input_tokens,
-        output_tokens,
-        min(prompt.get("cached_tokens", 0), input_tokens),
-        prompt.get("cache_write_tokens", 0),
-        min(reasoning, output_tokens),
-    )
+    prompt, completion, cached, written, reported, _ = counts
+    reasoning = _share(completion, output) if reported is None else reported
+    return _usage(prompt, completion, min(cached, prompt), written, min(reasoning, completion))
 
 
 def request_usage(reported: object) -> Usage | None:
@@ -64,27 +55,6 @@ def usage_since(before: Usage | None, usage: Usage) -> Usage:
     if not before:
         return usage
     return _usage(*(max(0, count - earlier) for count, earlier in zip(_counts(usage), _counts(before), strict=True)))
-
-
-def chunk_usage(
-    prompt: int,
-    completion: int,
-    cached: int = 0,
-    written: int = 0,
-    reasoning: int | None = None,
-    cost: int | None = None,
-) -> JSONObject:
-    """
-    Cached and written tokens are part of the prompt. `reasoning` and `cost` (nano-dollars) are None if not reported.
-    """
-    return {
-        **({} if cost is None else {"cost": cost}),
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": cached, "cache_write_tokens": written},
-        "completion_tokens_details": {} if reasoning is None else {"reasoning_tokens": reasoning},
-    }
 
 
 _NANOS = 10**9  # per currency unit: see `app.core.prices`

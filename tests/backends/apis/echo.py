@@ -19,8 +19,7 @@ from app.core.request.messages import ConversationReader
 from app.core.request.model_request import EncodedRequest, ModelRequest
 from app.core.sse.repeats import ServerEvent
 from app.core.stream.answer import ErrorIn
-from app.core.types.deltas import Delta, Finished, FinishReason, TextDelta, UsageReported
-from app.core.usage import chunk_usage
+from app.core.types.deltas import Delta, Finished, FinishReason, TextDelta, TokenCounts, UsageReported
 from app.errors import InvalidRequest
 
 
@@ -58,7 +57,7 @@ class EchoDecoder(APIDecoder):
                 self.finished = self.done = True
                 deltas.append(Finished(FinishReason(event["reason"])))
                 if tokens := event.get("tokens"):
-                    deltas.append(UsageReported(chunk_usage(tokens["in"], tokens["out"])))
+                    deltas.append(UsageReported(TokenCounts(tokens["in"], tokens["out"])))
             elif event.get("text"):
                 deltas.append(TextDelta([event["text"]]))
         return deltas

@@ -20,10 +20,10 @@ from app.core.types.deltas import (
     FinishReason,
     ReasoningDelta,
     TextDelta,
+    TokenCounts,
     ToolCallDelta,
     UsageReported,
 )
-from app.core.usage import chunk_usage
 from app.errors import BackendError, InvalidRequest
 from tests.support.exchanges import asking, reads
 from tests.support.serving import antiphon
@@ -95,7 +95,7 @@ async def test_demo_with_a_known_prompt_has_its_answer(prompt: Any, answer: str)
 async def test_demo_with_a_huge_prompt_repeats_a_part() -> None:
     answer = await answer_to("word " * 1_000_000)
     assert 100_000 < len(answer.text) < 101_000
-    assert answer.usage["prompt_tokens"] == 1_000_001
+    assert answer.usage.prompt == 1_000_001
 
 
 async def test_demo_answers_as_a_server_does() -> None:
@@ -106,7 +106,7 @@ async def test_demo_answers_as_a_server_does() -> None:
         TextDelta([" there,"]),
         TextDelta([" friend!"]),
         Finished(FinishReason.STOP),
-        UsageReported(chunk_usage(3, 3, reasoning=0)),
+        UsageReported(TokenCounts(3, 3, reasoning=0)),
         DONE,
     ]
 
@@ -218,14 +218,14 @@ async def test_demo_with_json_object_answers_in_json() -> None:
 async def test_demo_with_an_effort_reasons(effort: str | None, thinks: bool) -> None:
     answer = await answer_to("Say hello.", reasoning_effort=effort)
     assert bool(answer.reasoning) is thinks
-    assert bool(answer.usage["completion_tokens_details"]["reasoning_tokens"]) is thinks
+    assert bool(answer.usage.reasoning) is thinks
     assert answer.text == "Hello there, friend!"
 
 
 @pytest.mark.parametrize("limit", ["max_tokens", "max_completion_tokens"])
 async def test_demo_at_the_token_limit_stops(limit: str) -> None:
     answer = await answer_to("Count from 1 to 5.", **{limit: 3})
-    assert (answer.text, answer.reasons, answer.usage["completion_tokens"]) == ("1, 2, 3,", ["length"], 3)
+    assert (answer.text, answer.reasons, answer.usage.completion) == ("1, 2, 3,", ["length"], 3)
     assert (await answer_to("Count from 1 to 5.", **{limit: 5})).reasons == ["stop"]
 
 

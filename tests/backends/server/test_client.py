@@ -232,7 +232,7 @@ async def test_completion_without_a_stream_is_read(upstream: Upstream, build: Bu
     upstream.say(steps)
     _, used, text, finished, last = await chunks_of(build())
     assert isinstance(used, UsageReported)
-    assert (used.usage["total_tokens"], text, finished, last) == (7, TextDelta(["hi"]), STOP, DONE)
+    assert (used.usage.prompt + used.usage.completion, text, finished, last) == (7, TextDelta(["hi"]), STOP, DONE)
 
 
 async def test_completion_with_calls_is_read(upstream: Upstream, build: Build) -> None:
@@ -461,7 +461,7 @@ async def test_usage_in_a_chunk_with_an_error_is_kept(
     upstream.say(sse(*first_chunks, {**usage_fields, "error": {"message": "cut", "code": 500}}, END))
     chunks, error = await until_error(build())
     assert isinstance(last := chunks[-1], UsageReported)
-    assert (last.usage["completion_tokens"], error.message) == (7, "cut")
+    assert (last.usage.completion, error.message) == (7, "cut")
 
 
 async def test_usage_in_a_first_chunk_with_an_error_is_no_answer(upstream: Upstream, build: Build) -> None:

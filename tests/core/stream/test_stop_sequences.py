@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.stop_sequences import StoppingReader, StopSequences, stop_sequences
-from app.core.types.deltas import Delta, Finished, FinishReason, ReasoningDelta, TextDelta, ToolCallDelta, UsageReported
+from app.core.types.deltas import (
+    Delta,
+    Finished,
+    FinishReason,
+    ReasoningDelta,
+    TextDelta,
+    TokenCounts,
+    ToolCallDelta,
+    UsageReported,
+)
 
 LETTERS = st.text("ab", max_size=12)
 
@@ -68,7 +77,7 @@ def test_answer_ends_at_the_sequence_and_names_it() -> None:
 
 
 def test_calls_after_the_sequence_are_dropped_and_the_usage_is_kept() -> None:
-    usage = {"prompt_tokens": 5, "completion_tokens": 2}
+    usage = TokenCounts(5, 2)
     call = ToolCallDelta(0, "call_1", "f", ["{}"])
     reader, output = read(["."], TextDelta(["Hi."]), call, Finished(FinishReason.TOOL_CALLS), UsageReported(usage))
     assert [item["type"] for item in output] == ["message"]
@@ -89,7 +98,7 @@ def test_text_held_back_at_the_end_is_written() -> None:
 
 
 def test_usage_between_two_texts_does_not_divide_a_sequence() -> None:
-    usage = UsageReported({"prompt_tokens": 5, "completion_tokens": 1})
+    usage = UsageReported(TokenCounts(5, 1))
     reader, _ = read(["END"], TextDelta(["E"]), usage, TextDelta(["ND"]))
     assert reader.stopped
 

@@ -30,17 +30,14 @@ JSON = st.recursive(
 @example(reported={"prompt_tokens": 5, "completion_tokens_details": {"reasoning_tokens": -3}})
 @given(reported=st.dictionaries(st.sampled_from(NAMES), JSON, max_size=8) | JSON)
 def test_usage_of_any_report_adds_up(reported: Any) -> None:
-    reports = [normal_usage(reported), dict(reported)] if isinstance(reported, dict) else [None]
-    for report in reports:
-        usage = usage_of(report, {"messages": []}, [])
-        assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
-        assert 0 <= usage["input_tokens_details"]["cached_tokens"] <= usage["input_tokens"]
-        assert usage["input_tokens_details"]["cache_write_tokens"] >= 0
-        assert 0 <= usage["output_tokens_details"]["reasoning_tokens"] <= usage["output_tokens"]
+    counts = normal_usage(reported) if isinstance(reported, dict) else None
+    usage = usage_of(counts, {"messages": []}, [])
+    assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
+    assert 0 <= usage["input_tokens_details"]["cached_tokens"] <= usage["input_tokens"]
+    assert usage["input_tokens_details"]["cache_write_tokens"] >= 0
+    assert 0 <= usage["output_tokens_details"]["reasoning_tokens"] <= usage["output_tokens"]
 
 
 @pytest.mark.parametrize("number", [-math.inf, math.inf, math.nan, -1, 10**400, "-1", "1e3", None, [], {}])
-def test_usage_that_is_no_count_is_estimated(number: Any) -> None:
-    body = {"messages": [{"role": "user", "content": "Hello there"}]}
+def test_usage_that_is_no_count_is_ignored(number: Any) -> None:
     assert normal_usage({"prompt_tokens": number}) is None
-    assert usage_of({"prompt_tokens": number}, body, ["Hi"]) == usage_of(None, body, ["Hi"])

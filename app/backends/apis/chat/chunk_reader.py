@@ -27,6 +27,7 @@ from app.core.types.deltas import (
     RefusalDelta,
     SourcesCited,
     TextDelta,
+    TokenCounts,
     ToolCallDelta,
     UsageReported,
 )
@@ -139,7 +140,7 @@ class ChunkReader:
             found = [choice for choice in found if choice.get("index") in _FIRST]
         return found if which == "merge" else found[:1]
 
-    def _count(self, chunk: RawEvent, beside: object) -> JSONObject | None:
+    def _count(self, chunk: RawEvent, beside: object) -> TokenCounts | None:
         """
         Usage so far: each count's last nonzero value.
 

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from app.core.types import JSONMapping, JSONObject
-from app.core.usage import chunk_usage, cost_in_nanos, is_token_count, reported_count, token_count, token_counts
+from app.core.types import JSONMapping
+from app.core.types.deltas import TokenCounts
+from app.core.usage import cost_in_nanos, is_token_count, reported_count, token_count, token_counts
 
 _PLAIN = {"prompt_tokens", "completion_tokens", "total_tokens"}  # all that vLLM and llama.cpp send
 _COUNTS = ("prompt_tokens", "input_tokens", "completion_tokens", "output_tokens")
@@ -11,18 +12,14 @@ _CACHED = ("prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens"
 _WRITTEN = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")  # in the details
 
 
-def normal_usage(usage: JSONMapping) -> JSONObject | None:
-    """
-    Usage in OpenAI's form; None without counts.
-
-    `prompt_tokens` includes cached tokens; `completion_tokens` includes reasoning tokens.
-    """
+def normal_usage(usage: JSONMapping) -> TokenCounts | None:
+    """None without counts."""
     counts = token_counts(usage)
     if (
         usage.keys() == counts.keys() == _PLAIN
         and counts["prompt_tokens"] + counts["completion_tokens"] == counts["total_tokens"]
     ):
-        return chunk_usage(counts["prompt_tokens"], counts["completion_tokens"])
+        return TokenCounts(counts["prompt_tokens"], counts["completion_tokens"])
     if counts.keys().isdisjoint(_COUNTS):
         return None
     prompt_tokens = token_count(counts.get("prompt_tokens"), counts.get("input_tokens"))
@@ -46,7 +43,7 @@ def normal_usage(usage: JSONMapping) -> JSONObject | None:
         reasoning = reasoning or missing
     elif not total and reasoning and reasoning > completion_tokens:
         completion_tokens += reasoning
-    return chunk_usage(prompt_tokens, completion_tokens, cached, written, reasoning, reported_cost(usage))
+    return TokenCounts(prompt_tokens, completion_tokens, cached, written, reasoning, reported_cost(usage))
 
 
 _TICKS = 10**10  # per dollar, at xAI

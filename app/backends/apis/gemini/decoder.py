@@ -31,10 +31,11 @@ from app.core.types.deltas import (
     ReasoningSummaryDelta,
     SourcesCited,
     TextDelta,
+    TokenCounts,
     ToolCallDelta,
     UsageReported,
 )
-from app.core.usage import chunk_usage, is_token_count, reported_count, token_count
+from app.core.usage import is_token_count, reported_count, token_count
 from app.errors import quote
 
 # Others are errors, for example MALFORMED_FUNCTION_CALL.
@@ -242,14 +243,14 @@ def _ending(candidate: JSONMapping, feedback: JSONMapping) -> tuple[str, FinishR
     return (blocked, FinishReason.CONTENT_FILTER) if blocked and not candidate else None
 
 
-def response_usage(usage: JSONMapping) -> JSONObject | None:
+def response_usage(usage: JSONMapping) -> TokenCounts | None:
     """Usage in OpenAI's form: thoughts are output, tool results are input. None without counts."""
     if not any(is_token_count(usage.get(name)) for name in ("promptTokenCount", "candidatesTokenCount")):
         return None
     thoughts = reported_count(usage.get("thoughtsTokenCount")) or 0
     prompt = token_count(usage.get("promptTokenCount")) + token_count(usage.get("toolUsePromptTokenCount"))
     output = token_count(usage.get("candidatesTokenCount")) + thoughts
-    return chunk_usage(prompt, output, token_count(usage.get("cachedContentTokenCount")), 0, thoughts)
+    return TokenCounts(prompt, output, token_count(usage.get("cachedContentTokenCount")), 0, thoughts)
 
 
 def _logprobs(result: JSONMapping) -> list[JSONObject] | None:

@@ -33,10 +33,11 @@ from app.core.types.deltas import (
     ReasoningDelta,
     RefusalDelta,
     TextDelta,
+    TokenCounts,
     ToolCallDelta,
     UsageReported,
 )
-from app.core.usage import chunk_usage, is_token_count, reported_count, token_count
+from app.core.usage import is_token_count, reported_count, token_count
 from app.errors import quote
 
 # Others mean a complete message.
@@ -317,7 +318,7 @@ def _complete(block: JSONMapping) -> JSONObject:
 _OWN = frozenset({"pieces", "start", "call", "cited", "signed"})  # not the server's
 
 
-def message_usage(usage: JSONMapping) -> JSONObject | None:
+def message_usage(usage: JSONMapping) -> TokenCounts | None:
     """Cached tokens are included in the prompt; None without counts."""
     if not any(is_token_count(usage.get(name)) for name in ("input_tokens", "output_tokens")):
         return None
@@ -325,7 +326,7 @@ def message_usage(usage: JSONMapping) -> JSONObject | None:
     written = token_count(usage.get("cache_creation_input_tokens"))
     prompt = token_count(usage.get("input_tokens")) + cached + written
     output = token_count(usage.get("output_tokens"))
-    return chunk_usage(prompt, output, cached, written, _thinking_tokens(usage), reported_cost(usage))
+    return TokenCounts(prompt, output, cached, written, _thinking_tokens(usage), reported_cost(usage))
 
 
 def _thinking_tokens(usage: JSONMapping) -> int | None:

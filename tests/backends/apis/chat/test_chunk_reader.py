@@ -177,7 +177,7 @@ def test_usage_is_the_latest_wherever_it_stands() -> None:
         chunk(usage="none"),
     ]
     usages = [one.usage for one in deltas(*chunks) if isinstance(one, UsageReported)]
-    counts = [(usage["prompt_tokens"], usage["completion_tokens"]) for usage in usages]
+    counts = [(usage.prompt, usage.completion) for usage in usages]
     assert counts == [(5, 0), (5, 2), (5, 3), (5, 3)]
 
 

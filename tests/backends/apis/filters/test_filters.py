@@ -22,6 +22,7 @@ from app.core.types.deltas import (
     ReasoningDelta,
     RefusalDelta,
     TextDelta,
+    TokenCounts,
     ToolCallDelta,
     UsageReported,
 )
@@ -83,7 +84,7 @@ MARKED = {"call_marks": "auto"}
 EVERYTHING = {**AUTO, **DROP, **ON, **MARKED, "cumulative": ["content", "reasoning", "tool_arguments"]}
 OTHERS: list[Delta] = [
     AnswerMetadata("a", "m"),
-    UsageReported({"prompt_tokens": 1}),
+    UsageReported(TokenCounts(1, 0)),
     ItemStarted("message"),
     RefusalDelta("No."),
     ReasoningDelta([], "reasoning_details", ["x", {"type": "reasoning.encrypted", "data": "x"}], ReasoningDetails),
