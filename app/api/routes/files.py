@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
@@ -24,25 +24,24 @@ MAX_FIELD = 4096  # bytes in a form field other than the file
 _LIFETIME = "expires_after[seconds]"
 _FILE_FIELDS = ("file", "purpose", "expires_after[anchor]", _LIFETIME)
 
-_FILE_FORM: dict[str, object] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "properties": {
-                        "file": {"type": "string", "format": "binary"},
-                        "purpose": {"type": "string", "example": "user_data"},
-                        "expires_after[anchor]": {"type": "string", "enum": ["created_at"]},
-                        _LIFETIME: {"type": "integer", "minimum": MIN_LIFETIME, "maximum": MAX_LIFETIME},
-                    },
-                    "required": ["file", "purpose"],
-                }
-            }
-        },
-    }
-}
+_BINARY = {"type": "string", "format": "binary"}
+
+
+def _form(fields: Mapping[str, object], required: Sequence[str]) -> dict[str, object]:
+    schema = {"type": "object", "properties": fields, "required": required}
+    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}}
+
+
+_FILE_FORM = _form(
+    {
+        "file": _BINARY,
+        "purpose": {"type": "string", "example": "user_data"},
+        "expires_after[anchor]": {"type": "string", "enum": ["created_at"]},
+        _LIFETIME: {"type": "integer", "minimum": MIN_LIFETIME, "maximum": MAX_LIFETIME},
+    },
+    required=["file", "purpose"],
+)
+_PART_FORM = _form({"data": _BINARY}, required=["data"])
 
 
 def routes(api: APIDependencies, files: Files) -> APIRouter:
@@ -147,22 +146,6 @@ async def _with_one_file(
         yield part, data
     if file is None:
         raise missing_parameter(name)
-
-
-_PART_FORM: dict[str, object] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "properties": {"data": {"type": "string", "format": "binary"}},
-                    "required": ["data"],
-                }
-            }
-        },
-    }
-}
 
 
 def upload_routes(api: APIDependencies, uploads: MultipartUploads) -> APIRouter:
