@@ -23,7 +23,7 @@ def web_url(url: str) -> str:
     """Validate the URL of a server called by this server; raises `ValueError`."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("must be an http or https URL, such as https://login.example.com/keys")
+        raise ValueError("must be an http or https URL, such as https://example.com/path")
     if parts.username is not None or parts.password is not None:
         raise ValueError("must not contain a user or a password")
     return url

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 from typing import Annotated, Literal, get_args
-from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -48,15 +47,6 @@ def signing_key(secret: str) -> bytes:
     return key
 
 
-def _webhook_url(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("must be an http or https URL, such as https://example.com/webhook")
-    if parts.username is not None or parts.password is not None:
-        raise ValueError("must not contain a user or a password: the signature identifies the sender")
-    return url
-
-
 def _secret(secret: SecretStr) -> SecretStr:
     signing_key(secret.get_secret_value())
     return secret
@@ -67,7 +57,7 @@ class WebhookSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
-    url: Annotated[str, AfterValidator(_webhook_url)]
+    url: Annotated[str, AfterValidator(web_url)]
     """URL for events, sent by POST."""
     secret: Annotated[SecretStr, AfterValidator(_secret)] | None = None
     """`whsec_` and a base64 key: signs events like OpenAI's webhooks."""
