@@ -187,7 +187,7 @@ SENT = _sent()
 
 @pytest.mark.parametrize(("name", "status"), listed("Frames of a WebSocket"))
 def test_status_of_a_frame_is_true(name: str, status: str) -> None:
-    frame = read_frame(f'{{"type": "{name}", "input": "Hi."}}')
+    frame = read_frame(b'{"type": "%b", "input": "Hi."}' % name.encode())
     assert frame.fields == {"input": "Hi."}
     assert isinstance(frame, Create) == (status == "supported")
     if name == STEER:

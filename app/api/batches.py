@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Scope
 from app.api.dependencies import APIDependencies
 from app.api.passthrough import ENDPOINTS, Passthrough
 from app.api.rate_limits import BatchAccount
-from app.api.request_body import parse_in_thread_if_large
+from app.api.request_body import parse, read_data
 from app.backends import LOW_PRIORITY
 from app.core.bounded_json import dumps
 from app.core.dialects import DIALECTS
@@ -282,7 +282,8 @@ class LineRequests:
             budget = await self._api.accounting.check(caller.access)
             account = BatchAccount(self._api.limits, caller.access, self._api.accounting, budget)
             if claimed.batch.endpoint == "/v1/responses":
-                request = await parse_in_thread_if_large(claimed.request.body, CreateResponse, self._api.body_limits)
+                parsed = partial(parse, model=CreateResponse, max_values=self._api.body_limits.values)
+                request = await read_data(claimed.request.body, parsed)
                 run = await self._api.responses.create(request, caller, observers=[account])
                 return 200, dumps(await run.drain()), None
             passthrough = self._passthrough[claimed.batch.endpoint]

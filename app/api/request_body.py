@@ -112,9 +112,10 @@ async def _unpacked(data: bytes, encoding: str, limit: int) -> bytes:
     return unpacked
 
 
-async def parse_in_thread_if_large(data: bytes, model: type[Body], limits: BodyLimits) -> Body:
+async def read_data(data: bytes, parsed: Callable[[bytes], T]) -> T:
+    """`parsed` reads a body or WebSocket frame that was already received."""
     LARGE_REQUEST.set(is_large(data))
-    return await run_in_thread_if_large(parse, data, model, limits.values)
+    return await run_in_thread_if_large(parsed, data)
 
 
 def parse(data: bytes, model: type[Body], max_values: int = MAX_VALUES) -> Body:

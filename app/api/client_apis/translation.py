@@ -3,14 +3,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response as HTTPResponse
 from starlette.types import Scope
 
 from app.api import idempotency
-from app.api.auth import header_values
 from app.api.client_apis import ClientAPI, ClientRequest, ClientWriter, Ending, renamed_error, renamed_warnings
 from app.api.dependencies import APIDependencies
 from app.api.errors import error_body, error_event, shutdown_error
@@ -28,7 +27,13 @@ from app.core.types.request import CreateResponse
 from app.errors import APIError, InvalidRequest
 from app.responses import Caller, Run
 from app.responses.inspection import Inspection
-from app.runtime.threads import run_in_thread_if_large
+
+
+class TranslatedRequest(NamedTuple):
+    client: ClientAPI
+    fields: JSONObject  # the client's
+    read: ClientRequest
+    body: CreateResponse
 
 
 def is_translated(api: APIDependencies, client: ClientAPI, path: str, model: str, fields: JSONObject) -> bool:
@@ -48,13 +53,21 @@ def is_translated(api: APIDependencies, client: ClientAPI, path: str, model: str
     return not named.isdisjoint(served) and backend.profile(model).transport.passthrough == "auto"
 
 
+def read_client_request(client: ClientAPI, fields: JSONObject, headers: Mapping[str, str]) -> TranslatedRequest:
+    """Raises `InvalidRequest` with the client's field."""
+    read = client.read(fields, headers)
+    try:
+        return TranslatedRequest(client, fields, read, create_request(read))
+    except APIError as error:
+        raise renamed_error(error, read.client_paths) from error.__cause__
+
+
 async def translated(
-    api: APIDependencies, client: ClientAPI, request: Request, fields: JSONObject, caller: Caller, admission: Admission
+    api: APIDependencies, translated_request: TranslatedRequest, request: Request, caller: Caller, admission: Admission
 ) -> HTTPResponse:
-    read = await run_in_thread_if_large(client.read, fields, header_values(request.scope))
+    client, fields, read, body = translated_request
     caller = replace(caller, dialect=TRANSLATED)
     try:
-        body = await run_in_thread_if_large(create_request, read)
         claim = await _claim(api, request, fields, caller)
         try:
             with admission:
@@ -76,13 +89,10 @@ async def translated(
         raise renamed_error(error, read.client_paths) from error.__cause__
 
 
-async def counted(
-    api: APIDependencies, client: ClientAPI, request: Request, fields: JSONObject, caller: Caller
-) -> HTTPResponse:
+async def counted(api: APIDependencies, translated_request: TranslatedRequest, caller: Caller) -> HTTPResponse:
+    client, _, read, body = translated_request
     assert client.counted
-    read = await run_in_thread_if_large(client.read, fields, header_values(request.scope))
     try:
-        body = await run_in_thread_if_large(create_request, read)
         count, exact = await Inspection(api.responses).count_tokens(body, caller)
     except APIError as error:
         raise renamed_error(error, read.client_paths) from error.__cause__

@@ -17,14 +17,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.auth import header_values
 from app.api.client_apis import CLIENT_APIS, client_api
-from app.api.client_apis.translation import counted, is_translated, translated
+from app.api.client_apis.translation import TranslatedRequest, counted, is_translated, read_client_request, translated
 from app.api.dependencies import APIDependencies
 from app.api.errors import error_event, shutdown_error
 from app.api.openapi import ANTHROPIC_ERRORS, ERRORS
 from app.api.passthrough.form_body import FormBody, form_boundary
 from app.api.passthrough.json_body import JSONBody, reads_as_model
 from app.api.rate_limits import Admission
-from app.api.request_body import parse_in_thread_if_large
+from app.api.request_body import read_as, validate
 from app.api.routes.responses import respond_to
 from app.api.uvicorn.disconnect import BodyWriter, DisconnectWatch, MessageWriter, body_writer
 from app.backends import Backend, RawAnswer, RawRequest, RefusedRequest
@@ -203,8 +203,9 @@ class Passthrough:
         boundary = None if self._endpoint.prompts else form_boundary(content_types)
         backend = api.responses.backend
         if boundary is None:
-            body = await JSONBody.read(scope, receive, api.body_limits)
-            if response := await self._answered(request, body, caller, admission):
+            body, created = await read_as(scope, receive, partial(self._read, request, caller), api.body_limits)
+            if created:
+                response = await self._answer(request, created, caller, admission)
                 await response(scope, receive, send)
                 return
             raw = self._request(request, path, body, body.fields, caller)
@@ -224,28 +225,35 @@ class Passthrough:
         finally:
             await form.aclose()
 
-    async def _answered(
-        self, request: Request, body: JSONBody, caller: Caller, admission: Admission
-    ) -> Response | None:
-        """Answers requests that are not forwarded; None for others. Raises `APIError`."""
-        api, fields = self._api, body.fields
+    def _read(
+        self, request: Request, caller: Caller, data: bytes
+    ) -> tuple[JSONBody, CreateResponse | TranslatedRequest | None]:
+        """The body, and the response to create, unless the request is forwarded. Raises `APIError`."""
+        api = self._api
+        body = JSONBody.parse(data, api.body_limits.values)
+        fields = body.fields
         client = client_api(self._endpoint.client)  # imported at the first request: schemas need several MB
         if client is None:
-            return None
+            return body, None
         deployment = request.path_params.get("deployment")
         if self._endpoint.responses and "input" in fields and "messages" not in fields:
-            body = body.with_model(deployment) if deployment else body
-            parsed = await parse_in_thread_if_large(body.content(), CreateResponse, api.body_limits)
-            return await respond_to(api, request.scope, request.receive, parsed, caller, admission)
+            named = {"model": deployment} if deployment else {}
+            return body, validate({**fields, **named}, CreateResponse, len(data))
         model = self._model(request, body)
         caller.access.check_model(model)
         if self._forwards and not is_translated(api, client, self._endpoint.path, model, fields):
-            return None
+            return body, None
         caller.access.check_fields(fields)
-        fields = {**fields, "model": model}
+        return body, read_client_request(client, {**fields, "model": model}, header_values(request.scope))
+
+    async def _answer(
+        self, request: Request, created: CreateResponse | TranslatedRequest, caller: Caller, admission: Admission
+    ) -> Response:
+        if isinstance(created, CreateResponse):
+            return await respond_to(self._api, request.scope, request.receive, created, caller, admission)
         if self._endpoint.free:
-            return await counted(api, client, request, fields, caller)
-        return await translated(api, client, request, fields, caller, admission)
+            return await counted(self._api, created, caller)
+        return await translated(self._api, created, request, caller, admission)
 
     def _model(self, request: Request, body: JSONBody | FormBody) -> str:
         """The request's model or the default; raises `InvalidRequest` if a model is required."""

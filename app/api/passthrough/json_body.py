@@ -7,9 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from starlette.types import Receive, Scope
-
-from app.api.request_body import BodyLimits, load_json, read_as
+from app.api.request_body import load_json
+from app.core.bounded_json import MAX_VALUES
 from app.errors import InvalidRequest
 
 _Span: TypeAlias = tuple[int, int]  # start and end in bytes
@@ -38,22 +37,16 @@ class JSONBody:
         self.fields = fields
 
     @classmethod
-    async def read(cls, scope: Scope, receive: Receive, limits: BodyLimits) -> JSONBody:
+    def parse(cls, data: bytes, max_values: int = MAX_VALUES) -> JSONBody:
         """Raises `InvalidRequest`."""
-
-        def parsed(data: bytes) -> JSONBody:
-            fields = load_json(data, "body", limits.values)
-            # Backends differ in which duplicate field they read, and some ignore case. Only unambiguous models can be
-            # checked and charged.
-            variants = [name for name in fields if name == _MODEL or reads_as_model(name)]
-            spans = [*_model_spans(data)] if variants == [_MODEL] else []
-            if len(variants) > 1 or len(spans) != len(variants):
-                raise InvalidRequest(
-                    "Invalid 'model': must occur once in the body.", param="model", code="invalid_value"
-                )
-            return cls(data, fields, *spans)
-
-        return await read_as(scope, receive, parsed, limits)
+        fields = load_json(data, "body", max_values)
+        # Backends differ in which duplicate field they read, and some ignore case. Only unambiguous models can be
+        # checked and charged.
+        variants = [name for name in fields if name == _MODEL or reads_as_model(name)]
+        spans = [*_model_spans(data)] if variants == [_MODEL] else []
+        if len(variants) > 1 or len(spans) != len(variants):
+            raise InvalidRequest("Invalid 'model': must occur once in the body.", param="model", code="invalid_value")
+        return cls(data, fields, *spans)
 
     @property
     def model(self) -> str:

@@ -14,6 +14,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
@@ -21,20 +22,18 @@ from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 from app.api.auth import SUBPROTOCOL_KEY, handshake_headers
 from app.api.dependencies import APIDependencies
 from app.api.errors import refuse, report
-from app.api.request_body import body_too_large
+from app.api.request_body import body_too_large, read_data
 from app.api.routes.websocket_frames import CANCEL, STEER, ControlFrame, Create, envelope, read_frame, steer_failure
 from app.api.uvicorn.websocket import SERVICE_RESTART
 from app.core.bounded_json import dumps
 from app.core.dialects import dialect_of
 from app.core.ids import partition_of
-from app.core.size import is_large
 from app.core.stream.event_batch import EventBatch
 from app.core.types.request import TERMINAL, Response
 from app.errors import APIError, InvalidRequest, TooManyRequests
 from app.responses import Caller, Run
 from app.responses.delivery import Outbox
 from app.runtime.tasks import cancel, end
-from app.runtime.threads import LARGE_REQUEST, run_in_thread_if_large
 from app.stores import LayeredStore, Store, images_partition
 
 logger = logging.getLogger(__name__)
@@ -130,7 +129,8 @@ class WebSocketConnection:
         self._api = api
         self._limits = limits
         self._layers = LayeredStore(memory, api.responses.store)
-        self._lenient = "keepalive" in (caller.dialect.heartbeat, dialect_of(websocket.headers).heartbeat)
+        lenient = "keepalive" in (caller.dialect.heartbeat, dialect_of(websocket.headers).heartbeat)
+        self._read_frame = partial(read_frame, max_values=api.body_limits.values, lenient=lenient)
         self._lanes: dict[str | None, Lane] = {}  # by `stream_id`
         self._turns = 0  # running and waiting
         self._turns_size = 0  # bytes in their frames
@@ -189,8 +189,7 @@ class WebSocketConnection:
                 lane.task = asyncio.create_task(self._work(lane))
 
     async def _parse(self, frame: bytes) -> Create | ControlFrame:
-        LARGE_REQUEST.set(is_large(frame))
-        return await run_in_thread_if_large(read_frame, frame, self._api.body_limits.values)
+        return await read_data(frame, self._read_frame)
 
     def _refusal(self, create: Create) -> APIError | None:
         """Refuse a turn above the connection's limits."""
@@ -241,7 +240,8 @@ class WebSocketConnection:
         """
         try:
             self._caller = self._api.auth.verify(self._caller)  # the key may have been revoked
-            request = await run_in_thread_if_large(create.request, lenient=self._lenient)
+            if isinstance(request := create.request, InvalidRequest):
+                raise request
             with await self._api.admit(self._caller) as admission:
                 await admission.acquire_slots()
                 run = await self._api.responses.create(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from app.api.request_body import load_json, validate
@@ -43,8 +43,9 @@ _FRAME_FIELDS = {
 
 @dataclass(slots=True)
 class Create:
-    fields: JSONObject = field(default_factory=dict)  # request fields and frame fields
-    length: int = 0  # bytes
+    fields: JSONObject  # request fields and frame fields
+    length: int  # bytes
+    request: CreateResponse | InvalidRequest  # the error is raised when the turn begins
 
     @property
     def stream_id(self) -> str | None:
@@ -61,19 +62,6 @@ class Create:
     def generate(self) -> bool:
         """False only stores the input, for a later request."""
         return self.fields.get("generate") is not False
-
-    def request(self, *, lenient: bool) -> CreateResponse:
-        """Raises `InvalidRequest` for HTTP fields; if `lenient`, only for values with an effect."""
-        for name, harmless in _HARMLESS.items():
-            value = self.fields.get(name)
-            if value is not None and not (lenient and harmless(value)):
-                message = f"Invalid '{name}': must be omitted on a WebSocket."
-                raise InvalidRequest(message, param=name, code="unsupported_parameter")
-        for name, rule in _FRAME_FIELDS.items():
-            if self.fields.get(name) is not None and not rule.is_valid(self.fields[name]):
-                raise InvalidRequest(f"Invalid '{name}': must be {rule.expected}.", param=name, code=rule.code)
-        fields = {name: value for name, value in self.fields.items() if name not in _HARMLESS}
-        return validate(fields, CreateResponse, self.length)
 
 
 @dataclass(slots=True)
@@ -94,18 +82,35 @@ class ControlFrame:
 CREATE, CANCEL, STEER = FRAME_TYPES = "response.create", "response.cancel", "response.steer"
 
 
-def read_frame(frame: str | bytes, max_values: int = MAX_VALUES) -> Create | ControlFrame:
+def read_frame(frame: bytes, max_values: int = MAX_VALUES, *, lenient: bool = False) -> Create | ControlFrame:
     """
     Raises `InvalidRequest` if the frame is not a JSON object.
 
-    Request fields are next to `type`, or in `response` as in OpenAI's Realtime API.
+    Request fields are next to `type`, or in `response` as in OpenAI's Realtime API. `lenient` accepts HTTP fields with
+    values without effect.
     """
     fields = load_json(frame, "frame", max_values)
     frame_type = fields.pop("type", None)
     if frame_type != CREATE:
         return ControlFrame(frame_type, fields)
     nested = fields.pop("response", None)
-    return Create({**nested, **fields} if isinstance(nested, dict) else fields, len(frame))
+    fields = {**nested, **fields} if isinstance(nested, dict) else fields
+    try:
+        return Create(fields, len(frame), _request(fields, len(frame), lenient=lenient))
+    except InvalidRequest as error:
+        return Create(fields, len(frame), error)
+
+
+def _request(fields: JSONObject, length: int, *, lenient: bool) -> CreateResponse:
+    for name, harmless in _HARMLESS.items():
+        value = fields.get(name)
+        if value is not None and not (lenient and harmless(value)):
+            message = f"Invalid '{name}': must be omitted on a WebSocket."
+            raise InvalidRequest(message, param=name, code="unsupported_parameter")
+    for name, rule in _FRAME_FIELDS.items():
+        if fields.get(name) is not None and not rule.is_valid(fields[name]):
+            raise InvalidRequest(f"Invalid '{name}': must be {rule.expected}.", param=name, code=rule.code)
+    return validate({name: value for name, value in fields.items() if name not in _HARMLESS}, CreateResponse, length)
 
 
 def steer_failure(fields: JSONObject, number: int) -> dict[str, object]:

@@ -77,7 +77,7 @@ class EventDecoder:
         if not block:
             return []
         events = block.split(b"\n\n") if b"\n\n" in block else [block]
-        if is_large := len(block) > MAX_VALUES:  # shorter blocks have fewer values
+        if is_long := len(block) > MAX_VALUES:  # shorter blocks have fewer values
             for event in events:
                 check_piece(event)
         # Without second lines, each plain event is a whole frame.
@@ -96,7 +96,7 @@ class EventDecoder:
                 self._done = True
                 chunks.append(END)
             elif plain and event.startswith(_PLAIN):
-                text = memoryview(event)[6:] if is_large else event[6:]
+                text = memoryview(event)[6:] if is_long else event[6:]
                 try:
                     chunk = orjson.loads(text)
                 except orjson.JSONDecodeError:
@@ -105,13 +105,13 @@ class EventDecoder:
                     chunks += self._frame(b"", [event[6:]])
                     continue
                 chunks.append(chunk)
-                if self._repeats and not is_large:
+                if self._repeats and not is_long:
                     self._repeats.learn(event, chunk)
             else:
                 quick = _two_lines(event) if self._named else None
                 made = self._event(event) if quick is None else [quick]
                 chunks += made
-                if self._named and self._repeats and len(made) == 1 and not is_large:
+                if self._named and self._repeats and len(made) == 1 and not is_long:
                     self._repeats.learn(event, made[0])
         return chunks
 

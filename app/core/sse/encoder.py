@@ -3,7 +3,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from app.core.bounded_json import dumps
-from app.core.size import LARGE
 from app.core.stream.event_batch import DeltaEvents, EventBatch
 from app.core.types.request import Event
 
@@ -18,8 +17,8 @@ def encode_batch(events: EventBatch) -> bytes | list[EventBatch]:
         if type(entry) is tuple:
             fields, number, deltas = entry
             return fields.sse(number, deltas)
-    elif events.characters > LARGE:
-        return events.parts()
+    elif len(parts := events.parts()) > 1:
+        return parts
     return encode_sse(events)
 
 

@@ -302,7 +302,7 @@ async def test_requests_of_owners_are_claimed_in_turn(database: FileDatabase) ->
 async def test_request_that_the_server_cannot_answer_is_an_error_in_the_end(
     database: FileDatabase, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.api.batches.parse_in_thread_if_large", None)  # a mistake of ours
+    monkeypatch.setattr("app.api.batches.read_data", None)  # a mistake of ours
     async with antiphon(**options(database, model)) as url, openai_client(url) as client:
         batch = await ended(client, await submit(client, asks("One")))
         errors = await results(client, batch.error_file_id)
