@@ -47,7 +47,8 @@ class ContextLoader:
         Raises `InvalidRequest` with the field's name, and `StoreUnavailable`.
         """
         items = request.items()
-        if request.previous_response_id is None and not request.conversation and are_messages(items):
+        plain = are_messages(items)
+        if plain and request.previous_response_id is None and not request.conversation:
             if request.store:
                 await layers.store.check()
             context = first_context(items, new_key())
@@ -55,7 +56,7 @@ class ContextLoader:
             lookup = TurnLookup(layers, owner)
             past = await self._past(request, lookup)
             key = chain_key(request.conversation or request.previous_response_id or "") or new_key()
-            new_input = await self._input(items, past, lookup, key)
+            new_input = NewInput(items, past.upstream) if plain else await self._input(items, past, lookup, key)
             context = continue_past(past, new_input, request, key)
         return await _with_files(self.files, context, owner) if self.files else context
 
