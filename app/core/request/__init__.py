@@ -157,9 +157,14 @@ _DROPPED_PARAMETERS: dict[str, Callable[[CreateResponse], object]] = {
     "prompt_cache_retention": lambda request: request.prompt_cache_retention,
 }
 
-# Fields never reported as dropped.
+# Fields never reported as dropped: they are sent, or applied by this server.
 _SENT = frozenset(
-    {"model", "input", "instructions", "stream", "store", "metadata", "max_output_tokens", "temperature", "top_p"}
+    {
+        *("model", "input", "instructions", "previous_response_id", "conversation"),
+        *("tools", "tool_choice", "parallel_tool_calls", "max_tool_calls"),
+        *("stream", "store", "background", "metadata", "truncation"),
+        *("max_output_tokens", "temperature", "top_p"),
+    }
 )
 
 _WITHOUT_EFFECT = {

@@ -249,7 +249,7 @@ class ConversationReader:
         calls = turn.calls
         back, thought = False, ""
         fields: dict[str, object] = {}
-        if calls or turn.reasoning or self.replay.placeholder:
+        if calls or turn.reasoning or self.options.reasoning_placeholder:
             back = is_sent_back(self.options.reasoning_replay, turn.number, last=self.turn, with_tools=self.with_tools)
             thought, fields = self.replay.reasoning(turn.reasoning) if back else ("", {})
         text = thought + "\n\n".join(turn.content)
