@@ -24,7 +24,9 @@ class Dialect(NamedTuple):
 
     def reasoning(self, shown: str) -> tuple[PartType, ...]:
         """`shown` is `content`, `summary`, or `both`."""
-        return {"content": self.content, "summary": event_types.SUMMARY_REASONING, "both": self.both}[shown]
+        if shown == "summary":
+            return event_types.SUMMARY_REASONING
+        return self.both if shown == "both" else self.content
 
 
 DIALECTS = {
@@ -78,18 +80,16 @@ _NEEDS_STRINGS = re.compile(r"ai-sdk/open-responses/|(?<![\w-])ai/\d", re.IGNORE
 
 
 def dialect_of(headers: Mapping[str, str], configured: str = "auto") -> Dialect:
-    return DIALECTS[_recognised(headers) if configured == "auto" else configured]
-
-
-def _recognised(headers: Mapping[str, str]) -> str:
+    if configured != "auto":
+        return DIALECTS[configured]
     # The compliance suite's WebSocket handshake has a media type, but no user agent (Bun).
     is_suite = "sec-websocket-key" in headers and "user-agent" not in headers and "content-type" in headers
     if is_suite or _SPEC_HEADER in headers:
-        return "openresponses"
+        return DIALECTS["openresponses"]
     name = _client(_agent(headers))
     if name in (None, "openresponses") and not _OPENAI_HEADERS.isdisjoint(headers):
-        return "openai"
-    return name or "openai-comments"
+        name = "openai"
+    return DIALECTS[name or "openai-comments"]
 
 
 @lru_cache(maxsize=256)

@@ -80,7 +80,8 @@ class GenerationOptions:
         if not model:
             raise missing_parameter("model")
         caller.access.check_model(model)
-        caller.access.check_fields(request.model_extra or {})
+        if extra := request.model_extra:
+            caller.access.check_fields(extra)
         return model
 
     def check_size(self, body: Mapping[str, object]) -> None:

@@ -204,10 +204,10 @@ def plain_text(content: str | Sequence[Part] | None) -> str | None:
     """
     if isinstance(content, str):
         return content
-    if content and len(content) == 1 and content[0]["type"] in _TEXTS and "prompt_cache_breakpoint" not in content[0]:
-        text: str = content[0]["text"]
-        return text
-    return None
+    if content is None or len(content) != 1:
+        return None
+    part = content[0]
+    return part["text"] if part["type"] in _TEXTS and "prompt_cache_breakpoint" not in part else None
 
 
 def text_content(text: str, form: str) -> str | list[ChatPart]:

@@ -408,11 +408,10 @@ class CreateResponse(RequestBody):
     def _is_bounded_and_redacted(self) -> CreateResponse:
         """Check call arguments, and remove credentials, so that the request can be shown and stored."""
         fields = self.__dict__
-        if isinstance(fields["input"], list):
-            _check_arguments(fields["input"])
         if fields["tools"]:
             self.tools = self.tool_secrets.redact(self.tools)
         if isinstance(fields["input"], list):
+            _check_arguments(fields["input"])
             items: list[Any] = [*map(typed, self.tool_secrets.redact_items(fields["input"]))]
             self.input = items  # typed here, because `items` would otherwise create typed copies
         if isinstance(fields["tool_choice"], dict):
