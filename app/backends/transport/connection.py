@@ -51,6 +51,11 @@ class HTTPConnection(asyncio.Protocol):
         self._used = False  # it has served a request
         self._sent = False  # whole request
         self._blocked = False  # write buffer full
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0  # loop time
+        self._pieces: list[bytes] = []  # of the current reply
+        self.on_body = self._pieces.append  # called by the parser: no Python code runs per body fragment
+        self._parser = httptools.HttpResponseParser(self)
 
     @property
     def usable(self) -> bool:
@@ -70,7 +75,7 @@ class HTTPConnection(asyncio.Protocol):
         Timeouts are `httpx`'s, in seconds: `write` per write, `read` per read. Raises `Stale` or the matching `httpx`
         error. A cancellation closes the socket. `bodiless`: the reply to HEAD has no body.
         """
-        reply = self._reply = Reply(self, bodiless=bodiless)
+        reply = self._reply = Reply(self, self._pieces, bodiless=bodiless)
         self._sent = False
         if self.gone.done():
             self._cut_off(None)
@@ -133,6 +138,7 @@ class HTTPConnection(asyncio.Protocol):
         if reply:
             self._used = True
             reply.finish(end)
+            self._pieces.clear()
             if reusable:
                 self._pool.keep(self)
 
@@ -153,11 +159,11 @@ class HTTPConnection(asyncio.Protocol):
             self.abort()  # without a request
             return
         try:
-            reply.parser.feed_data(data)
+            self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             reply.keep_alive = False
             reply.end = reply.end or httpx.RemoteProtocolError(f"The reply is not HTTP/1.1: {error}")
-        pieces, take = reply.pieces, reply.take
+        pieces, take = self._pieces, reply.take
         if reply.end:
             reply.unread += len(data)
             self._end(reply.end, reusable=self._sent and reply.keep_alive)
@@ -184,6 +190,9 @@ class HTTPConnection(asyncio.Protocol):
         self._cut_off(exc)
         self._pool.closed(self)
         self.gone.set_result(None)
+        if self._timer:
+            self._timer.cancel()
+        del self._parser  # breaks a reference cycle
 
     def pause_writing(self) -> None:
         self._blocked = True
@@ -192,6 +201,55 @@ class HTTPConnection(asyncio.Protocol):
         self._blocked = False
         if self._reply:
             self._reply.wake()
+
+    # Called by the parser. Errors stop it; after the end, they only prevent reuse.
+
+    def on_message_begin(self) -> None:
+        if self._reply and self._reply.end:
+            raise ValueError("More than one reply was received.")
+
+    def on_status(self, reason: bytes) -> None:
+        if self._reply:
+            self._reply.reason += reason
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        reply = self._reply
+        if reply and not reply.status:  # otherwise a trailer
+            value = value.rstrip(b" \t")
+            reply.headers.append((name, value))
+            reply.fields[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        if self._reply:
+            self._reply.begin(self._parser.get_status_code(), self._parser.get_http_version())
+
+    def on_message_complete(self) -> None:
+        reply = self._reply
+        if reply and reply.status:
+            reply.keep_alive = self._parser.should_keep_alive()
+            reply.end = StopAsyncIteration
+
+    def end_at(self, deadline: float) -> None:
+        """
+        End the reply by `deadline` (loop time), unless bytes arrive.
+
+        A single timer serves many replies. It is rescheduled when it fires, or for an earlier deadline.
+        """
+        if self._timer is None or deadline < self._timer_at:
+            if self._timer:
+                self._timer.cancel()
+            self._timer_at = deadline
+            self._timer = self.loop.call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        reply = self._reply
+        if reply is None or (deadline := reply.deadline) is None:
+            return
+        if deadline - self.loop.time() > 0.001:  # timer tolerance
+            self.end_at(deadline)
+        else:
+            self.abort(reply.timeout())
 
 
 class Reply(httpx.AsyncByteStream):
@@ -202,7 +260,8 @@ class Reply(httpx.AsyncByteStream):
     or serves other requests.
     """
 
-    def __init__(self, connection: HTTPConnection, *, bodiless: bool) -> None:
+    def __init__(self, connection: HTTPConnection, pieces: list[bytes], *, bodiless: bool) -> None:
+        """`pieces` receives the body until the end."""
         self.status = 0  # 0 until the head is complete
         self.reason = b""
         self.version = ""
@@ -210,7 +269,7 @@ class Reply(httpx.AsyncByteStream):
         self.fields: dict[bytes, bytes] = {}  # headers, with names in lower case
         self.keep_alive = False  # whether the connection is reusable after a complete body
         self.end: Exception | type[Exception] | None = None  # raised after the last bytes
-        self.pieces: list[bytes] = []
+        self.pieces = pieces
         self.unread = 0  # bytes received since the last item
         self.take: Callable[[bytes], bool] | None = None  # set while `deliver` waits
         self.active_at = 0.0  # loop time of the last read, or of the wait's start
@@ -222,17 +281,13 @@ class Reply(httpx.AsyncByteStream):
         self._waiter: asyncio.Future[bool] | None = None
         self._timeout: float | None = None
         self._timeout_error: type[httpx.TimeoutException] = httpx.ReadTimeout
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0  # loop time
-        self.on_body = self.pieces.append  # called by the parser: no Python code runs per body fragment
-        self.parser = httptools.HttpResponseParser(self)
+        self._lingering: asyncio.TimerHandle | None = None
 
     def __aiter__(self) -> Reply:
         return self
 
     async def __anext__(self) -> bytes:
-        pieces = self.pieces
-        while not pieces:
+        while not self.pieces:
             if self.end:
                 raise self.end
             try:
@@ -297,8 +352,7 @@ class Reply(httpx.AsyncByteStream):
         self.pieces.clear()
         if not self.end:
             self._timeout = None
-            self._cancel_timer()
-            self._timer = self._loop.call_later(seconds, self.close)
+            self._lingering = self._loop.call_later(seconds, self.close)
 
     def response(self) -> httpx.Response:
         """The reply for `httpx`, with the extensions in `HTTPToolsTransport`."""
@@ -323,11 +377,8 @@ class Reply(httpx.AsyncByteStream):
         if self._waiter and not self._waiter.done():
             raise RuntimeError("Another reader is waiting for this reply.")
         if self._timeout is not None:
-            # A single timer serves many waits; it is rescheduled when it fires, or for a shorter timeout.
             self.active_at = self._loop.time()
-            deadline = self.active_at + self._timeout
-            if self._timer is None or deadline < self._timer_at:
-                self._start_timer(deadline)
+            self._connection.end_at(self.active_at + self._timeout)
         self._waiter = self._loop.create_future()
         return self._waiter
 
@@ -357,13 +408,13 @@ class Reply(httpx.AsyncByteStream):
 
     def finish(self, end: Exception | type[Exception]) -> None:
         self.end = end
+        self.pieces = [*self.pieces]
         if self._paused:
             self._resume()
-        if self._timer:
-            self._cancel_timer()
+        if self._lingering:
+            self._lingering.cancel()
         if self._waiter:
             self.wake()
-        del self.parser  # breaks a reference cycle
 
     @property
     def refuses(self) -> bool:
@@ -383,56 +434,26 @@ class Reply(httpx.AsyncByteStream):
             return httpx.RemoteProtocolError("The server closed the connection before its reply was complete.")
         return StopAsyncIteration  # the connection's end is the body's end
 
-    def _expire(self) -> None:
-        self._timer = None
+    @property
+    def deadline(self) -> float | None:
+        """The loop time when the current wait times out, if any."""
         if self._timeout is None or not self._waiter or self._waiter.done():
-            return
-        deadline = self.active_at + self._timeout
-        if deadline - self._loop.time() > 0.001:  # timer tolerance
-            self._start_timer(deadline)
-        else:
-            self._connection.abort(self._timeout_error(f"No data was transferred for {self._timeout:g} seconds."))
+            return None
+        return self.active_at + self._timeout
 
-    def _start_timer(self, deadline: float) -> None:
-        self._cancel_timer()
-        self._timer_at = deadline
-        self._timer = self._loop.call_at(deadline, self._expire)
+    def timeout(self) -> httpx.TimeoutException:
+        return self._timeout_error(f"No data was transferred for {self._timeout:g} seconds.")
 
-    def _cancel_timer(self) -> None:
-        if self._timer:
-            self._timer.cancel()
-            self._timer = None
-
-    # Called by the parser. Errors stop it; after the end, they only prevent reuse.
-
-    def on_message_begin(self) -> None:
-        if self.end:
-            raise ValueError("More than one reply was received.")
-
-    def on_status(self, reason: bytes) -> None:
-        self.reason += reason
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if not self.status:  # otherwise a trailer
-            value = value.rstrip(b" \t")
-            self.headers.append((name, value))
-            self.fields[name.lower()] = value
-
-    def on_headers_complete(self) -> None:
-        status = self.parser.get_status_code()
+    def begin(self, status: int, version: str) -> None:
+        """The head is complete."""
         if status < 200:  # 100 Continue, 103 Early Hints
             self.headers.clear()
             self.fields.clear()
             self.reason = b""
             return
         self.status = status
-        self.version = self.parser.get_http_version()
+        self.version = version
         if self._bodiless:
             # The parser ignores HEAD and would wait for a body.
             self.end = StopAsyncIteration
             raise ValueError("The reply has no body.")
-
-    def on_message_complete(self) -> None:
-        if self.status:
-            self.keep_alive = self.parser.should_keep_alive()
-            self.end = StopAsyncIteration

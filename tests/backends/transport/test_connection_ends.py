@@ -279,6 +279,24 @@ async def test_read_timeout_can_be_changed_in_mid_stream() -> None:
             await anext(reply)
 
 
+@pytest.mark.parametrize(("first", "second"), [(3600, 0.02), (0.02, 0.1)])
+@on_each_loop
+async def test_read_timeout_is_for_each_request_on_a_connection(first: float, second: float) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(CHUNKED + END)
+        await peer.request()
+        await peer.hung_up()
+
+    async with serve(script) as server, HTTPToolsTransport(trust_env=False) as transport:
+        response = await transport.handle_async_request(request(server, read=3600))
+        response.extensions["stream"].wait_at_most(first)
+        assert not [data async for data in response.stream]  # type: ignore[union-attr]
+        with pytest.raises(httpx.ReadTimeout, match=f"{second:g} seconds"):
+            await transport.handle_async_request(request(server, read=second))
+        assert len(server.peers) == 1
+
+
 @on_each_loop
 async def test_request_that_the_server_does_not_read_is_a_write_timeout() -> None:
     done = asyncio.Event()
