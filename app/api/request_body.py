@@ -88,7 +88,8 @@ def warning_headers(warnings: Iterable[str]) -> dict[str, str]:
 async def read_as(scope: Scope, receive: Receive, parsed: Callable[[bytes], T], limits: BodyLimits) -> T:
     """`parsed` reads the decompressed body; raises `InvalidRequest`."""
     data = await _read(receive, limits.bytes)
-    if encodings := [value for name, value in scope["headers"] if name == b"content-encoding"]:
+    if b"content-encoding" in dict(scope["headers"]):
+        encodings = [value for name, value in scope["headers"] if name == b"content-encoding"]
         data = await _unpacked(data, b", ".join(encodings).decode("latin-1").strip().lower(), limits.bytes)
     LARGE_REQUEST.set(is_large(data))
     return await run_in_thread_if_large(parsed, data or b"{}")  # a body without required fields can be empty

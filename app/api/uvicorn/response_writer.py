@@ -1,8 +1,11 @@
-"""Writes headers and a body of known length at once."""
+"""
+Writes the headers together with the first part of a body of known length.
+
+ASGI allows a server to keep the headers until then.
+"""
 
 from __future__ import annotations
 
-import asyncio
 from operator import itemgetter
 
 from uvicorn._types import ASGISendEvent
@@ -17,7 +20,7 @@ class ResponseWriter:
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle
-        self._head = b""  # written with the body, or at the end of this event loop iteration
+        self._head = b""  # written with the first part of the body
 
     async def send(self, message: ASGISendEvent) -> None:
         cycle = self._cycle
@@ -56,14 +59,8 @@ class ResponseWriter:
         head = b"%b%b\r\n\r\n" % (STATUS_LINE[status], b"\r\n".join(map(b": ".join, headers)))
         if cycle.expected_content_length:
             self._head = head
-            asyncio.get_running_loop().call_soon(self._write_head)
         else:
             cycle.transport.write(head)
-
-    def _write_head(self) -> None:
-        if self._head and not self._cycle.transport.is_closing():
-            self._cycle.transport.write(self._head)
-            self._head = b""
 
     def _write(self, body: bytes, *, more: bool) -> None:
         cycle = self._cycle

@@ -63,15 +63,16 @@ async def test_response_with_a_length_is_sent_with_its_body() -> None:
     assert received.endswith(b"content-length: 2\r\nconnection: close\r\n\r\nHi")
 
 
-async def test_head_is_sent_although_the_body_comes_later() -> None:
+async def test_head_is_sent_with_the_first_part_of_the_body() -> None:
     go = asyncio.Event()
-    async with serving(App(start(LENGTH_2), go, body(b"Hi")), http=HTTP) as url:
+    async with serving(App(start(LENGTH_2), body(b"H", more=True), go, body(b"i")), http=HTTP) as url:
         address = httpx.URL(url)
         reader, writer = await asyncio.open_connection(address.host, address.port)
         writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
+        assert await asyncio.wait_for(reader.readexactly(1), 60) == b"H"
         go.set()
-        assert await asyncio.wait_for(reader.readexactly(2), 60) == b"Hi"
+        assert await asyncio.wait_for(reader.readexactly(1), 60) == b"i"
         writer.close()
     assert b"content-length: 2\r\n" in head
 
