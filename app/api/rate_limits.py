@@ -156,13 +156,13 @@ class Limits:
             if not limit or self._is_backing_off:
                 continue
             slot = (pool, secrets.token_hex(8))
-            admission.slots.append(slot)  # first, because a cancelled query may have acquired it
+            admission.slots = [*admission.slots, slot]  # first, because a cancelled query may have acquired it
             acquired = await self._query(self._counters.acquire(*slot, limit), admits=True)
             if acquired is False and self._unreleased:
                 await self._release_again()
                 acquired = await self._query(self._counters.acquire(*slot, limit), admits=True)
             if not acquired:
-                admission.slots.remove(slot)
+                admission.slots = admission.slots[:-1]
             if acquired is None:  # possibly acquired
                 self.release([slot])
             if acquired is False:
@@ -322,6 +322,12 @@ class KeyAccount:
 class Admission(KeyAccount, Observer):
     """An admitted request. As the response's observer, it charges tokens and releases slots."""
 
+    allowances: Sequence[Allowance] = ()
+    slots: Sequence[tuple[str, str]] = ()  # pools and holders
+    _charged: Usage | None = None  # response usage charged so far
+    _costs = 0  # reported costs charged so far
+    _headers: dict[str, str] | None = None
+
     def __init__(
         self,
         limits: Limits,
@@ -331,12 +337,7 @@ class Admission(KeyAccount, Observer):
     ) -> None:
         """`budget`: the key's state before the request."""
         super().__init__(limits, access, accounting)
-        self.allowances: list[Allowance] = []
-        self.slots: list[tuple[str, str]] = []  # pools and holders
-        self._charged: Usage | None = None  # response usage charged so far
-        self._costs = 0  # reported costs charged so far
         self._budget = budget
-        self._headers: dict[str, str] | None = None
 
     def headers(self) -> dict[str, str]:
         """
@@ -394,7 +395,7 @@ class Admission(KeyAccount, Observer):
     def close(self) -> None:
         """Idempotent."""
         if self.slots:
-            slots, self.slots = self.slots, []
+            slots, self.slots = self.slots, ()
             self._limits.release(slots)
 
 

@@ -3,12 +3,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Concatenate, ParamSpec
+from typing import TypeVarTuple
 
 from app.errors import APIError
 from app.runtime.tasks import end
 
-P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
 
 logger = logging.getLogger(__name__)
 
@@ -70,12 +70,12 @@ class ModelLabels:
             self._due = loop.time() + LISTING_INTERVAL
             self._listing = loop.create_task(self._list())
 
-    def resolve(self, name: str, use: Callable[Concatenate[str, P], object], *args: P.args, **kwargs: P.kwargs) -> None:
+    def resolve(self, name: str, use: Callable[[str, *Ts], object], *args: *Ts) -> None:
         """Call `use` with the name's label and further arguments, after a running model list request."""
         if self._listing is None or name in self._listed:
-            use(self._label(name), *args, **kwargs)
+            use(self._label(name), *args)
         else:
-            self._listing.add_done_callback(lambda _: use(self._label(name), *args, **kwargs))
+            self._listing.add_done_callback(lambda _: use(self._label(name), *args))
 
     async def wait(self, seconds: float) -> None:
         if self._listing:

@@ -288,7 +288,7 @@ class Metrics(Observer):
 
     def answered(self, method: str, route: str, status: int) -> None:
         """`route` is the path pattern."""
-        self._requests(method, route, str(status)).inc()
+        self._requests(method, route, status).inc()
 
     def queued(self, backend: str, change: int) -> None:
         self._queue(backend).inc(change)
@@ -450,24 +450,21 @@ class _Measure:
         failed: Callable[[tuple[str, str], BackendError], None],
         server: tuple[str, str],
     ) -> None:
-        self._waiting: Counted | None = waiting  # None once the server has answered
-        self._answer, self._failed, self._server = answer, failed, server
+        self._waiting, self._answer, self._failed, self._server = waiting, answer, failed, server
+        self._accepted = False
         self._began = time.perf_counter()
         waiting.inc()
 
     def accepted(self, answer: OpenRequest | RawAnswer) -> None:
-        self._stop_waiting()
+        self._accepted = True
+        self._waiting.inc(-1)
         self._answer.observe(time.perf_counter() - self._began)
 
     def end(self, error: BaseException | None) -> None:
         if isinstance(error, BackendError):
             self._failed(self._server, error)
-        self._stop_waiting()
-
-    def _stop_waiting(self) -> None:
-        if self._waiting:
+        if not self._accepted:
             self._waiting.inc(-1)
-            self._waiting = None
 
 
 def _count_kinds(series: Callable[..., Counted], labels: Sequence[str], counts: Sequence[int]) -> None:

@@ -26,7 +26,7 @@ from app.backends import RefusedRequest
 from app.core.bounded_json import dumps
 from app.core.types import JSONObject
 from app.core.types.request import TERMINAL
-from app.errors import StoreUnavailable
+from app.errors import APIError, StoreUnavailable
 from app.observability.activity.hours import HOUR, ActivityHour, Refusal
 from app.observability.lifecycle import Observer, ResponseLifecycle
 from app.runtime.tasks import end
@@ -69,11 +69,12 @@ class Activity(Observer):
 
     def on_start(self, lifecycle: ResponseLifecycle) -> None:
         self._running[id(lifecycle)] = self._clock(), lifecycle
-        self._publish()
+        if self._publishing is None:
+            self._publish()
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
         self._running.pop(id(lifecycle), None)
-        if _is_refused(lifecycle):
+        if lifecycle.failure and _is_refused(lifecycle, lifecycle.failure):
             return  # counted by `refused`
         now = self._clock()
         counts = self._current(now).of(now, lifecycle.key, str(lifecycle.response.get("model") or ""))
@@ -82,13 +83,15 @@ class Activity(Observer):
         counts.total.add(lifecycle.seconds)
         if (seconds := lifecycle.seconds_to_first) is not None:
             counts.first_token.add(seconds)
-        self._publish()
+        if self._publishing is None:
+            self._publish()
 
     def refused(self, refusal: Refusal) -> None:
         hour = self._current(self._clock())
         hour.of(refusal.at, refusal.key, "").refused += 1
         hour.refuse(refusal)
-        self._publish()
+        if self._publishing is None:
+            self._publish()
 
     def _current(self, now: float) -> ActivityHour:
         start = int(now) // HOUR * HOUR
@@ -127,7 +130,7 @@ class Activity(Observer):
     def start(self) -> None:
         """Start writing to the store; needs the event loop."""
         self._started = True
-        if self._works():
+        if self._publishing is None and self._works():
             self._publish()
 
     async def aclose(self) -> None:
@@ -143,7 +146,7 @@ class Activity(Observer):
         return bool(self._running) or any(hour.changed for hour in self._hours.values())
 
     def _publish(self) -> None:
-        if self._started and self._publishing is None:
+        if self._started:
             self._publishing = asyncio.get_running_loop().create_task(self._write_periodically())
 
     async def _write_periodically(self) -> None:
@@ -206,9 +209,8 @@ def _described(began: float, lifecycle: ResponseLifecycle) -> JSONObject:
     }
 
 
-def _is_refused(lifecycle: ResponseLifecycle) -> bool:
+def _is_refused(lifecycle: ResponseLifecycle, failure: APIError) -> bool:
     """Whether the caller received a 4xx error instead of a response."""
-    failure = lifecycle.failure
-    if failure is None or failure.status >= 500 or isinstance(failure, RefusedRequest):
+    if failure.status >= 500 or isinstance(failure, RefusedRequest):
         return False
     return lifecycle.delivery != "background" and lifecycle.response["status"] not in TERMINAL
