@@ -130,25 +130,19 @@ class FastPath:
         self._app = app
         self._api = api
         # For metric and span labels.
-        self._routes = {
-            path: Route(path, partial(create, api), methods=["POST"])
-            for path in (f"{prefix}/responses" for prefix in prefixes)
-        }
-        self._others = {route.path: route for route in others if not route.param_convertors}
+        self._own = frozenset(f"{prefix}/responses" for prefix in prefixes)
+        own = [Route(path, partial(create, api), methods=["POST"]) for path in self._own]
+        self._routes = {route.path: route for route in (*others, *own) if not route.param_convertors}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST":
+        route = self._routes.get(scope["path"]) if scope.get("method") == "POST" else None
+        if route is None or b"origin" in dict(scope["headers"]):
             await self._app(scope, receive, send)
             return
-        path = scope["path"]
-        route, other = self._routes.get(path), self._others.get(path)
-        if not (route or other) or b"origin" in dict(scope["headers"]):
-            await self._app(scope, receive, send)
-            return
-        scope["route"] = route or other
+        scope["route"] = route
         try:
-            if other:
-                await other.app(scope, receive, send)
+            if scope["path"] not in self._own:
+                await route.app(scope, receive, send)
                 return
             response = await create(self._api, scope, receive)
         except APIError as error:
