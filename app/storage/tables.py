@@ -46,6 +46,10 @@ class Tables(Protocol):
         """
         ...
 
+    def advisory_lock(self, key: str) -> Transaction[None]:
+        """Lock a key, such as an owner, until the transaction ends."""
+        ...
+
 
 def execute(text: str, *values: object) -> Statement:
     return Statement(text, values)

@@ -8,11 +8,12 @@ Files and vector stores have an owner (a hash of the caller's key). Unknown ids,
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from app.errors import APIError, InvalidRequest, NotFound
+from app.storage.tables import Row, Tables
 
 if TYPE_CHECKING:
     from app.tools.files.batches import BatchRecords
@@ -77,6 +78,27 @@ class Page:
         """Trim the entries read to the page, in page order. Also returns whether more exist."""
         more, entries = len(entries) > self.limit, entries[: self.limit]
         return (entries[::-1] if self._backwards else entries), more
+
+
+async def fetch_page(
+    tables: Tables, select: str, table: str, where: str, values: tuple[object, ...], page: Page
+) -> tuple[Sequence[Row], bool]:
+    """
+    Return a page of rows and whether more exist; raises `UnknownCursor`.
+
+    Cursors are values in the column `id`. `where` and `values` filter the rows.
+    """
+    conditions, bounds = [where], [*values]
+    for name, row_id, comparison in page.cursors():
+        cursor = f"SELECT {{row}} FROM {table} WHERE {where} AND id = ${len(values) + 1}"
+        rows = await tables.fetch(cursor, *values, row_id)
+        if not rows:
+            raise UnknownCursor(name, row_id)
+        bounds.append(rows[0][0])
+        conditions.append(f"{{row}} {comparison} ${len(bounds)}")
+    limit = f"LIMIT ${len(bounds) + 1}"
+    statement = f"{select} WHERE {' AND '.join(conditions)} ORDER BY {{row}} {page.order} {limit}"
+    return page.trim([*await tables.fetch(statement, *bounds, page.limit + 1)])
 
 
 @dataclass(frozen=True, slots=True)

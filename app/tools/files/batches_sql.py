@@ -5,11 +5,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 import orjson
 
-from app.storage.tables import Row, Transaction, execute, execute_many
-from app.tools.files import File, Page
+from app.storage.tables import Row, Tables, Transaction, execute, execute_many
+from app.tools.files import File, Page, fetch_page
 from app.tools.files.batches import MAX_UNFINISHED, BatchJob, BatchRequest, ClaimedRequest, RequestResult
 from app.tools.files.multipart_sql import add_file
-from app.tools.files.tables import FileTables, fetch_page
 
 # `/v1/batches` requests, deleted when their batch ends.
 BATCH_TABLES = """
@@ -120,7 +119,7 @@ WHERE id = $1 RETURNING completed + failed, total, status, times
 
 
 class SQLBatches:
-    def __init__(self, tables: FileTables) -> None:
+    def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
     async def create(self, batch: BatchJob) -> bool:

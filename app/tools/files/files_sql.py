@@ -4,15 +4,12 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 
 from app.storage.object_storage import ObjectStorage
-from app.storage.tables import Transaction
-from app.tools.files import File, Page
+from app.storage.tables import Tables, Transaction
+from app.tools.files import File, Page, fetch_page
 from app.tools.files.batches_sql import SQLBatches
-from app.tools.files.contents import Contents, Owner
+from app.tools.files.contents import Contents, ObjectContents, Owner, Pieces
 from app.tools.files.contents.attachments import Attachments
-from app.tools.files.contents.objects import ObjectContents
-from app.tools.files.contents.pieces import Pieces
 from app.tools.files.multipart_sql import ALIVE, PARTS_OF_FILE, STORED_BYTES, SQLUploads, add_file, within_limit
-from app.tools.files.tables import FileTables, fetch_page
 from app.tools.files.vector_stores.sql import SQLVectorStores
 
 _EXPIRED_FILES = 100  # per transaction
@@ -27,7 +24,7 @@ _FILE = "SELECT id, owner, filename, purpose, bytes, created_at, expires_at FROM
 class SQLFileStore(ABC):
     vector_stores: SQLVectorStores
 
-    def __init__(self, tables: FileTables, pieces: Pieces, storage: ObjectStorage | None) -> None:
+    def __init__(self, tables: Tables, pieces: Pieces, storage: ObjectStorage | None) -> None:
         """New content is written to `storage` if configured, otherwise to `pieces`."""
         self._tables = tables
         self._pieces, self._objects = pieces, ObjectContents(tables, storage)

@@ -3,11 +3,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import astuple
 
-from app.storage.tables import Rows, Transaction, execute
+from app.storage.tables import Rows, Tables, Transaction, execute
 from app.tools.files import File
 from app.tools.files.contents import claim_content
 from app.tools.files.multipart import UPLOAD_LIFETIME, MultipartUpload, UploadPart
-from app.tools.files.tables import FileTables
 
 ENDED_TTL = 86_400  # seconds
 _EXPIRED_PER_STATEMENT = 100
@@ -79,7 +78,7 @@ LIMIT {_EXPIRED_PER_STATEMENT} FOR UPDATE SKIP LOCKED
 _OLD = "DELETE FROM antiphon_multipart_uploads WHERE created_at <= {now} - $1"
 
 
-def within_limit(tables: FileTables, owner: str, size: int, limit: int | None) -> Transaction[bool]:
+def within_limit(tables: Tables, owner: str, size: int, limit: int | None) -> Transaction[bool]:
     """Return whether an owner may store `size` more bytes. Locks the owner, so that concurrent uploads wait."""
     if limit is None:
         return True
@@ -95,7 +94,7 @@ def add_file(file: File) -> Transaction[None]:
 
 
 class SQLUploads:
-    def __init__(self, tables: FileTables) -> None:
+    def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
     async def create(self, upload: MultipartUpload, limit: int | None = None) -> bool:

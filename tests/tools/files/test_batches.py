@@ -19,10 +19,9 @@ from openai.types import Batch
 from app.api.uvicorn.http import HTTPProtocol
 from app.core.access import hash_of
 from app.main import create_app
-from app.storage.tables import Transaction
+from app.storage.tables import Tables, Transaction
 from app.tools.files.batches import WINDOW, BatchJob, BatchRequest, RequestResult
 from app.tools.files.batches_sql import SQLBatches
-from app.tools.files.tables import FileTables
 from tests.faults.servers import server, until_refused
 from tests.responses.test_webhooks import SECRET, Receiver, unwrapped
 from tests.support.file_databases import FileDatabase, SQLiteFiles
@@ -240,7 +239,7 @@ async def test_claim_that_its_process_does_not_know_of_expires(database: FileDat
 class CountedTables:
     """Tables with a statement counter per transaction."""
 
-    def __init__(self, tables: FileTables) -> None:
+    def __init__(self, tables: Tables) -> None:
         self._tables = tables
         self.count = 0
         self.fetch, self.advisory_lock = tables.fetch, tables.advisory_lock

@@ -15,9 +15,8 @@ import pytest
 
 from app.storage.sqlite import Database, SQLiteTables
 from app.tools.files import File, FilesUnavailable, Page
-from app.tools.files.sqlite import _MIGRATIONS, SQLiteFileStore
+from app.tools.files.sqlite import _MIGRATIONS, SQLITE_NAMES, SQLiteFileStore, SQLiteVectorStores
 from app.tools.files.sqlite.index import Index
-from app.tools.files.sqlite.vector_stores import SQLITE_NAMES, SQLiteVectorStores
 from app.tools.files.vector_stores.records import NewStoreFile, Query, TextChunk, VectorStore
 
 T = TypeVar("T")

@@ -17,12 +17,10 @@ from collections.abc import AsyncIterable, AsyncIterator, Collection, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from app.storage.tables import Transaction, execute
+from app.storage.tables import Tables, Transaction, execute
 from app.tools.files import PIECE
-from app.tools.files.contents import Owner, claim_content
-from app.tools.files.contents.objects import ObjectContents
+from app.tools.files.contents import ObjectContents, Owner, claim_content
 from app.tools.files.multipart_sql import within_limit
-from app.tools.files.tables import FileTables
 
 CHECKED = 100  # per check
 UNCHECKED_AFTER = 90 * 86_400  # seconds until an overdue attachment is deleted: its checker no longer exists
@@ -87,7 +85,7 @@ def new_attachment(owner: str, place: str, name: str, *, detail: str = "") -> At
 
 
 class Attachments:
-    def __init__(self, tables: FileTables, objects: ObjectContents) -> None:
+    def __init__(self, tables: Tables, objects: ObjectContents) -> None:
         self._tables, self._objects = tables, objects
 
     async def add(
@@ -179,7 +177,7 @@ class Attachments:
             await self._objects.discard(content_id)
 
 
-def _add(tables: FileTables, attachment: Attachment, limit: int | None) -> Transaction[bool]:
+def _add(tables: Tables, attachment: Attachment, limit: int | None) -> Transaction[bool]:
     if not (yield from within_limit(tables, attachment.owner, attachment.bytes, limit)):
         return False
     yield execute(_ADD, *attachment)

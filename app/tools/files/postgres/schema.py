@@ -1,5 +1,5 @@
 """
-PostgreSQL tables for files and vector stores, and their migrations.
+PostgreSQL tables for files and vector stores, their migrations, and the client that makes them.
 
 Deleting a file, or removing it from a vector store, deletes a single row; the file then disappears from every query.
 Triggers add its content and chunks to `antiphon_removed`, from which a sweep deletes them in batches.
@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import asyncpg
 
-from app.storage.postgres import in_postgres
+from app.errors import APIError
+from app.storage import Outage
+from app.storage.postgres import PostgresClient, in_postgres, read_postgres_url
 from app.storage.tables import Connection, Migrations, UnpreparedError, migrate
+from app.tools.files import FilesUnavailable
 from app.tools.files.batches_sql import BATCH_TABLES
+from app.tools.files.contents import OBJECT_TABLES
 from app.tools.files.contents.attachments import ATTACHMENT_TABLES
-from app.tools.files.contents.objects import OBJECT_TABLES
 from app.tools.files.multipart_sql import MULTIPART_TABLES
 
 _LOCK = 0x66696C65  # for migrations; other programs may use advisory locks too
@@ -235,3 +238,44 @@ async def migrate_vectors(connection: Connection) -> None:
             f"embeddings need the extension `vector` (pgvector), which is not available: {reason}. Install pgvector on "
             "the database server, and run CREATE EXTENSION vector in the database as a user who may."
         ) from None
+
+
+class PostgresDatabase(PostgresClient):
+    """The embeddings table, which needs the extension `vector`, is created on first use."""
+
+    def __init__(self, url: str) -> None:
+        address = read_postgres_url(url, timeout=30.0)
+        outage = Outage(f"the file store in PostgreSQL at {address.name}", FilesUnavailable, FilesUnavailable)
+        super().__init__(address, prepare=self._migrate, outage=outage, **address.options)
+        self._has_vectors = False
+
+    async def prepare_vectors(self) -> None:
+        if self._has_vectors:
+            return
+
+        async def create(connection: Connection) -> NoVectorsError | None:
+            try:
+                await migrate_vectors(connection)
+            except NoVectorsError as error:
+                return error  # not an outage
+            return None
+
+        if error := await self.transaction(create):
+            raise error
+        self._has_vectors = True
+
+    def unavailable(self, reason: str) -> APIError:
+        return self._outage.begins(reason)
+
+    async def _migrate(self, connection: Connection) -> None:
+        self._has_vectors = False  # the tables may have been dropped
+        await migrate_files(connection)
+
+
+def storable(value: object) -> object:
+    """Replace characters that PostgreSQL rejects in text: NUL and lone surrogates."""
+    if isinstance(value, list):
+        return [*map(storable, value)]
+    if not isinstance(value, str):
+        return value
+    return value.encode("utf-8", "replace").decode().replace("\0", "\ufffd")

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import unquote, urlsplit
+
+import apsw
 
 from app.storage.object_storage import ObjectStorage
 from app.storage.sqlite import Database, SQLiteTables, in_sqlite
-from app.storage.tables import Migrations, Row, Transaction, execute
+from app.storage.tables import Migrations, Row, Rows, Tables, Transaction, UnpreparedError, execute
 from app.tools.files import FilesUnavailable
 from app.tools.files.batches_sql import BATCH_TABLES
+from app.tools.files.contents import OBJECT_TABLES, Pieces
 from app.tools.files.contents.attachments import ATTACHMENT_TABLES
-from app.tools.files.contents.objects import OBJECT_TABLES
 from app.tools.files.files_sql import SQLFileStore
 from app.tools.files.multipart_sql import MULTIPART_TABLES
-from app.tools.files.sqlite.pieces import SQLitePieces
-from app.tools.files.sqlite.vector_stores import SQLITE_NAMES, SQLiteVectorStores
+from app.tools.files.sqlite.index import Index, delete_index
+from app.tools.files.vector_stores.records import Job, Query, TextChunk
+from app.tools.files.vector_stores.sql import HELD, QUEUES, FoundChunk, SQLVectorStores
 
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+SQLITE_NAMES = {
+    "antiphon_vector_stores": "stores",
+    "antiphon_file_batches": "batches",
+    "{row}": "row",
+    "{identity}": "INTEGER PRIMARY KEY AUTOINCREMENT",
+    "bytea": "BLOB",
+}
 _SCHEMA = """
 CREATE TABLE files (
     row INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -160,3 +178,118 @@ def sqlite_path(url: str) -> Path:
     if parts.scheme != "sqlite" or parts.netloc or not path or path.endswith("/") or parts.query:
         raise ValueError("must be a file, such as sqlite:///files.db (relative) or sqlite:////var/lib/files.db")
     return Path(path).expanduser()
+
+
+class SQLitePieces(Pieces):
+    WRITE = """
+    INSERT INTO antiphon_pieces (file, number, data) VALUES ($1, $2, $3);
+    INSERT OR REPLACE INTO antiphon_uploads VALUES ($1, {moment})
+    """
+
+
+_NEXT = f"""
+{QUEUES}, oldest AS (
+    SELECT queue, (
+        SELECT {{row}} FROM antiphon_store_files AS files
+        WHERE status = 'in_progress' AND files.queue = queues.queue AND claimed_until <= {{moment}}
+        ORDER BY {{row}} LIMIT 1
+    ) AS {{row}}
+    FROM queues WHERE NOT queue = ANY ($1)
+)
+SELECT {{row}} FROM oldest LEFT JOIN antiphon_turns USING (queue)
+WHERE {{row}} IS NOT NULL ORDER BY coalesce(served, 0), {{row}} LIMIT 1
+"""
+_CLAIM = f"""
+UPDATE antiphon_store_files SET claim = $2, claimed_until = {{moment}} + $3, attempts = attempts + 1
+WHERE {{row}} = ({_NEXT})
+RETURNING {{row}}, attempts, queue, key, store, id, max_tokens, overlap,
+    (SELECT filename FROM antiphon_files AS files WHERE files.id = antiphon_store_files.id),
+    (SELECT bytes FROM antiphon_files AS files WHERE files.id = antiphon_store_files.id)
+"""
+_ROWS_OF_STORE = "SELECT {row} FROM antiphon_store_files WHERE store = $1"
+_COMPLETE = f"""
+UPDATE antiphon_store_files SET status = 'completed', claim = NULL, usage_bytes = $3 WHERE {HELD} RETURNING id
+"""
+
+
+class SQLiteVectorStores(SQLVectorStores):
+    """Records are in the file database, chunks in an index file per store."""
+
+    CANCEL_FILES = "UPDATE antiphon_store_files SET status = 'cancelled' WHERE batch = $1 AND status = 'in_progress'"
+    FAIL = f"""
+    UPDATE antiphon_store_files SET status = 'failed', claim = NULL, error_code = $3, error_message = $4
+    WHERE {HELD} RETURNING store, {{row}}
+    """
+
+    def __init__(self, db: Database, tables: Tables) -> None:
+        super().__init__(tables)
+        self._folder = db.path.with_name(f"{db.path.name}.indexes")
+        self._threads = ThreadPoolExecutor(4, "antiphon-index")
+
+    async def delete(self, owner: str, store_id: str) -> bool:
+        deleted = await super().delete(owner, store_id)
+        if deleted:
+            await self._in_thread(lambda: delete_index(self._path(store_id)))
+        return deleted
+
+    async def delete_chunks(self, entries: Rows) -> None:
+        for store_id, row in entries:
+            await self._in_thread(partial(self._index(store_id).remove, row))
+
+    async def _text_of(self, store_id: str, file: int) -> list[str]:
+        return await self._in_thread(lambda: self._index(store_id).text(file))
+
+    async def _found(
+        self, store_id: str, search_query: Query, limit: int, files: Sequence[int] | None
+    ) -> list[FoundChunk]:
+        return await self._in_thread(lambda: self._index(store_id).search(search_query, limit, files))
+
+    async def _claim(self, excluded: list[str], claim: str, lease: float) -> Rows:
+        if not await self._tables.fetch(_NEXT, excluded):
+            return []  # without the write lock
+
+        def transaction() -> Transaction[Rows]:
+            rows = yield execute(_CLAIM, excluded, claim, lease)
+            for row in rows:
+                yield execute("INSERT OR REPLACE INTO antiphon_turns VALUES ($1, {moment})", row[2])
+            return rows
+
+        return await self._tables.run(transaction)
+
+    async def complete(self, job: Job, chunks: Iterable[TextChunk], model: str = "") -> bool:
+        alive = {row for (row,) in await self._tables.fetch(_ROWS_OF_STORE, job.store_id)}
+        if job.row not in alive:
+            return False
+        index = self._index(job.store_id)
+        size = await self._in_thread(lambda: index.replace(job.row, chunks, model, alive))
+        completed = bool(await self._tables.execute(_COMPLETE, job.row, job.claim, size))
+        if not completed:
+            await self._in_thread(lambda: index.remove(job.row))
+        return completed
+
+    async def sweep(self) -> None:
+        """Also delete the indexes of deleted vector stores."""
+        await super().sweep()
+        # The indexes are listed before the stores are read: a store missing afterwards was deleted, permanently. An
+        # empty store's index is retained, since files can be added at any time, and other processes may have it open.
+        indexes = await self._in_thread(lambda: [*self._folder.glob("*.db")])
+        stores = {store for (store,) in await self._tables.fetch("SELECT id FROM antiphon_vector_stores")}
+        for path in indexes:
+            if path.stem not in stores:
+                await self._in_thread(partial(delete_index, path))
+
+    async def aclose(self) -> None:
+        await asyncio.to_thread(self._threads.shutdown)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        except (apsw.Error, OSError, UnpreparedError) as error:
+            logger.error("vector index unavailable", extra={"error": type(error).__name__, "reason": str(error)})
+            raise FilesUnavailable from None
+
+    def _index(self, store_id: str) -> Index:
+        return Index(self._path(store_id))
+
+    def _path(self, store_id: str) -> Path:
+        return self._folder / f"{store_id}.db"

@@ -11,10 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from app.storage.tables import Rows, Transaction, execute, execute_many
-from app.tools.files import Page
+from app.storage.tables import Rows, Tables, Transaction, execute, execute_many
+from app.tools.files import Page, fetch_page
 from app.tools.files.multipart_sql import ALIVE
-from app.tools.files.tables import FileTables, fetch_page
 from app.tools.files.vector_stores.records import (
     DAY,
     Attributes,
@@ -102,7 +101,7 @@ class SQLVectorStores(ABC):
     CANCEL_FILES: ClassVar[str]  # (batch): only files that are not indexed yet
     FAIL: ClassVar[str]  # (row, claim, error code, error message): returns the files with chunks to delete
 
-    def __init__(self, tables: FileTables) -> None:
+    def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
     @abstractmethod

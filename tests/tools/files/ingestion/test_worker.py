@@ -20,9 +20,9 @@ from app.tools.files.embeddings import Embeddings
 from app.tools.files.ingestion import worker
 from app.tools.files.ingestion.parsing import extract
 from app.tools.files.ingestion.worker import ATTEMPTS, RETRY, Ingestion
-from app.tools.files.postgres.vector_stores import PostgresVectorStores
+from app.tools.files.postgres import PostgresVectorStores
 from app.tools.files.settings import EmbeddingsSettings
-from app.tools.files.sqlite.vector_stores import SQLiteVectorStores
+from app.tools.files.sqlite import SQLiteVectorStores
 from app.tools.files.vector_stores.records import (
     Job,
     NewStoreFile,
