@@ -68,7 +68,7 @@ FIRST = (
     "tests/end_to_end/test_replicas.py",
     "tests/cli/",
     "tests/studio/",
-    "tests/tools/files/ingestion/test_worker.py",
+    "tests/tools/files/test_ingestion.py",
     "tests/verify/test_checks.py",
 )
 

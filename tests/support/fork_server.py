@@ -55,7 +55,7 @@ _IMPORTED = (
     "app.stores.postgres",
     "app.stores.redis",
     "app.stores.sqlite",
-    "app.tools.files.ingestion.worker",
+    "app.tools.files.ingestion",
     "app.tools.files.sqlite",
     "app.tools.files.tool",
     "app.tools.web_search",

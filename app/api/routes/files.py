@@ -17,8 +17,16 @@ from app.api.request_body import BodyLimits, read_body, report_unknown
 from app.api.routes.lazy_route import LazyRoute
 from app.errors import InvalidRequest, missing_parameter
 from app.tools.files.batches import Batches, CreateBatchJob
-from app.tools.files.multipart import MAX_PART_BYTES, CompleteUpload, CreateUpload, MultipartUploads
-from app.tools.files.uploads import MAX_LIFETIME, MIN_LIFETIME, Files, upload_too_large
+from app.tools.files.uploads import (
+    MAX_LIFETIME,
+    MAX_PART_BYTES,
+    MIN_LIFETIME,
+    CompleteUpload,
+    CreateUpload,
+    Files,
+    MultipartUploads,
+    upload_too_large,
+)
 
 MAX_FIELD = 4096  # bytes in a form field other than the file
 _LIFETIME = "expires_after[seconds]"

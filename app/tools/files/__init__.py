@@ -17,7 +17,7 @@ from app.storage.tables import Row, Tables
 
 if TYPE_CHECKING:
     from app.tools.files.batches import BatchRecords
-    from app.tools.files.multipart import UploadRecords
+    from app.tools.files.uploads import UploadRecords
     from app.tools.files.vector_stores.records import VectorStoreRecords
 
 T = TypeVar("T")

@@ -20,8 +20,7 @@ from app.core.types import JSONObject
 from app.core.types.request import WITHOUT_NUL, Metadata
 from app.errors import InvalidRequest, NotFound
 from app.tools.files import File, FileStore, Page, file_not_found
-from app.tools.files.multipart import FileExpiry
-from app.tools.files.uploads import BATCH_LIFETIME, list_page
+from app.tools.files.uploads import BATCH_LIFETIME, FileExpiry, list_page
 
 MAX_REQUESTS = 50_000
 MAX_INPUT_BYTES = 200 * 1024 * 1024

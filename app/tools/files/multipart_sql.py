@@ -6,7 +6,7 @@ from dataclasses import astuple
 from app.storage.tables import Rows, Tables, Transaction, execute
 from app.tools.files import File
 from app.tools.files.contents import claim_content
-from app.tools.files.multipart import UPLOAD_LIFETIME, MultipartUpload, UploadPart
+from app.tools.files.uploads import UPLOAD_LIFETIME, MultipartUpload, UploadPart
 
 ENDED_TTL = 86_400  # seconds
 _EXPIRED_PER_STATEMENT = 100

@@ -18,14 +18,13 @@ from app.tools.endpoint import endpoint_options
 from app.tools.files import FILE_STORES, FileStore, FilesUnavailable, VectorsUnsupported
 from app.tools.files.batches import Batches
 from app.tools.files.embeddings import Embeddings
-from app.tools.files.ingestion.worker import Ingestion
+from app.tools.files.ingestion import Ingestion
 from app.tools.files.inputs import StoredFiles
-from app.tools.files.multipart import MultipartUploads
 from app.tools.files.settings import EmbeddingsSettings, FileSearchSettings
-from app.tools.files.uploads import Files
+from app.tools.files.uploads import Files, MultipartUploads
 from app.tools.files.vector_stores import VectorStores
-from app.tools.files.vector_stores.filters import AttributeFilter
 from app.tools.files.vector_stores.ranking import MAX_RESULTS, Ranked, RankingOptions
+from app.tools.files.vector_stores.requests import AttributeFilter
 from app.tools.validation import read_declaration
 
 MAX_STORES = 16  # per declaration

@@ -1,14 +1,26 @@
-"""Files: upload, list, retrieve, read and delete. Results have OpenAI's shapes."""
+"""
+Files: upload, list, retrieve, read and delete; and multipart uploads, `/v1/uploads`. Results have OpenAI's shapes.
+
+With a multipart upload, a large file is sent in several requests and completed from its parts. Each part is stored like
+a file. A completed file is a list of parts, so no content is copied.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import hashlib
+import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Protocol, Self, TypeAlias
 
-from app.errors import InvalidRequest
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+
+from app.core.types.request import WITHOUT_NUL
+from app.errors import InvalidRequest, NotFound
 from app.tools.files import PIECE, File, FileStore, Page, file_not_found, new_file_id
 
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
@@ -168,3 +180,247 @@ def list_page(data: list[Any], more: bool) -> dict[str, object]:
         "last_id": data[-1]["id"] if data else None,
         "has_more": more,
     }
+
+
+MAX_PART_BYTES = 64 * 1024 * 1024
+MAX_PARTS_OF_FILE = 10_000
+UPLOAD_LIFETIME = 3600  # seconds
+
+UploadStatus: TypeAlias = Literal["pending", "completed", "cancelled", "expired"]
+
+
+@dataclass(frozen=True, slots=True)
+class MultipartUpload:
+    id: str
+    owner: str
+    filename: str
+    purpose: str
+    bytes: int  # declared file size
+    created_at: int  # Unix time
+    expires_at: int
+    lifetime: int | None = None  # seconds until the completed file expires
+    status: UploadStatus = "pending"
+    file_id: str | None = None
+
+    def resource(self, file: File | None = None) -> dict[str, object]:
+        return {
+            "id": self.id,
+            "object": "upload",
+            "bytes": self.bytes,
+            "created_at": self.created_at,
+            "expires_at": self.expires_at,
+            "filename": self.filename,
+            "purpose": self.purpose,
+            "status": self.status,
+            "file": file and file.resource(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class UploadPart:
+    id: str
+    upload_id: str
+    bytes: int
+    created_at: int  # Unix time
+
+    def resource(self) -> dict[str, object]:
+        return {"id": self.id, "object": "upload.part", "created_at": self.created_at, "upload_id": self.upload_id}
+
+
+class UploadRecords(Protocol):
+    """Methods return False, without changes, if their condition fails, for example after the upload ended."""
+
+    async def create(self, upload: MultipartUpload, limit: int | None = None) -> bool:
+        """Return False if the owner's files would exceed `limit` bytes."""
+        ...
+
+    async def get(self, owner: str, upload_id: str) -> MultipartUpload | None:
+        """Overdue uploads have the status `expired`."""
+        ...
+
+    async def add_part(self, part: UploadPart, max_bytes: int, limit: int | None = None) -> str | None:
+        """
+        Add a part whose content was written. Returns None, or a refusal:
+
+        - `not_pending`: the upload has ended
+        - `too_large`: the parts would exceed `max_bytes`
+        - `full`: the owner's files would exceed `limit` bytes
+        """
+        ...
+
+    async def parts(self, upload_id: str) -> dict[str, int]: ...
+
+    async def complete(self, upload: MultipartUpload, part_ids: Sequence[str], file: File) -> bool:
+        """Create a file from parts, and delete unused parts."""
+        ...
+
+    async def cancel(self, upload: MultipartUpload) -> bool: ...
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="allow")  # unknown fields are reported in warnings
+
+
+class FileExpiry(_Body):
+    anchor: Literal["created_at"] = "created_at"
+    seconds: Annotated[int, Field(ge=MIN_LIFETIME, le=MAX_LIFETIME)]
+
+
+class CreateUpload(_Body):
+    bytes: Annotated[int, Field(ge=1)]
+    filename: Annotated[str, StringConstraints(min_length=1, max_length=4096), WITHOUT_NUL]
+    mime_type: Annotated[str, StringConstraints(max_length=256)]  # ignored: the file name determines the type
+    purpose: str
+    expires_after: FileExpiry | None = None
+
+    @field_validator("purpose")
+    @classmethod
+    def _is_known(cls, purpose: str) -> str:
+        if purpose not in PURPOSES:
+            raise ValueError(f"must be one of {', '.join(PURPOSES)}")
+        return purpose
+
+
+class CompleteUpload(_Body):
+    part_ids: Annotated[
+        list[Annotated[str, StringConstraints(max_length=128), WITHOUT_NUL]],
+        Field(min_length=1, max_length=MAX_PARTS_OF_FILE),
+    ]
+    md5: Annotated[str, StringConstraints(pattern="^[0-9a-fA-F]{32}$")] | None = None
+
+    @field_validator("part_ids")
+    @classmethod
+    def _are_different(cls, part_ids: list[str]) -> list[str]:
+        if len(set(part_ids)) < len(part_ids):
+            raise ValueError("must not contain duplicates")
+        return part_ids
+
+
+class MultipartUploads:
+    def __init__(
+        self,
+        store: FileStore,
+        *,
+        max_bytes: int,
+        max_owner_bytes: int = 0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`max_bytes` limits a file, `max_owner_bytes` an owner's files in total; 0 means no limit."""
+        self._store, self._records = store, store.uploads
+        self._max_bytes, self._max_owner_bytes, self._clock = max_bytes, max_owner_bytes or None, clock
+
+    async def create(self, owner: str, body: CreateUpload) -> dict[str, object]:
+        """The declared bytes count as stored immediately. Raises `InvalidRequest`."""
+        if body.bytes > self._max_bytes:
+            message = f"Invalid 'bytes': must be at most {self._max_bytes}."
+            raise InvalidRequest(message, param="bytes", code="request_too_large", status=413)
+        now = int(self._clock())
+        lifetime = body.expires_after.seconds if body.expires_after else None
+        upload = MultipartUpload(
+            f"upload_{secrets.token_hex(16)}",
+            owner,
+            cleaned_filename(body.filename),
+            body.purpose,
+            body.bytes,
+            now,
+            now + UPLOAD_LIFETIME,
+            lifetime,
+        )
+        if not await self._records.create(upload, self._max_owner_bytes):
+            raise storage_full(self._max_owner_bytes, "bytes")
+        return upload.resource()
+
+    async def part(self, owner: str, upload_id: str) -> PartWriter:
+        """Return a context manager that receives a part; raises `InvalidRequest` if the upload has ended."""
+        upload = await self._get(owner, upload_id)
+        _check_pending(upload)
+        return PartWriter(self._store, upload, self._max_owner_bytes, self._clock)
+
+    async def complete(self, owner: str, upload_id: str, body: CompleteUpload) -> dict[str, object]:
+        """
+        Create the file from the parts, in request order, and return the upload.
+
+        Idempotent, for clients that did not receive the first response. Raises `InvalidRequest` if the parts do not
+        match the upload, its size, or the request's MD5.
+        """
+        upload = await self._get(owner, upload_id)
+        if upload.status != "pending":
+            return await self._completed(upload)
+        parts = await self._records.parts(upload.id)
+        for index, part_id in enumerate(body.part_ids):
+            if part_id not in parts:
+                raise InvalidRequest(f"Part '{part_id}' not found in the upload.", param=f"part_ids[{index}]")
+        size = sum(parts[part_id] for part_id in body.part_ids)
+        if size != upload.bytes:
+            message = f"The parts have {size} bytes in total; must be {upload.bytes}, as declared in the upload."
+            raise InvalidRequest(message, param="part_ids")
+        if body.md5 and await self._md5(body.part_ids) != body.md5.lower():
+            raise InvalidRequest("The MD5 of the assembled parts does not match.", param="md5")
+        now = int(self._clock())
+        expires_at = expiry_of(now, upload.purpose, upload.lifetime)
+        file = File(new_file_id(), owner, upload.filename, upload.purpose, size, now, expires_at)
+        if not await self._records.complete(upload, body.part_ids, file):
+            return await self._completed(await self._get(owner, upload_id))  # perhaps by a concurrent request
+        return replace(upload, status="completed", file_id=file.id).resource(file)
+
+    async def cancel(self, owner: str, upload_id: str) -> dict[str, object]:
+        """Raises `InvalidRequest` if the upload was completed."""
+        upload = await self._get(owner, upload_id)
+        if upload.status == "cancelled":
+            return upload.resource()
+        _check_pending(upload)
+        if not await self._records.cancel(upload):
+            _check_pending(await self._get(owner, upload_id))
+        return replace(upload, status="cancelled").resource()
+
+    async def _completed(self, upload: MultipartUpload) -> dict[str, object]:
+        if upload.status != "completed":
+            _check_pending(upload)
+        return upload.resource(await self._store.file(upload.owner, upload.file_id or ""))
+
+    async def _get(self, owner: str, upload_id: str) -> MultipartUpload:
+        upload = await self._records.get(owner, upload_id)
+        if upload is None:
+            raise NotFound(f"No such Upload object: {upload_id}", param="upload_id")
+        return upload
+
+    async def _md5(self, part_ids: Sequence[str]) -> str:
+        digest = hashlib.md5(usedforsecurity=False)
+        for part_id in part_ids:
+            async for piece in self._store.part_content(part_id):
+                await asyncio.to_thread(digest.update, piece)
+        return digest.hexdigest()
+
+
+class PartWriter(ContentWriter):
+    def __init__(
+        self, store: FileStore, upload: MultipartUpload, max_owner_bytes: int | None, clock: Callable[[], float]
+    ) -> None:
+        super().__init__(store, f"part_{secrets.token_hex(16)}", min(MAX_PART_BYTES, upload.bytes), "data")
+        self._records, self._upload, self._clock = store.uploads, upload, clock
+        self._max_owner_bytes = max_owner_bytes
+
+    async def finish(self) -> UploadPart:
+        if not self.bytes:
+            raise InvalidRequest("Invalid 'data': must not be empty.", param="data")
+        await self.flush()
+        part = UploadPart(self.id, self._upload.id, self.bytes, int(self._clock()))
+        # Twice the file size and more, since clients resend a part after losing the response.
+        max_bytes = 2 * self._upload.bytes + MAX_PART_BYTES
+        refusal = await self._records.add_part(part, max_bytes, self._max_owner_bytes)
+        if refusal == "full":
+            raise storage_full(self._max_owner_bytes, "data")
+        if refusal == "too_large":
+            message = (
+                f"The parts must not exceed {max_bytes} bytes in total, including resent ones. Create a new upload."
+            )
+            raise InvalidRequest(message, param="data")
+        if refusal:
+            raise InvalidRequest("The upload has already ended.", param="upload_id")
+        self.committed = True
+        return part
+
+
+def _check_pending(upload: MultipartUpload) -> None:
+    if upload.status != "pending":
+        raise InvalidRequest(f"The upload is {upload.status}. Create a new one.", param="upload_id")

@@ -19,10 +19,10 @@ from openai import AsyncOpenAI
 from app.storage.object_storage import PART, ObjectStorage
 from app.tools import ToolHost
 from app.tools.files import ABANDONED_AFTER, PIECE, File, FileStore, FilesUnavailable
-from app.tools.files.multipart import CompleteUpload, CreateUpload, MultipartUploads
 from app.tools.files.postgres import PostgresFileStore
 from app.tools.files.sqlite import SQLiteFileStore
 from app.tools.files.tool import FileSearch
+from app.tools.files.uploads import CompleteUpload, CreateUpload, MultipartUploads
 from tests.support.file_databases import ObjectFiles, PostgresFiles, SQLiteFiles, need_pgvector
 from tests.support.logs import all_text, records_of
 from tests.support.postgres_server import PostgresServer

@@ -16,13 +16,13 @@ from openai.types import Upload
 
 from app.errors import InvalidRequest
 from app.tools.files import ABANDONED_AFTER, PIECE
-from app.tools.files.multipart import (
+from app.tools.files.multipart_sql import ENDED_TTL
+from app.tools.files.uploads import (
     UPLOAD_LIFETIME,
     CompleteUpload,
     CreateUpload,
     MultipartUploads,
 )
-from app.tools.files.multipart_sql import ENDED_TTL
 from tests.support.file_databases import FileDatabase
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
@@ -181,7 +181,7 @@ async def test_part_that_is_too_large_is_refused_before_it_is_read(
 
 
 async def test_parts_of_many_times_the_file_are_refused(client: AsyncOpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.tools.files.multipart.MAX_PART_BYTES", 10)
+    monkeypatch.setattr("app.tools.files.uploads.MAX_PART_BYTES", 10)
     upload = await create(client, 3)
     for _ in range(5):
         await add(client, upload, b"abc")

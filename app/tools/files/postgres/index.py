@@ -29,9 +29,9 @@ import apsw
 from app.storage.tables import Connection
 from app.tools.files import FilesUnavailable
 from app.tools.files.postgres.schema import NoVectorsError, PostgresDatabase, storable
+from app.tools.files.vector_stores.ranking import K1, LENGTH_WEIGHT, highest_score, indexed_terms, terms, weight
 from app.tools.files.vector_stores.records import Job, Query, TextChunk
 from app.tools.files.vector_stores.sql import FoundChunk
-from app.tools.files.vector_stores.words import K1, LENGTH_WEIGHT, highest_score, indexed_terms, terms, weight
 
 T = TypeVar("T")
 

@@ -25,9 +25,9 @@ import sqlite_vec
 
 from app.storage.sqlite import connect, migrate_tables, query, transaction
 from app.storage.tables import Migrations
+from app.tools.files.vector_stores.ranking import highest_score, terms, to_indexed_text, weight
 from app.tools.files.vector_stores.records import Query, TextChunk
 from app.tools.files.vector_stores.sql import FoundChunk
-from app.tools.files.vector_stores.words import highest_score, terms, to_indexed_text, weight
 
 _SCHEMA = """
 CREATE TABLE chunks (id INTEGER PRIMARY KEY, text TEXT NOT NULL);

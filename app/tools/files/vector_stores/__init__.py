@@ -15,7 +15,6 @@ from app.tools import Account
 from app.tools.files import Page, file_not_found
 from app.tools.files.embeddings import Embeddings, EmbeddingsUnavailable
 from app.tools.files.uploads import list_page
-from app.tools.files.vector_stores.filters import ComparisonFilter, CompoundFilter, predicate
 from app.tools.files.vector_stores.ranking import Ranked, RankingOptions, rank
 from app.tools.files.vector_stores.records import (
     NewStoreFile,
@@ -27,11 +26,14 @@ from app.tools.files.vector_stores.records import (
 )
 from app.tools.files.vector_stores.requests import (
     AddFile,
+    ComparisonFilter,
+    CompoundFilter,
     CreateBatch,
     CreateVectorStore,
     SearchVectorStore,
     UpdateFile,
     UpdateVectorStore,
+    predicate,
 )
 
 logger = logging.getLogger(__name__)

@@ -6,12 +6,14 @@ Vector store operations shared by the SQL databases, which implement their own c
 
 from __future__ import annotations
 
+import json
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from app.storage.tables import Rows, Tables, Transaction, execute, execute_many
+from app.core.types import JSONObject
+from app.storage.tables import Row, Rows, Tables, Transaction, execute, execute_many
 from app.tools.files import Page, fetch_page
 from app.tools.files.multipart_sql import ALIVE
 from app.tools.files.vector_stores.records import (
@@ -21,6 +23,7 @@ from app.tools.files.vector_stores.records import (
     ChunkingStrategy,
     ErrorCode,
     FileBatch,
+    FileCounts,
     Job,
     NewStoreFile,
     Query,
@@ -28,7 +31,6 @@ from app.tools.files.vector_stores.records import (
     UnknownFiles,
     VectorStore,
 )
-from app.tools.files.vector_stores.rows import decode_fields, encode_fields, file_batch_of, store_file_of, store_of
 
 _STATUSES = ("in_progress", "completed", "failed", "cancelled")
 _COUNTS = ", ".join(f"count(*) FILTER (WHERE entries.status = '{status}')" for status in _STATUSES)
@@ -304,3 +306,33 @@ def _insert_files(store: VectorStore, files: Sequence[NewStoreFile], batch: int 
         chunking = file.strategy.max_tokens, file.strategy.overlap
         rows.append((store.id, batch, file.id, file.key, encode_fields(file.attributes), *chunking, store.owner))
     yield execute_many(_INSERT_FILE, rows)
+
+
+def encode_fields(value: Mapping[str, object] | None) -> str | None:
+    return None if value is None else json.dumps(dict(value))
+
+
+def decode_fields(value: str | None) -> JSONObject | None:
+    return None if value is None else json.loads(value)
+
+
+def store_of(row: Row) -> VectorStore:
+    """Columns: the store's own, its file counts by status, and its size."""
+    store_id, owner, name, description, metadata, days, created_at, last_active_at, *counts, usage = row
+    counted = FileCounts(*counts)
+    fields = decode_fields(metadata)
+    return VectorStore(store_id, owner, name, description, fields, days, created_at, last_active_at, counted, usage)
+
+
+def file_batch_of(row: Row) -> FileBatch:
+    """Columns: the batch's own, and its file counts by status."""
+    batch_id, store, created_at, cancelled, *counts = row
+    return FileBatch(batch_id, store, created_at, bool(cancelled), FileCounts(*counts))
+
+
+def store_file_of(row: Row) -> StoreFile:
+    """The last column, the row number, is ignored."""
+    file_id, store, filename, created_at, status, code, message, usage, attributes, max_tokens, overlap, _ = row
+    error = (code, message) if code else None
+    strategy = ChunkingStrategy(max_tokens, overlap)
+    return StoreFile(file_id, store, filename, created_at, status, error, usage, decode_fields(attributes), strategy)

@@ -17,9 +17,8 @@ from app.errors import TooManyRequests
 from app.tools import Account
 from app.tools.files import File, FileStore, FilesUnavailable, Page
 from app.tools.files.embeddings import Embeddings
-from app.tools.files.ingestion import worker
-from app.tools.files.ingestion.parsing import extract
-from app.tools.files.ingestion.worker import ATTEMPTS, RETRY, Ingestion
+from app.tools.files.ingestion import ATTEMPTS, RETRY, Ingestion
+from app.tools.files.parsing import extract
 from app.tools.files.postgres import PostgresVectorStores
 from app.tools.files.settings import EmbeddingsSettings
 from app.tools.files.sqlite import SQLiteVectorStores
@@ -243,8 +242,8 @@ def extract_unless_slow(source: str, target: str, filename: str, max_tokens: int
 async def test_slow_files_of_one_owner_hold_up_no_file_of_another(
     database: FileDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "extract", extract_unless_slow)
-    monkeypatch.setattr(worker, "is_simple", lambda path, filename: False)
+    monkeypatch.setattr("app.tools.files.ingestion.extract", extract_unless_slow)
+    monkeypatch.setattr("app.tools.files.ingestion.is_simple", lambda path, filename: False)
     async with opened(database) as store:
         slow = await filled(store, "ada", *(f"slow{n}.txt" for n in range(6)))
         async with reading(store):
@@ -419,7 +418,7 @@ async def test_document_that_takes_too_long_fails(database: FileDatabase) -> Non
 
 
 async def test_document_that_ends_its_process_fails(database: FileDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "extract", exit_now)
+    monkeypatch.setattr("app.tools.files.ingestion.extract", exit_now)
     async with opened(database) as store:
         id = await upload(store, "a.pdf", pdf("Some words."))
         await store.vector_stores.create(STORE, [NewStoreFile(id)])

@@ -27,7 +27,7 @@ from app.runtime.worker_processes import CallDied, CallTookTooLong, IsolatedCall
 from app.tools import Account
 from app.tools.files import FileStore, FilesUnavailable
 from app.tools.files.embeddings import BATCH, Embeddings, EmbeddingsUnavailable
-from app.tools.files.ingestion.parsing import MAX_MEMORY, UnreadableFile, extract, is_simple
+from app.tools.files.parsing import MAX_MEMORY, UnreadableFile, extract, is_simple
 from app.tools.files.vector_stores.records import Job, TextChunk, VectorStoreRecords
 
 logger = logging.getLogger(__name__)

@@ -1,1 +1,0 @@
-"""Indexing of files: extracts text, splits it into chunks, embeds and stores them."""
