@@ -62,7 +62,7 @@ FIRST = (
     "tests/faults/",
     "tests/load/",
     "tests/tools/files/test_processes.py",
-    "tests/tools/web_search/test_page_text.py",
+    "tests/tools/web_search/test_pages.py",
     "tests/end_to_end/test_deletion.py",
     "tests/end_to_end/test_changed_keys.py",
     "tests/end_to_end/test_replicas.py",

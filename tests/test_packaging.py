@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 from app import __version__
 from app.settings import Settings
 from app.tools.validation import read_table
-from app.tools.web_search.settings import WebSearchSettings
+from app.tools.web_search.providers import WebSearchSettings
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from typing import Any, TextIO, cast
-
 import anyio
 import httpx2
 import mcp_types
@@ -32,13 +31,24 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
-
 from app import __version__
 from app.core.bounded_json import size_of
 from app.tools.guard import OutboundRefused
-from app.tools.mcp import messages
-from app.tools.mcp.http import MAX_RESULT_BYTES, CallStatus, current_call, http_client
 from app.tools.mcp.server import CONNECTION_CLOSED, REQUEST_TIMEOUT, MCPFailure, ServerAddress
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+import httpcore2
+import httpx2
+from app.tools.guard import BoundedBody, GuardedNetwork, OutboundRefused, plain_headers, tls
+from app.tools.mcp.server import ServerAddress
+import re
+from collections.abc import Mapping
+from typing import Any
+import mcp_types
+from mcp.client import streamable_http
+from pydantic import ValidationError
+
 
 MAX_PAGES = 50  # per tool list
 MAX_LIST_BYTES = 8 * 1024 * 1024  # per tool list, stored with the turn
@@ -53,8 +63,6 @@ for _name in ("mcp", "httpx2", "httpcore2"):
     logging.getLogger(_name).setLevel(logging.CRITICAL + 1)
 # The SDK's own logger has this generic name, so only its records are dropped.
 logging.getLogger("client").addFilter(lambda record: f"{os.sep}mcp{os.sep}client{os.sep}" not in record.pathname)
-
-messages.parse_leniently()
 
 # The SDK's messages for closed connections; servers use the same code.
 _LOST = ("Connection closed", "SSE stream ")
@@ -333,3 +341,145 @@ def _refusal(status: int) -> MCPFailure:
     except ValueError:
         phrase = ""
     return MCPFailure(f"The MCP server answered with the HTTP status {status}{phrase}.", status, "http_error")
+
+
+MAX_RESULT_BYTES = 32 * 1024 * 1024  # per document, or per event in a stream
+_MAX_STREAM_BYTES = 8 * MAX_RESULT_BYTES
+
+
+@dataclass
+class CallStatus:
+    status: int | None = None  # last status of 300 or above
+    on_refusal: Callable[[], None] | None = None  # called if a POST receives such a status
+
+
+current_call: ContextVar[CallStatus | None] = ContextVar("current_call", default=None)
+
+
+class ResponseTooLarge(httpx2.StreamError):
+    """The SDK treats the response as unreadable, and continues."""
+
+
+def http_client(address: ServerAddress, *, seconds: float) -> httpx2.AsyncClient:
+    """Restricted to a server's origin; `seconds` limits each step, for example a read."""
+    return httpx2.AsyncClient(
+        transport=_GuardedTransport(address),
+        headers=dict(address.headers),
+        timeout=httpx2.Timeout(seconds),
+        trust_env=False,
+    )
+
+
+class _GuardedTransport(httpx2.AsyncBaseTransport):
+    def __init__(self, address: ServerAddress) -> None:
+        url = httpx2.URL(address.url)
+        self._origin = (url.scheme, url.host, url.port)
+        self._check = address.check
+        network = GuardedNetwork(address.policy, library=httpcore2, resolver=address.resolver)
+        self._http = httpx2.AsyncHTTPTransport(verify=tls(), trust_env=False)
+        self._http._pool = httpcore2.AsyncConnectionPool(ssl_context=tls(), network_backend=network)  # type: ignore[arg-type]
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if (request.url.scheme, request.url.host, request.url.port) != self._origin:
+            raise OutboundRefused("The MCP server refers to another origin, which is not allowed.")
+        self._check(str(request.url))  # the SDK follows redirects to the same origin
+        request.headers["accept-encoding"] = "identity"
+        response = await self._http.handle_async_request(request)
+        current = current_call.get()
+        if response.status_code >= 300 and current is not None:
+            current.status = response.status_code
+            if current.on_refusal and request.method == "POST":
+                current.on_refusal()
+        streamed = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+        return httpx2.Response(
+            response.status_code,
+            headers=plain_headers(response.headers.multi_items()),
+            stream=_Body(response, _MAX_STREAM_BYTES if streamed else MAX_RESULT_BYTES),
+            extensions=response.extensions,
+        )
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+
+class _Body(BoundedBody, httpx2.AsyncByteStream):
+    _too_large = ResponseTooLarge
+
+
+MAX_LEVELS = 150  # in a message; pydantic parses about 200
+MAX_REPAIRED_BYTES = 4 * 1024 * 1024  # the search for deep nesting blocks the event loop
+
+# A string, or a bracket outside a string.
+_TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)
+
+
+def parse_leniently() -> None:
+    adapter = _Adapter(mcp_types.jsonrpc_message_adapter)
+    for module in (mcp_types, streamable_http):
+        setattr(module, "jsonrpc_message_adapter", adapter)  # noqa: B010 - the SDK declares its type
+
+
+class _Adapter:
+    def __init__(self, adapter: Any) -> None:
+        self._adapter = adapter
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._adapter, name)
+
+    def validate_json(self, data: str | bytes, **options: Any) -> Any:
+        try:
+            message = self._adapter.validate_json(data, **options)
+        except ValidationError:
+            if len(data) > MAX_REPAIRED_BYTES:
+                raise
+            encoded = data.encode(errors="surrogatepass") if isinstance(data, str) else data
+            if (repaired := truncate_nesting(encoded)) == encoded:
+                raise
+            message = self._adapter.validate_json(repaired, **options)
+        if isinstance(message, mcp_types.JSONRPCResponse) and isinstance(tools := message.result.get("tools"), list):
+            conforming = [*map(conforming_tool, tools)]
+            if any(tool["name"] for tool in conforming):  # otherwise not a tool list
+                message.result["tools"] = conforming
+        return message
+
+
+def truncate_nesting(data: bytes, levels: int = MAX_LEVELS) -> bytes:
+    """Replace objects and arrays nested below `levels` others with null."""
+    parts: list[bytes] = []
+    level = end = 0
+    for token in _TOKENS.finditer(data):
+        mark = data[token.start()]
+        if mark in b"[{":
+            level += 1
+            if level == levels + 1:
+                parts.append(data[end : token.start()])
+        elif mark in b"]}":
+            if level == levels + 1:
+                parts.append(b"null")
+                end = token.end()
+            level -= 1
+    return b"".join([*parts, data[end:]]) if level == 0 else data
+
+
+def conforming_tool(tool: object) -> dict[str, object]:
+    """The tool's fields that are used here."""
+    described = tool if isinstance(tool, Mapping) and isinstance(tool.get("name"), str) else {"name": ""}
+    fields: dict[str, object] = {
+        field: text for field in ("name", "title", "description") if isinstance(text := described.get(field), str)
+    }
+    if isinstance(annotations := described.get("annotations"), Mapping):
+        hints = {name: hint for name, hint in annotations.items() if isinstance(hint, bool)}
+        fields |= {"annotations": hints} if hints else {}
+    return {**fields, "inputSchema": _conforming_schema(described.get("inputSchema"))}
+
+
+def _conforming_schema(schema: object) -> dict[str, object]:
+    conforming = {**schema, "type": "object"} if isinstance(schema, dict) else {"type": "object"}
+    properties, required = conforming.get("properties"), conforming.get("required")
+    if not isinstance(properties, dict) or not all(isinstance(one, dict | bool) for one in properties.values()):
+        conforming.pop("properties", None)
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+        conforming.pop("required", None)
+    if not isinstance(conforming.get("$schema"), str):
+        conforming.pop("$schema", None)
+    return conforming

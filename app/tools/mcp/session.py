@@ -7,13 +7,18 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from hashlib import sha256
-
 from app.core.types import JSONMapping
 from app.core.types.request import Item
 from app.tools import HostedFunction, Outcome, Report, ToolCall
 from app.tools.mcp.pool import PooledConnection, SessionPool, open_connection
-from app.tools.mcp.results import failed_outcome, outcome_of, without_secrets
 from app.tools.mcp.server import MCPFailure, MCPServerTools, ServerAddress, first_names
+import json
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+from app.core.redaction import Redactor
+from app.core.types import JSONMapping, Part
+from app.tools import Outcome
+
 
 MAX_SCHEMA_LEVELS = 100  # in an offered tool's schema; `truncate_nesting` cuts at 150 levels
 
@@ -164,3 +169,95 @@ def is_deep(value: object, levels: int = MAX_SCHEMA_LEVELS) -> bool:
 
 def _digest(tools: Sequence[Mapping[str, object]]) -> str:
     return sha256(json.dumps(tools, sort_keys=True).encode()).hexdigest()[:32]
+
+
+Block: TypeAlias = JSONMapping  # in a result's `content`, as defined by the protocol
+
+RESULT_TRUNCATED = "\n[Result truncated here.]"
+MAX_IMAGES, MAX_IMAGE_CHARS = 32, 20_000_000  # base64, per result; stored with the turn
+
+
+def without_secrets(value: object, redactor: Redactor) -> object:
+    """Redact secrets at any depth in a JSON value."""
+    if isinstance(value, str):
+        return redactor.without_known(value)
+    if isinstance(value, list):
+        return [without_secrets(element, redactor) for element in value]
+    if isinstance(value, dict):
+        return {redactor.without_known(name): without_secrets(field, redactor) for name, field in value.items()}
+    return value
+
+
+def outcome_of(result: JSONMapping, redactor: Redactor, max_chars: int) -> Outcome:
+    blocks: list[Block] = result.get("content") or []
+    text = truncate(redactor.without_known(_text(blocks, result.get("structuredContent"))), max_chars)
+    if result.get("isError"):
+        content = [{"type": "text", "text": text}]
+        error = {"type": "mcp_tool_execution_error", "content": content}
+        return Outcome.failed(f"Error: {text}", {"output": None, "error": error})
+    images, omitted = _images(blocks)
+    if omitted:
+        text += f"\n[{omitted} images in this result were omitted: too many or too large.]"
+    output: str | list[Part] = [{"type": "input_text", "text": text}, *images] if images else text
+    return Outcome(output, {"output": text, "error": None})
+
+
+def failed_outcome(error: Mapping[str, object], redactor: Redactor, *, begun: bool = True) -> Outcome:
+    """`error` is the `error` in the `mcp_call` item."""
+    message = redactor(str(error["message"]))
+    return Outcome.failed(f"Error: {message}", {"output": None, "error": {**error, "message": message}}, begun=begun)
+
+
+def truncate(text: str, max_chars: int) -> str:
+    return text if len(text) <= max_chars else text[: max(0, max_chars - len(RESULT_TRUNCATED))] + RESULT_TRUNCATED
+
+
+def _text(blocks: Iterable[Block], structured: object) -> str:
+    """Structured content is only used without text blocks."""
+    blocks = list(blocks)
+    if structured is not None and not any(block.get("type") == "text" for block in blocks):
+        return "\n".join([json.dumps(structured, ensure_ascii=False), *filter(None, map(_block_text, blocks))])
+    return "\n".join(filter(None, map(_block_text, blocks)))
+
+
+def _block_text(block: Block) -> str:
+    match block.get("type"):
+        case "text":
+            return str(block.get("text") or "")
+        case "image" | "audio" as kind:
+            return f"[{kind}: {block.get('mimeType')}]"
+        case "resource_link":
+            description = f": {block['description']}" if block.get("description") else ""
+            return f"[{block.get('name') or 'resource'}]({block.get('uri')}){description}"
+        case "resource":
+            resource = block.get("resource") or {}
+            if isinstance(text := resource.get("text"), str):
+                return f"{resource.get('uri')}:\n{text}"
+            return f"[resource: {resource.get('uri')} {resource.get('mimeType') or ''}".rstrip() + "]"
+    return ""
+
+
+def _images(blocks: Iterable[Block]) -> tuple[list[Part], int]:
+    """Images for the model, and the number omitted."""
+    shown: list[Part] = []
+    left, omitted = MAX_IMAGE_CHARS, 0
+    for image in filter(None, map(_image, blocks)):
+        size = len(str(image["image_url"]))
+        if size > left or len(shown) == MAX_IMAGES:
+            omitted += 1
+            continue
+        left -= size
+        shown.append(image)
+    return shown, omitted
+
+
+def _image(block: Block) -> Part | None:
+    """Convert an image block or embedded image resource."""
+    if block.get("type") == "resource":
+        resource = block.get("resource") or {}
+        media_type, data = resource.get("mimeType"), resource.get("blob")
+    else:
+        media_type, data = block.get("mimeType"), block.get("data")
+    if not isinstance(media_type, str) or not isinstance(data, str) or not media_type.startswith("image/"):
+        return None
+    return {"type": "input_image", "image_url": f"data:{media_type};base64,{data}"}

@@ -21,8 +21,7 @@ from app.loading import import_object
 from app.tools import Declaration, HostedFunction, Outcome, Report, Source, ToolCall, ToolHost, ToolSession
 from app.tools.validation import read_declaration, read_table
 from app.tools.web_search.commands import CodexSearch
-from app.tools.web_search.page_text import MAX_PATTERN_CHARS, PageFailed, PageText, matches
-from app.tools.web_search.pages import Pages
+from app.tools.web_search.pages import MAX_PATTERN_CHARS, PageFailed, Pages, PageText, matches
 from app.tools.web_search.providers import (
     PROVIDERS,
     HTTPSearchProvider,
@@ -30,8 +29,8 @@ from app.tools.web_search.providers import (
     SearchProvider,
     SearchQuery,
     SearchResult,
+    WebSearchSettings,
 )
-from app.tools.web_search.settings import WebSearchSettings
 
 # Number of results, and characters per result, by `search_context_size`.
 CONTEXT_SIZES = {"low": (4, 700), "medium": (8, 2000), "high": (12, 6000)}

@@ -1,13 +1,25 @@
+"""
+Web pages: loads them, extracts their text, and finds matches in it.
+
+Pages are untrusted and extraction can be very slow, so it runs in a worker process.
+"""
+
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
 
 import httpx
 
+from app.core.charsets import codec_of, declared_charset, decoded
 from app.runtime.connect_errors import why_no_answer
 from app.runtime.worker_processes import CallDied, CallTookTooLong, IsolatedCalls
 from app.tools.guard import AddressPolicy, OutboundRefused, URLPattern, fetch
-from app.tools.web_search.page_text import PageFailed, PageText, read_page
+from app.tools.html_text import html_title_and_text
 from app.tools.web_search.providers import is_in_domains
 
 PAGE_READERS = 3  # concurrent CPU-bound parsers; one fewer per caller
@@ -61,3 +73,124 @@ def _patterns(domains: Sequence[str], policy: AddressPolicy) -> list[URLPattern]
         return None
     ports = {"https": 443} if policy == "public" else {"https": 443, "http": 80}
     return [URLPattern(scheme, host, port, "/*") for host in hosts or ["*"] for scheme, port in ports.items()]
+
+
+MAX_TEXT_CHARS = 400_000  # per page
+MAX_PATTERN_CHARS = 1000
+MAX_MATCHES = 20
+
+_CONTEXT = 200  # characters on each side of a match
+_MAX_TITLE = 300  # characters
+_META = re.compile(rb"<meta[^<>]{0,500}?charset\s*=\s*[\"']?([\w.:-]{1,40})", re.IGNORECASE)
+_HEAD = 4096  # bytes searched for a charset declaration
+_BOMS = ((b"\xef\xbb\xbf", "utf_8"), (b"\xff\xfe", "utf_16_le"), (b"\xfe\xff", "utf_16_be"))
+
+
+class PageFailed(Exception):
+    """The message is safe for the model and the caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageText:
+    url: str  # after redirects
+    title: str
+    text: str
+
+
+def read_page(url: str, content_type: str, content: bytes, seconds: float) -> PageText:
+    """
+    Raises `PageFailed`.
+
+    For HTML, returns the article, or the whole page if none is found within `seconds`.
+    """
+    media_type = content_type.partition(";")[0].strip().lower()
+    is_html = media_type in ("text/html", "application/xhtml+xml", "")
+    if not (is_html or media_type.startswith("text/") or re.search(r"[/+](json|xml)$", media_type)):
+        raise PageFailed(f"The page cannot be read: its type is {media_type[:100]}.")
+    text = _decoded(content, declared_charset(content_type), is_html=is_html)
+    if not is_html:
+        return PageText(url, url, text[:MAX_TEXT_CHARS])
+    title, visible = _title_and_text(text, url, seconds)
+    if not visible.strip():
+        raise PageFailed("The page has no text.")
+    return PageText(url, " ".join(title.split())[:_MAX_TITLE] or url, visible[:MAX_TEXT_CHARS])
+
+
+def _decoded(content: bytes, charset: str | None, *, is_html: bool) -> str:
+    """Like browsers: by byte order mark, else by the charset declared by the server or the page."""
+    for mark, marked in _BOMS:
+        if content.startswith(mark):
+            return decoded(content.removeprefix(mark), marked)
+    if charset is None and is_html and (match := _META.search(content[:_HEAD])):
+        charset = match[1].decode("ascii", "replace")
+    if codec := codec_of(charset or ""):
+        return decoded(content, codec)
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return decoded(content, "cp1252")
+
+
+class _TooSlow(BaseException):
+    """Not an `Exception`, since trafilatura would catch it."""
+
+
+def _title_and_text(page: str, url: str, seconds: float) -> tuple[str, str]:
+    import trafilatura  # an extra, and slow to import
+
+    try:
+        with _interrupted(seconds):
+            document = trafilatura.bare_extraction(
+                page, url=url, output_format="python", include_links=True, include_tables=True, with_metadata=True
+            )
+    except (_TooSlow, MemoryError):
+        document = None
+    title, article = getattr(document, "title", None), getattr(document, "text", None)
+    if article:
+        return title or "", article
+    plain_title, plain_text = html_title_and_text(page)
+    return title or plain_title, plain_text
+
+
+@contextmanager
+def _interrupted(seconds: float) -> Iterator[None]:
+    """Raise `_TooSlow` after some seconds, if the system supports it; main thread only."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise _TooSlow
+
+    if not hasattr(signal, "setitimer"):  # on Windows
+        yield
+        return
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def matches(text: str, pattern: str) -> list[str]:
+    """Each match with its context, ignoring case."""
+    folded, wanted = _folded(text), _folded(pattern.strip())
+    excerpts: list[str] = []
+    at = folded.find(wanted)
+    while at >= 0 and len(excerpts) < MAX_MATCHES:
+        end = at + len(wanted) + _CONTEXT
+        excerpts.append(text[max(0, at - _CONTEXT) : end].strip())
+        at = folded.find(wanted, end + 1)
+    return excerpts
+
+
+def _folded(text: str) -> str:
+    """Fold case without changing the text's length."""
+    folded = text.casefold()
+    if len(folded) == len(text):
+        return folded
+    return "".join(map(_folded_character, text))
+
+
+def _folded_character(character: str) -> str:
+    folded = character.casefold()
+    return folded if len(folded) == 1 else character.lower()[:1]  # ß would become ss, and İ two characters

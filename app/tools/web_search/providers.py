@@ -8,11 +8,12 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 import httpx
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from app.core.types import JSONMapping, JSONObject
+from app.loading import require_packages
 from app.runtime.connect_errors import why_no_answer
 from app.tools.guard import GuardedTransport, OutboundRefused
-from app.tools.web_search.settings import WebSearchSettings
 
 MAX_ANSWER_BYTES = 8_000_000  # per search response; Tavily and Exa return page texts
 
@@ -216,3 +217,39 @@ def is_in_domains(url: str, allowed: Sequence[str], blocked: Sequence[str] = ())
         any(host == domain or host.endswith(f".{domain}") for domain in domains) for domains in (allowed, blocked)
     ]
     return (within[0] or not allowed) and not within[1]
+
+
+class WebSearchSettings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    provider: str = "searxng"
+    """The search service: searxng, brave, tavily, exa, or the import path `package.module:Class` of a provider."""
+    url: str | None = None
+    """The service's base URL. Required for SearXNG, which is self-hosted."""
+    api_key: SecretStr | None = None
+    api_key_env: str | None = None
+    """Environment variable with the API key."""
+    params: dict[str, object] = {}
+    """Additional parameters for each search, in the service's own names: `{ engines = "wikipedia" }`."""
+    timeout: float = Field(15, gt=0)
+    """Time limit per search, and per page fetch, in seconds."""
+    open_pages: bool = False
+    """Whether the model may open web pages, and search in them."""
+    allow_private: bool = False
+    """Whether pages may be at private addresses and `http://` URLs, for an operator's own network."""
+
+    @field_validator("open_pages")
+    @classmethod
+    def _can_read_pages(cls, open_pages: bool) -> bool:
+        if open_pages:
+            require_packages(["trafilatura"], "web")
+        return open_pages
+
+    def key(self, environment: Mapping[str, str]) -> str | None:
+        if self.api_key is not None:
+            return self.api_key.get_secret_value()
+        if self.api_key_env is None:
+            return None
+        if not (key := environment.get(self.api_key_env)):
+            raise ValueError(f"api_key_env: the variable {self.api_key_env} is not set")
+        return key

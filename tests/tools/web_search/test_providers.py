@@ -9,8 +9,13 @@ import pytest
 from fastapi import FastAPI, Request
 from pydantic import SecretStr
 
-from app.tools.web_search.providers import HTTPSearchProvider, SearchQuery, SearchResult, is_in_domains
-from app.tools.web_search.settings import WebSearchSettings
+from app.tools.web_search.providers import (
+    HTTPSearchProvider,
+    SearchQuery,
+    SearchResult,
+    WebSearchSettings,
+    is_in_domains,
+)
 from tests.support.serving import serving
 
 ANSWERS: dict[str, Any] = {

@@ -18,7 +18,7 @@ from app.main import create_app
 from app.settings import SettingsError
 from app.tools.guard import FetchedPage
 from app.tools.web_search import pages
-from app.tools.web_search.page_text import matches
+from app.tools.web_search.pages import matches
 from tests.support import laws
 from tests.support.build import call, delta, finish
 from tests.support.scripted import Scripted
