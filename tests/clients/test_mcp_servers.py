@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from app.tools.mcp.connection import ServerConnection
-from app.tools.mcp.results import outcome_of, redactor_for
-from app.tools.mcp.server import MCPFailure, ServerAddress
+from app.tools.mcp.server import MCPFailure, ServerAddress, redactor_for
+from app.tools.mcp.session import outcome_of
 from tests.clients.program import ENVIRONMENTS, installed, running
 from tests.support.ports import free_port
 

@@ -20,9 +20,8 @@ from app.loading import require_packages
 from app.tools import Declaration, HostedFunction, Outcome, Report, ToolCall, ToolHost
 from app.tools.mcp import server_address
 from app.tools.mcp.pool import SessionPool
-from app.tools.mcp.results import outcome_of
 from app.tools.mcp.server import MCPFailure, MCPServerTools, ServerAddress
-from app.tools.mcp.session import MCPSession, tools_of
+from app.tools.mcp.session import MCPSession, outcome_of, tools_of
 from app.tools.mcp.settings import MCPServer, PoolLimits, read_settings
 from app.tools.validation import read_declaration, read_table
 

@@ -13,42 +13,33 @@ import json
 import logging
 import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from contextvars import Context
+from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from typing import Any, TextIO, cast
+
 import anyio
+import httpcore2
 import httpx2
 import mcp_types
+from mcp.client import streamable_http
 from mcp.client.client import Client
 from mcp.client.sse import sse_client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
+
 from app import __version__
 from app.core.bounded_json import size_of
-from app.tools.guard import OutboundRefused
-from app.tools.mcp.server import CONNECTION_CLOSED, REQUEST_TIMEOUT, MCPFailure, ServerAddress
-from collections.abc import Callable
-from contextvars import ContextVar
-from dataclasses import dataclass
-import httpcore2
-import httpx2
 from app.tools.guard import BoundedBody, GuardedNetwork, OutboundRefused, plain_headers, tls
-from app.tools.mcp.server import ServerAddress
-import re
-from collections.abc import Mapping
-from typing import Any
-import mcp_types
-from mcp.client import streamable_http
-from pydantic import ValidationError
-
+from app.tools.mcp.server import CONNECTION_CLOSED, REQUEST_TIMEOUT, MCPFailure, ServerAddress
 
 MAX_PAGES = 50  # per tool list
 MAX_LIST_BYTES = 8 * 1024 * 1024  # per tool list, stored with the turn
@@ -349,6 +340,8 @@ _MAX_STREAM_BYTES = 8 * MAX_RESULT_BYTES
 
 @dataclass
 class CallStatus:
+    """The SDK only reports that a call failed, but sends each message in the caller's context, with `current_call`."""
+
     status: int | None = None  # last status of 300 or above
     on_refusal: Callable[[], None] | None = None  # called if a POST receives such a status
 
@@ -361,7 +354,7 @@ class ResponseTooLarge(httpx2.StreamError):
 
 
 def http_client(address: ServerAddress, *, seconds: float) -> httpx2.AsyncClient:
-    """Restricted to a server's origin; `seconds` limits each step, for example a read."""
+    """Restricted to a server's origin, by the guard's rules; `seconds` limits each step, for example a read."""
     return httpx2.AsyncClient(
         transport=_GuardedTransport(address),
         headers=dict(address.headers),
@@ -414,6 +407,12 @@ _TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)
 
 
 def parse_leniently() -> None:
+    """
+    Repair messages that the SDK would discard.
+
+    Too deeply nested messages cannot be parsed, and a nonconforming tool invalidates the whole tool list. So deep
+    values become null, and nonconforming fields are dropped.
+    """
     adapter = _Adapter(mcp_types.jsonrpc_message_adapter)
     for module in (mcp_types, streamable_http):
         setattr(module, "jsonrpc_message_adapter", adapter)  # noqa: B010 - the SDK declares its type
@@ -483,3 +482,6 @@ def _conforming_schema(schema: object) -> dict[str, object]:
     if not isinstance(conforming.get("$schema"), str):
         conforming.pop("$schema", None)
     return conforming
+
+
+parse_leniently()

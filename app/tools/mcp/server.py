@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import Literal, TypeAlias
+from urllib.parse import parse_qsl, urlsplit
 
 from app.core.redaction import Redactor
 from app.core.types import JSONMapping
 from app.errors import quote
 from app.tools.guard import AddressPolicy, Resolver, resolve
-from app.tools.mcp.results import redactor_for
 from app.tools.mcp.settings import Approval, ToolFilter, adds_approval, needs_approval
 
 TransportName: TypeAlias = Literal["auto", "http", "sse"]
 
 CONNECTION_CLOSED = -32000  # JSON-RPC error codes of the SDK for failed connections
 REQUEST_TIMEOUT = -32001
+
+_LONG_SEGMENT = 16  # characters; longer URL path segments are treated as secrets
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,18 @@ class ServerAddress:
     def fingerprint(self) -> str:
         """A hash that identifies the server without revealing its address."""
         return sha256("\n".join([self.name, self.url, *self.command]).encode(errors="replace")).hexdigest()[:32]
+
+
+def redactor_for(url: str = "", headers: Mapping[str, str] | None = None, more: Iterable[str] = ()) -> Redactor:
+    """Redacts secrets in a server's URL, header values (with any scheme), and `more`."""
+    parts = urlsplit(url)
+    # Some servers expect a key in the path or query.
+    path = [segment for segment in parts.path.split("/") if len(segment) >= _LONG_SEGMENT]
+    whole = [f"{parts.path}?{parts.query}"] if parts.query else []
+    values = [*more, *whole, *path, *(value for _, value in parse_qsl(parts.query)), parts.password or ""]
+    for value in (headers or {}).values():
+        values += [value, value.partition(" ")[2]]
+    return Redactor(values)
 
 
 class MCPFailure(Exception):

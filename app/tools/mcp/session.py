@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from hashlib import sha256
-from app.core.types import JSONMapping
+from typing import TypeAlias
+
+from app.core.redaction import Redactor
+from app.core.types import JSONMapping, Part
 from app.core.types.request import Item
 from app.tools import HostedFunction, Outcome, Report, ToolCall
 from app.tools.mcp.pool import PooledConnection, SessionPool, open_connection
 from app.tools.mcp.server import MCPFailure, MCPServerTools, ServerAddress, first_names
-import json
-from collections.abc import Iterable, Mapping
-from typing import TypeAlias
-from app.core.redaction import Redactor
-from app.core.types import JSONMapping, Part
-from app.tools import Outcome
-
 
 MAX_SCHEMA_LEVELS = 100  # in an offered tool's schema; `truncate_nesting` cuts at 150 levels
 

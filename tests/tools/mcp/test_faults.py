@@ -15,9 +15,14 @@ import pytest
 
 from app.tools import Declaration, ToolHost
 from app.tools.mcp import MCPTool
-from app.tools.mcp.connection import MAX_LIST_BYTES, MAX_MESSAGE, MAX_PAGES, ServerConnection
-from app.tools.mcp.http import MAX_RESULT_BYTES
-from app.tools.mcp.messages import truncate_nesting
+from app.tools.mcp.connection import (
+    MAX_LIST_BYTES,
+    MAX_MESSAGE,
+    MAX_PAGES,
+    MAX_RESULT_BYTES,
+    ServerConnection,
+    truncate_nesting,
+)
 from app.tools.mcp.server import MCPFailure, ServerAddress
 from app.tools.mcp.session import MAX_SCHEMA_LEVELS, is_deep
 from tests.support.upstream import CLOSE, HANG, RESET, Received, Step, Upstream, head, reply, sse, status

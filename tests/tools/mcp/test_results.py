@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from app.core.redaction import Redactor
-from app.tools.mcp.results import (
+from app.tools.mcp.server import redactor_for
+from app.tools.mcp.session import (
     MAX_IMAGE_CHARS,
     MAX_IMAGES,
     RESULT_TRUNCATED,
     failed_outcome,
     outcome_of,
-    redactor_for,
     without_secrets,
 )
 
