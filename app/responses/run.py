@@ -98,7 +98,7 @@ class Run:
     ) -> None:
         """`storage`: None for an unstored response."""
         self.response = generation.builder.response
-        self.key = RunKey(f"{caller.owner}:{context.key}", self.response["id"])
+        self._owner = caller.owner
         self._builder = generation.builder
         self._context = context
         self.answering = False  # a JSON answer's head was sent: errors must be in the response
@@ -108,6 +108,10 @@ class Run:
         self._lifecycle = lifecycle
         self._storage = storage
         self._warned: set[str] = set()  # already emitted as events
+
+    @property
+    def key(self) -> RunKey:
+        return RunKey(f"{self._owner}:{self._context.key}", self.response["id"])
 
     @property
     def warnings(self) -> list[str]:
@@ -149,17 +153,19 @@ class Run:
             if self._storage:
                 await self._save(self._storage)
                 lifecycle.failure = builder.failure
-        self._emit_warnings()
-        builder.end()
         self.ended = True
-        delivery.send(builder.pop_events())
+        if builder.events is not None:
+            self._emit_warnings()
+            builder.end()
+            delivery.send(builder.pop_events())
 
     def _note_delivery(self) -> None:
         """Record the first output, and emit warnings until then."""
         if self.response["output"]:
             self._lifecycle.first = clock()
             self._builder.on_delivery = None
-        self._emit_warnings()
+        if self._builder.framework_events:
+            self._emit_warnings()
 
     def _emit_warnings(self) -> None:
         """Emit an `antiphon:warning` event for each new warning, if requested."""

@@ -118,9 +118,10 @@ class EventBuilder:
             return
         self.started = True
         self.response["status"] = "in_progress"
-        if not self._sequence_number:
-            self._emit_response("response.created")
-        self._emit_response("response.in_progress")
+        if self.events is not None:
+            if not self._sequence_number:
+                self._emit_response("response.created")
+            self._emit_response("response.in_progress")
 
     def complete(self) -> None:
         self.close()
@@ -484,12 +485,14 @@ class EventBuilder:
         self.response["output"].append(item)
         if item["type"] == "reasoning":
             self._last_reasoning = item["id"]
-        self._emit("response.output_item.added", output_index=index, item=item)
+        if self.events is not None:
+            self._emit("response.output_item.added", output_index=index, item=item)
         return index
 
     def _done(self, index: int, item: Item) -> None:
         self.response["output"][index] = item
-        self._emit("response.output_item.done", output_index=index, item=item)
+        if self.events is not None:
+            self._emit("response.output_item.done", output_index=index, item=item)
 
     def _append(self, rows: tuple[PartType, ...], deltas: Sequence[str], logprobs: list[Any] | None) -> None:
         open_ = self._open_for(rows)
@@ -510,30 +513,28 @@ class EventBuilder:
         open_ = self._open
         if open_ is not None and open_.rows is rows:
             return open_
-        if open_ is not None and open_.item["type"] == rows[0].item:
+        kind = rows[0]
+        if open_ is not None and open_.item["type"] == kind.item:
             self._close_parts(open_)
             open_.rows = rows
         else:
             self._close_open("completed")
             phase, self._phase = self._phase, None
-            started = {"id": self.new_id(rows[0].prefix), **rows[0].empty, "status": "in_progress"}
-            if phase and rows[0].item == "message":
-                started["phase"] = phase
-            item = with_fields({"type": rows[0].item}, started)
+            fields = {"type": kind.item, "id": self.new_id(kind.prefix), **kind.empty, "status": "in_progress"}
+            if phase and kind.item == "message":
+                fields["phase"] = phase
+            item = cast(Item, fields)
             open_ = self._open = OpenItem(self._add(item), item, rows)
         for row in rows:
-            self._open_part(open_, row)
+            index = len(list_field(open_.item, row.list))
+            where = {"item_id": open_.item["id"], "output_index": open_.index, row.position: index}
+            part = OpenPart(row, where)
+            open_.parts.append(part)
+            if self.events is not None:
+                self._emit(row.part_added, **where, part=row.blank())
         if len(rows) == 1 and not (rows is TEXT and self._citations is not None):
             self._plain = open_.parts[0]
         return open_
-
-    def _open_part(self, open_: OpenItem, row: PartType) -> None:
-        index = len(list_field(open_.item, row.list))
-        where = {"item_id": open_.item["id"], "output_index": open_.index, row.position: index}
-        part = OpenPart(row, where)
-        open_.parts.append(part)
-        if self.events is not None:
-            self._emit(row.part_added, **where, part=part.content())
 
     def _close_parts(self, open_: OpenItem) -> None:
         for part in open_.parts:

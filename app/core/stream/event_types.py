@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from app.core.items import ItemType
-from app.core.types import JSONMapping
+from app.core.types import JSONMapping, JSONObject
 from app.core.types.hosted import HostedFunction
 
 
@@ -25,6 +25,10 @@ class PartType(NamedTuple):
     done_fields: tuple[str, ...]  # part fields in the `done` event
     extra: tuple[str, ...] = ()  # part fields with lists
     delta_fields: JSONMapping = MappingProxyType({})  # the delta events' other fields
+
+    def blank(self) -> JSONObject:
+        """The part when it is added."""
+        return {"type": self.type, self.field: "", **{name: [] for name in self.extra}}
 
 
 class ToolBinding(NamedTuple):

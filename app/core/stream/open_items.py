@@ -30,8 +30,7 @@ class OpenPart(DeltaFields):
         return text
 
     def content(self) -> JSONObject:
-        extra = {name: [*values] for name, values in self.extra.items()}
-        return {"type": self.row.type, self.row.field: self.text, **extra}
+        return {"type": self.row.type, self.row.field: self.text, **self.extra}
 
 
 @dataclass(slots=True)

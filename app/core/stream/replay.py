@@ -68,7 +68,7 @@ def _text_item(index: int, item: Item, rows: JSONMapping) -> _Events:
 def _part(row: PartType, where: JSONObject, part: JSONObject) -> _Events:
     text = part.get(row.field) or ""
     extra = {name: part.get(name) or [] for name in row.extra}
-    yield row.part_added, {**where, "part": {"type": row.type, row.field: "", **{name: [] for name in extra}}}
+    yield row.part_added, {**where, "part": row.blank()}
     if text:
         yield row.delta, {**where, "delta": text, **row.delta_fields}
     for at, annotation in enumerate(extra.get("annotations", ())):
