@@ -113,7 +113,9 @@ class ModelQuery:
         return usage_of(self.reader.usage, self.body, output, self.reader.prompt_estimate)
 
 
-Finish: TypeAlias = Callable[[EventBuilder, ModelQuery, BackendError | None], None]
+# Ends a response, or leaves it open. The third argument is how the answer ended (`DeltaReader.ended`); the failure is
+# None without an error.
+Finish: TypeAlias = Callable[[EventBuilder, ModelQuery, str | None, BackendError | None], None]
 
 
 class Generation(Protocol):
@@ -233,7 +235,8 @@ class DeliveredAnswer:
             self._delivery.send(self._builder.pop_events())
 
     def _start(self) -> None:
-        self.stop_timer()
+        if self._timer:
+            self.stop_timer()
         self.started = True
         self._builder.start()
         self._builder.delivered = True
@@ -310,6 +313,7 @@ async def respond(
     `BackendError`; later errors become events. At the `deadline`, which starts with the first delta, the response is
     incomplete. `finish` ends the response, or leaves it open for another round.
     """
+    ended: str | None = None
     failure: BackendError | None = None
     end = finish or finish_response
     if isinstance(query.reader, StoppingReader):
@@ -321,11 +325,11 @@ async def respond(
         if open_after is not None:
             answer.start_within(open_after)
         if limit is None:
-            await _receive(query, answer, open_after)
+            ended = await _receive(query, answer, open_after)
         else:
             async with limit:
                 answer.limit = limit
-                await _receive(query, answer, open_after)
+                ended = await _receive(query, answer, open_after)
     except BackendError as error:
         if not builder.delivered:
             raise
@@ -341,11 +345,13 @@ async def respond(
     finally:
         answer.stop_timer()
     answer.end_step()
-    _finish(end, builder, query, failure)
+    _finish(end, builder, query, ended, failure)
 
 
-async def _receive(query: ModelQuery, answer: DeliveredAnswer, open_after: float | None) -> None:
-    """Receive a query's answer, if necessary again with a shorter prompt or described images."""
+async def _receive(query: ModelQuery, answer: DeliveredAnswer, open_after: float | None) -> str | None:
+    """
+    Receive a query's answer, if necessary again with a shorter prompt or described images; see `DeltaReader.ended`.
+    """
     while True:
         if query.images:
             await query.images.describe(query.backend.undescribed_images(query.model_request))
@@ -355,8 +361,9 @@ async def _receive(query: ModelQuery, answer: DeliveredAnswer, open_after: float
                 if open_after is not None:
                     answer.start_within(FIRST_CHUNK)
                 await open_request.receive(answer)
-                query.model_request.attempts.broken_off = answer.reader.ended in (None, "error")
-            return
+                ended = answer.reader.ended
+                query.model_request.attempts.broken_off = ended in (None, "error")
+            return ended
         except BackendError as error:
             # Some servers reject a prompt only in a stream's first frame.
             if query.images and isinstance(error, ImagesUndescribed):
@@ -365,11 +372,13 @@ async def _receive(query: ModelQuery, answer: DeliveredAnswer, open_after: float
                 raise
 
 
-def _finish(end: Finish, builder: EventBuilder, query: ModelQuery, failure: BackendError | None) -> None:
+def _finish(
+    end: Finish, builder: EventBuilder, query: ModelQuery, ended: str | None, failure: BackendError | None
+) -> None:
     try:
         if query.reader.usage is None:
             query.reader.prompt_estimate = estimate_prompt(query.body)
-        end(builder, query, failure)
+        end(builder, query, ending_of(query.reader, failure) if failure else ended, failure)
         if query.reader.usage and (cost := query.reader.usage.cost) is not None:
             query.model_request.attempts.costs.append(cost)
     except Exception:
@@ -397,9 +406,8 @@ def ending_of(reader: DeltaReader, failure: BackendError | None) -> str | None:
     return "error" if failure and reader.finish_reason is None else reader.ended
 
 
-def finish_response(builder: EventBuilder, query: ModelQuery, failure: BackendError | None) -> None:
+def finish_response(builder: EventBuilder, query: ModelQuery, ended: str | None, failure: BackendError | None) -> None:
     """End the response as completed, incomplete (truncated), or failed."""
-    ended = ending_of(query.reader, failure)
     query.reader.end(cut=ended != "completed")
     if ended == "completed":
         builder.complete()
@@ -410,7 +418,9 @@ def finish_response(builder: EventBuilder, query: ModelQuery, failure: BackendEr
     _record_usage(builder, query)
 
 
-def _finish_at_deadline(builder: EventBuilder, query: ModelQuery, failure: BackendError | None) -> None:
+def _finish_at_deadline(
+    builder: EventBuilder, query: ModelQuery, ended: str | None, failure: BackendError | None
+) -> None:
     query.reader.end(cut=True)
     builder.incomplete("max_output_seconds")
     _record_usage(builder, query)

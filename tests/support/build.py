@@ -18,7 +18,7 @@ from app.core.stream.tool_calls import CallRules
 from app.core.types.deltas import DONE, Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from app.core.types.request import CreateResponse, Event
 from app.errors import BackendError
-from app.responses.generate import ModelQuery
+from app.responses.generate import ModelQuery, ending_of
 from app.responses.generate import finish_response as end_response
 
 
@@ -97,7 +97,7 @@ def answer(
     reader = reader_of(made, **{"name_noise": CALL_NAME_NOISE, **reading})
     made.start()
     reader.feed(deltas_of(chunks))
-    end_response(made, querying(reader), failure)
+    end_response(made, querying(reader), ending_of(reader, failure), failure)
     made.end()
     return made.pop_events().events()
 

@@ -31,7 +31,6 @@ from app.responses.generate import (
     DeadlineExceeded,
     ModelQuery,
     abort_response,
-    ending_of,
     finish_response,
     respond,
     unreadable,
@@ -282,16 +281,16 @@ class ToolLoop:
         record: RoundRecord,
         builder: EventBuilder,
         query: ModelQuery,
+        ended: str | None,
         failure: BackendError | None,
     ) -> None:
-        ended = ending_of(query.reader, failure)
         query.reader.end(cut=ended != "completed")
         builder.close_item()
         output = builder.response["output"][self._first_item :]
         self._add_round_notes(output)
         self._again = ended == "completed" and bool(builder.running)
         if not self._again:
-            finish_response(builder, query, failure)
+            finish_response(builder, query, ended, failure)
         record.answered = clock()
         record.usage = query.usage([*output])
         self._usage = added_usage(self._usage, record.usage)
