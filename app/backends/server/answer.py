@@ -19,7 +19,6 @@ from app.core.size import LARGE
 from app.core.stream.answer import AnswerDecoder
 from app.core.types import JSONObject
 from app.core.types.deltas import Delta
-from app.errors import BackendError
 
 # Seconds for other requests between decoding a large event and reading its deltas, about 100 ms each. `sleep(0)` would
 # resume here before checking sockets.
@@ -42,7 +41,6 @@ class BodyReader:
         self._profile = profile
         self._loop = asyncio.get_running_loop()
         self._decoder = decoder
-        self._receiver: DeltaReceiver | None = None
         self._direct: DeltaReceiver | None = None  # set while reads bypass the task
         self._started = False
         self._held: list[Delta] = []  # for the task to pass on
@@ -73,27 +71,45 @@ class BodyReader:
     def is_event_stream(self) -> bool:
         return self.reply.fields.get(b"content-type", b"").startswith(b"text/event-stream")
 
-    async def begin(self) -> None:
-        """Wait for the first deltas; raises `BackendError` for an earlier error."""
-        while not self._held and self._end is None:
-            await self._read()
-        if not self._held and self._end is not StopAsyncIteration:
-            assert self._end
-            raise self._end
-
-    async def receive(self, receiver: DeltaReceiver) -> None:
+    async def receive(self, receiver: DeltaReceiver | None) -> None:
         """
-        Pass on deltas until the answer ends.
+        Pass on deltas until the answer ends; without a receiver, wait for the first.
 
         Raises `BackendError` after the last delta for a reported error, a timeout or a broken connection. After a
         finish reason, a broken connection is a normal end.
         """
-        self._receiver = receiver
-        while self._held or self._end is None:
+        decoder, reply = self._decoder, self.reply
+        while self._end is None or self._held:
             if self._held:
+                if receiver is None:
+                    return
                 await self._pass_on(receiver)
+                continue
+            if decoder.finished:
+                self._limit_heartbeats()
+            self._direct = None if receiver is None or receiver.paused else receiver
+            try:
+                if self._started:
+                    await reply.deliver(self._take)
+                else:
+                    data = await anext(reply)
+                    self._started = True
+                    reply.wait_at_most(self._profile.transport.idle_timeout)
+                    self._take(data)
+            except StopAsyncIteration:
+                self._held += decoder.end()
+                self._end = decoder.failure or StopAsyncIteration
+            except (TimeoutError, httpx.ReadTimeout) as cause:
+                self._cut("timeout", IDLE_TOO_LONG, cause)
+            except (httpx.TransportError, httpx.DecodingError, httpx.StreamError) as cause:
+                self._cut("failure", CONNECTION_BROKE, cause)
             else:
-                await self._read()
+                if self._direct and self._direct.paused:
+                    await self._direct.drain()
+                if decoder.done or decoder.failure:
+                    self._end = decoder.failure or StopAsyncIteration
+                elif receiver and receiver.over:
+                    self._end = StopAsyncIteration
         if self._end is not StopAsyncIteration:
             raise self._end
 
@@ -116,40 +132,12 @@ class BodyReader:
             self._direct = None
         return not decoder.ending
 
-    async def _read(self) -> None:
-        """Receive data until other work is needed."""
-        decoder, receiver = self._decoder, self._receiver
-        if decoder.finished:
-            # After the finish reason, heartbeats no longer extend the timeout.
-            grace = self._profile.response.finish_grace_s
-            if decoder.resumed:
-                grace = max(grace, self._profile.transport.idle_timeout)
-            self.reply.wait_at_most(max(0, self._last_delta + grace - self._loop.time()))
-        self._direct = None if receiver is None or receiver.paused else receiver
-        try:
-            if self._started:
-                await self.reply.deliver(self._take)
-            else:
-                data = await anext(self.reply)
-                self._started = True
-                self.reply.wait_at_most(self._profile.transport.idle_timeout)
-                self._take(data)
-        except StopAsyncIteration:
-            self._held += decoder.end()
-            self._end = decoder.failure or StopAsyncIteration
-        except (TimeoutError, httpx.ReadTimeout) as cause:
-            self._held += decoder.cut()
-            self._end = self._incomplete("timeout", IDLE_TOO_LONG, cause)
-        except (httpx.TransportError, httpx.DecodingError, httpx.StreamError) as cause:
-            self._held += decoder.cut()
-            self._end = self._incomplete("failure", CONNECTION_BROKE, cause)
-        else:
-            if self._direct and self._direct.paused:
-                await self._direct.drain()
-            if decoder.done or decoder.failure:
-                self._end = decoder.failure or StopAsyncIteration
-            elif receiver and receiver.over:
-                self._end = StopAsyncIteration
+    def _limit_heartbeats(self) -> None:
+        """After the finish reason, heartbeats no longer extend the timeout."""
+        grace = self._profile.response.finish_grace_s
+        if self._decoder.resumed:
+            grace = max(grace, self._profile.transport.idle_timeout)
+        self.reply.wait_at_most(max(0, self._last_delta + grace - self._loop.time()))
 
     async def _pass_on(self, receiver: DeltaReceiver) -> None:
         if self._undecoded > LARGE:
@@ -163,9 +151,11 @@ class BodyReader:
         if receiver.over and self._end is None:
             self._end = StopAsyncIteration
 
-    def _incomplete(self, kind: str, message: str, cause: Exception) -> BackendError | type[StopAsyncIteration]:
+    def _cut(self, kind: str, message: str, cause: Exception) -> None:
+        """The connection broke, which is a normal end after the finish reason."""
+        self._held += self._decoder.cut()
         if self._decoder.finished:
-            return StopAsyncIteration
-        error = failure(kind, message)
-        error.__cause__ = cause
-        return error
+            self._end = StopAsyncIteration
+        else:
+            self._end = failure(kind, message)
+            self._end.__cause__ = cause

@@ -416,7 +416,7 @@ class SentRequest:
             if answer.is_event_stream and not (whole or fall_back):
                 return
             try:
-                return await answer.begin()
+                return await answer.receive(None)
             except BackendError as error:
                 if fall_back and not whole and answer.empty:
                     whole = True
