@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
-
 from app.api.accounting import Accounting, AccountingHooks
 from app.api.accounting.journal import UsageJournal, default_directory
 from app.api.auth import Auth
@@ -43,6 +42,23 @@ from app.stores.objects import with_image_objects
 from app.tools import HostedTool, ResourceTool
 from app.tools.files.batches import Batches
 from app.tools.files.contents.attachments import Attachments
+from contextlib import aclosing
+from pathlib import Path
+from app.loading import import_object
+from app.settings import Settings, SettingsError
+from app.settings.loading import WORKERS_DIRECTORY, environment
+from app.tools import TOOLS, HostedTool, LinkedTool, PreparingTool, ToolHost
+from app.tools.search import ToolSearch
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from app.api.dependencies import APIDependencies
+from app.backends.routing.router import Router
+from app.observability import logging as logs
+from app.settings import Settings, SettingsError
+from app.settings.reloading import ReloadReport, compare_settings
 
 if TYPE_CHECKING:
     from app.observability.tracing import Tracing
@@ -267,3 +283,103 @@ def build_batch_worker(
         announce=webhooks.announce_event if webhooks else None,
         stopping=stopping,
     )
+
+
+def build_tools(settings: Settings) -> dict[str, HostedTool]:
+    """Raises `SettingsError` with every problem."""
+    tools, problems = try_to_build_tools(settings)
+    if problems:
+        raise SettingsError(problems)
+    return tools
+
+
+def try_to_build_tools(settings: Settings) -> tuple[dict[str, HostedTool], list[str]]:
+    """Return the valid tools by table name, and the problems in other tables."""
+    limits = settings.tool_limits()
+    host = ToolHost(
+        backends=settings.served(),
+        directory=settings.config.expanduser().parent if settings.config else Path(),
+        environment=environment(),
+        max_result_chars=limits.max_result_chars,
+        tables=settings.tool_tables(),
+        store_url=settings.store_url,
+        workers_directory=Path(directory) if (directory := environment().get(WORKERS_DIRECTORY)) else None,
+    )
+    tools: dict[str, HostedTool] = {}
+    problems: list[str] = []
+    for name, table in settings.tool_tables().items():
+        table = dict(table)
+        path = table.pop("tool", TOOLS.get(name))
+        if not isinstance(path, str):
+            problems.append(
+                f"tools.{name}: must be one of {', '.join(sorted(TOOLS))}, or have an import path in `tool`"
+            )
+            continue
+        try:
+            tools[name] = import_object(path).from_settings(table, host)
+        except (ValueError, ImportError, AttributeError) as error:
+            problems.append(f"tools.{name}: {error}")
+    tools.setdefault("tool_search", ToolSearch())  # needs no settings
+    for tool in tools.values():
+        if isinstance(tool, LinkedTool):
+            tool.link(tools)
+    return tools, problems
+
+
+async def prepare_tools(settings: Settings) -> list[str]:
+    """Check the tools' requirements before the server starts, and return warnings; raises `SettingsError`."""
+    warnings: list[str] = []
+    for name, tool in build_tools(settings).items():
+        if isinstance(tool, PreparingTool):
+            async with aclosing(tool):
+                try:
+                    warnings += [f"tools.{name}: {warning}" for warning in await tool.prepare() or ()]
+                except ValueError as error:
+                    raise SettingsError([f"tools.{name}: {error}"]) from None
+    return warnings
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class SettingsReload:
+    """Reads the settings again, applies changes, and logs changes that need a restart."""
+
+    settings: Settings  # in effect
+    read: Callable[[], Settings]
+    router: Router
+    api: APIDependencies
+
+    def __call__(self) -> ReloadReport:
+        """Apply changed settings. If they are invalid, log and report the reason, and change nothing."""
+        pid, begun = os.getpid(), time.monotonic_ns()
+        try:
+            change = compare_settings(self.settings, self.read())
+            options = generation_options(change.settings)
+            self.router.reconfigure(change.settings.served())
+        except (SettingsError, ValueError, ImportError, AttributeError) as error:
+            logger.error("settings not reloaded", extra={"reason": str(error)})
+            return ReloadReport(pid, begun, problems=str(error).splitlines())
+        except Exception:
+            logger.exception("settings not reloaded")
+            return ReloadReport(pid, begun, problems=["The settings could not be read; the log contains the error."])
+        new = self.settings = change.settings
+        self.api.auth.replace_keys((key.get_secret_value() for key in new.api_keys), new.keys)
+        self.api.accounting.replace_prices(new.price_list())
+        self.api.limits.replace(
+            requests=new.limit_requests_per_minute,
+            tokens=new.limit_tokens_per_minute,
+            streams=new.limit_streams,
+            streams_per_key=new.limit_streams_per_key,
+        )
+        self.api.responses.options = options
+        self.api.responses.quota.limit = new.max_stored_bytes
+        if change.applied:
+            logs.configure(new)  # always, to redact new secrets, too
+        if change.restart:
+            logger.warning("changed settings require a restart", extra={"settings": ", ".join(change.restart)})
+        logger.info(
+            "settings reloaded", extra={"changed": ", ".join(change.applied), "backends": ", ".join(new.served())}
+        )
+        return ReloadReport(pid, begun, change.applied, change.restart, [*new.served()])

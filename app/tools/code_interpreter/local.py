@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import logging
 import secrets
+import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Unpack
+from typing import IO, Unpack
 
 from app.core.access import KeyAccess
 from app.errors import InvalidRequest, NotFound
@@ -26,7 +29,6 @@ from app.tools.code_interpreter.containers import (
     page_of,
     path_for,
 )
-from app.tools.code_interpreter.saved_files import SavedFiles
 from app.tools.code_interpreter.settings import CodeSettings, memory_bytes
 from app.tools.code_interpreter.skills import SkillFolder, read_skill_files
 from app.tools.code_interpreter.slots import ContainerSlot, ContainerSlots
@@ -329,4 +331,53 @@ async def _read_file_list(sandbox: SandboxChannel) -> Sequence[tuple[str, int, i
     try:
         return [(str(entry["path"]), int(entry["bytes"]), int(entry["changed"])) for entry in answer["files"]]
     except (KeyError, TypeError, ValueError):
+        raise SandboxEnded from None
+
+
+_PIECE = 1024 * 1024  # bytes per request
+_TIMEOUT = 60.0  # seconds per request
+
+
+class SavedFiles:
+    """A suspended container's files: an opaque stream packed by its supervisor, in an unnamed temporary file."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.size = 0  # bytes
+
+    @classmethod
+    async def save(cls, sandbox: Sandbox, max_bytes: int) -> SavedFiles:
+        """Raises `SandboxEnded`, and `OSError` above `max_bytes`."""
+        saved = cls(await asyncio.to_thread(tempfile.TemporaryFile, prefix="antiphon-container-"))
+        try:
+            while data := await _packed(sandbox, first=not saved.size):
+                saved.size += len(data)
+                if saved.size > max_bytes:
+                    raise OSError("container files are too large to save")
+                await asyncio.to_thread(saved._file.write, data)
+        except BaseException:
+            saved.close()
+            raise
+        return saved
+
+    async def restore(self, sandbox: Sandbox) -> None:
+        """Raises `SandboxEnded` and `OSError`."""
+        await asyncio.to_thread(self._file.seek, 0)
+        data = b"-"
+        while data:
+            data = await asyncio.to_thread(self._file.read, _PIECE)
+            piece = {"data": base64.b64encode(data).decode()} if data else {}
+            answer = await sandbox.request("unpack", within=_TIMEOUT, **piece)
+            if "error" in answer:
+                raise OSError(f"container files could not be restored: {str(answer['error'])[:100]}")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+async def _packed(sandbox: Sandbox, *, first: bool) -> bytes:
+    answer = await sandbox.request("pack", within=_TIMEOUT, first=first, size=_PIECE)
+    try:
+        return base64.b64decode(str(answer.get("data", "")), validate=True)
+    except binascii.Error:
         raise SandboxEnded from None

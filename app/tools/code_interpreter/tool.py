@@ -32,9 +32,9 @@ from app.tools.code_interpreter.containers import (
     Container,
     ContainerFile,
     Containers,
+    FileCopies,
     SandboxChannel,
 )
-from app.tools.code_interpreter.file_copies import FileCopies
 from app.tools.code_interpreter.local import LocalContainers
 from app.tools.code_interpreter.settings import CodeSettings, MemoryLimit
 from app.tools.code_interpreter.skills import (
