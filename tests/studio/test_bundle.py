@@ -9,8 +9,7 @@ import httpx
 import pytest
 from playwright.async_api import Browser, expect
 
-from app.studio.assets import PAGES, Assets
-from app.studio.bundle import BundleError, concatenated, joined_styles
+from app.studio import PAGES, Assets, BundleError, concatenated, joined_styles
 from tests.studio.browser import Studio
 from tests.support.serving import antiphon
 

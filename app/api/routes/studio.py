@@ -16,7 +16,7 @@ from starlette.types import Scope
 
 from app.api.routes.lazy_route import LazyRoute
 from app.errors import NotFound
-from app.studio.assets import PAGES, SERVED_FOLDERS, Asset, Assets
+from app.studio import PAGES, SERVED_FOLDERS, Asset, Assets
 
 # No other hosts, no inline scripts or styles, no framing by other pages. Model output becomes markup only through
 # DOMPurify.
