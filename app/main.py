@@ -17,6 +17,7 @@ from app.api.openapi import Documented
 from app.api.uvicorn import shutdown
 from app.api.uvicorn.reload_signal import reload_on_sighup
 from app.assembly.parts import (
+    SettingsReload,
     build_accounting,
     build_api,
     build_backend,
@@ -30,13 +31,12 @@ from app.assembly.parts import (
     build_policy,
     build_revocation,
     build_store,
+    build_tools,
     build_tracing,
     build_vision,
     generation_options,
 )
-from app.assembly.reloading import SettingsReload
 from app.assembly.routes import add_middleware, add_routes
-from app.assembly.tools import build_tools
 from app.backends import Backend
 from app.errors import StoreUnavailable
 from app.observability.activity import Activity

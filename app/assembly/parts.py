@@ -1,11 +1,17 @@
-"""Builds the application's parts from the settings: model servers, store, limits, observers."""
+"""Builds the application's parts (model servers, store, limits, observers, tools), and applies changed settings."""
 
 from __future__ import annotations
 
+import logging
 import math
+import os
+import time
 from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
 from app.api.accounting import Accounting, AccountingHooks
 from app.api.accounting.journal import UsageJournal, default_directory
 from app.api.auth import Auth
@@ -23,6 +29,7 @@ from app.backends import BACKENDS, Backend
 from app.backends.routing.replicas import RoutingHooks
 from app.backends.routing.router import Router
 from app.loading import import_object
+from app.observability import logging as logs
 from app.observability.activity import Activity
 from app.observability.metrics import MULTIPROCESS, Metrics
 from app.responses import GenerationOptions, Responses
@@ -32,36 +39,23 @@ from app.responses.images.descriptions import Vision, VisionOptions
 from app.responses.policy import MAX_DECISION_BYTES, Direction, PolicyHooks
 from app.settings import BackendSettings, Settings
 from app.settings.auth import JWTSettings
-from app.settings.loading import SettingsError, environment
+from app.settings.loading import WORKERS_DIRECTORY, SettingsError, environment
 from app.settings.prompts import read_prompts
+from app.settings.reloading import ReloadReport, compare_settings
 from app.settings.webhooks import HookSettings
 from app.stores import STORES, CountingStore, LoggingStore, MeasuringStore, Store, UsageStore
 from app.stores.keys import FOREVER, LastingStore, StoredKeys
 from app.stores.memory import MemoryCounters, MemoryStore, MemoryUsage
 from app.stores.objects import with_image_objects
-from app.tools import HostedTool, ResourceTool
+from app.tools import TOOLS, HostedTool, LinkedTool, PreparingTool, ResourceTool, ToolHost
 from app.tools.files.batches import Batches
 from app.tools.files.contents.attachments import Attachments
-from contextlib import aclosing
-from pathlib import Path
-from app.loading import import_object
-from app.settings import Settings, SettingsError
-from app.settings.loading import WORKERS_DIRECTORY, environment
-from app.tools import TOOLS, HostedTool, LinkedTool, PreparingTool, ToolHost
 from app.tools.search import ToolSearch
-import logging
-import os
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from app.api.dependencies import APIDependencies
-from app.backends.routing.router import Router
-from app.observability import logging as logs
-from app.settings import Settings, SettingsError
-from app.settings.reloading import ReloadReport, compare_settings
 
 if TYPE_CHECKING:
     from app.observability.tracing import Tracing
+
+logger = logging.getLogger(__name__)
 
 
 def generation_options(settings: Settings) -> GenerationOptions:
@@ -337,9 +331,6 @@ async def prepare_tools(settings: Settings) -> list[str]:
                 except ValueError as error:
                     raise SettingsError([f"tools.{name}: {error}"]) from None
     return warnings
-
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass

@@ -532,8 +532,7 @@ def _try_to_build(settings: Settings) -> list[str]:
     import asyncio
     from functools import partial
 
-    from app.assembly.parts import build_limits, build_store
-    from app.assembly.tools import prepare_tools
+    from app.assembly.parts import build_limits, build_store, prepare_tools
     from app.settings import SettingsError
     from app.settings.prompts import read_prompts
 

@@ -85,7 +85,7 @@ async def _check_vision(settings: Settings, vision: VisionSettings) -> str:
 
 async def _check_tools(settings: Settings) -> bool:
     """Checks each tool's dependencies, for example every declared MCP server."""
-    from app.assembly.tools import try_to_build_tools
+    from app.assembly.parts import try_to_build_tools
 
     tools, problems = try_to_build_tools(settings)
     works = [_print("tool", False, problem) for problem in problems]
