@@ -22,7 +22,7 @@ Clients receive only these errors, over HTTP, in streams and on WebSockets. The 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import TypedDict
 
@@ -221,17 +221,11 @@ class BackendBusy(TooManyRequests, BackendError):
     """All of a backend's slots are in use; another backend can serve the request."""
 
 
-class Warnings:
+class Warnings(dict[str, None]):
     """Warnings about dropped or changed parts of the request, deduplicated, in order."""
 
-    def __init__(self) -> None:
-        self._messages: dict[str, None] = {}
-
     def add(self, message: str) -> None:
-        self._messages[message] = None
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._messages)
+        self[message] = None
 
 
 def missing_parameter(field: str) -> InvalidRequest:

@@ -131,7 +131,7 @@ def validate(fields: dict[str, object], model: type[Body], length: int) -> Body:
     except ValidationError as error:
         raise invalid_request(error) from error
     if isinstance(body, CreateResponse):
-        body.body_bytes = length
+        vars(body)["body_bytes"] = length  # a cached property; pydantic's assignment is ten times slower
     return body
 
 

@@ -87,12 +87,12 @@ class StoredResponses:
 
     def check_background(self, request: CreateResponse) -> None:
         """Raises `InvalidRequest` for an unsupported background request."""
-        if request.background and not request.store:
-            raise InvalidRequest(
-                "Invalid 'store': must be true or omitted with `background: true`.", param="background"
-            )
-        if request.background and self._background is None:
-            raise InvalidRequest("This server does not support background responses.", param="background")
+        if request.background:
+            if not request.store:
+                message = "Invalid 'store': must be true or omitted with `background: true`."
+                raise InvalidRequest(message, param="background")
+            if self._background is None:
+                raise InvalidRequest("This server does not support background responses.", param="background")
         if (window := _completion_window(request)) != "soonest" and (request.stream or not request.background):
             param = "background_options.completion_window"
             message = f"Invalid '{param}': '{window}' requires `background: true` without `stream`."

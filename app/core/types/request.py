@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import Annotated, Any, Literal, NamedTuple, NotRequired
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, cast
 
 from pydantic import (
     BaseModel,
@@ -413,7 +413,7 @@ class CreateResponse(RequestBody):
         if isinstance(fields["input"], list):
             _check_arguments(fields["input"])
             items: list[Any] = [*map(typed, self.tool_secrets.redact_items(fields["input"]))]
-            self.input = items  # typed here, because `items` would otherwise create typed copies
+            self.input = items
         if isinstance(fields["tool_choice"], dict):
             self.tool_choice = without_credentials(fields["tool_choice"])
         return self
@@ -439,7 +439,7 @@ class CreateResponse(RequestBody):
         if isinstance(self.input, str):
             content: list[Part] = [{"type": "input_text", "text": self.input}]
             return [{"type": "message", "role": "user", "content": content}]
-        return [typed(item) for item in self.input]
+        return cast(list[Item], [*self.input])
 
 
 def _check_arguments(items: Iterable[Mapping[str, Any]]) -> None:
