@@ -39,8 +39,10 @@ def detach_images(turn: Turn, part: str) -> tuple[Turn, bytes | None]:
 
 def _without_image(item: Item, images: dict[str, str]) -> Item:
     """Move an item's image to `images`; a different image with the same id stays."""
+    if item["type"] != _TYPE:
+        return item
     item_id, image = item.get("id"), item.get("result")
-    if item["type"] != _TYPE or not item_id or not isinstance(image, str) or images.setdefault(item_id, image) != image:
+    if not item_id or not isinstance(image, str) or images.setdefault(item_id, image) != image:
         return item
     return {**item, "result": None}
 

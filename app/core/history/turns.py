@@ -139,8 +139,8 @@ def _beginning(text: str) -> str:
 def _texts(content: object) -> list[str]:
     if isinstance(content, str):
         return [content]
-    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
-    texts = (part.get("text", part.get("refusal")) for part in parts)
+    parts = content if isinstance(content, list) else ()
+    texts = [part.get("text", part.get("refusal")) for part in parts if isinstance(part, dict)]
     return [text for text in texts if isinstance(text, str)]
 
 
@@ -168,7 +168,9 @@ _RECORDED = {
 
 def recorded_request(request: CreateResponse, extra_names: Collection[str]) -> dict[str, object]:
     """`extra_names` are the backend's own parameters."""
-    fields = request.model_dump(exclude_unset=True, include=_RECORDED, by_alias=True, serialize_as_any=True)
+    fields: dict[str, object] = {}
+    if not request.model_fields_set.isdisjoint(_RECORDED):
+        fields = request.model_dump(exclude_unset=True, include=_RECORDED, by_alias=True, serialize_as_any=True)
     return fields | {name: value for name, value in (request.model_extra or {}).items() if name in extra_names}
 
 
