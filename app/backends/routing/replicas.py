@@ -80,7 +80,7 @@ class RoutingHooks:
 
 @dataclass(eq=False, slots=True)
 class Replica:
-    index_label: str  # from 1, in settings order
+    server: tuple[str, str]  # backend name, and number from 1 in settings order
     url: str
     backend: Backend
     circuit: Circuit
@@ -126,7 +126,7 @@ class ReplicaPool:
         self.hooks = hooks
         self.replicas = [
             Replica(
-                str(number),
+                (name, str(number)),
                 settings.url,
                 build(settings),
                 Circuit(config.max_failures, config.recovery),
@@ -236,11 +236,11 @@ class ReplicaPool:
     def _set_health(self, replica: Replica, up: bool) -> None:
         if replica.up != up:
             replica.up = up
-            self.hooks.health(self.name, replica.index_label, up)
+            self.hooks.health(*replica.server, up)
 
     def announce(self) -> None:
         for replica in self.replicas:
-            self.hooks.health(self.name, replica.index_label, replica.up)
+            self.hooks.health(*replica.server, replica.up)
 
     def state(self) -> JSONObject:
         return {

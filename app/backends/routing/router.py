@@ -70,11 +70,11 @@ class Router(Backend):
         old = self._pools
         kept = {name: old[name] for name, settings in configs.items() if name in old and old[name].config == settings}
         self._install({name: kept.get(name) or self._pool(name, settings) for name, settings in configs.items()})
-        served_now = {(pool.name, replica.index_label) for pool in self._pools.values() for replica in pool.replicas}
+        served_now = {replica.server for pool in self._pools.values() for replica in pool.replicas}
         for name, pool in old.items():
             for replica in pool.replicas:
-                if (name, replica.index_label) not in served_now:
-                    self._hooks.health(name, replica.index_label, None)
+                if replica.server not in served_now:
+                    self._hooks.health(*replica.server, None)
             if name not in kept:
                 self._draining[pool] = asyncio.create_task(self._drain(pool))
 
@@ -258,10 +258,9 @@ class _InFlight(Generic[_Request, _Answer]):
 
     def __init__(self, pools: Sequence[ReplicaPool], request: _Request) -> None:
         self._request: _Request = request
-        self._first = pools[0]
-        self._pools = [*pools]  # not yet ruled out
         self._users = pools  # kept open until the end
-        self._only_candidate = len(pools) == 1 and self._first.never_paused_alone
+        self._pools = pools  # not yet ruled out
+        self._only_candidate = len(pools) == 1 and pools[0].never_paused_alone
         self._tried: set[Replica] = set()
         self._error: APIError | None = None  # of the first backend
         self._last: APIError | None = None  # of the last server
@@ -309,8 +308,8 @@ class _InFlight(Generic[_Request, _Answer]):
                 lease = pool.acquire(conversation, self._tried, only_candidate=self._only_candidate)
                 lease = self._lease = lease or await self._queue(pool)
             except APIError as error:
-                self._pools.remove(pool)
-                if pool is self._first:
+                self._rule_out(pool)
+                if pool is self._users[0]:
                     self._error = self._error or error
                 continue
             try:
@@ -332,6 +331,9 @@ class _InFlight(Generic[_Request, _Answer]):
         assert self._error
         raise self._error
 
+    def _rule_out(self, pool: ReplicaPool) -> None:
+        self._pools = [each for each in self._pools if each is not pool]
+
     async def _queue(self, pool: ReplicaPool) -> Lease:
         began = time.monotonic()
         try:
@@ -352,7 +354,7 @@ class _InFlight(Generic[_Request, _Answer]):
         if request.retry_allowed and not self._only_candidate and (len(self._pools) > 1 or pool.has_other(self._tried)):
             request = dataclasses.replace(request, retry_allowed=False)
         for observe in pool.hooks.observers:
-            observation = observe(replica.backend, request, (pool.name, replica.index_label))
+            observation = observe(replica.backend, request, replica.server)
             self._observations.append(observation)
             if observation.headers:
                 request = request.with_headers(observation.headers)
@@ -366,8 +368,7 @@ class _InFlight(Generic[_Request, _Answer]):
             return
         try:
             if context:
-                failure = (type(error), error, error.__traceback__) if error else (None, None, None)
-                await context.__aexit__(*failure)
+                await context.__aexit__(type(error) if error else None, error, error.__traceback__ if error else None)
         except BaseException as raised:
             error = raised
             raise
@@ -381,12 +382,12 @@ class _InFlight(Generic[_Request, _Answer]):
         if isinstance(error, ImagesUndescribed):
             raise error  # the caller describes the images and retries
         can_fail_over = self._can_fail_over(error)
-        if pool is self._first:
+        if pool is self._users[0]:
             if not can_fail_over:
                 raise error
             self._error = error
         if not can_fail_over:
-            self._pools.remove(pool)
+            self._rule_out(pool)
         self._last = error
 
 
