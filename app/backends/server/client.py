@@ -372,9 +372,22 @@ class SentRequest:
         return [*self._encoded.warnings, *omitted, *self._answer_warnings]
 
     async def __aenter__(self) -> SentRequest:
+        """Send the request. If the answer is not an event stream, wait for its first deltas: it may be an error."""
+        whole, fall_back = False, self._server.asks_whole
         try:
-            await self._begin()
-            return self
+            while True:
+                answer = await self._open(whole=whole)
+                if answer.is_event_stream and not (whole or fall_back):
+                    return self
+                try:
+                    await answer.receive(None)
+                    return self
+                except BackendError as error:
+                    if fall_back and not whole and answer.empty:
+                        whole = True
+                    elif not await self._retry(error):
+                        raise
+                await answer.reply.aclose()
         except BaseException as error:
             await self.__aexit__(type(error), error, error.__traceback__)
             raise
@@ -402,27 +415,11 @@ class SentRequest:
                 if receiver.begun or not await self._retry(error):
                     raise
             await answer.reply.aclose()
-            await self._begin()
+            await self.__aenter__()
         while (body := answer.continuation) is not None:
             await answer.reply.aclose()
             answer = self._answer = answer.resumed(await self._send(self._endpoint, body))
             await answer.receive(receiver)
-
-    async def _begin(self) -> None:
-        """Send the request. If the answer is not an event stream, wait for its first deltas: it may be an error."""
-        whole, fall_back = False, self._server.asks_whole
-        while True:
-            answer = await self._open(whole=whole)
-            if answer.is_event_stream and not (whole or fall_back):
-                return
-            try:
-                return await answer.receive(None)
-            except BackendError as error:
-                if fall_back and not whole and answer.empty:
-                    whole = True
-                elif not await self._retry(error):
-                    raise
-            await answer.reply.aclose()
 
     async def _open(self, *, whole: bool) -> BodyReader:
         """
