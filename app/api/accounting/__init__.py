@@ -96,7 +96,7 @@ class Accounting:
         """
         self._reported_costs = reported_costs
         self.ledger = ledger
-        self._prices = prices or PriceList()
+        self._prices = prices or None
         self._days = days
         self.hooks = hooks
         self._clock = clock
@@ -122,10 +122,10 @@ class Accounting:
 
     @property
     def has_prices(self) -> bool:
-        return bool(self._prices)
+        return self._prices is not None
 
     def replace_prices(self, prices: PriceList) -> None:
-        self._prices = prices
+        self._prices = prices or None
 
     # Recording.
 
@@ -148,7 +148,7 @@ class Accounting:
         """
         backend = backend or "default"
         cost = reported if self._reported_costs else None
-        if cost is None:
+        if cost is None and self._prices is not None:
             cost = self._prices.cost(model, usage, backend=backend, batch=batch)
         if cost is None and access.budget and any(limit.name.startswith("money") for limit in access.budget):
             self._warn_unpriced(model, access.name)
