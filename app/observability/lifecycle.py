@@ -51,7 +51,7 @@ class ResponseLifecycle:
     @property
     def status(self) -> str:
         """The terminal status; without one, `failed` after an error, else `interrupted`."""
-        status = str(self.response["status"])
+        status: str = self.response["status"]
         if status in TERMINAL:
             return status
         return "failed" if self.failure else "interrupted"

@@ -244,8 +244,10 @@ class DeliveredAnswer:
 
     def end_step(self) -> None:
         """Record that the model has answered."""
-        self._builder.start()
-        self._builder.end_step(self._step, "model")
+        if not self.started:
+            self._builder.start()
+        if self._step:
+            self._builder.end_step(self._step, "model")
 
     @property
     def paused(self) -> bool:

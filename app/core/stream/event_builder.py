@@ -518,7 +518,8 @@ class EventBuilder:
             self._close_parts(open_)
             open_.rows = rows
         else:
-            self._close_open("completed")
+            if open_ is not None:
+                self._close_open("completed")
             phase, self._phase = self._phase, None
             fields = {"type": kind.item, "id": self.new_id(kind.prefix), **kind.empty, "status": "in_progress"}
             if phase and kind.item == "message":
