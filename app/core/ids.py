@@ -11,16 +11,16 @@ import re
 import secrets
 import struct
 
-_OWN, _KEY = 8, 12  # bytes
-_ID = re.compile(rf"[a-z]+_[0-9a-f]{{{2 * _OWN}}}([0-9a-f]{{{2 * _KEY}}})")
+_OWN, _KEY = 16, 24  # digits
+_ID = re.compile(rf"[a-z]+_[0-9a-f]{{{_OWN}}}([0-9a-f]{{{_KEY}}})")
 
-
-_RANDOM = struct.Struct(f"{_OWN}s" * 256)
+_RANDOM = struct.Struct("16s" * 256)
 # One system call for 256 ids. `app.runtime.process` clears the list in forked processes.
 UNUSED_DIGITS: list[str] = []
 
 
 def random_digits() -> str:
+    """32 hexadecimal digits."""
     try:
         return UNUSED_DIGITS.pop()  # atomic: threads create ids, too
     except IndexError:
@@ -30,11 +30,11 @@ def random_digits() -> str:
 
 
 def new_key() -> str:
-    return (random_digits() + random_digits())[: 2 * _KEY]
+    return random_digits()[:_KEY]
 
 
 def new_id(prefix: str, key: str) -> str:
-    return f"{prefix}_{random_digits()}{key}"
+    return f"{prefix}_{random_digits()[:_OWN]}{key}"
 
 
 def chain_key(object_id: str) -> str | None:

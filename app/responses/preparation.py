@@ -97,9 +97,9 @@ class GenerationOptions:
 
 class Preparation:
     """
-    A response before its first model request, and its model requests: one, or one per round of hosted tools.
+    A response before its first model request, and its model queries: one, or one per round of hosted tools.
 
-    A prompt that is too long is shortened and sent again: see `ModelQuery.shorten`.
+    Too long prompts are shortened and sent again: see `ModelQuery.shorten`.
     """
 
     def __init__(
@@ -121,6 +121,7 @@ class Preparation:
         self.images: ImageDescriptions | None = None
         self._backend = backend
         self._cipher = cipher
+        # The model's request: with the conversation's configuration, or for a summary.
         self._effective = context.configuration.applied(request)
         self._items: Sequence[Item] = context.items
         self._margin = MARGIN if request.truncation == "auto" else None
@@ -264,7 +265,7 @@ class Preparation:
         read: Callable[..., DeltaReader] = DeltaReader,
         margin: float | None = None,
     ) -> ModelQuery:
-        """With a `margin`, a prompt that is too long is shortened and sent again."""
+        """With a `margin`, too long prompts are shortened and sent again."""
         request = self._effective
         encoded = model_request.encoded = await self._encoded(model_request)
         options = (encoded.profile or self._backend.profile(model_request.model)).response

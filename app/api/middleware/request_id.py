@@ -103,7 +103,7 @@ class RequestId:
         headers = dict(scope["headers"])
         request_id = headers.get(b"x-request-id", b"").decode("latin-1")
         if not (request_id and _VALID_ID.fullmatch(request_id)):
-            request_id = f"req_{random_digits()}{random_digits()}"
+            request_id = f"req_{random_digits()}"
         log_context.reset(line, request_id=request_id)
         scope["path"] = self._normalize(scope["path"])
         if error := host_error(scope, headers, self._hosts) or nul_error(scope):
