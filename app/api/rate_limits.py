@@ -359,7 +359,7 @@ class Admission(KeyAccount, Observer):
             await self._limits.acquire_slots(self)
 
     def __enter__(self) -> Self:
-        """The slots are released when the response ends, or at once after an exception."""
+        """An exception releases the slots; otherwise, the response's end does."""
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:

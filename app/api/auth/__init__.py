@@ -231,9 +231,9 @@ def _alias(digest: str) -> str:
 
 
 def header_values(scope: Scope) -> dict[str, str]:
-    """The first value of each header, decoded at once: no header contains a line end."""
+    """The first value of each header. All are decoded together, because no header contains a line break."""
     texts = b"\r\n".join(chain.from_iterable(reversed(scope["headers"]))).decode("latin-1").split("\r\n")
-    return dict(zip(texts[::2], texts[1::2], strict=False))  # a single text without headers
+    return dict(zip(texts[::2], texts[1::2], strict=False))  # no headers: one empty text
 
 
 def handshake_headers(scope: Scope) -> dict[str, str]:

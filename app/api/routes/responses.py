@@ -129,7 +129,6 @@ class FastPath:
     ) -> None:
         self._app = app
         self._api = api
-        # For metric and span labels.
         self._own = frozenset(f"{prefix}/responses" for prefix in prefixes)
         own = [Route(path, partial(create, api), methods=["POST"]) for path in self._own]
         self._routes = {route.path: route for route in (*others, *own) if not route.param_convertors}
@@ -139,7 +138,7 @@ class FastPath:
         if route is None or b"origin" in dict(scope["headers"]):
             await self._app(scope, receive, send)
             return
-        scope["route"] = route
+        scope["route"] = route  # for metric and span labels
         try:
             if scope["path"] not in self._own:
                 await route.app(scope, receive, send)

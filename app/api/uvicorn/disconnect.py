@@ -106,7 +106,7 @@ class CancelOnDisconnect(DisconnectWatch):
 
 
 def client_disconnected() -> Response:
-    """The response to nobody, for the access log."""
+    """An empty response, only for the access log."""
     return Response(status_code=499)
 
 
