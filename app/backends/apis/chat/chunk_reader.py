@@ -112,7 +112,7 @@ class ChunkReader:
         delta = choice.get("delta")
         if not delta or type(delta) is not dict:
             return None
-        names = [name for name, value in delta.items() if value and name != "role"]
+        names = [name for name in delta if delta[name] and name != "role"]
         if not names or (self._options.choice_index == "strict" and choice.get("index") not in _FIRST):
             return None
         if chunk.get("usage") or not _UNUSUAL_FIELDS.isdisjoint(chunk):

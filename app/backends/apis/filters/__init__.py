@@ -36,7 +36,7 @@ class Filter:
 
 def filters(profile: Profile, request: JSONMapping) -> list[Filter]:
     options = profile.response
-    return [build(options, request) for needed, build in _FILTERS if needed(options)]
+    return [build(options, request) for name, off, build in _FILTERS if getattr(options, name) != off]
 
 
 class CumulativeDeltaFilter(Filter):
@@ -211,10 +211,11 @@ def _tags(options: ResponseOptions) -> ThinkTagOptions:
     return ThinkTagOptions(mode="implicit_open" if tags == "implicit_open" else "auto")
 
 
-_FILTERS: tuple[tuple[Callable[[ResponseOptions], object], Callable[[ResponseOptions, JSONMapping], Filter]], ...] = (
-    (lambda options: options.cumulative, lambda options, _: CumulativeDeltaFilter([*options.cumulative])),
-    (lambda options: options.think_tags != "off", lambda options, _: ThinkTagFilter(_tags(options))),
-    (lambda options: options.whitespace_only_content == "drop", lambda *_: BlankTextFilter()),
-    (lambda options: options.reasoning_only_as_message, lambda *_: ReasoningAsMessageFilter()),
-    (lambda options: options.call_marks == "auto", lambda _, request: TextToolCallFilter(request)),
+# Option, its value without the filter, and the filter.
+_FILTERS: tuple[tuple[str, object, Callable[[ResponseOptions, JSONMapping], Filter]], ...] = (
+    ("cumulative", (), lambda options, _: CumulativeDeltaFilter([*options.cumulative])),
+    ("think_tags", "off", lambda options, _: ThinkTagFilter(_tags(options))),
+    ("whitespace_only_content", "keep", lambda *_: BlankTextFilter()),
+    ("reasoning_only_as_message", False, lambda *_: ReasoningAsMessageFilter()),
+    ("call_marks", "off", lambda _, request: TextToolCallFilter(request)),
 )
