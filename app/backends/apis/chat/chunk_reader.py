@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import zip_longest
+from typing import Any
 
 from app.backends.apis.annotations import flat_annotations, flat_logprobs
 from app.backends.apis.chat.usage import normal_usage
@@ -95,7 +96,12 @@ class ChunkReader:
         if (chunk.get("usage") or beside or "x_groq" in chunk) and (usage := self._count(chunk, beside)):
             deltas.append(UsageReported(usage))
         for choice in choices:
-            if (choice.get("delta") or not self._has_output) and (delta := self._delta_of(choice)):
+            delta: Any = choice.get("delta")
+            text = delta.get("content") if type(delta) is dict else None
+            if text and type(text) is str and self._beside_text.isdisjoint(delta):  # nearly always
+                self._has_output = True
+                deltas.append(TextDelta([text], _logprobs(choice)))
+            elif (delta or not self._has_output) and (delta := self._delta_of(choice)):
                 deltas += self._read_delta(delta, choice)
             if choice.get("finish_reason") and (reason := self._finish(choice)):
                 self.finished = True
@@ -187,14 +193,8 @@ class ChunkReader:
         # Gemini adds details: `content_filter: RECITATION`.
         return _FINISH_REASONS.get(reason.lower().partition(":")[0], FinishReason.STOP)
 
-    def _read_delta(self, delta: JSONObject, choice: JSONObject) -> Iterable[Delta]:
+    def _read_delta(self, delta: JSONObject, choice: JSONObject) -> Iterator[Delta]:
         """Reasoning, text, then calls: the model's generation order."""
-        content = delta.get("content")
-        if isinstance(content, str) and self._beside_text.isdisjoint(delta):  # nearly always
-            return [TextDelta([content], _logprobs(choice))] if content else ()
-        return self._read_parts(delta, choice)
-
-    def _read_parts(self, delta: JSONObject, choice: JSONObject) -> Iterator[Delta]:
         yield from self._reasoning(delta)
         content = delta.get("content")
         if isinstance(content, str):

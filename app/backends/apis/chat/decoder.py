@@ -5,7 +5,6 @@ from app.backends.apis.body_decoder import BodyDecoder
 from app.backends.apis.chat.chunk_reader import ChunkReader
 from app.backends.apis.chat.completion import completion_chunks
 from app.backends.apis.filters import filters
-from app.core.json_values import json_object
 from app.core.profile import Profile
 from app.core.request.model_request import EncodedRequest
 from app.core.sse.decoder import END
@@ -15,7 +14,7 @@ from app.core.types.deltas import AnswerMetadata, Delta, Finished, SourcesCited,
 from app.errors import BackendError
 
 _USAGE_CHUNK = frozenset({"id", "object", "created", "model", "choices", "usage", "service_tier", "system_fingerprint"})
-_NO_OUTPUT = (AnswerMetadata, UsageReported, SourcesCited)
+_NO_OUTPUT = (AnswerMetadata, UsageReported, SourcesCited, Finished)
 
 
 class ChatDecoder(APIDecoder):
@@ -41,24 +40,16 @@ class ChatDecoder(APIDecoder):
                 break
             else:
                 read = self._reader.read(event)
-                if self._reader.finished:
-                    self._note(read)
+                if self.finished and not all(isinstance(delta, _NO_OUTPUT) for delta in read):
+                    self.resumed = True
+                self.finished = self._reader.finished
                 deltas += read
         return deltas
-
-    def _note(self, deltas: list[Delta]) -> None:
-        finished = False
-        for delta in deltas:
-            if isinstance(delta, Finished):
-                finished = True
-            elif self.finished and not isinstance(delta, _NO_OUTPUT):
-                self.resumed = True
-        self.finished = self.finished or finished
 
     def _error(self, chunk: RawEvent) -> BackendError | None:
         choices = chunk.get("choices")
         if choices:
-            choice = json_object(choices[0]) if isinstance(choices, list) else {}
+            choice = choices[0] if type(choices) is list and type(choices[0]) is dict else {}
             may_fail = (
                 "error" in chunk or "error" in choice or "x_groq" in chunk or choice.get("finish_reason") == "error"
             )

@@ -15,11 +15,10 @@ _WRITTEN = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input
 def normal_usage(usage: JSONMapping) -> TokenCounts | None:
     """None without counts."""
     counts = token_counts(usage)
-    if (
-        usage.keys() == counts.keys() == _PLAIN
-        and counts["prompt_tokens"] + counts["completion_tokens"] == counts["total_tokens"]
-    ):
-        return TokenCounts(counts["prompt_tokens"], counts["completion_tokens"])
+    if len(usage) == 3 and counts.keys() == _PLAIN:
+        prompt_tokens, completion_tokens = counts["prompt_tokens"], counts["completion_tokens"]
+        if prompt_tokens + completion_tokens == counts["total_tokens"]:
+            return TokenCounts(prompt_tokens, completion_tokens)
     if counts.keys().isdisjoint(_COUNTS):
         return None
     prompt_tokens = token_count(counts.get("prompt_tokens"), counts.get("input_tokens"))
