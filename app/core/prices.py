@@ -2,7 +2,7 @@
 Model prices and response costs in nanos, billionths of the currency unit.
 
     prices = PriceList({"gpt-5*": Price.per_million(Decimal("1.25"), Decimal("10"))})
-    prices.cost("gpt-5-mini", usage)   # 1250000, which is 0.00125
+    prices.cost("gpt-5-mini", counts_of(usage))   # 1250000, which is 0.00125
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from decimal import Decimal
 from fnmatch import fnmatchcase
 from typing import NamedTuple
-
-from app.core.types import Usage
 
 NANO = 10**9
 _CACHED = 1000
@@ -76,13 +74,14 @@ class PriceList:
             self._cache[model, backend] = match
         return match
 
-    def cost(self, model: str, usage: Usage, *, backend: str = "", batch: bool = False) -> int | None:
-        """Cost in nanos; None without a price."""
+    def cost(
+        self, model: str, counts: tuple[int, int, int, int, int], *, backend: str = "", batch: bool = False
+    ) -> int | None:
+        """Cost of the `counts_of` a usage, in nanos; None without a price."""
         if (price := self.price(model, backend)) is None:
             return None
-        details = usage.get("input_tokens_details") or {}
-        cached, written = details.get("cached_tokens", 0), details.get("cache_write_tokens", 0)
-        cost = price.cost(usage["input_tokens"], cached, usage["output_tokens"], written)
+        input_tokens, output_tokens, cached, written, _ = counts
+        cost = price.cost(input_tokens, cached, output_tokens, written)
         return (cost * price.batch + 500) // 1000 if batch else cost
 
 

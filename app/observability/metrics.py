@@ -43,6 +43,7 @@ from app.backends import (
 from app.core.access import UNRESTRICTED, KeyAccess
 from app.core.prices import NANO
 from app.core.types import Usage
+from app.core.usage import counts_of
 from app.errors import BackendError, StoreUnavailable
 from app.observability.labels import BoundedLabels, ModelLabels
 from app.observability.lifecycle import Observer, ResponseLifecycle, ToolCallRecord
@@ -247,10 +248,11 @@ class Metrics(Observer):
             ended.per_token.append(each)
         if usage := lifecycle.usage:
             ended.used = True
-            ended.input += usage["input_tokens"]
-            ended.cached_input += usage["input_tokens_details"]["cached_tokens"]
-            ended.output += usage["output_tokens"]
-            ended.reasoning += usage["output_tokens_details"]["reasoning_tokens"]
+            input_tokens, output_tokens, cached, _, reasoning = counts_of(usage)
+            ended.input += input_tokens
+            ended.cached_input += cached
+            ended.output += output_tokens
+            ended.reasoning += reasoning
         if self._directory is not None or len(ended.total) >= _UNFLUSHED:
             self._flush_ended()
 
@@ -271,9 +273,8 @@ class Metrics(Observer):
 
     def tool_request(self, model: str, usage: Usage) -> None:
         """Count the tokens of a hosted tool's backend request."""
-        cached, reasoning = usage["input_tokens_details"], usage["output_tokens_details"]
-        counts = usage["input_tokens"], cached["cached_tokens"], usage["output_tokens"], reasoning["reasoning_tokens"]
-        _count_kinds(self._tokens, (self._tool_models(model),), counts)
+        input_tokens, output_tokens, cached, _, reasoning = counts_of(usage)
+        _count_kinds(self._tokens, (self._tool_models(model),), (input_tokens, cached, output_tokens, reasoning))
 
     def used(self, access: KeyAccess, row: UsageRow) -> None:
         """Labels are table names from the settings."""

@@ -26,6 +26,7 @@ from app.api.accounting.journal import UsageJournal
 from app.core.access import BudgetLimit, KeyAccess
 from app.core.prices import PriceList, format_money
 from app.core.types import Usage
+from app.core.usage import counts_of
 from app.errors import StoreUnavailable, TooManyRequests, UnstorableValue
 from app.observability.labels import BoundedLabels
 from app.runtime.tasks import wait_for_event
@@ -147,23 +148,18 @@ class Accounting:
         backend's cost in nano-dollars.
         """
         backend = backend or "default"
+        counts = counts_of(usage)
+        input_tokens, output_tokens, cached, _, reasoning = counts
         cost = reported if self._reported_costs else None
         if cost is None and self._prices is not None:
-            cost = self._prices.cost(model, usage, backend=backend, batch=batch)
+            cost = self._prices.cost(model, counts, backend=backend, batch=batch)
         if cost is None and access.budget and any(limit.name.startswith("money") for limit in access.budget):
             self._warn_unpriced(model, access.name)
         name = access.name
         if (models := self._models.get(name)) is None:
             models = self._models[name] = BoundedLabels(_MODELS)
         row = (self.today(), name, models(model), backend)
-        added = (
-            requests,
-            usage["input_tokens"],
-            usage["input_tokens_details"]["cached_tokens"],
-            usage["output_tokens"],
-            usage["output_tokens_details"]["reasoning_tokens"],
-            cost or 0,
-        )
+        added = requests, input_tokens, cached, output_tokens, reasoning, cost or 0
         before = self._pending.get(row)
         self._pending[row] = tuple(map(operator.add, before, added)) if before else added
         if self._journal:
@@ -171,7 +167,7 @@ class Accounting:
         self._accesses[name] = access
         self._batches[name] = self._batch
         if access.budget:
-            self._count(name, row[0], usage["input_tokens"] + usage["output_tokens"], cost or 0)
+            self._count(name, row[0], input_tokens + output_tokens, cost or 0)
             self._flush.set()
         if self._writing is None:
             self._writing = asyncio.get_running_loop().create_task(self._write())

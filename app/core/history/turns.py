@@ -144,26 +144,26 @@ def _texts(content: object) -> list[str]:
     return [text for text in texts if isinstance(text, str)]
 
 
-# Request parameters that the response resource omits or fills with defaults.
-_RECORDED = {
-    "frequency_penalty",
-    "include",
-    "max_output_tokens",
-    "metadata",
-    "parallel_tool_calls",
-    "presence_penalty",
-    "prompt_cache_key",
-    "reasoning",
-    "safety_identifier",
-    "service_tier",
-    "temperature",
-    "text",
-    "tool_choice",
-    "top_logprobs",
-    "top_p",
-    "truncation",
-    "user",
+# Already in the response resource, or without effect on later requests.
+_NOT_RECORDED = {
+    "background",
+    "background_options",
+    "context_management",
+    "conversation",
+    "input",
+    "instructions",
+    "max_tool_calls",
+    "model",
+    "previous_response_id",
+    "prompt",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "store",
+    "stream",
+    "stream_options",
+    "tools",
 }
+_RECORDED = {name for name in CreateResponse.model_fields if name not in _NOT_RECORDED}
 
 
 def recorded_request(request: CreateResponse, extra_names: Collection[str]) -> dict[str, object]:

@@ -46,15 +46,28 @@ def estimated_usage(texts: Iterable[str]) -> Usage:
     return _usage(sum(map(estimate, texts)), 0)
 
 
+def counts_of(usage: Usage) -> tuple[int, int, int, int, int]:
+    """Input, output, cached, written and reasoning tokens: the order of `TokenCounts`."""
+    details = usage["input_tokens_details"]
+    return (
+        usage["input_tokens"],
+        usage["output_tokens"],
+        details["cached_tokens"],
+        details["cache_write_tokens"],
+        usage["output_tokens_details"]["reasoning_tokens"],
+    )
+
+
 def added_usage(usage: Usage | None, more: Usage) -> Usage:
-    return _usage(*map(operator.add, _counts(usage), _counts(more))) if usage else more
+    return _usage(*map(operator.add, counts_of(usage), counts_of(more))) if usage else more
 
 
 def usage_since(before: Usage | None, usage: Usage) -> Usage:
     """Too high earlier estimates count as no difference."""
     if not before:
         return usage
-    return _usage(*(max(0, count - earlier) for count, earlier in zip(_counts(usage), _counts(before), strict=True)))
+    counts = zip(counts_of(usage), counts_of(before), strict=True)
+    return _usage(*(max(0, count - earlier) for count, earlier in counts))
 
 
 _NANOS = 10**9  # per currency unit: see `app.core.prices`
@@ -90,17 +103,6 @@ def _estimates(output: Iterable[Item | str]) -> tuple[int, int]:
 
 def _is_reasoning(item: Item | str) -> bool:
     return not isinstance(item, str) and item["type"] == "reasoning"
-
-
-def _counts(usage: Usage) -> tuple[int, int, int, int, int]:
-    details = usage["input_tokens_details"]
-    return (
-        usage["input_tokens"],
-        usage["output_tokens"],
-        details["cached_tokens"],
-        details["cache_write_tokens"],
-        usage["output_tokens_details"]["reasoning_tokens"],
-    )
 
 
 def _usage(input_tokens: int, output_tokens: int, cached: int = 0, written: int = 0, reasoning: int = 0) -> Usage:

@@ -19,7 +19,7 @@ from app.backends import (
 from app.core.profile import Profile
 from app.core.types import JSONMapping, JSONObject, Usage
 from app.core.types.deltas import AnswerMetadata, Delta, Finished, UsageReported
-from app.core.usage import usage_of
+from app.core.usage import counts_of, usage_of
 from app.errors import BackendError
 from app.observability.content import OutputMessage, input_messages
 from app.observability.lifecycle import clock
@@ -45,6 +45,15 @@ _OPERATIONS = {
     "/completions": "text_completion",
     "/embeddings": "embeddings",
 }
+
+# Span attributes, in the order of `counts_of`.
+_USAGE_ATTRIBUTES = (
+    "gen_ai.usage.input_tokens",
+    "gen_ai.usage.output_tokens",
+    "gen_ai.usage.cache_read.input_tokens",
+    "gen_ai.usage.cache_creation.input_tokens",
+    "gen_ai.usage.reasoning.output_tokens",
+)
 
 # Span attributes by Chat Completions request field.
 _REQUEST_ATTRIBUTES = {
@@ -164,13 +173,7 @@ class BackendSpan:
             "gen_ai.response.time_to_first_chunk": self._first and self._first - self._began,
         }
         if usage:
-            attributes |= {
-                "gen_ai.usage.input_tokens": usage["input_tokens"],
-                "gen_ai.usage.output_tokens": usage["output_tokens"],
-                "gen_ai.usage.cache_read.input_tokens": usage["input_tokens_details"]["cached_tokens"],
-                "gen_ai.usage.cache_creation.input_tokens": usage["input_tokens_details"]["cache_write_tokens"],
-                "gen_ai.usage.reasoning.output_tokens": usage["output_tokens_details"]["reasoning_tokens"],
-            }
+            attributes |= zip(_USAGE_ATTRIBUTES, counts_of(usage), strict=True)
         if self._output and (messages := self._output.messages(recorded.get("finish"))):
             attributes["gen_ai.output.messages"] = _to_json(messages)
         tracing.models.resolve(self._model, functools.partial(self._record, usage, clock() - self._began))

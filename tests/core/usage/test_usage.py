@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.backends.apis.chat.usage import normal_usage
-from app.core.usage import usage_of
+from app.core.types.deltas import TokenCounts
+from app.core.usage import counts_of, usage_of
 
 NAMES = [
     *("prompt_tokens", "input_tokens", "completion_tokens", "output_tokens", "total_tokens"),
@@ -41,3 +42,8 @@ def test_usage_of_any_report_adds_up(reported: Any) -> None:
 @pytest.mark.parametrize("number", [-math.inf, math.inf, math.nan, -1, 10**400, "-1", "1e3", None, [], {}])
 def test_usage_that_is_no_count_is_ignored(number: Any) -> None:
     assert normal_usage({"prompt_tokens": number}) is None
+
+
+def test_counts_of_a_usage_are_the_reported_counts() -> None:
+    counts = TokenCounts(prompt=100, completion=50, cached=30, written=20, reasoning=10)
+    assert counts_of(usage_of(counts, {}, [])) == counts[:5]

@@ -22,6 +22,7 @@ from app.core.bounded_json import dumps
 from app.core.json_values import json_object, json_text
 from app.core.types import Item, JSONMapping, JSONObject, Response, list_field
 from app.core.types.request import Event
+from app.core.usage import counts_of
 
 PING = b'event: ping\ndata: {"type": "ping"}\n\n'
 
@@ -343,16 +344,15 @@ def _refusal(response: Response) -> str | None:
 
 def usage_fields(response: Response) -> JSONObject:
     """Unlike in the Responses API, `input_tokens` excludes cached tokens."""
-    usage: Any = response.get("usage") or {}
-    details = usage.get("input_tokens_details") or {}
-    cached, written = details.get("cached_tokens", 0), details.get("cache_write_tokens", 0)
+    usage = response.get("usage")
+    input_tokens, output_tokens, cached, written, thinking = counts_of(usage) if usage else (0, 0, 0, 0, 0)
     fields: JSONObject = {
-        "input_tokens": max(0, usage.get("input_tokens", 0) - cached - written),
+        "input_tokens": max(0, input_tokens - cached - written),
         "cache_creation_input_tokens": written,
         "cache_read_input_tokens": cached,
-        "output_tokens": usage.get("output_tokens", 0),
+        "output_tokens": output_tokens,
     }
-    if thinking := (usage.get("output_tokens_details") or {}).get("reasoning_tokens"):
+    if thinking:
         fields["output_tokens_details"] = {"thinking_tokens": thinking}
     if counts := server_tool_usage(response["output"]):
         fields["server_tool_use"] = counts
