@@ -78,7 +78,11 @@ class DemoSession:
         ]
         if not any(item["type"] == "mcp_list_tools" and item.get("server_label") == DEMO_LABEL for item in items):
             listed = report.add("mcp_list_tools", server_label=DEMO_LABEL)
-            listed.close(tools=[_listed(function) for function in functions])
+            tools = [
+                {"name": function.name, "description": function.description, "input_schema": function.parameters}
+                for function in functions
+            ]
+            listed.close(tools=tools)
         return [*functions, *_OTHERS]
 
     def _labelled(self, name: str, description: str, parameters: dict[str, object]) -> HostedFunction:
@@ -148,10 +152,6 @@ class DemoSession:
 
 def _text_outcome(text: str) -> Outcome:
     return Outcome(text, {"output": text})
-
-
-def _listed(function: HostedFunction) -> dict[str, object]:
-    return {"name": function.name, "description": function.description, "input_schema": function.parameters}
 
 
 _LABELLED = (

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -182,7 +182,9 @@ class Ingestion:
         if self._embeddings:
             await _check_limits(self._account_of(job.key))
         source, text, vectors = folder / "source", folder / "chunks", folder / "vectors"
-        await _write(self._files.content(job.file_id), source)
+        with source.open("wb") as out:
+            async for piece in self._files.content(job.file_id):
+                await asyncio.to_thread(out.write, piece)
         await self._extract(job, source, text)
         size = await self._embed(job, text, vectors) if self._embeddings else 0
         model = self._embeddings.model if self._embeddings else ""
@@ -253,12 +255,6 @@ async def _check_limits(account: Account, *, begun: bool = False) -> None:
             raise UnreadableFile("server_error", error.message) from None
         if not begun:
             raise _IngestionDeferred(error.retry_after or RETRY) from None
-
-
-async def _write(content: AsyncIterator[bytes], path: Path) -> None:
-    with path.open("wb") as out:
-        async for piece in content:
-            await asyncio.to_thread(out.write, piece)
 
 
 def _texts(path: Path) -> Iterator[str]:

@@ -185,7 +185,8 @@ class Bubblewrap:
         try:
             for name, data in contents.items():
                 files[name] = os.memfd_create("file")
-                _write(files[name], data)
+                with open(files[name], "wb", closefd=False) as file:
+                    file.write(data)
                 os.lseek(files[name], 0, os.SEEK_SET)
             yield files
         finally:
@@ -216,11 +217,6 @@ class Bubblewrap:
             how = "--file" if path.startswith(f"{MOUNT}/") else "--ro-bind-data"
             command += ["--seccomp", str(fd)] if path == "seccomp" else ["--perms", "0444", how, str(fd), path]
         return [*command, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/mnt/data", "--"]
-
-
-def _write(fd: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(fd, data) :]
 
 
 def _launch(group: Group | None, files: dict[str, int], **options: object) -> list[str]:

@@ -224,10 +224,6 @@ _NO_EXTENSION = (
 class NoVectorsError(UnpreparedError): ...
 
 
-async def migrate_files(connection: Connection) -> None:
-    await migrate(connection, "antiphon_files_schema", _LOCK, _MIGRATIONS)
-
-
 async def migrate_vectors(connection: Connection) -> None:
     """Raises `NoVectorsError`."""
     try:
@@ -269,7 +265,7 @@ class PostgresDatabase(PostgresClient):
 
     async def _migrate(self, connection: Connection) -> None:
         self._has_vectors = False  # the tables may have been dropped
-        await migrate_files(connection)
+        await migrate(connection, "antiphon_files_schema", _LOCK, _MIGRATIONS)
 
 
 def storable(value: object) -> object:

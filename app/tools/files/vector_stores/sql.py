@@ -269,9 +269,13 @@ class SQLVectorStores(ABC):
         limit: int,
         matches: Callable[[Attributes], bool] | None = None,
     ) -> list[Candidate]:
-        files = None if matches is None else await self._matching(store, matches)
-        if files is not None and not files:
-            return []
+        files: Sequence[int] | None = None
+        if matches is not None:
+            statement = "SELECT {row}, attributes FROM antiphon_store_files WHERE store = $1 AND status = 'completed'"
+            rows = await self._tables.fetch(statement, store.id)
+            files = [number for number, text in rows if matches(decode_fields(text) or {})]
+            if not files:
+                return []
         found = await self._found(store.id, search_query, limit, files)
         # Files being indexed, or just removed, are not in these rows.
         statement = f"{_ENTRIES} WHERE {{row}} = ANY ($1) AND store = $2 AND status = 'completed'"
@@ -291,12 +295,6 @@ class SQLVectorStores(ABC):
             await self.delete_chunks(expired)
             more = len(expired) == _EXPIRED_FILES
         await self._tables.execute(_DELETE_TURNS)
-
-    async def _matching(self, store: VectorStore, matches: Callable[[Attributes], bool]) -> Sequence[int]:
-        rows = await self._tables.fetch(
-            "SELECT {row}, attributes FROM antiphon_store_files WHERE store = $1 AND status = 'completed'", store.id
-        )
-        return [number for number, text in rows if matches(decode_fields(text) or {})]
 
 
 def _insert_files(store: VectorStore, files: Sequence[NewStoreFile], batch: int | None) -> Transaction[None]:
