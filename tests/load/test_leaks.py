@@ -88,7 +88,7 @@ async def until_same(read: Callable[[], object], expected: object) -> object:
 async def test_callers_of_all_kinds_leave_nothing_behind(
     store: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(rate_limits, "LEASE", 0.3)  # the cleanup task checks again after this time
+    monkeypatch.setattr(rate_limits, "SLOT_LEASE", 0.3)  # the cleanup task checks again after this time
     store_url = "memory://" if store == "memory" else request.getfixturevalue("redis_server").patient_url
     before_all = open_sockets()
     async with Echo(pace=0.005) as model:
@@ -114,7 +114,7 @@ async def test_callers_of_all_kinds_leave_nothing_behind(
 async def test_runs_deleted_by_another_replica_leave_nothing_behind(
     upstream: Upstream, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(rate_limits, "LEASE", 0.3)
+    monkeypatch.setattr(rate_limits, "SLOT_LEASE", 0.3)
     go = asyncio.Event()
     upstream.always(sse(chunk("Hel"), go, chunk("lo"), finish(), usage(), DONE))
     url = redis_server.patient_url
