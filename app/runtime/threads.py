@@ -1,7 +1,7 @@
 """
 Run the computations of large requests in a thread, to keep the event loop free.
 
-Code that reads request bodies or stored records sets `LARGE_REQUEST`; no other code checks sizes.
+`LARGE_REQUEST` is set where request bodies, stored records and cached conversations are read.
 """
 
 from __future__ import annotations
