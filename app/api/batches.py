@@ -284,7 +284,7 @@ class LineRequests:
             if claimed.batch.endpoint == "/v1/responses":
                 parsed = partial(parse, model=CreateResponse, max_values=self._api.body_limits.values)
                 request = await read_data(claimed.request.body, parsed)
-                run = await self._api.responses.create(request, caller, observers=[account])
+                run = await self._api.responses.create(request, caller, account=account)
                 return 200, dumps(await run.drain()), None
             passthrough = self._passthrough[claimed.batch.endpoint]
             return await _forwarded(passthrough.as_caller(caller, account), claimed)

@@ -4,7 +4,7 @@ Callers' rate limits: requests per minute, tokens per minute, concurrent respons
     admission = await limits.admit(access)
     with admission:
         await admission.acquire_slots()
-        run = await responses.create(request, caller, observers=[admission])
+        run = await responses.create(request, caller, account=admission)
 
 Requests and tokens are token buckets. Tokens are consumed after each model answer, so a response may exceed the limit.
 While a bucket is negative, requests are rejected, and responses with hosted tools fail before their next round. Limits
@@ -27,7 +27,7 @@ from app.core.prices import format_money
 from app.core.types import Usage
 from app.core.usage import usage_since
 from app.errors import StoreBusy, StoreUnavailable, TooManyRequests, try_again_in
-from app.observability.lifecycle import Observer, ResponseLifecycle
+from app.observability.lifecycle import ResponseLifecycle
 from app.runtime.tasks import end
 from app.stores import SLOT_LEASE, Counters, TokenCharge
 
@@ -319,8 +319,8 @@ class KeyAccount:
             await self._accounting.check(self.access)
 
 
-class Admission(KeyAccount, Observer):
-    """An admitted request. As the response's observer, it charges tokens and releases slots."""
+class Admission(KeyAccount):
+    """An admitted request. As the response's account, it charges tokens and releases slots."""
 
     allowances: Sequence[Allowance] = ()
     slots: Sequence[tuple[str, str]] = ()  # pools and holders
@@ -366,7 +366,7 @@ class Admission(KeyAccount, Observer):
         if error is not None:
             self.close()
 
-    def on_end(self, lifecycle: ResponseLifecycle) -> None:
+    def settle(self, lifecycle: ResponseLifecycle) -> None:
         """Charges the remaining usage, reports the cost, releases the slots."""
         if lifecycle.usage:
             self.charge(lifecycle, lifecycle.usage)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from app.core.prices import NANO, format_money
 from app.core.request.model_request import Attempts
@@ -32,6 +32,7 @@ class ResponseLifecycle:
     response: Response
     delivery: Delivery
     observers: Sequence[Observer] = ()
+    account: ResponseAccount | None = None  # None: nothing is charged
     began: float = field(default_factory=clock)
     first: float | None = None  # time of the first output
     last: float | None = None  # time of the last output, before storage
@@ -168,10 +169,10 @@ class ResponseLifecycle:
         Charge the usage since the last call; `usage` is the response's total so far.
 
         Called after each round, and before clients can see the end: delivered output is charged even if the process is
-        killed. Observers charge the rest when the response ends.
+        killed. The rest is charged when the response ends.
         """
-        for observer in self.observers:
-            observer.charge(self, usage)
+        if self.account:
+            self.account.charge(self, usage)
 
     def charge_request(self, model: str, backend: str, usage: Usage, cost: int | None = None) -> None:
         """
@@ -179,13 +180,13 @@ class ResponseLifecycle:
 
         `cost` is reported by the backend, in nano-dollars.
         """
-        for observer in self.observers:
-            observer.charge_request(model, backend, usage, cost)
+        if self.account:
+            self.account.charge_request(model, backend, usage, cost)
 
     async def check_limits(self) -> None:
         """Raises `APIError` if the caller has reached a limit."""
-        for observer in self.observers:
-            await observer.check_limits()
+        if self.account:
+            await self.account.check_limits()
 
     def stop(self, error: APIError) -> None:
         """End the response as failed, unless its generation has ended."""
@@ -228,6 +229,8 @@ class Watched:
             lifecycle.usage = self._usage()
             for observer in lifecycle.observers:
                 observer.on_end(lifecycle)
+            if lifecycle.account:
+                lifecycle.account.settle(lifecycle)
             self._log_end()
 
 
@@ -281,8 +284,24 @@ class RoundRecord:
 _UNOBSERVED = nullcontext()
 
 
+class ResponseAccount(Protocol):
+    """Charged for a response. Methods must be fast and must not raise, except `check_limits`."""
+
+    def charge(self, lifecycle: ResponseLifecycle, usage: Usage) -> None:
+        """Charge the usage not yet charged; `usage` is the response's total so far."""
+
+    def charge_request(self, model: str, backend: str, usage: Usage, cost: int | None = None) -> None:
+        """Charge a hosted tool's backend request."""
+
+    async def check_limits(self) -> None:
+        """Raises `APIError` if the caller has reached a limit."""
+
+    def settle(self, lifecycle: ResponseLifecycle) -> None:
+        """Charge the remaining usage at the response's end, after the observers; with any `lifecycle.status`."""
+
+
 class Observer:
-    """Observes responses. Methods must be fast and must not raise, except `check_limits`."""
+    """Observes responses. Methods must be fast and must not raise."""
 
     def on_start(self, lifecycle: ResponseLifecycle) -> None:
         """Handle the start of a response."""
@@ -295,12 +314,3 @@ class Observer:
 
     def round(self, record: RoundRecord) -> AbstractContextManager[None]:
         return _UNOBSERVED
-
-    def charge(self, lifecycle: ResponseLifecycle, usage: Usage) -> None:
-        """Charge the usage not yet charged; `usage` is the response's total so far."""
-
-    def charge_request(self, model: str, backend: str, usage: Usage, cost: int | None = None) -> None:
-        """Charge a hosted tool's backend request."""
-
-    async def check_limits(self) -> None:
-        """Raises `APIError` if the caller has reached a limit."""

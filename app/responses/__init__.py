@@ -21,7 +21,7 @@ from app.core.request import COST
 from app.core.types.request import CreateResponse, Item
 from app.errors import Warnings
 from app.observability import log_context
-from app.observability.lifecycle import Delivery, Observer, ResponseLifecycle
+from app.observability.lifecycle import Delivery, Observer, ResponseAccount, ResponseLifecycle
 from app.responses.background import Background
 from app.responses.context import ContextLoader
 from app.responses.context.cache import HistoryCache
@@ -93,14 +93,15 @@ class Responses:
         *,
         generate: bool = True,
         delivery: Delivery | None = None,
+        account: ResponseAccount | None = None,
         observers: Sequence[Observer] = (),
         layers: LayeredStore | None = None,
     ) -> Run:
         """
         Prepare a response, without a backend request.
 
-        `generate`: False only stores the input. `observers` are added to the permanent ones. `layers`: the store with
-        the memory of the caller's connection.
+        `generate`: False only stores the input. `account` is charged. `observers` are added to the permanent ones.
+        `layers`: the store with the memory of the caller's connection.
 
         Raises `InvalidRequest`, `StorageFull` beyond the owner's quota, and `StoreUnavailable` if the request needs an
         unavailable store.
@@ -124,6 +125,7 @@ class Responses:
             preparation.response,
             delivery or _http_delivery(request),
             all_observers,
+            account,
             attempts=preparation.attempts,
             shows_cost=COST in request.include,
             owner=caller.owner,

@@ -72,8 +72,8 @@ async def translated(
         try:
             with admission:
                 await admission.acquire_slots()
-                observers = [admission, claim] if claim else [admission]
-                run = await api.responses.create(body, caller, observers=observers)
+                observers = [claim] if claim else []
+                run = await api.responses.create(body, caller, account=admission, observers=observers)
                 answer = _Answer(api, client, read, run, request.scope)
                 response = client_disconnected()
                 with CancelOnDisconnect(request.scope, request.receive):

@@ -300,7 +300,7 @@ class Passthrough:
     ) -> _PassthroughExchange:
         responses = self._api.responses
         response: ResponseObject = {"id": "", "model": raw.model, "status": "in_progress", "output": []}
-        lifecycle = ResponseLifecycle(response, "passthrough", [*responses.observers, admission])
+        lifecycle = ResponseLifecycle(response, "passthrough", responses.observers, admission)
         lifecycle.owner, lifecycle.key, lifecycle.attempts = caller.owner, caller.access.name, raw.attempts
         limit = responses.options.max_output_seconds
         return _PassthroughExchange(backend, self._endpoint, raw, fields, lifecycle, limit)

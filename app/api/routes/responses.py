@@ -88,7 +88,7 @@ def routes(api: APIDependencies) -> APIRouter:
         body = await read_body(request, CompactResponse, api.body_limits)
         with admission:
             await admission.acquire_slots()
-            run = await responses.create(body.triggering(), caller, observers=[admission])
+            run = await responses.create(body.triggering(), caller, account=admission)
             with CancelOnDisconnect(request.scope, request.receive):
                 return json_response(await run.compacted(), warning_headers(run.warnings))
             return client_disconnected()
@@ -165,7 +165,7 @@ async def respond_to(
 ) -> Response:
     with admission:
         await admission.acquire_slots()
-        run = await api.responses.create(body, caller, observers=[admission])
+        run = await api.responses.create(body, caller, account=admission)
         return await started(api, scope, receive, body, caller, run)
 
 
@@ -200,7 +200,7 @@ async def create_once(
     try:
         with admission:
             await admission.acquire_slots()
-            run = await api.responses.create(body, caller, observers=[admission, claimed])
+            run = await api.responses.create(body, caller, account=admission, observers=[claimed])
             response = await started(api, scope, receive, body, caller, run)
     except BaseException:
         claimed.end(None)

@@ -249,7 +249,7 @@ class WebSocketConnection:
                     self._caller,
                     generate=create.generate,
                     delivery="websocket",
-                    observers=[admission],
+                    account=admission,
                     layers=self._layers,
                 )
                 await self._send_run(run, lane)
