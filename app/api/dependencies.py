@@ -113,7 +113,9 @@ class APIDependencies:
         """
         access = caller.access
         budget = await self.accounting.check(access) if access.budget else ()
-        admission = await self.limits.admit(access, self.accounting, budget)
+        admission = Admission(self.limits, access, self.accounting, budget)
+        if admission.key_limits.charges:
+            await self.limits.admit(admission)
         if scope is not None:
             scope["state"]["limit_headers"] = admission.headers()
         return admission

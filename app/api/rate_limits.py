@@ -1,7 +1,9 @@
 """
 Callers' rate limits: requests per minute, tokens per minute, concurrent responses.
 
-    admission = await limits.admit(access)
+    admission = Admission(limits, access)
+    if admission.key_limits.charges:
+        await limits.admit(admission)
     with admission:
         await admission.acquire_slots()
         run = await responses.create(request, caller, account=admission)
@@ -126,22 +128,18 @@ class Limits:
             limits = self._of_keys[access.limits] = _KeyLimits.of(access.limits, self._defaults, self._streams)
         return limits
 
-    async def admit(
-        self, access: KeyAccess, accounting: Accounting | None = None, budget: Sequence[BudgetState] = ()
-    ) -> Admission:
-        """Count a request, without acquiring a slot; raises `LimitReached`."""
-        admission = Admission(self, access, accounting, budget)
-        if not (charges := admission.key_limits.charges):
-            return admission
-        result = await self._query(self._counters.consume(access.counted_as, charges), admits=True)
+    async def admit(self, admission: Admission) -> None:
+        """Count a request of a limited key, without acquiring a slot; raises `LimitReached`."""
+        charges = admission.key_limits.charges
+        result = await self._query(self._counters.consume(admission.access.counted_as, charges), admits=True)
         if result is None:
-            return admission
+            return
         admission.allowances = [
             Allowance(charge.bucket, charge.capacity, missing)
             for charge, missing in zip(charges, result.missing, strict=True)
         ]
         if result.granted:
-            return admission
+            return
         waits = [allowance.wait(charge.needs) for allowance, charge in zip(admission.allowances, charges, strict=True)]
         wait, longest = max(zip(waits, admission.allowances, strict=True))
         raise self._bucket_empty(longest, wait, admission.headers())

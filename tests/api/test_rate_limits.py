@@ -20,7 +20,7 @@ import httpx
 import openai
 import pytest
 
-from app.api.rate_limits import Limits, format_duration
+from app.api.rate_limits import Admission, Limits, format_duration
 from app.core.access import KeyAccess
 from app.core.types.deltas import DONE
 from app.errors import BackendError, StoreBusy, StoreUnavailable
@@ -53,6 +53,13 @@ async def served(*scripts: list[Any], **values: Any) -> AsyncIterator[tuple[http
 async def ask(http: httpx.AsyncClient, key: str = "", **fields: Any) -> httpx.Response:
     headers = {"authorization": f"Bearer {key}"} if key else {}
     return await http.post("/v1/responses", json={"model": "m", "input": "Hi", **fields}, headers=headers)
+
+
+async def admitted(limits: Limits, access: KeyAccess) -> Admission:
+    admission = Admission(limits, access)
+    if admission.key_limits.charges:
+        await limits.admit(admission)
+    return admission
 
 
 def limit_headers(answer: httpx.Response) -> dict[str, str]:
@@ -419,7 +426,7 @@ async def test_slot_released_while_it_is_renewed_is_free(redis_url: str, monkeyp
     monkeypatch.setattr(stores_redis, "FAST_TIMEOUT", FAST_TIMEOUT)
     counters = stores_redis.RedisStore.from_url(f"{redis_url}/9", ttl=60).counters()
     limits = Limits(counters, streams=1)
-    grant = await limits.admit(KeyAccess(counted_as="ada"))
+    grant = await admitted(limits, KeyAccess(counted_as="ada"))
     await limits.acquire_slots(grant)
     renewing = asyncio.create_task(limits.renew())
     await asyncio.sleep(0)  # it has begun
@@ -458,7 +465,7 @@ async def test_slot_releases_do_not_wait_for_each_other() -> None:
     counters = SlowCounters()
     limits = Limits(counters, streams=3)
     counters.answer.set()
-    grants = [await limits.admit(KeyAccess()) for _ in range(3)]
+    grants = [await admitted(limits, KeyAccess()) for _ in range(3)]
     for grant in grants:
         await limits.acquire_slots(grant)
     counters.answer.clear()
@@ -501,7 +508,7 @@ async def test_outage_of_the_counters_and_its_end_are_logged_once(
     counters = FailingCounters()
     limits = Limits(counters, requests=10)
     for counters.fails in (True, True, False, False, True, False):
-        await limits.admit(KeyAccess())
+        await admitted(limits, KeyAccess())
     messages = [record.message for record in caplog.records if record.name == "app.api.rate_limits"]
     outage = ["rate limits not enforced: counters unavailable", "rate limits enforced again"]
     assert messages == outage * 2
@@ -521,12 +528,12 @@ async def test_busy_counters_refuse_requests_and_do_not_lift_the_limits() -> Non
     limits = Limits(BusyCounters(), requests=10, tokens=10)
     for _ in range(2):
         with pytest.raises(StoreBusy):
-            await limits.admit(KeyAccess())
+            await admitted(limits, KeyAccess())
     with pytest.raises(StoreBusy):
         await limits.check_tokens(KeyAccess(), 10)
     assert await limits.charge(KeyAccess(), 10, 5) is None
     streams = Limits(BusyCounters(), streams=1)
-    admission = await streams.admit(KeyAccess())
+    admission = await admitted(streams, KeyAccess())
     with pytest.raises(StoreBusy):
         await streams.acquire_slots(admission)
     admission.close()
@@ -540,7 +547,7 @@ async def test_slots_not_released_during_an_outage_are_released_after_it(
     monkeypatch.setattr("app.api.rate_limits.BACKOFF", 0.05)
     counters = FailingCounters()
     limits = Limits(counters, streams=3)
-    grants = [await limits.admit(KeyAccess()) for _ in range(4)]
+    grants = [await admitted(limits, KeyAccess()) for _ in range(4)]
     for grant in grants[:2]:
         await limits.acquire_slots(grant)
     counters.fails = True
@@ -563,7 +570,7 @@ async def test_slots_not_released_during_an_outage_are_released_after_it(
 async def test_slot_of_a_request_cancelled_while_acquiring_is_released() -> None:
     counters = SlowCounters()
     limits = Limits(counters, streams=1)
-    grant = await limits.admit(KeyAccess())
+    grant = await admitted(limits, KeyAccess())
 
     async def acquire() -> None:
         with grant:
@@ -584,7 +591,7 @@ async def test_slot_that_expired_and_is_released_while_acquired_again_is_free() 
     counters = SlowCounters()
     counters.answer.set()
     limits = Limits(counters, streams=1)
-    grant = await limits.admit(KeyAccess())
+    grant = await admitted(limits, KeyAccess())
     await limits.acquire_slots(grant)
     [slot] = grant.slots
     await counters.release(*slot)  # its lease expires
@@ -607,7 +614,7 @@ async def test_slots_in_use_are_counted_again_after_a_restart_of_redis(monkeypat
     with RedisServer() as redis:
         counters = stores_redis.RedisStore.from_url(redis.url, ttl=60).counters()
         limits = Limits(counters, streams=1)
-        grant = await limits.admit(KeyAccess(counted_as="ada"))
+        grant = await admitted(limits, KeyAccess(counted_as="ada"))
         await limits.acquire_slots(grant)
         redis.restart()  # loses everything
         await limits.renew()

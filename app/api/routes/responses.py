@@ -161,26 +161,29 @@ async def create(api: APIDependencies, scope: Scope, receive: Receive) -> Respon
 
 
 async def respond_to(
-    api: APIDependencies, scope: Scope, receive: Receive, body: CreateResponse, caller: Caller, admission: Admission
+    api: APIDependencies,
+    scope: Scope,
+    receive: Receive,
+    body: CreateResponse,
+    caller: Caller,
+    admission: Admission,
+    claim: idempotency.KeyClaim | None = None,
 ) -> Response:
     with admission:
         await admission.acquire_slots()
-        run = await api.responses.create(body, caller, account=admission)
-        return await started(api, scope, receive, body, caller, run)
-
-
-async def started(
-    api: APIDependencies, scope: Scope, receive: Receive, body: CreateResponse, caller: Caller, run: Run
-) -> Response:
-    if body.background:
-        return await background_response(body, run, caller, api)
-    with CancelOnDisconnect(scope, receive):
-        if body.stream:
-            return await event_stream(run, caller, api)
-        if api.json_heartbeat:
-            return await heartbeat_response(run, api.json_heartbeat)
-        return json_response(await run.drain(), warning_headers(run.warnings))
-    return client_disconnected()
+        run = await api.responses.create(body, caller, account=admission, observers=[claim] if claim else ())
+        if body.background:
+            response = await background_response(body, run, caller, api)
+            if claim:
+                claim.end(run.response["id"])
+            return response
+        with CancelOnDisconnect(scope, receive):
+            if body.stream:
+                return await event_stream(run, caller, api)
+            if api.json_heartbeat:
+                return await heartbeat_response(run, api.json_heartbeat)
+            return json_response(await run.drain(), warning_headers(run.warnings))
+        return client_disconnected()
 
 
 async def create_once(
@@ -198,17 +201,12 @@ async def create_once(
     if isinstance(claimed, str):
         return await replayed(api, claimed, body, caller)
     try:
-        with admission:
-            await admission.acquire_slots()
-            run = await api.responses.create(body, caller, account=admission, observers=[claimed])
-            response = await started(api, scope, receive, body, caller, run)
+        response = await respond_to(api, scope, receive, body, caller, admission, claimed)
     except BaseException:
         claimed.end(None)
         raise
-    if body.background:
-        claimed.end(run.response["id"])
-    elif not isinstance(response, EventStream):
-        claimed.end(None)  # unless a disconnect ended the claim
+    if not isinstance(response, EventStream):
+        claimed.end(None)  # unless the response's end or a disconnect ended the claim
     return response
 
 
