@@ -18,7 +18,7 @@ from app.core.dialects import dialect_of, needs_strings
 from app.core.history.truncation import fitting_share
 from app.core.http.retry_after import retry_after
 from app.core.redaction import Redactor
-from app.core.request.grammar.lark import LarkParser, pattern
+from app.core.request.grammar import LarkParser, pattern
 from app.errors import InvalidRequest
 from tests.support.machine import slowness
 

@@ -20,7 +20,7 @@ from app.core.items import (
 from app.core.items.arguments import INPUT
 from app.core.json_values import json_list, json_object, json_objects
 from app.core.profile import RequestOptions
-from app.core.request.grammar import lark
+from app.core.request.grammar import pattern
 from app.core.types import JSONMapping, JSONObject
 from app.core.types.hosted import NO_PARAMETERS
 
@@ -100,7 +100,7 @@ def _pattern(syntax: str, definition: str, form: str) -> str | None:
     if form == "none":
         return None
     if form != "pattern" or syntax != "regex":
-        return lark.pattern(syntax, definition, form)
+        return pattern(syntax, definition, form)
     # Unchanged: the server can support more syntax. Anchored: it would match anywhere.
     return definition if definition.startswith("^") and definition.endswith("$") else f"^({definition})$"
 

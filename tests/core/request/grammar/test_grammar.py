@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.request.grammar.lark import pattern
+from app.core.request.grammar import pattern
 
 # As Codex sends it.
 APPLY_PATCH = r"""
