@@ -14,7 +14,7 @@ import orjson
 
 from app.core.types import JSONMapping, JSONObject
 from app.core.types.deltas import Delta, ReasoningDelta, ReasoningSummaryDelta, RefusalDelta, TextDelta, ToolCallDelta
-from app.core.usage.token_estimate import DATA, conversation_of
+from app.core.usage import DATA, conversation_of
 
 # Finish reasons with another name in the conventions.
 _FINISH_REASONS = {"tool_calls": "tool_call", None: "error"}

@@ -16,8 +16,7 @@ from app.core.stream.event_batch import EventBatch
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.stop_sequences import StoppingReader
 from app.core.types import Item, JSONObject, Usage
-from app.core.usage import usage_of
-from app.core.usage.token_estimate import estimate_prompt
+from app.core.usage import estimate_prompt, usage_of
 from app.errors import APIError, BackendError, ImagesUndescribed, Warnings
 from app.responses.delivery import EventWriter
 

@@ -17,7 +17,7 @@ from app.core.ids import chain_key, partition_of
 from app.core.prompt_template import PromptLibrary
 from app.core.types import JSONMapping, JSONObject, Usage
 from app.core.types.request import CreateResponse, Item
-from app.core.usage.token_estimate import estimate_prompt
+from app.core.usage import estimate_prompt
 from app.errors import InvalidRequest
 from app.responses import Responses
 from app.responses.chain_labels import ChainLabels

@@ -23,7 +23,7 @@ from app.core.stream.tool_calls import CallLimits, CallRules
 from app.core.types import JSONMapping, JSONObject
 from app.core.types.hosted import NO_HOSTED_TOOLS, HostedTools
 from app.core.types.request import CreateResponse, Item, Response
-from app.core.usage.token_estimate import conversation_of, estimate_prompt
+from app.core.usage import conversation_of, estimate_prompt
 from app.errors import InvalidRequest, missing_parameter
 from app.responses import compaction
 from app.responses.compaction import SummaryReader

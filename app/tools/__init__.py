@@ -57,7 +57,7 @@ from app.core.types.frozen import frozen
 from app.core.types.hosted import DeferredTool as DeferredTool
 from app.core.types.hosted import HostedFunction as HostedFunction
 from app.core.types.request import Item, Part
-from app.core.usage.tool_usage import Counts
+from app.core.usage import Counts
 from app.errors import InvalidRequest, Warnings
 
 # By table name. Other tables have the key `tool`, an import path `package.module:Class`. `from_settings` does no I/O.

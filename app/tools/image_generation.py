@@ -20,8 +20,7 @@ from app.core.redaction import redact
 from app.core.types import JSONObject
 from app.core.types.content import IMAGES
 from app.core.types.request import Item
-from app.core.usage import request_usage
-from app.core.usage.tool_usage import Counts, image_usage
+from app.core.usage import Counts, image_usage, request_usage
 from app.errors import InvalidRequest, StoreUnavailable, TooManyRequests
 from app.runtime.connect_errors import why_no_answer
 from app.tools import Declaration, HostedFunction, Outcome, Report, ToolCall, ToolHost, ToolSession

@@ -33,8 +33,7 @@ from app.core.types import JSONObject, Usage
 from app.core.types.deltas import TokenCounts
 from app.core.types.request import CreateResponse
 from app.core.types.request import Response as ResponseObject
-from app.core.usage import usage_of
-from app.core.usage.token_estimate import estimate_json, estimate_prompt
+from app.core.usage import estimate_json, estimate_prompt, usage_of
 from app.errors import APIError, NotFound, PermissionDenied, missing_parameter
 from app.observability import log_context
 from app.observability.lifecycle import ResponseLifecycle, clock

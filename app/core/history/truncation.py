@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from app.core.items import ITEM_TYPES, OUTPUTS, is_by_user
 from app.core.types.request import Item
-from app.core.usage.token_estimate import estimate_json
+from app.core.usage import estimate_json
 
 # Items that always stay: instructions, tools, and compactions.
 _PINNED = frozenset(row.type for row in ITEM_TYPES.values() if row.pinned)

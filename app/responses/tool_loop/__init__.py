@@ -19,9 +19,7 @@ from app.core.stream.tool_calls import CallLimits
 from app.core.types import JSONObject, Response, Usage
 from app.core.types.hosted import HostedTools
 from app.core.types.request import TERMINAL, Item
-from app.core.usage import added_usage, usage_of
-from app.core.usage.token_estimate import estimate_prompt
-from app.core.usage.tool_usage import complete_tool_usage
+from app.core.usage import added_usage, complete_tool_usage, estimate_prompt, usage_of
 from app.errors import APIError, BackendError, Warnings
 from app.observability.lifecycle import ResponseLifecycle, RoundRecord, clock
 from app.responses.compaction import SummaryReader

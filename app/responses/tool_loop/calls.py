@@ -22,7 +22,7 @@ from app.core.stream.open_items import OpenCall
 from app.core.types import JSONObject, with_fields
 from app.core.types.hosted import DeferredTool, HostedFunction
 from app.core.types.request import Item
-from app.core.usage.tool_usage import Counts, added_counts
+from app.core.usage import Counts, added_counts
 from app.errors import StoreUnavailable, Warnings
 from app.observability.lifecycle import ResponseLifecycle
 from app.responses.delivery import EventWriter

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from app.core.usage.token_estimate import estimate
+from app.core.usage import estimate
 from app.runtime.pdf_reader import EncryptedPDF, pdf_pages
 from app.tools.html_text import html_title_and_text
 

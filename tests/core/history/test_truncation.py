@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.core.history.truncation import Truncation, fitting_share
-from app.core.usage.token_estimate import TOKENS_PER_MEDIA_ITEM, estimate_json
+from app.core.usage import TOKENS_PER_MEDIA_ITEM, estimate_json
 
 Item = dict[str, Any]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.core.usage import token_estimate
-from app.core.usage.token_estimate import estimate, estimate_json, estimate_prompt
+from app.core import usage
+from app.core.usage import estimate, estimate_json, estimate_prompt
 
 WORDS = "The quick brown fox jumps over the lazy dog, and 12345 times more. "
 
@@ -34,8 +34,8 @@ def test_estimate_of_mixed_texts_counts_each_by_its_share() -> None:
 
 def test_estimate_of_a_long_conversation_reads_little_more_than_a_long_text(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[int] = []
-    tokens = token_estimate._tokens
-    monkeypatch.setattr(token_estimate, "_tokens", lambda text: looked_at.append(len(text)) or tokens(text))
+    tokens = usage._tokens
+    monkeypatch.setattr(usage, "_tokens", lambda text: looked_at.append(len(text)) or tokens(text))
     estimate_prompt(conversation(*[WORDS * 20] * 33_000))
     assert sum(looked_at) < 300_000
 

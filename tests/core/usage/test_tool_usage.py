@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from openai.types.responses.response import ToolUsage
 
-from app.core.usage.tool_usage import added_counts, complete_tool_usage, image_usage
+from app.core.usage import added_counts, complete_tool_usage, image_usage
 
 DETAILED = {
     "input_tokens": 50,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.usage.token_estimate import estimate
+from app.core.usage import estimate
 from app.tools.files import parsing
 from app.tools.files.parsing import UnreadableFile, chunks, read_text
 from tests.tools.files.documents import docx, pdf

@@ -3,8 +3,8 @@ Translate a custom tool's grammar into a regular expression, for servers that en
 
     pattern("lark", 'start: "a" line+\nline: /.+/ LF\n%import common.LF')    # ^(a([^\n]+\n)+)$
 
-Grammars with recursion or unsupported syntax have no pattern. Patterns use only syntax that all engines support: unnamed
-groups, classes and repetitions, without `.`. They match texts, or their JSON string encoding:
+Grammars with recursion or unsupported syntax have no pattern. Patterns only use syntax that all engines support:
+unnamed groups, classes and repetitions, without `.`. They match texts, or their JSON string encoding:
 
     render(Regex("a.").parse())                  # a[^\n]
     render(Regex('"?').parse(), escaped=True)    # (\\")?
@@ -169,7 +169,6 @@ _SYNTAXES: dict[str, Callable[[str], Node]] = {
     "lark": lambda definition: LarkParser(definition).start(),
     "regex": lambda definition: Regex(definition).parse(),
 }
-
 
 _LAST = 0x10FFFF
 _MAX_REPETITIONS = 1000
