@@ -24,8 +24,7 @@ from app.core.access import KeyAccess
 from app.core.prices import NANO
 from app.core.types import JSONObject
 from app.errors import APIError, InvalidRequest
-from app.observability.activity import HOURS
-from app.observability.activity.hours import HOUR, SLOT, ActivityHour, RequestCounts
+from app.observability.activity import HOUR, HOURS, SLOT, ActivityHour, RequestCounts
 from app.responses import Caller
 from app.tools import ResourceTool
 

@@ -22,8 +22,7 @@ from app.api.request_body import BodyLimits
 from app.core.types.request import CreateResponse
 from app.errors import APIError
 from app.observability import log_context
-from app.observability.activity import Activity
-from app.observability.activity.hours import Refusal
+from app.observability.activity import Activity, Refusal
 from app.responses import Caller, Responses
 
 

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from app.errors import StoreUnavailable
-from app.observability.activity import HOURS, Activity
-from app.observability.activity.durations import Durations
-from app.observability.activity.hours import HOUR, OTHER, ActivityHour, Refusal
+from app.observability.activity import HOUR, HOURS, OTHER, Activity, ActivityHour, Durations, Refusal
 from app.observability.lifecycle import ResponseLifecycle, clock
 from app.stores import Store
 from app.stores.memory import MemoryStore

@@ -15,10 +15,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import secrets
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from bisect import bisect
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import orjson
 
@@ -27,7 +31,6 @@ from app.core.bounded_json import dumps
 from app.core.types import JSONObject
 from app.core.types.request import TERMINAL
 from app.errors import APIError, StoreUnavailable
-from app.observability.activity.hours import HOUR, ActivityHour, Refusal
 from app.observability.lifecycle import Observer, ResponseLifecycle
 from app.runtime.tasks import end
 from app.stores import Store
@@ -214,3 +217,133 @@ def _is_refused(lifecycle: ResponseLifecycle, failure: APIError) -> bool:
     if failure.status >= 500 or isinstance(failure, RefusedRequest):
         return False
     return lifecycle.delivery != "background" and lifecycle.response["status"] not in TERMINAL
+
+
+_SHORTEST = 0.001  # seconds
+_GROWTH = 2**0.25  # ratio between bucket limits: quantiles are at most 10 % off
+_CLASSES = 100  # the last bucket starts at nine hours
+# Upper limits of all buckets but the last.
+_LIMITS = [_SHORTEST * _GROWTH ** (number + 0.5) for number in range(_CLASSES - 1)]
+
+
+class Durations:
+    """A histogram with a fixed number of buckets, merged across processes and hours."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self, counts: Iterable[tuple[int, int]] = ()) -> None:
+        """`counts` comes from `pairs`."""
+        self._counts = Counter(dict(counts))
+
+    def add(self, seconds: float) -> None:
+        self._counts[bisect(_LIMITS, seconds)] += 1
+
+    def include(self, others: Durations) -> None:
+        self._counts.update(others._counts)
+
+    def quantile(self, share: float) -> float | None:
+        """The quantile in seconds; None without durations."""
+        left = math.ceil(share * self._counts.total())
+        for number in sorted(self._counts):
+            left -= self._counts[number]
+            if left <= 0:
+                return float(f"{_SHORTEST * _GROWTH**number:.3g}")
+        return None
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """The non-empty buckets as (number, count)."""
+        return sorted(self._counts.items())
+
+
+HOUR = 3600
+SLOT = 300  # seconds
+OTHER = "other"
+_MAX_KEYS, _MODELS_OF_KEY = 200, 20  # per hour; further names, which callers can invent, become `other`
+_MAX_COUNTS = 2000  # per hour; further names become `other`
+_MAX_OWNERS, _REFUSALS_OF_OWNER = 50, 20  # a caller cannot evict other callers' refusals
+
+
+class Refusal(NamedTuple):
+    """A rejected request, without its content."""
+
+    at: float  # Unix time
+    owner: str
+    key: str  # the key's name
+    endpoint: str  # for example `POST /v1/responses`
+    status: int
+    type: str
+    code: str | None
+    param: str | None  # only for `POST /v1/responses`
+    request_id: str
+
+
+@dataclass(slots=True)
+class RequestCounts:
+    requests: int = 0  # sent to a model
+    failed: int = 0  # included in `requests`
+    refused: int = 0  # not included in `requests`
+    first_token: Durations = field(default_factory=Durations)
+    total: Durations = field(default_factory=Durations)
+
+    def include(self, other: RequestCounts) -> None:
+        self.requests += other.requests
+        self.failed += other.failed
+        self.refused += other.refused
+        self.first_token.include(other.first_token)
+        self.total.include(other.total)
+
+
+class ActivityHour:
+    """A process's counts in an hour, by slot, key and model, and its last refusals."""
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.fresh = True  # whether it was never stored
+        self.changed = False  # whether it differs from the stored record
+        self.counts: dict[tuple[int, str, str], RequestCounts] = {}
+        self._models: dict[str, set[str]] = {}  # model names by key
+        self._refusals: dict[str, deque[Refusal]] = {}  # by owner, least recently refused first
+
+    def of(self, now: float, key: str, model: str) -> RequestCounts:
+        """Mutable counts at a Unix time in this hour."""
+        self.changed = True
+        slot = int(now) // SLOT * SLOT
+        if (counts := self.counts.get((slot, key, model))) is not None:
+            return counts
+        full = len(self.counts) >= _MAX_COUNTS
+        if full or (key not in self._models and len(self._models) >= _MAX_KEYS):
+            key = OTHER
+        models = self._models.setdefault(key, set())
+        if full or (model not in models and len(models) >= _MODELS_OF_KEY):
+            model = OTHER
+        models.add(model)
+        return self.counts.setdefault((slot, key, model), RequestCounts())
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Beyond the limits, the oldest is evicted."""
+        of_owner = self._refusals.pop(refusal.owner, None) or deque(maxlen=_REFUSALS_OF_OWNER)
+        of_owner.append(refusal)
+        self._refusals[refusal.owner] = of_owner
+        if len(self._refusals) > _MAX_OWNERS:
+            del self._refusals[next(iter(self._refusals))]
+
+    @property
+    def refusals(self) -> Iterator[Refusal]:
+        return (refusal for of_owner in self._refusals.values() for refusal in of_owner)
+
+    def record(self) -> bytes:
+        counts = [
+            [*name, each.requests, each.failed, each.refused, each.first_token.pairs(), each.total.pairs()]
+            for name, each in self.counts.items()
+        ]
+        return dumps({"start": self.start, "counts": counts, "refusals": [[*each] for each in self.refusals]})
+
+    @classmethod
+    def read(cls, record: bytes) -> ActivityHour:
+        fields: JSONObject = orjson.loads(record)
+        hour = cls(fields["start"])
+        for slot, key, model, requests, failed, refused, first, total in fields["counts"]:
+            hour.counts[slot, key, model] = RequestCounts(requests, failed, refused, Durations(first), Durations(total))
+        for refusal in fields["refusals"]:
+            hour.refuse(Refusal(*refusal))
+        return hour
