@@ -18,11 +18,9 @@ from app.api.activity import activity_routes
 from app.api.dependencies import APIDependencies
 from app.api.keys import key_routes
 from app.api.keys.managed_keys import ManagedKeys
-from app.api.middleware.cors import Cors
+from app.api.middleware.authentication import IdentityCheck, KeyRequired
 from app.api.middleware.host import AllowedHosts
-from app.api.middleware.identity import IdentityCheck
-from app.api.middleware.key_required import KeyRequired
-from app.api.middleware.origins import Origins
+from app.api.middleware.origins import Cors, Origins
 from app.api.middleware.paths import path_normalizer
 from app.api.middleware.request_id import RequestId
 from app.api.openapi import Documented

@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from urllib.parse import SplitResult, urlsplit
 
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.api.errors import refuse
+from app.api.errors import error_response, refuse
 from app.api.middleware.host import AllowedHosts
 from app.core.http.addresses import is_loopback
 from app.errors import InvalidRequest
@@ -89,3 +92,17 @@ def _split(origin: str) -> SplitResult:
 
 def _header(scope: Scope, name: bytes) -> str | None:
     return next((value.decode("latin-1") for key, value in scope.get("headers", ()) if key == name), None)
+
+
+class Cors(CORSMiddleware):
+    """Also allows local pages, usually in development."""
+
+    def is_allowed_origin(self, origin: str) -> bool:
+        return super().is_allowed_origin(origin) or is_local_page(origin)
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        response = super().preflight_response(request_headers)
+        if response.status_code < 400:
+            return response
+        message = f"{bytes(response.body).decode()}; ANTIPHON_CORS_ORIGINS lists the allowed origins."
+        return error_response(InvalidRequest(message, code="origin_not_allowed", status=403))

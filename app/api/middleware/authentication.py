@@ -1,4 +1,4 @@
-"""Requires an API key for pages outside the API, for example `/metrics`."""
+"""Identify callers before a route runs, and require an API key for pages outside the API."""
 
 from __future__ import annotations
 
@@ -8,8 +8,26 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.auth import Auth
+from app.api.auth.identity import IDENTIFIED
 from app.api.errors import refuse
 from app.errors import PermissionDenied, Unauthorized
+
+
+class IdentityCheck:
+    """
+    Identifies the caller for `Auth.caller`.
+
+    Rejects nothing: routes without authentication, for example `/healthz`, work with any credentials.
+    """
+
+    def __init__(self, app: ASGIApp, auth: Auth) -> None:
+        self._app = app
+        self._auth = auth
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in ("http", "websocket"):
+            IDENTIFIED.set(await self._auth.identified(scope))
+        await self._app(scope, receive, send)
 
 
 class KeyRequired:
