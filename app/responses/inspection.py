@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -11,6 +12,7 @@ from typing import NamedTuple
 
 import orjson
 
+from app.core.access import KeyAccess
 from app.core.history.context import RequestContext
 from app.core.history.turns import Turn, request_of
 from app.core.ids import chain_key, partition_of
@@ -20,10 +22,11 @@ from app.core.types.request import CreateResponse, Item
 from app.core.usage import estimate_prompt
 from app.errors import InvalidRequest
 from app.responses import Responses
-from app.responses.chain_labels import ChainLabels
+from app.responses.quota import StorageQuota
 from app.responses.run import Caller
 from app.responses.tool_loop.options import declared_tools
 from app.responses.tool_loop.sessions import open_tools
+from app.stores import Change, Store
 from app.tools import Declaration, DeclaringTool, HostedFunction, HostedTool, OutcomeStatus, ToolWithRights
 
 _SCANNED = 5000  # a caller's newest entries, grouped into chains
@@ -400,3 +403,37 @@ def offered_prompts(prompts: PromptLibrary) -> list[dict[str, object]]:
 
 def _rights(name: str, tool: DeclaringTool, declaration: Mapping[str, object]) -> Sequence[str]:
     return tool.rights(declaration) if isinstance(tool, ToolWithRights) else (str(declaration["type"]), name)
+
+
+MAX_LABELS = 1000  # per owner; the oldest are evicted
+
+
+class ChainLabels:
+    """Labels: `{"name": str | None, "pinned": bool, "changed_at": int}`."""
+
+    def __init__(self, store: Store, quota: StorageQuota) -> None:
+        self._store = store
+        self._quota = quota
+
+    async def all(self, owner: str) -> dict[str, JSONObject]:
+        records = await self._store.all(_partition(owner))
+        return {key: orjson.loads(record) for key, record in records.items()}
+
+    async def update(
+        self, owner: str, response_id: str, changes: Mapping[str, object], access: KeyAccess
+    ) -> JSONObject:
+        """Change `name`, `pinned` or both; returns the label. Raises `StorageFull`."""
+        key = chain_key(response_id) or ""
+        labels = await self.all(owner)
+        label = {"name": None, "pinned": False, **labels.get(key, {}), **changes, "changed_at": int(time.time())}
+        if not (label["name"] or label["pinned"]):
+            await self._store.delete(_partition(owner), key)
+            return label
+        oldest = sorted(labels, key=lambda each: labels[each]["changed_at"])
+        dropped = [each for each in oldest if each != key][: max(0, len({*labels, key}) - MAX_LABELS)]
+        await self._quota.apply(access, Change(_partition(owner), {key: orjson.dumps(label)}, dropped))
+        return label
+
+
+def _partition(owner: str) -> str:
+    return f"{owner}:chain_labels"

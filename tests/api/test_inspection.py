@@ -265,7 +265,7 @@ async def test_label_of_a_chain_belongs_to_its_owner() -> None:
 
 
 async def test_labels_beyond_their_number_drop_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.responses.chain_labels.MAX_LABELS", 2)
+    monkeypatch.setattr("app.responses.inspection.MAX_LABELS", 2)
     async with antiphon() as url, httpx.AsyncClient(base_url=f"{url}/v1") as http:
         for number in range(3):
             await label(http, await create(http, f"Number {number}"), name=f"Name {number}")
