@@ -1,4 +1,4 @@
-"""Read-only views of responses: token counts, lists, chains, translated requests."""
+"""Read-only views of responses: token counts, lists, chains and their labels, translated requests."""
 
 from __future__ import annotations
 
@@ -409,7 +409,12 @@ MAX_LABELS = 1000  # per owner; the oldest are evicted
 
 
 class ChainLabels:
-    """Labels: `{"name": str | None, "pinned": bool, "changed_at": int}`."""
+    """
+    Chain names and pins, for the studio's conversation list.
+
+    An owner's labels share a partition, so a list of chains costs only one additional read.
+    A label: `{"name": str | None, "pinned": bool, "changed_at": int}`.
+    """
 
     def __init__(self, store: Store, quota: StorageQuota) -> None:
         self._store = store

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.api.auth.jwks import (
+from app.api.auth.tokens import (
     FETCH_RETRY,
     KEYS_MAX_AGE,
     MIN_INTERVAL,

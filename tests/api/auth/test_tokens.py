@@ -15,8 +15,7 @@ import pytest
 
 from app.api.auth import tokens as tokens_module
 from app.api.auth.identity import Identity, namespaced_owner
-from app.api.auth.jwks import SigningKeys
-from app.api.auth.tokens import MAX_TOKEN, TokenVerifier, claim_at, is_token
+from app.api.auth.tokens import MAX_TOKEN, SigningKeys, TokenVerifier, claim_at, is_token
 from app.core.access import owner_id
 from app.errors import InvalidToken, PermissionDenied
 from app.settings.auth import JWTSettings
