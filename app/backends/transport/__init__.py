@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterable, Mapping
+from contextvars import Context
 from itertools import zip_longest
 from socket import SOCK_STREAM
 from typing import Any
@@ -142,7 +143,8 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
         try:
             while addresses or attempts:
                 if addresses:
-                    attempts.add(loop.create_task(self._dial(origin, addresses.pop(0))))
+                    # Later requests' reads run in this context, so it contains nothing from the first request.
+                    attempts.add(loop.create_task(self._dial(origin, addresses.pop(0)), context=Context()))
                 wait = _NEXT_ADDRESS if addresses else None
                 done, _ = await asyncio.wait(attempts, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
                 for attempt in done:

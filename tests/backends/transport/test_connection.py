@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
 
 import httpx
 import pytest
@@ -24,6 +25,7 @@ from tests.support.raw_server import (
     sized,
 )
 
+REQUEST: ContextVar[str | None] = ContextVar("request", default=None)
 EARLY = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
 
 
@@ -269,3 +271,34 @@ async def test_server_that_is_faster_than_the_reader_is_paused() -> None:
         items = [len(data) async for data in reply]
         assert sum(items) == total
         assert max(items) < 3 * HIGH_WATER  # the buffer and one event loop read
+
+
+@on_each_loop
+async def test_read_on_a_reused_connection_does_not_run_in_the_first_requests_context() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(sized(b"hello"))
+        await peer.request()
+        await peer.send(CHUNKED)
+        await waiting.wait()
+        await peer.send(chunk(b"hello"))
+        await taken.wait()
+        await peer.send(END)
+
+    waiting, taken, contexts = asyncio.Event(), asyncio.Event(), []
+
+    def take(data: bytes) -> bool:
+        contexts.append(REQUEST.get())
+        taken.set()
+        return True
+
+    async with serve(script) as server, HTTPToolsTransport(trust_env=False) as transport:
+        REQUEST.set("first")
+        assert await read(transport, request(server)) == b"hello"
+        REQUEST.set("second")
+        response = await transport.handle_async_request(request(server))
+        asyncio.get_running_loop().call_soon(waiting.set)
+        with pytest.raises(StopAsyncIteration):
+            await response.extensions["stream"].deliver(take)
+        assert contexts == [None]
+        assert len(server.peers) == 1
