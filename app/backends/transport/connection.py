@@ -54,6 +54,7 @@ class HTTPConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0  # loop time
         self._pieces: list[bytes] = []  # of the current reply
+        self._headers: list[tuple[bytes, bytes]] = []  # of the current head, or trailers
         self.on_body = self._pieces.append  # called by the parser: no Python code runs per body fragment
         self._parser = httptools.HttpResponseParser(self)
 
@@ -75,7 +76,7 @@ class HTTPConnection(asyncio.Protocol):
         Timeouts are `httpx`'s, in seconds: `write` per write, `read` per read. Raises `Stale` or the matching `httpx`
         error. A cancellation closes the socket. `bodiless`: the reply to HEAD has no body.
         """
-        reply = self._reply = Reply(self, self._pieces, bodiless=bodiless)
+        reply = self._reply = Reply(self, self._pieces, bodiless)
         self._sent = False
         if self.gone.done():
             self._cut_off(None)
@@ -205,23 +206,18 @@ class HTTPConnection(asyncio.Protocol):
     # Called by the parser. Errors stop it; after the end, they only prevent reuse.
 
     def on_message_begin(self) -> None:
+        self._headers = []
         if self._reply and self._reply.end:
             raise ValueError("More than one reply was received.")
 
-    def on_status(self, reason: bytes) -> None:
-        if self._reply:
-            self._reply.reason += reason
-
     def on_header(self, name: bytes, value: bytes) -> None:
-        reply = self._reply
-        if reply and not reply.status:  # otherwise a trailer
-            value = value.rstrip(b" \t")
-            reply.headers.append((name, value))
-            reply.fields[name.lower()] = value
+        self._headers.append((name, value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
-        if self._reply:
-            self._reply.begin(self._parser.get_status_code(), self._parser.get_http_version())
+        headers, self._headers = self._headers, []  # later headers are trailers
+        status = self._parser.get_status_code()
+        if self._reply and status >= 200:  # not 100 Continue, 103 Early Hints
+            self._reply.begin(status, headers)
 
     def on_message_complete(self) -> None:
         reply = self._reply
@@ -260,13 +256,12 @@ class Reply(httpx.AsyncByteStream):
     or serves other requests.
     """
 
-    def __init__(self, connection: HTTPConnection, pieces: list[bytes], *, bodiless: bool) -> None:
+    headers: list[tuple[bytes, bytes]]
+    fields: dict[bytes, bytes]  # headers, with names in lower case
+
+    def __init__(self, connection: HTTPConnection, pieces: list[bytes], bodiless: bool) -> None:
         """`pieces` receives the body until the end."""
         self.status = 0  # 0 until the head is complete
-        self.reason = b""
-        self.version = ""
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.fields: dict[bytes, bytes] = {}  # headers, with names in lower case
         self.keep_alive = False  # whether the connection is reusable after a complete body
         self.end: Exception | type[Exception] | None = None  # raised after the last bytes
         self.pieces = pieces
@@ -356,12 +351,7 @@ class Reply(httpx.AsyncByteStream):
 
     def response(self) -> httpx.Response:
         """The reply for `httpx`, with the extensions in `HTTPToolsTransport`."""
-        extensions = {
-            "http_version": f"HTTP/{self.version}".encode("ascii"),
-            "reason_phrase": self.reason,
-            "stream": self,
-            "linger": self.linger,
-        }
+        extensions = {"stream": self, "linger": self.linger}
         return httpx.Response(self.status, headers=self.headers, stream=self, extensions=extensions)
 
     def wait_at_most(self, seconds: float | None, error: type[httpx.TimeoutException] = httpx.ReadTimeout) -> None:
@@ -444,15 +434,11 @@ class Reply(httpx.AsyncByteStream):
     def timeout(self) -> httpx.TimeoutException:
         return self._timeout_error(f"No data was transferred for {self._timeout:g} seconds.")
 
-    def begin(self, status: int, version: str) -> None:
+    def begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """The head is complete."""
-        if status < 200:  # 100 Continue, 103 Early Hints
-            self.headers.clear()
-            self.fields.clear()
-            self.reason = b""
-            return
         self.status = status
-        self.version = version
+        self.headers = headers
+        self.fields = {name.lower(): value for name, value in headers}
         if self._bodiless:
             # The parser ignores HEAD and would wait for a body.
             self.end = StopAsyncIteration
