@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import orjson
 
 from app.core.sse.decoder import EventDecoder, check_piece, encodable
 from app.core.sse.framing import MAX_EVENT_BYTES, TOO_LONG
-from app.core.sse.repeats import PatternMatcher, RawEvent, ServerEvent
+from app.core.sse.repeats import RawEvent, ServerEvent
 from app.core.types import JSONObject
 from app.errors import BackendError
 
@@ -29,9 +28,9 @@ class ChunkDecoding(Protocol):
 
 
 class BodyDecoder:
-    def __init__(self, as_events: AsEvents, repeats: PatternMatcher | None = None, *, named: bool = False) -> None:
+    def __init__(self, as_events: AsEvents, stream: EventDecoder) -> None:
         self._head = b""
-        self._stream = partial(EventDecoder, repeats, named=named)
+        self._stream = stream
         self._as_events = as_events
         self._decoder: ChunkDecoding | None = None
 
@@ -46,7 +45,7 @@ class BodyDecoder:
             if data[:1] in (b"{", b"["):
                 self._decoder = _JSON(self._as_events)
             else:
-                self._decoder = _WebPage() if data[:1] == b"<" else self._stream()
+                self._decoder = _WebPage() if data[:1] == b"<" else self._stream
         return data
 
     def end(self) -> list[ServerEvent]:

@@ -16,7 +16,7 @@ from app.backends.apis.chat.completion import completion_chunks
 from app.backends.server.errors import backend_error, error_in_chunk, scrubbed
 from app.backends.server.errors.causes import explain, unreachable
 from app.backends.transport import HTTPToolsTransport
-from app.core.sse.decoder import END
+from app.core.sse.decoder import END, EventDecoder
 from app.core.sse.repeats import RawEvent, RepeatedEvent, ServerEvent
 from app.core.stream.reasoning_fragments import ReasoningDetails
 from app.core.types import JSONObject
@@ -162,7 +162,7 @@ class ProbedServer:
                 data = await response.aread()
                 error = backend_error(response.status_code, response.headers, data, secret=self._key)
                 return ProbeResult(response.status_code, error=error.message)
-            result, decoder = ProbeResult(200), BodyDecoder(completion_chunks)
+            result, decoder = ProbeResult(200), BodyDecoder(completion_chunks, EventDecoder())
             try:
                 async for data in response.aiter_bytes():
                     result.chunks += _parsed(decoder.decode(data))

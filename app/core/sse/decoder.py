@@ -15,7 +15,7 @@ import orjson
 
 from app.core.bounded_json import MAX_VALUES, TooManyValues, check_values
 from app.core.sse.framing import EventFramer
-from app.core.sse.repeats import PatternMatcher, RawEvent, ServerEvent
+from app.core.sse.repeats import LINE_END, PatternMatcher, RawEvent, ServerEvent
 from app.errors import BackendError
 
 _TOO_MANY_VALUES = f"The backend sent more than {MAX_VALUES} JSON values in a single event or document."
@@ -46,11 +46,13 @@ class EventDecoder:
     `decode` raises `BackendError` for an event that is too long (see `EventFramer`) or has too many values.
     """
 
-    def __init__(self, repeats: PatternMatcher | None = None, *, named: bool = False) -> None:
+    def __init__(
+        self, repeats: PatternMatcher | None = None, *, named: bool = False, skipped: tuple[bytes, ...] = ()
+    ) -> None:
         """
         With `repeats`, an event that differs from an earlier event only in its text becomes a `RepeatedEvent`.
 
-        `named`: event names become `type`.
+        `named`: event names become `type`. `skipped`: beginnings of named events that are not parsed.
         """
         self._named = named
         self._read = _event if named else _chunk
@@ -58,6 +60,7 @@ class EventDecoder:
         self._done = False
         self._joiner = _SurrogateJoiner()
         self._repeats = repeats
+        self._skipped = skipped
 
     def decode(self, data: bytes) -> list[ServerEvent]:
         if self._done or not data:
@@ -76,12 +79,12 @@ class EventDecoder:
     def _events(self, block: bytes | None) -> list[ServerEvent]:
         if not block:
             return []
-        events = block.split(b"\n\n") if b"\n\n" in block else [block]
+        events = block.split(b"\n\n")
         if is_long := len(block) > MAX_VALUES:  # shorter blocks have fewer values
             for event in events:
                 check_piece(event)
         # Without second lines, each plain event is a whole frame.
-        plain = b"\n" not in b"".join(events) and not self._joiner.pending
+        plain = LINE_END not in b"".join(events) and not self._joiner.pending
         del block  # free a large block before parsing its events
         chunks: list[ServerEvent] = []
         at = 0
@@ -107,7 +110,7 @@ class EventDecoder:
                 chunks.append(chunk)
                 if self._repeats and not is_long:
                     self._repeats.learn(event, chunk)
-            else:
+            elif not event.startswith(self._skipped):
                 quick = _two_lines(event) if self._named else None
                 made = self._event(event) if quick is None else [quick]
                 chunks += made

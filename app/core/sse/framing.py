@@ -10,6 +10,7 @@ TOO_LONG = f"The backend sent more than {MAX_EVENT_BYTES // 1024**2} MiB in a si
 
 _BOM = b"\xef\xbb\xbf"
 _BLOCK = 1024 * 1024  # bytes
+_CR = b"\r"[0]  # an integer, because `in` is slow with a bytes operand
 
 
 class EventFramer:
@@ -32,7 +33,7 @@ class EventFramer:
 
     def feed(self, data: bytes) -> bytes | None:
         """The events that end in `data`, separated by blank lines, with LF line ends."""
-        if self._after_cr or b"\r" in data:
+        if self._after_cr or _CR in data:
             data = self._newlines(data)
         cut = data.rfind(b"\n\n")
         pieces = self._pieces

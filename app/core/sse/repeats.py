@@ -1,7 +1,7 @@
 """
 Decode events that differ from an earlier event only in a text, and in a count.
 
-An `EventPattern` holds the bytes around a parsed event's text. In later events with the same bytes (nearly all of a
+A pattern holds the bytes around a parsed event's text. In later events with the same bytes (nearly all of a
 stream), only that JSON string is parsed. The digits of a count, such as `sequence_number`, are left out of both.
 """
 
@@ -36,8 +36,9 @@ class RepeatedEvent:
 ServerEvent: TypeAlias = RawEvent | RepeatedEvent
 
 
-# As an integer, because `in` is slow with a bytes operand.
-_LINE_END = b"\n"[0]
+# As integers, because `in` is slow with a bytes operand.
+LINE_END = b"\n"[0]
+_BACKSLASH = b"\\"[0]
 _DIGITS = b"0123456789"
 
 # Patterns without a match before learning stops: some servers add random padding to chunks.
@@ -49,12 +50,16 @@ class PatternMatcher:
         """`count` finds a number that differs in each event, as its group 1."""
         self._find_text = find_text
         self._count = count
-        self._pattern: EventPattern | None = None
+        self._pattern: _EventPattern | None = None
         self._attempts = _ATTEMPTS
-        self._frame: EventPattern | None = None  # for the next read, if its first byte begins an event
+        self._frame: _FramePattern | None = None  # for the next read, if its first byte begins an event
 
     def learn(self, event: bytes, parsed: RawEvent) -> None:
-        if self._attempts and (pattern := pattern_of(event, parsed, self._find_text, self._count)):
+        if (
+            self._attempts
+            and (found := self._find_text(parsed))
+            and (pattern := _pattern_of(event, *found, self._count))
+        ):
             self._pattern = pattern
             self._attempts -= 1
 
@@ -67,8 +72,10 @@ class PatternMatcher:
         around = len(head) + len(tail)
         strings = []
         for event in events[start:]:
-            if count_at:
-                event = _without_count(event, count_at)
+            if count_at > 0:  # `_without_count`, without a call
+                event = event[:count_at] + event[count_at:].lstrip(_DIGITS)
+            elif count_at:
+                event = event[:count_at].rstrip(_DIGITS) + event[count_at:]
             string = event.removeprefix(head).removesuffix(tail)
             if len(event) - len(string) != around:
                 break
@@ -81,18 +88,21 @@ class PatternMatcher:
 
     def expect_frame(self, between_events: bool) -> None:
         """Called after each read; `between_events`: the next byte begins an event."""
-        self._frame = self._pattern if between_events else None
+        pattern = self._pattern if between_events else None
+        if pattern and pattern.frame is None:
+            pattern.frame = _FramePattern(pattern)
+        self._frame = pattern.frame if pattern else None
 
     def match_frame(self, frame: bytes) -> Delta | None:
         """The delta for a read with exactly one event and its blank line; None without a match."""
         pattern = self._frame
         if pattern is None:
             return None
-        if pattern.frame_count_at:
-            frame = _without_count(frame, pattern.frame_count_at)
-        value = frame.removeprefix(pattern.frame_head).removesuffix(pattern.frame_tail)
+        if pattern.count_at:
+            frame = _without_count(frame, pattern.count_at)
+        value = frame.removeprefix(pattern.head).removesuffix(pattern.tail)
         # Several events are separated by line ends, which JSON strings cannot contain.
-        if len(frame) - len(value) != pattern.frame_size or _LINE_END in value:
+        if len(frame) - len(value) != pattern.size or LINE_END in value:
             return None
         try:
             text = orjson.loads(value)
@@ -109,7 +119,7 @@ def _parsed(strings: list[bytes]) -> list[str]:
     """Without quotes, up to the first invalid or empty string."""
     joined = b'","'.join(strings)
     # An escaped quote results in fewer texts.
-    if joined.count(b'"') == 2 * (len(strings) - 1) and b"" not in strings:
+    if joined.count(b'"') == 2 * (len(strings) - 1) and all(strings):
         try:
             texts: list[str] = orjson.loads(b'["%b"]' % joined)
         except orjson.JSONDecodeError:
@@ -135,18 +145,8 @@ def _without_count(event: bytes, at: int) -> bytes:
     return event[:at].rstrip(_DIGITS) + event[at:]
 
 
-class EventPattern:
-    __slots__ = (
-        "beginning",
-        "count_at",
-        "frame_count_at",
-        "frame_head",
-        "frame_size",
-        "frame_tail",
-        "head",
-        "read",
-        "tail",
-    )
+class _EventPattern:
+    __slots__ = ("beginning", "count_at", "frame", "head", "read", "tail")
 
     def __init__(self, head: bytes, tail: bytes, read: ReadTexts, count_at: int = 0) -> None:
         """
@@ -156,19 +156,23 @@ class EventPattern:
         """
         self.head, self.tail, self.read, self.count_at = head, tail, read, count_at
         self.beginning = head[:count_at] if count_at > 0 else head
-        self.frame_head, self.frame_tail = head[:-1], tail[1:] + b"\n\n"
-        self.frame_size = len(self.frame_head) + len(self.frame_tail)
-        self.frame_count_at = count_at - 2 if count_at < 0 else count_at
+        self.frame: _FramePattern | None = None
 
 
-def pattern_of(
-    event: bytes, parsed: RawEvent, find_text: FindText, count: re.Pattern[bytes] | None = None
-) -> EventPattern | None:
-    """None without a text, or with another relevant field."""
-    found = find_text(parsed)
-    if found is None or b"\\" in event:
+class _FramePattern:
+    """An event's pattern with its blank line, and without the JSON string's quotes."""
+
+    __slots__ = ("count_at", "head", "read", "size", "tail")
+
+    def __init__(self, pattern: _EventPattern) -> None:
+        self.head, self.tail, self.read = pattern.head[:-1], pattern.tail[1:] + b"\n\n", pattern.read
+        self.size = len(self.head) + len(self.tail)
+        self.count_at = pattern.count_at - 2 if pattern.count_at < 0 else pattern.count_at
+
+
+def _pattern_of(event: bytes, field: str, read: ReadTexts, count: re.Pattern[bytes] | None) -> _EventPattern | None:
+    if _BACKSLASH in event:
         return None
-    field, read = found
     # In JSON without backslashes, a quoted name followed by a colon is a member name.
     name = b'"%b"' % field.encode()
     before, colon, value = event.partition(name + b":")
@@ -181,9 +185,9 @@ def pattern_of(
     head, tail = before + colon + b" " * padding + b'"', value[end - 1 :]
     number = count.search(event) if count else None
     if number is None:
-        return EventPattern(head, tail, read)
+        return _EventPattern(head, tail, read)
     at = number.start(1)
     if at < len(head):
-        return EventPattern(_without_count(head, at), tail, read, at)
+        return _EventPattern(_without_count(head, at), tail, read, at)
     at = number.end(1) - len(event)
-    return EventPattern(head, _without_count(tail, at), read, at)
+    return _EventPattern(head, _without_count(tail, at), read, at)

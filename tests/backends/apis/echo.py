@@ -17,6 +17,7 @@ from app.core.profile import Profile
 from app.core.request import encoded_request, read_request, warn_dropped_fields
 from app.core.request.messages import ConversationReader
 from app.core.request.model_request import EncodedRequest, ModelRequest
+from app.core.sse.decoder import EventDecoder
 from app.core.sse.repeats import ServerEvent
 from app.core.stream.answer import ErrorIn
 from app.core.types.deltas import Delta, Finished, FinishReason, TextDelta, TokenCounts, UsageReported
@@ -42,7 +43,7 @@ def to_echo(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
 
 class EchoDecoder(APIDecoder):
     def __init__(self, encoded: EncodedRequest, profile: Profile, error_in: ErrorIn) -> None:
-        super().__init__(BodyDecoder(list), error_in)
+        super().__init__(BodyDecoder(list, EventDecoder()), error_in)
 
     def _read(self, events: list[ServerEvent]) -> list[Delta]:
         deltas: list[Delta] = []

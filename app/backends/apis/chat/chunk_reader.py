@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import partial
+from functools import cache, partial
 from itertools import zip_longest
 from typing import Any
 
@@ -70,13 +70,17 @@ _NO_REASON = "null"  # KoboldCpp sends it in every chunk
 
 _FIRST = (0, None, "0")  # spellings of index 0
 _BESIDE_TEXT = frozenset({*FRAGMENTS, "reasoning_opaque", "refusal", "annotations", "tool_calls", "function_call"})
-_UNUSUAL_FIELDS = frozenset({"error", "x_groq", "citations", "search_results"})  # in a chunk
+
+
+@cache
+def _beside_text(reasoning_fields: tuple[str, ...]) -> frozenset[str]:
+    return _BESIDE_TEXT.union(reasoning_fields)
 
 
 class ChunkReader:
     def __init__(self, options: ResponseOptions) -> None:
         self._options = options
-        self._beside_text = _BESIDE_TEXT.union(options.reasoning_fields)
+        self._beside_text = _beside_text(options.reasoning_fields)
         self.finished = False
         self._usage: JSONObject | None = None
         self._has_output = False  # not only a role
@@ -121,9 +125,11 @@ class ChunkReader:
         names = [name for name in delta if delta[name] and name != "role"]
         if not names or (self._options.choice_index == "strict" and choice.get("index") not in _FIRST):
             return None
-        if chunk.get("usage") or not _UNUSUAL_FIELDS.isdisjoint(chunk):
+        if chunk.get("usage") or "error" in chunk or "x_groq" in chunk or "citations" in chunk:
             return None
-        if "error" in choice or any(map(choice.get, ("finish_reason", "logprobs", "usage"))):
+        if "search_results" in chunk or "error" in choice or choice.get("finish_reason") or choice.get("usage"):
+            return None
+        if choice.get("logprobs"):
             return None
         if names == ["tool_calls"] and _are_arguments(delta["tool_calls"]):
             return "arguments", partial(ToolCallDelta, delta["tool_calls"][0].get("index"), None, None)

@@ -7,7 +7,7 @@ from app.backends.apis.chat.completion import completion_chunks
 from app.backends.apis.filters import filters
 from app.core.profile import Profile
 from app.core.request.model_request import EncodedRequest
-from app.core.sse.decoder import END
+from app.core.sse.decoder import END, EventDecoder
 from app.core.sse.repeats import PatternMatcher, RawEvent, RepeatedEvent, ServerEvent
 from app.core.stream.answer import ErrorIn
 from app.core.types.deltas import AnswerMetadata, Delta, Finished, SourcesCited, UsageReported
@@ -21,7 +21,9 @@ class ChatDecoder(APIDecoder):
     def __init__(self, encoded: EncodedRequest, profile: Profile, error_in: ErrorIn) -> None:
         self._reader = ChunkReader(profile.response)
         repeats = PatternMatcher(self._reader.find_text)
-        super().__init__(BodyDecoder(completion_chunks, repeats), error_in, filters(profile, encoded.body), repeats)
+        super().__init__(
+            BodyDecoder(completion_chunks, EventDecoder(repeats)), error_in, filters(profile, encoded.body), repeats
+        )
 
     def _read(self, events: list[ServerEvent]) -> list[Delta]:
         begun, self._begun = self._begun, True

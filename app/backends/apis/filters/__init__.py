@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from app.backends.apis.filters.text_tool_calls import Piece, TextReasoning, TextToolCall, TextToolCallParser
 from app.backends.apis.filters.think_tags import Splitter
@@ -35,8 +35,18 @@ class Filter:
 
 
 def filters(profile: Profile, request: JSONMapping) -> list[Filter]:
-    options = profile.response
-    return [build(options, request) for name, off, build in _FILTERS if getattr(options, name) != off]
+    options, found = profile.response, list[Filter]()
+    if options.cumulative:
+        found.append(CumulativeDeltaFilter([*options.cumulative]))
+    if options.think_tags != "off":
+        found.append(ThinkTagFilter(_tags(options)))
+    if options.whitespace_only_content == "drop":
+        found.append(BlankTextFilter())
+    if options.reasoning_only_as_message:
+        found.append(ReasoningAsMessageFilter())
+    if options.call_marks == "auto":
+        found.append(TextToolCallFilter(request))
+    return found
 
 
 class CumulativeDeltaFilter(Filter):
@@ -209,13 +219,3 @@ def _tags(options: ResponseOptions) -> ThinkTagOptions:
     if isinstance(tags, ThinkTagOptions):
         return tags
     return ThinkTagOptions(mode="implicit_open" if tags == "implicit_open" else "auto")
-
-
-# Option, its value without the filter, and the filter.
-_FILTERS: tuple[tuple[str, object, Callable[[ResponseOptions, JSONMapping], Filter]], ...] = (
-    ("cumulative", (), lambda options, _: CumulativeDeltaFilter([*options.cumulative])),
-    ("think_tags", "off", lambda options, _: ThinkTagFilter(_tags(options))),
-    ("whitespace_only_content", "keep", lambda *_: BlankTextFilter()),
-    ("reasoning_only_as_message", False, lambda *_: ReasoningAsMessageFilter()),
-    ("call_marks", "off", lambda _, request: TextToolCallFilter(request)),
-)

@@ -15,7 +15,7 @@ from app.core.json_values import json_list, json_object, json_objects, json_text
 from app.core.profile import Profile
 from app.core.request.model_request import EncodedRequest
 from app.core.request.reasoning import bound
-from app.core.sse.decoder import END
+from app.core.sse.decoder import END, EventDecoder
 from app.core.sse.repeats import ServerEvent
 from app.core.stream.answer import ErrorIn
 from app.core.types import JSONMapping, JSONObject
@@ -59,7 +59,7 @@ _TIERS = {"standard": "default", "flex": "flex", "priority": "priority"}
 class GeminiDecoder(APIDecoder):
     def __init__(self, encoded: EncodedRequest, profile: Profile, error_in: ErrorIn) -> None:
         self._reader = _ResponseReader(profile)
-        super().__init__(BodyDecoder(list), error_in, filters(profile, encoded.body))
+        super().__init__(BodyDecoder(list, EventDecoder()), error_in, filters(profile, encoded.body))
         self.warnings = self._reader.warnings
 
     def _read(self, events: list[ServerEvent]) -> list[Delta]:

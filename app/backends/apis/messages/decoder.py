@@ -18,7 +18,7 @@ from app.core.json_values import json_list, json_object, json_text
 from app.core.profile import Profile
 from app.core.request.model_request import EncodedRequest
 from app.core.request.reasoning import bound
-from app.core.sse.decoder import END
+from app.core.sse.decoder import END, EventDecoder
 from app.core.sse.repeats import PatternMatcher, RawEvent, ReadTexts, RepeatedEvent, ServerEvent
 from app.core.stream.answer import ErrorIn
 from app.core.types import JSONMapping, JSONObject
@@ -61,7 +61,7 @@ class MessagesDecoder(APIDecoder):
         self._request_body = encoded.body
         self._message = MessageReader(profile)
         repeats = PatternMatcher(self._message.find_text)
-        body = BodyDecoder(_as_events, repeats, named=True)
+        body = BodyDecoder(_as_events, EventDecoder(repeats, named=True))
         super().__init__(body, error_in, filters(profile, encoded.body), repeats)
         self.warnings = self._message.warnings
 
@@ -76,7 +76,7 @@ class MessagesDecoder(APIDecoder):
     def resume(self) -> None:
         super().resume()
         self._repeats = PatternMatcher(self._message.find_text)
-        self._body = BodyDecoder(_as_events, self._repeats, named=True)
+        self._body = BodyDecoder(_as_events, EventDecoder(self._repeats, named=True))
         self._message.resume()
 
     def _read(self, events: list[ServerEvent]) -> list[Delta]:

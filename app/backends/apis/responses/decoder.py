@@ -25,7 +25,7 @@ from app.core.json_values import json_object, json_objects, json_text
 from app.core.profile import Profile
 from app.core.request.model_request import EncodedRequest
 from app.core.request.reasoning import bound
-from app.core.sse.decoder import END
+from app.core.sse.decoder import END, EventDecoder
 from app.core.sse.repeats import PatternMatcher, RawEvent, ReadTexts, RepeatedEvent, ServerEvent
 from app.core.stream.answer import ErrorIn
 from app.core.types import JSONObject
@@ -73,7 +73,7 @@ class _Output:
 class ResponsesDecoder(APIDecoder):
     def __init__(self, encoded: EncodedRequest, profile: Profile, error_in: ErrorIn) -> None:
         repeats = PatternMatcher(self.find_text, SEQUENCE_NUMBER)
-        body = BodyDecoder(_as_events, repeats, named=True)
+        body = BodyDecoder(_as_events, EventDecoder(repeats, named=True, skipped=SKIPPED))
         super().__init__(body, error_in, filters(profile, encoded.body), repeats)
         self._profile = profile
         self._native_types = native_item_types(profile.request)
@@ -398,6 +398,19 @@ _REPEATED = frozenset(
         "response.function_call_arguments.done",
         "response.custom_tool_call_input.done",
     }
+)
+
+# The most frequent of them, as their first bytes: some repeat the whole response.
+SKIPPED = tuple(
+    b'event: %b\ndata: {"type":%b"%b"' % (name, space, name)
+    for name in (
+        b"response.in_progress",
+        b"response.content_part.done",
+        b"response.output_text.done",
+        b"response.reasoning_text.done",
+        b"response.function_call_arguments.done",
+    )
+    for space in (b"", b" ")
 )
 
 # Argument fields of calls.

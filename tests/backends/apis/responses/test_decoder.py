@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.backends.apis import APIS
-from app.backends.apis.responses.decoder import SEQUENCE_NUMBER, ResponsesDecoder
+from app.backends.apis.responses.decoder import SEQUENCE_NUMBER, SKIPPED, ResponsesDecoder
 from app.backends.server.errors import error_in_chunk
 from app.core.profile import Profile
 from app.core.request.model_request import EncodedRequest
@@ -122,3 +122,12 @@ def test_deltas_with_other_sequence_numbers_are_repeated_events(per_read: int, l
     assert singly([delta for data in reads for delta in decoder.decode(data)]) == singly(
         [delta for data in padded for delta in parsing.decode(data)]
     )
+
+
+@pytest.mark.parametrize("space", ["", " "])
+def test_event_that_repeats_output_is_skipped_without_parsing(space: str) -> None:
+    """Both forms are frequent: compact JSON, and Python's."""
+    done = f'event: response.output_text.done\ndata: {{"type":{space}"response.output_text.done", invalid}}\n\n'
+    delta = f'event: response.output_text.delta\ndata: {{"type":{space}"response.output_text.delta","delta":"a"}}\n\n'
+    stream = EventDecoder(named=True, skipped=SKIPPED)
+    assert stream.decode((done + delta).encode()) == [{"type": "response.output_text.delta", "delta": "a"}]
