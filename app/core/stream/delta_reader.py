@@ -30,7 +30,7 @@ from app.core.types.deltas import (
     UsageReported,
 )
 
-_ENDINGS = {
+_ENDINGS: dict[FinishReason | None, str] = {
     FinishReason.LENGTH: "max_output_tokens",
     FinishReason.CONTENT_FILTER: "content_filter",
     FinishReason.ERROR: "error",
@@ -170,10 +170,9 @@ class DeltaReader:
         A call with incomplete arguments was truncated, even if the finish reason is `stop`. An empty stream is not an
         answer.
         """
-        complete = self.done and self.has_output and not self._finish_required
-        if self.finish_reason is None and not complete:
+        if self.finish_reason is None and (self._finish_required or not (self.done and self.has_output)):
             return None
-        ending = _ENDINGS.get(self.finish_reason, "completed") if self.finish_reason else "completed"
+        ending = _ENDINGS.get(self.finish_reason, "completed")
         return "max_output_tokens" if ending == "completed" and self.calls and self.calls.cut else ending
 
     def end(self, *, cut: bool) -> None:

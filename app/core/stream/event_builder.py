@@ -29,7 +29,7 @@ from app.core.stream.event_types import (
 )
 from app.core.stream.open_items import OpenCall, OpenItem, OpenNativeItem, OpenOutput, OpenPart
 from app.core.stream.reasoning_encryption import ReasoningEncryption
-from app.core.types import JSONMapping, JSONObject, list_field, with_fields
+from app.core.types import JSONMapping, JSONObject, with_fields
 from app.core.types.deltas import REASONING_CONTENT
 from app.core.types.request import Item, Response
 from app.errors import APIError
@@ -524,10 +524,10 @@ class EventBuilder:
             fields = {"type": kind.item, "id": self.new_id(kind.prefix), **kind.empty, "status": "in_progress"}
             if phase and kind.item == "message":
                 fields["phase"] = phase
-            item = cast(Item, fields)
+            item: Item = fields  # type: ignore[assignment]  # its fields depend on its type
             open_ = self._open = OpenItem(self._add(item), item, rows)
         for row in rows:
-            index = len(list_field(open_.item, row.list))
+            index = len(open_.closed.get(row.list, ()))
             where = {"item_id": open_.item["id"], "output_index": open_.index, row.position: index}
             part = OpenPart(row, where)
             open_.parts.append(part)
@@ -545,7 +545,7 @@ class EventBuilder:
                 fields = {name: content.get(name, []) for name in part.row.done_fields}
                 self._emit(part.row.done, **part.before, **fields)
                 self._emit(part.row.part_done, **part.before, part=content)
-            open_.item = with_fields(open_.item, {part.row.list: [*list_field(open_.item, part.row.list), content]})
+            open_.closed.setdefault(part.row.list, []).append(content)
         open_.parts = []
         self._plain = None
 
@@ -559,7 +559,7 @@ class EventBuilder:
         if fields:
             self.upstream[open_.item["id"]] = fields
         self._close_parts(open_)
-        item: Item = {**open_.item, "status": status}
+        item: Item = {**open_.item, **open_.closed, "status": status}  # type: ignore[typeddict-item]
         if self._encryption and item["type"] == "reasoning":
             item["encrypted_content"] = self._encryption.content(resolve_upstream(fields))
         # Hold a message's fields for the next reasoning item: clients expect the message to be the last item.

@@ -14,7 +14,7 @@ from app.core.stream import event_types
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.event_types import PartType
 from app.core.stream.open_items import OpenCall, OpenItem, OpenOutput, OpenPart
-from app.core.types import JSONObject, list_field, with_fields
+from app.core.types import JSONObject, with_fields
 from app.core.types.request import Event, Item, Response
 
 _ROWS = (
@@ -115,7 +115,7 @@ class _Recovered(OpenOutput):
     def _texts_at(self, index: int) -> JSONObject:
         """The logged `done` event can omit texts that were sent as deltas."""
         if self.open and self.open.index == index:
-            return {name: parts for name in ("summary", "content") if (parts := list_field(self.open.item, name))}
+            return {**self.open.closed}
         calls = [call for call in (*self.calls, *self.running) if call.index == index]
         return {call.kind.field: call.kind.value(call.written) for call in calls if call.kind.field and call.pieces}
 
@@ -130,8 +130,7 @@ class _Recovered(OpenOutput):
             part = self._part_at(event)
             self.open.parts.remove(part)
             whole = content if row.field in content else part.content()
-            parts = [*list_field(self.open.item, row.list), whole]
-            self.open.item = with_fields(self.open.item, {row.list: parts})
+            self.open.closed.setdefault(row.list, []).append(whole)
 
     def _part_at(self, event: Event) -> OpenPart:
         assert self.open
