@@ -195,20 +195,30 @@ class ResponseLifecycle:
             if self.task:
                 self.task.cancel()
 
-    def stoppable(self) -> Stoppable:
-        return Stoppable(self)
+    def __enter__(self) -> None:
+        """The context of a generation: `stop` interrupts it, and raises its error there, even before it has begun."""
+        if self.stopped:
+            raise self.stopped
+        self.task = asyncio.current_task()
 
-    def watched(self, usage: Callable[[], Usage], log_end: Callable[[], None] = lambda: None) -> Watched:
-        """Observes the response's start and end, then calls `log_end`. Nested contexts do nothing."""
-        return Watched(self, usage, log_end)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        task, self.task = self.task, None
+        if kind is asyncio.CancelledError and self.stopped and task and not task.uncancel():
+            raise self.stopped from None
 
 
 class Watched:
-    """A response's context; a generator would be twice as slow."""
+    """
+    Observes a response's start and end, then calls `log_end`. Nested contexts do nothing.
+
+    A generator would be twice as slow.
+    """
 
     __slots__ = ("_lifecycle", "_log_end", "_outer", "_usage")
 
-    def __init__(self, lifecycle: ResponseLifecycle, usage: Callable[[], Usage], log_end: Callable[[], None]) -> None:
+    def __init__(
+        self, lifecycle: ResponseLifecycle, usage: Callable[[], Usage], log_end: Callable[[], None] = lambda: None
+    ) -> None:
         self._lifecycle, self._usage, self._log_end = lifecycle, usage, log_end
         self._outer = False
 
@@ -232,26 +242,6 @@ class Watched:
             if lifecycle.account:
                 lifecycle.account.settle(lifecycle)
             self._log_end()
-
-
-class Stoppable:
-    """Makes a response stoppable, raising the error of `stop`; a generator would be three times as slow."""
-
-    __slots__ = ("_lifecycle",)
-
-    def __init__(self, lifecycle: ResponseLifecycle) -> None:
-        self._lifecycle = lifecycle
-
-    def __enter__(self) -> None:
-        if self._lifecycle.stopped:
-            raise self._lifecycle.stopped
-        self._lifecycle.task = asyncio.current_task()
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        lifecycle = self._lifecycle
-        task, lifecycle.task = lifecycle.task, None
-        if kind is asyncio.CancelledError and lifecycle.stopped and task and not task.uncancel():
-            raise lifecycle.stopped from None
 
 
 @dataclass(slots=True)

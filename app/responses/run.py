@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar, cast
 
 from app.core.access import UNRESTRICTED, KeyAccess, hash_of
@@ -27,7 +26,7 @@ from app.core.types.frozen import frozen
 from app.core.types.request import TERMINAL, Item, Response
 from app.errors import APIError, StoreUnavailable
 from app.observability import log_context
-from app.observability.lifecycle import ResponseLifecycle, clock
+from app.observability.lifecycle import ResponseLifecycle, Watched, clock
 from app.responses import compaction
 from app.responses.delivery import NO_DELIVERY, EventWriter, Outbox
 from app.responses.generate import Generation
@@ -139,7 +138,7 @@ class Run:
         with self.watched():
             try:
                 builder.on_delivery = self._note_delivery
-                with lifecycle.stoppable():
+                with lifecycle:
                     await self._generation.generate(delivery, open_after)
             except Exception as error:
                 if not (builder.delivered or self.answering):
@@ -175,13 +174,13 @@ class Run:
                 self._warned.add(warning)
                 builder.framework("warning", message=warning)
 
-    def watched(self) -> AbstractContextManager[None]:
+    def watched(self) -> Watched:
         """
         Notify observers of the response's start and end, and log its end.
 
         `generate` enters this context itself. To report `generate` and `stop` as one response, enter it around both.
         """
-        return self._lifecycle.watched(self._usage, self._log_end)
+        return Watched(self._lifecycle, self._usage, self._log_end)
 
     def queue(self) -> EventBatch:
         """Mark the response as queued; return the events."""

@@ -11,7 +11,7 @@ import pytest
 
 from app.core.request.model_request import Attempts
 from app.errors import APIError, BackendError, InvalidRequest
-from app.observability.lifecycle import Observer, ResponseLifecycle, RoundRecord, ToolCallRecord
+from app.observability.lifecycle import Observer, ResponseLifecycle, RoundRecord, ToolCallRecord, Watched
 
 
 class Listener(Observer):
@@ -47,7 +47,7 @@ def lifecycle(*observers: Observer, status: str = "completed", **fields: Any) ->
 def test_observers_are_called_for_start_rounds_calls_and_end_once() -> None:
     listener = Listener()
     course = lifecycle(listener, Observer())
-    with course.watched(lambda: {"output_tokens": 2}), course.watched(lambda: {}):
+    with Watched(course, lambda: {"output_tokens": 2}), Watched(course, lambda: {}):
         with course.round(0) as record:
             with course.tool_call("lab", "echo") as call:
                 call.status = "completed"
@@ -62,7 +62,7 @@ def test_observers_are_called_for_start_rounds_calls_and_end_once() -> None:
 def test_error_that_leaves_the_context_is_the_failure() -> None:
     listener = Listener()
     course = lifecycle(listener, status="in_progress")
-    with pytest.raises(APIError), course.watched(lambda: {}):
+    with pytest.raises(APIError), Watched(course, lambda: {}):
         raise APIError("No.")
     assert listener.calls == ["start", "end failed {}"]
     assert course.failure and course.failure.message == "No."
@@ -70,7 +70,7 @@ def test_error_that_leaves_the_context_is_the_failure() -> None:
 
 def test_response_that_is_cut_off_is_interrupted() -> None:
     listener = Listener()
-    with pytest.raises(KeyboardInterrupt), lifecycle(listener, status="in_progress").watched(lambda: {}):
+    with pytest.raises(KeyboardInterrupt), Watched(lifecycle(listener, status="in_progress"), lambda: {}):
         raise KeyboardInterrupt
     assert listener.calls == ["start", "end interrupted {}"]
 

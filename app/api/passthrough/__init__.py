@@ -36,7 +36,7 @@ from app.core.types.request import Response as ResponseObject
 from app.core.usage import estimate_json, estimate_prompt, usage_of
 from app.errors import APIError, NotFound, PermissionDenied, missing_parameter
 from app.observability import log_context
-from app.observability.lifecycle import ResponseLifecycle, clock
+from app.observability.lifecycle import ResponseLifecycle, Watched, clock
 from app.responses import Caller
 
 logger = logging.getLogger(__name__)
@@ -401,10 +401,10 @@ class _PassthroughExchange:
 
     async def _exchange(self, scope: Scope, send: Send) -> None:
         lifecycle = self._lifecycle
-        with lifecycle.watched(self._usage):
+        with Watched(lifecycle, self._usage):
             exchange = self._backend.forward(self._request)
             try:
-                with lifecycle.stoppable():
+                with lifecycle:
                     async with asyncio.timeout(None) as limit, exchange as answer:
                         self._answer = answer
                         self.watch()

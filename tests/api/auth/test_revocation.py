@@ -161,7 +161,7 @@ async def test_stop_and_cancellation_at_once_are_a_cancellation() -> None:
     made, ready = lifecycle("a"), asyncio.Event()
 
     async def generate() -> None:
-        with made.stoppable():
+        with made:
             ready.set()
             await asyncio.Event().wait()
 
@@ -176,5 +176,5 @@ async def test_stop_and_cancellation_at_once_are_a_cancellation() -> None:
 async def test_stop_before_the_generation_prevents_it() -> None:
     made = lifecycle("a")
     made.stop(Unauthorized(REVOKED))
-    with pytest.raises(Unauthorized), made.stoppable():
+    with pytest.raises(Unauthorized), made:
         raise AssertionError
