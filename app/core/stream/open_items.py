@@ -39,7 +39,7 @@ class OpenItem:
     item: Item
     rows: tuple[PartType, ...]
     parts: list[OpenPart] = field(default_factory=list)
-    closed: dict[str, list[JSONObject]] = field(default_factory=dict)  # closed parts, by the item's field
+    closed: dict[str, list[Any]] = field(default_factory=dict)  # closed parts, by the item's field
     source: str | None = None  # the backend's field with the reasoning text
 
 
