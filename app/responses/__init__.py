@@ -106,7 +106,8 @@ class Responses:
         Raises `InvalidRequest`, `StorageFull` beyond the owner's quota, and `StoreUnavailable` if the request needs an
         unavailable store.
         """
-        self.stored.check_background(request)
+        if request.background or request.background_options:
+            self.stored.check_background(request)
         request = self.options.with_prompt(request)
         layers = layers or self._layers
         context = await self._loader.context(request, caller.owner, layers)
@@ -138,10 +139,9 @@ class Responses:
             await Approvals(layers.store, caller.owner).decide(context.decisions)
         log_context.bind(response_id=preparation.response["id"], conversation_id=request.conversation)
         storage = self.stored.storage(preparation, layers, profile)
-        run = Run(context, caller, generation, storage, lifecycle)
-        for warning in run.warnings[:_WARNINGS_LOGGED]:
+        for warning in [*context.warnings, *generation.warnings][:_WARNINGS_LOGGED]:
             logger.warning("dropped unsupported request field", extra={"reason": warning})
-        return run
+        return Run(context, caller, generation, storage, lifecycle)
 
     async def context(
         self, request: CreateResponse, caller: Caller, layers: LayeredStore | None = None
