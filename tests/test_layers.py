@@ -44,7 +44,7 @@ SERVERS = re.compile(
     re.IGNORECASE,
 )
 # Options for servers, client names, and servers' wording of delays.
-NAMES_SERVERS = {"app.core.profile", "app.core.dialects", "app.core.affinity", "app.core.http.retry_after"}
+NAMES_SERVERS = {"app.core.profile", "app.core.dialects", "app.core.affinity", "app.core.http"}
 
 # A layer may import its row and itself. The longest name applies: `app.backends` is the protocol, and `app.backends.*`
 # are the backends and their shared modules.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from app.api.accounting import Accounting, AccountingHooks
 from app.api.accounting.journal import UsageJournal, default_directory
 from app.api.auth import Auth
-from app.api.auth.proxy import ProxyIdentity
+from app.api.auth.identity import ProxyIdentity
 from app.api.auth.revocation import RevokedResponses
 from app.api.auth.tokens import MAX_KEY_SET_BYTES, SigningKeys, TokenVerifier, key_file, key_url
 from app.api.batches import BatchWorker, LineRequests

@@ -16,8 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import orjson
 
 from app.core.access import UNRESTRICTED, KeyAccess
-from app.core.history.images import references, without_images
-from app.core.history.turns import Turn, find_item, input_item
+from app.core.history.turns import Turn, find_item, image_references, input_item, without_images
 from app.core.ids import chain_key, new_id, new_key, partition_of
 from app.core.items import ITEM_TYPES
 from app.core.redaction import ToolSecrets
@@ -98,14 +97,14 @@ class Conversations:
     async def items(self, conversation_id: str, owner: str) -> tuple[list[Item], StoredImages]:
         """The items, oldest first, without images, and the images separately."""
         turns = await self.turns(conversation_id, owner)
-        images = {item_id: image for turn in turns for item_id, image in references(turn).items()}
+        images = {item_id: image for turn in turns for item_id, image in image_references(turn).items()}
         return [item for turn in turns for item in turn.items], StoredImages(self._store, owner, images)
 
     async def item(self, conversation_id: str, item_id: str, owner: str) -> Item:
         for turn in await self.turns(conversation_id, owner):
             for item in turn.items:
                 if item["id"] == item_id:
-                    return await StoredImages(self._store, owner, references(turn)).add_to(item)
+                    return await StoredImages(self._store, owner, image_references(turn)).add_to(item)
         raise NotFound(f"Item with id '{item_id}' not found in conversation '{conversation_id}'.", param="item_id")
 
     async def add(
@@ -190,7 +189,7 @@ class Conversations:
         if found is None:
             return None
         stored, turn = found
-        images = StoredImages(self._store, owner, references(turn))
+        images = StoredImages(self._store, owner, image_references(turn))
         return await images.add_to(stored), turn.upstream.get(item_id, {})
 
     async def _added(self, partition: str, turn: Turn) -> list[Change]:

@@ -31,7 +31,7 @@ from pydantic import (
 )
 
 from app.core.access import digest_of
-from app.core.http.addresses import is_loopback
+from app.core.http import is_loopback
 from app.core.prices import Price, PriceList
 from app.core.types import JSONObject
 from app.loading import describe, require_packages

@@ -32,7 +32,7 @@ import httpcore
 import httpx
 
 from app.core.charsets import codec_of, declared_charset
-from app.core.http.addresses import parse_address
+from app.core.http import parse_address
 
 AddressPolicy: TypeAlias = Literal["public", "private", "any"]
 Address: TypeAlias = IPv4Address | IPv6Address

@@ -16,7 +16,7 @@ from app.backends.server.errors import scrubbed
 from app.backends.server.errors.classification import classify
 from app.core.dialects import dialect_of, needs_strings
 from app.core.history.truncation import fitting_share
-from app.core.http.retry_after import retry_after
+from app.core.http import retry_after
 from app.core.redaction import Redactor
 from app.core.request.grammar import LarkParser, pattern
 from app.errors import InvalidRequest

@@ -12,8 +12,7 @@ from itertools import chain
 
 from starlette.types import Scope
 
-from app.api.auth.identity import IDENTIFIED, NO_TABLE, Identity
-from app.api.auth.proxy import ProxyIdentity
+from app.api.auth.identity import IDENTIFIED, NO_TABLE, Identity, ProxyIdentity
 from app.api.auth.tokens import TokenVerifier, is_token
 from app.core.access import UNRESTRICTED, KeyAccess, digest_of
 from app.core.dialects import dialect_of

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from starlette.types import Scope
 
-from app.core.http.addresses import parse_address
+from app.core.http import parse_address
 from app.errors import InvalidRequest
 
 # An IPv6 address in brackets, or any other host, and an optional port (RFC 3986, 3.2.2).

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.errors import error_response, refuse
 from app.api.middleware.host import AllowedHosts
-from app.core.http.addresses import is_loopback
+from app.core.http import is_loopback
 from app.errors import InvalidRequest
 
 

@@ -21,8 +21,8 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from app.api.errors import error_response
+from app.api.uvicorn import PEER_KEY
 from app.api.uvicorn.disconnect import CONNECTION_KEY
-from app.api.uvicorn.peer import PEER_KEY
 from app.api.uvicorn.response_writer import ResponseWriter
 from app.api.uvicorn.shutdown import begin_shutdown
 from app.errors import APIError, InvalidRequest

@@ -36,11 +36,10 @@ from app.backends.server.adaptation import AdaptedRequest
 from app.backends.server.answer import BodyReader
 from app.backends.server.endpoints import Endpoint, Endpoints, under
 from app.backends.server.errors import backend_error, error_in_chunk
-from app.backends.server.errors.causes import explain, explained, unreachable
 from app.backends.server.errors.classification import ERROR_CLASSES, failure
 from app.backends.server.key_source import KeySource, key_source
 from app.backends.server.passthrough import ForwardedAnswer, Forwarding, forwards_to, session_header
-from app.backends.server.retries import BackendRefusal, Retries
+from app.backends.server.retries import BackendRefusal, Retries, explain, explained, unreachable
 from app.backends.transport import HTTPToolsTransport
 from app.backends.transport.httpx_transport import HTTPReply, HTTPXTransport, bound_decompression, decompressed
 from app.backends.transport.requests import RequestTarget, encoded_headers

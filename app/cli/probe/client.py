@@ -14,7 +14,7 @@ from app.backends.apis.body_decoder import BodyDecoder
 from app.backends.apis.chat.chunk_reader import REASONING_FIELDS
 from app.backends.apis.chat.completion import completion_chunks
 from app.backends.server.errors import backend_error, error_in_chunk, scrubbed
-from app.backends.server.errors.causes import explain, unreachable
+from app.backends.server.retries import explain, unreachable
 from app.backends.transport import HTTPToolsTransport
 from app.core.sse.decoder import END, EventDecoder
 from app.core.sse.repeats import RawEvent, RepeatedEvent, ServerEvent

@@ -10,9 +10,8 @@ import orjson
 
 from app.core.history.approvals import NO_DECISIONS, Decisions, find_decisions, has_approval_responses
 from app.core.history.compaction import COMPACTION, has_compaction, is_compaction, without_compacted
-from app.core.history.images import ImageReference
 from app.core.history.past import UNCHANGED, Configuration, Past, rewrite_items
-from app.core.history.turns import Turn, check_outputs, parts_of
+from app.core.history.turns import ImageReference, Turn, check_outputs, parts_of
 from app.core.items import is_by_user
 from app.core.stream.event_builder import Upstream
 from app.core.types.frozen import frozen

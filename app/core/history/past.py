@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 
 from app.core.history.compaction import has_compaction, without_compacted
-from app.core.history.images import ImageReference, references
-from app.core.history.turns import Turn, parts_of
+from app.core.history.turns import ImageReference, Turn, image_references, parts_of
 from app.core.stream.event_builder import Upstream
 from app.core.types.frozen import frozen
 from app.core.types.request import CreateResponse, Item, Part, ReasoningOptions, TextOptions, is_uncalled
@@ -77,7 +76,7 @@ class Past:
             items += new
             added += rewrite_items(new, warnings)
             upstream |= turn.upstream
-            images |= references(turn)
+            images |= image_references(turn)
             model = turn.response.get("model", model)
             has_unstored = has_unstored or turn.response.get("store") is False
         configuration = self.configuration.updated(added)

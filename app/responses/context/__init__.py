@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from app.core.history import turns as history
 from app.core.history.approvals import APPROVAL_REQUEST, APPROVAL_RESPONSE, has_approval_responses
 from app.core.history.context import NewInput, RequestContext, are_messages, continue_past, first_context, join
-from app.core.history.images import references
 from app.core.history.past import Past
-from app.core.history.turns import Turn
+from app.core.history.turns import Turn, image_references
 from app.core.ids import chain_key, new_key, partition_of
 from app.core.items import type_of
 from app.core.stream.event_builder import Upstream
@@ -250,7 +249,7 @@ class TurnLookup:
         if match is None:
             return None
         item, turn = match
-        images = StoredImages(self.layers, self.owner, references(turn))
+        images = StoredImages(self.layers, self.owner, image_references(turn))
         return await images.add_to(item), turn.upstream.get(item_id, {})
 
     async def with_stored_requests(self, items: list[Item], past: Past, upstream: dict[str, Upstream]) -> list[Item]:

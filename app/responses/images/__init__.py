@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from app.core.history.images import (
+from app.core.history.turns import (
     ImageReference,
+    Turn,
     attach_images,
     detach_images,
+    image_references,
     read_images,
-    references,
     with_image,
 )
-from app.core.history.turns import Turn
 from app.core.ids import partition_of
 from app.core.types.frozen import frozen
 from app.core.types.request import Item
@@ -47,7 +47,7 @@ def turn_changes(
 
 async def load_images(source: RecordSource, owner: str, turn: Turn) -> Turn:
     """A stored turn with its images; a missing image's `result` is None."""
-    reference = next(iter(references(turn).values()), None)  # all images share a record
+    reference = next(iter(image_references(turn).values()), None)  # all images share a record
     return attach_images(turn, await _record(source, owner, reference)) if reference else turn
 
 

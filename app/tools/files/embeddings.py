@@ -9,7 +9,7 @@ import httpx
 import orjson
 
 from app.core.bounded_json import loads
-from app.core.http.retry_after import retry_after
+from app.core.http import retry_after
 from app.core.profile import TransportOptions
 from app.core.types import JSONObject
 from app.core.usage import estimated_usage, request_usage

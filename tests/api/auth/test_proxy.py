@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.api.auth.identity import namespaced_owner
-from app.api.auth.proxy import ProxyIdentity
-from app.api.uvicorn.peer import PEER_KEY
+from app.api.auth.identity import ProxyIdentity, namespaced_owner
+from app.api.uvicorn import PEER_KEY
 from app.core.access import owner_id
 from app.errors import InvalidToken, PermissionDenied
 from app.settings.auth import ProxySettings

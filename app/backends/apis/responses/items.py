@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Literal
 
-from app.backends.apis.responses.tools import native_name
 from app.core.items import ITEM_TYPES, as_json_object, is_by_user
 from app.core.items.readings import HOSTED, NOTES
 from app.core.profile import ContentOptions, RequestOptions
@@ -22,7 +21,7 @@ from app.core.request.reasoning import (
     warn_bound_elsewhere,
 )
 from app.core.request.tool_items import PairedCalls, missing_output
-from app.core.request.tools import ToolSet
+from app.core.request.tools import Function, ToolSet
 from app.core.types import JSONObject
 from app.core.types.request import Item, Part
 from app.errors import InvalidRequest, quote
@@ -269,3 +268,13 @@ _ITEMS: dict[str, Callable[[_Conversation, int, Item], None]] = {
     "compaction": _Conversation.compaction,
     "item_reference": _Conversation.item_reference,
 }
+
+
+def native_name(name: str, function: Function | None, options: RequestOptions) -> JSONObject:
+    if function is None or function.source is None or not is_in_namespace(function, options):
+        return {"name": name}
+    return {"name": function.source.name, "namespace": function.source.namespace}
+
+
+def is_in_namespace(function: Function, options: RequestOptions) -> bool:
+    return bool(function.source and function.source.namespace) and "namespace" in options.native_tools

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from app.backends.server.errors.classification import CALLER_KEY, ERROR_CLASSES, HIDDEN, classify
-from app.core.http.retry_after import retry_after
+from app.core.http import retry_after
 from app.core.redaction import REDACTED, redact
 from app.core.sse.decoder import EventDecoder, encodable
 from app.core.sse.repeats import RawEvent

@@ -1,10 +1,26 @@
-"""Retry delays, in all forms used by servers."""
+"""Hosts and waits in HTTP headers."""
 
 from __future__ import annotations
 
 import pytest
 
-from app.core.http.retry_after import retry_after
+from app.core.http import is_loopback, parse_address, retry_after
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost", "app.localhost"])
+def test_loopback_host_is_recognised(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "::", "10.0.0.1", "localhost.example", "notlocalhost", "127.0.0.1.x"])
+def test_other_host_is_not_loopback(host: str) -> None:
+    assert not is_loopback(host)
+
+
+def test_name_is_not_an_address() -> None:
+    assert parse_address("example.com") is parse_address("[::1]") is None
+    assert str(parse_address("::1")) == "::1"
+
 
 NOW = 1_700_000_000.0  # Tue, 14 Nov 2023 22:13:20 GMT
 
