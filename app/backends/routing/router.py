@@ -278,9 +278,6 @@ class _InFlight(Generic[_Request, _Answer]):
     def _can_fail_over(self, error: APIError) -> bool:
         return isinstance(error, BackendError) and may_fail_over(error)
 
-    def _entered(self) -> Any:
-        return self
-
     async def __aenter__(self) -> Any:
         for pool in self._users:
             pool.users += 1
@@ -289,7 +286,7 @@ class _InFlight(Generic[_Request, _Answer]):
         except BaseException:
             self._end_use()
             raise
-        return self._entered()
+        return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
@@ -420,7 +417,8 @@ class ModelRequestInFlight(_InFlight[ModelRequest, OpenRequest]):
 
 
 class RawRequestInFlight(_InFlight[RawRequest, RawAnswer]):
-    def _entered(self) -> RawAnswer | None:
+    async def __aenter__(self) -> Any:
+        await super().__aenter__()
         return self._answer
 
     def _opened(self, backend: Backend, request: RawRequest) -> OpenRawRequest:
