@@ -17,7 +17,6 @@ from app.backends.transport.httpx_transport import HTTPReply
 from app.core.profile import Profile
 from app.core.size import LARGE
 from app.core.stream.answer import AnswerDecoder
-from app.core.types import JSONObject
 from app.core.types.deltas import Delta
 
 # Seconds for other requests between decoding a large event and reading its deltas, about 100 ms each. `sleep(0)` would
@@ -40,7 +39,7 @@ class BodyReader:
         self.reply = reply
         self._profile = profile
         self._loop = asyncio.get_running_loop()
-        self._decoder = decoder
+        self.decoder = decoder
         self._direct: DeltaReceiver | None = None  # set while reads bypass the task
         self._started = False
         self._held: list[Delta] = []  # for the task to pass on
@@ -49,27 +48,9 @@ class BodyReader:
         # Raised after the last delta. Usually a class: a stored exception retains the answer until garbage collection.
         self._end: Exception | type[Exception] | None = None
 
-    @property
-    def done(self) -> bool:
-        """Whether the end marker was received."""
-        return self._decoder.done
-
-    @property
-    def empty(self) -> bool:
-        return self._decoder.empty
-
-    @property
-    def continuation(self) -> JSONObject | None:
-        """The request that continues a paused answer."""
-        return self._decoder.continuation
-
     def resumed(self, reply: HTTPReply) -> BodyReader:
-        self._decoder.resume()
-        return BodyReader(reply, self._profile, self._decoder)
-
-    @property
-    def is_event_stream(self) -> bool:
-        return self.reply.fields.get(b"content-type", b"").startswith(b"text/event-stream")
+        self.decoder.resume()
+        return BodyReader(reply, self._profile, self.decoder)
 
     async def receive(self, receiver: DeltaReceiver | None) -> None:
         """
@@ -78,7 +59,7 @@ class BodyReader:
         Raises `BackendError` after the last delta for a reported error, a timeout or a broken connection. After a
         finish reason, a broken connection is a normal end.
         """
-        decoder, reply = self._decoder, self.reply
+        decoder, reply = self.decoder, self.reply
         while self._end is None or self._held:
             if self._held:
                 if receiver is None:
@@ -115,7 +96,7 @@ class BodyReader:
 
     def _take(self, data: bytes) -> bool:
         """Decode a read; return whether the next may bypass the task."""
-        decoder, receiver = self._decoder, self._direct
+        decoder, receiver = self.decoder, self._direct
         if deltas := decoder.decode(data):
             if receiver is None:
                 self._held += deltas
@@ -135,7 +116,7 @@ class BodyReader:
     def _limit_heartbeats(self) -> None:
         """After the finish reason, heartbeats no longer extend the timeout."""
         grace = self._profile.response.finish_grace_s
-        if self._decoder.resumed:
+        if self.decoder.resumed:
             grace = max(grace, self._profile.transport.idle_timeout)
         self.reply.wait_at_most(max(0, self._last_delta + grace - self._loop.time()))
 
@@ -144,7 +125,7 @@ class BodyReader:
             await asyncio.sleep(_YIELD_SECONDS)
         self._undecoded = 0
         deltas, self._held = self._held, []
-        if self._decoder.finished:
+        if self.decoder.finished:
             self._last_delta = self._loop.time()
         receiver.receive(deltas)
         await receiver.drain()
@@ -153,8 +134,8 @@ class BodyReader:
 
     def _cut(self, kind: str, message: str, cause: Exception) -> None:
         """The connection broke, which is a normal end after the finish reason."""
-        self._held += self._decoder.cut()
-        if self._decoder.finished:
+        self._held += self.decoder.cut()
+        if self.decoder.finished:
             self._end = StopAsyncIteration
         else:
             self._end = failure(kind, message)

@@ -376,13 +376,14 @@ class SentRequest:
         try:
             while True:
                 answer = await self._open(whole=whole)
-                if answer.is_event_stream and not (whole or fall_back):
+                streams = answer.reply.fields.get(b"content-type", b"").startswith(b"text/event-stream")
+                if streams and not (whole or fall_back):
                     return self
                 try:
                     await answer.receive(None)
                     return self
                 except BackendError as error:
-                    if fall_back and not whole and answer.empty:
+                    if fall_back and not whole and answer.decoder.empty:
                         whole = True
                     elif not await self._retry(error):
                         raise
@@ -396,7 +397,7 @@ class SentRequest:
     ) -> None:
         answer, self._answer = self._answer, None
         if answer:
-            if error is None and answer.done:
+            if error is None and answer.decoder.done:
                 answer.reply.linger(_LINGER)
             await answer.reply.aclose()
         if isinstance(error, BackendError):
@@ -415,7 +416,7 @@ class SentRequest:
                     raise
             await answer.reply.aclose()
             await self.__aenter__()
-        while (body := answer.continuation) is not None:
+        while (body := answer.decoder.continuation) is not None:
             await answer.reply.aclose()
             answer = self._answer = answer.resumed(await self._send(self._endpoint, body))
             await answer.receive(receiver)
