@@ -279,8 +279,8 @@ class LineRequests:
         """Status, JSON body and, for error answers, the error."""
         try:
             caller = self._caller(claimed.batch)
-            budget = await self._api.accounting.check(caller.access)
-            account = BatchAccount(self._api.limits, caller.access, self._api.accounting, budget)
+            account = BatchAccount(self._api.limits, caller.access, self._api.accounting)
+            account.budget = await self._api.accounting.check(caller.access)
             if claimed.batch.endpoint == "/v1/responses":
                 parsed = partial(parse, model=CreateResponse, max_values=self._api.body_limits.values)
                 request = await read_data(claimed.request.body, parsed)

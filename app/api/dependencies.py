@@ -110,9 +110,9 @@ class APIDependencies:
         Without API keys, all callers share the limits. The response headers of `scope`'s request report the remaining
         amounts.
         """
-        access = caller.access
-        budget = await self.accounting.check(access) if access.budget else ()
-        admission = Admission(self.limits, access, self.accounting, budget)
+        admission = Admission(self.limits, caller.access, self.accounting)
+        if caller.access.budget:
+            admission.budget = await self.accounting.check(caller.access)
         if admission.key_limits.charges:
             await self.limits.admit(admission)
         if scope is not None:

@@ -322,20 +322,10 @@ class Admission(KeyAccount):
 
     allowances: Sequence[Allowance] = ()
     slots: Sequence[tuple[str, str]] = ()  # pools and holders
+    budget: Sequence[BudgetState] = ()  # the key's state before the request
     _charged: Usage | None = None  # response usage charged so far
     _costs = 0  # reported costs charged so far
     _headers: dict[str, str] | None = None
-
-    def __init__(
-        self,
-        limits: Limits,
-        access: KeyAccess,
-        accounting: Accounting | None = None,
-        budget: Sequence[BudgetState] = (),
-    ) -> None:
-        """`budget`: the key's state before the request."""
-        super().__init__(limits, access, accounting)
-        self._budget = budget
 
     def headers(self) -> dict[str, str]:
         """
@@ -347,8 +337,8 @@ class Admission(KeyAccount):
             self._headers = {}
             for allowance in self.allowances:
                 self._headers |= allowance.headers()
-            if self._budget:
-                self._headers |= budget_headers(self._budget)
+            if self.budget:
+                self._headers |= budget_headers(self.budget)
         return self._headers
 
     async def acquire_slots(self) -> None:

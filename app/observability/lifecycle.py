@@ -27,16 +27,16 @@ MAX_STEPS = 200  # steps stored per response
 
 @dataclass(slots=True)
 class ResponseLifecycle:
-    """Times are in seconds by `clock`."""
+    """`began` and `last` are times by `clock`."""
 
     response: Response
     delivery: Delivery
     observers: Sequence[Observer] = ()
     account: ResponseAccount | None = None  # None: nothing is charged
     began: float = field(default_factory=clock)
-    first: float | None = None  # time of the first output
+    seconds_to_first: float | None = None  # from the start to the first output
     last: float | None = None  # time of the last output, before storage
-    ended: float | None = None
+    seconds: float = 0.0  # duration; 0 until the end
     failure: APIError | None = None
     observed: bool = False  # whether observers were notified of the start
     usage: Usage = field(default_factory=Usage)  # empty if no backend was queried
@@ -90,7 +90,7 @@ class ResponseLifecycle:
         """
         return {
             "seconds": self._since(self.last or clock()),
-            "first_token_seconds": None if self.first is None else self._since(self.first),
+            "first_token_seconds": None if self.seconds_to_first is None else round(self.seconds_to_first, 6),
             "cost": None if self.cost is None else self.cost / NANO,
             "backend": self.backend or None,
             "key": self.key,
@@ -110,23 +110,15 @@ class ResponseLifecycle:
     @property
     def confirmed(self) -> bool:
         """Whether a backend generated output: callers cannot invent the model's name."""
-        return self.first is not None and self.status in ("completed", "incomplete")
-
-    @property
-    def seconds(self) -> float:
-        return (self.ended or clock()) - self.began
-
-    @property
-    def seconds_to_first(self) -> float | None:
-        return None if self.first is None else self.first - self.began
+        return self.seconds_to_first is not None and self.status in ("completed", "incomplete")
 
     @property
     def seconds_per_token(self) -> float | None:
         """None with fewer than two tokens."""
         tokens = self.usage.get("output_tokens", 0)
-        if self.first is None or self.last is None or tokens < 2:
+        if self.seconds_to_first is None or self.last is None or tokens < 2:
             return None
-        return (self.last - self.first) / (tokens - 1)
+        return (self.last - self.began - self.seconds_to_first) / (tokens - 1)
 
     @contextmanager
     def tool_call(self, tool: str, function: str, call_id: str = "") -> Iterator[ToolCallRecord]:
@@ -235,7 +227,7 @@ class Watched:
         if isinstance(error, APIError):
             lifecycle.failure = error
         if self._outer:
-            lifecycle.ended = clock()
+            lifecycle.seconds = clock() - lifecycle.began
             lifecycle.usage = self._usage()
             for observer in lifecycle.observers:
                 observer.on_end(lifecycle)

@@ -161,7 +161,7 @@ class Run:
     def _note_delivery(self) -> None:
         """Record the first output, and emit warnings until then."""
         if self.response["output"]:
-            self._lifecycle.first = clock()
+            self._lifecycle.seconds_to_first = clock() - self._lifecycle.began
             self._builder.on_delivery = None
         if self._builder.framework_events:
             self._emit_warnings()
@@ -204,7 +204,7 @@ class Run:
         if self._storage:
             await self._save(self._storage)
         self._lifecycle.failure = self._builder.failure
-        if self._lifecycle.ended:
+        if self._lifecycle.seconds:  # ended
             self._log_end()
         self._builder.end()
         self.ended = True
@@ -243,7 +243,7 @@ class Run:
         return self._builder.pop_events()
 
     def _usage(self) -> Usage:
-        if self._lifecycle.failure and self._lifecycle.first is None:
+        if self._lifecycle.failure and self._lifecycle.seconds_to_first is None:
             return {}  # no output
         return self._generation.usage()
 

@@ -81,7 +81,7 @@ def test_log_of_the_end_has_only_what_happened() -> None:
 
 def test_log_of_the_end_has_times_attempts_backend_and_cost() -> None:
     attempts = Attempts(["local", "cloud"], retries=1, queued=0.25)
-    course = lifecycle(began=1.0, first=1.5, last=2.0, attempts=attempts, cost=3_000_000)
+    course = lifecycle(began=1.0, seconds_to_first=0.5, last=2.0, attempts=attempts, cost=3_000_000)
     _, fields = course.end_of_log({"output_tokens": 2})
     assert fields == {
         **{"model": "m", "status": "completed", "usage": {"output_tokens": 2}, "backend": "cloud", "cost": "0.003"},

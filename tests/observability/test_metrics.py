@@ -564,7 +564,7 @@ async def test_metrics_of_any_worker_are_those_of_all_living(workers: Workers) -
 
 @pytest.mark.parametrize(("tokens", "seconds"), [(5, 0.5), (2, 2.0), (1, None), (0, None)])
 def test_metrics_token_time_is_from_one_to_the_next(tokens: int, seconds: float | None) -> None:
-    course = ResponseLifecycle({}, "sse", first=1.0, last=3.0, usage={"output_tokens": tokens})
+    course = ResponseLifecycle({}, "sse", began=0.0, seconds_to_first=1.0, last=3.0, usage={"output_tokens": tokens})
     assert course.seconds_per_token == seconds
 
 

@@ -425,7 +425,7 @@ class _PassthroughExchange:
             headers.append((b"request-id", request_id.encode("latin-1")))  # displayed by Anthropic's SDKs
         self._streams = fields.get(b"content-type", b"").startswith(b"text/event-stream")
         if self._streams:
-            self._lifecycle.first = clock()
+            self._lifecycle.seconds_to_first = clock() - self._lifecycle.began
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         length = fields.get(b"content-length", b"")
         left = int(length) - len(piece) if length.isdigit() else -1

@@ -15,14 +15,14 @@ class Shutdown:
     def __init__(self) -> None:
         self._since: float | None = None
         self._requests = 0  # in progress
-        self._idle = asyncio.Event()
+        self._idle: asyncio.Event | None = None  # awaited by `until_idle`
 
     def request_begins(self) -> None:
         self._requests += 1
 
     def request_ends(self) -> None:
         self._requests -= 1
-        if not self._requests:
+        if self._idle and not self._requests:
             self._idle.set()
 
     async def until_idle(self, seconds: float) -> None:
@@ -31,6 +31,7 @@ class Shutdown:
 
         uvicorn does not wait for requests cancelled after the grace period, which still store their responses.
         """
+        self._idle = asyncio.Event()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self._requests:
