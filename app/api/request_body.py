@@ -7,7 +7,7 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ from app.core.size import LARGE, is_large
 from app.core.types.request import CreateResponse, undeclared_fields
 from app.errors import InvalidRequest, Warnings, did_you_mean, missing_parameter, quote
 from app.loading import as_rule
-from app.runtime.threads import LARGE_REQUEST, run_in_thread_if_large
+from app.runtime.threads import LARGE_REQUEST, run_in_thread, run_in_thread_if_large
 
 Body = TypeVar("Body", bound=BaseModel)
 T = TypeVar("T")
@@ -56,10 +56,10 @@ async def read_body(request: Request, model: type[Body], limits: BodyLimits) -> 
     return body
 
 
-async def read_model(scope: Scope, receive: Receive, model: type[Body], limits: BodyLimits) -> Body:
+def read_model(scope: Scope, receive: Receive, model: type[Body], limits: BodyLimits) -> Coroutine[Any, Any, Body]:
     """Parse the body like `read_body`, without a check for unknown fields."""
     model.model_rebuild()  # not during validation, where two threads could rebuild a deferred model
-    return await read_as(scope, receive, partial(parse, model=model, max_values=limits.values), limits)
+    return read_as(scope, receive, partial(parse, model=model, max_values=limits.values), limits)
 
 
 def report_unknown(request: Request, unknown: Mapping[str, Collection[str]], limits: BodyLimits) -> None:
@@ -86,12 +86,22 @@ def warning_headers(warnings: Iterable[str]) -> dict[str, str]:
 
 async def read_as(scope: Scope, receive: Receive, parsed: Callable[[bytes], T], limits: BodyLimits) -> T:
     """`parsed` reads the decompressed body; raises `InvalidRequest`."""
-    data = await _read(receive, limits.bytes)
+    received, more = io.BytesIO(), True  # grows in place, and returns its content without a copy
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise InvalidRequest("The client disconnected before its request was complete.", status=499)
+        received.write(message.get("body", b""))
+        more = message.get("more_body", False)
+        if received.tell() > limits.bytes:
+            raise body_too_large(limits.bytes)
+    data = received.getvalue()
     if b"content-encoding" in dict(scope["headers"]):
         encodings = [value for name, value in scope["headers"] if name == b"content-encoding"]
         data = await _unpacked(data, b", ".join(encodings).decode("latin-1").strip().lower(), limits.bytes)
-    LARGE_REQUEST.set(is_large(data))
-    return await run_in_thread_if_large(parsed, data or b"{}")  # a body without required fields can be empty
+    data = data or b"{}"  # a body without required fields can be empty
+    LARGE_REQUEST.set(large := is_large(data))
+    return await run_in_thread(parsed, data) if large else parsed(data)
 
 
 async def _unpacked(data: bytes, encoding: str, limit: int) -> bytes:
@@ -241,19 +251,6 @@ def field_path(location: tuple[int | str, ...]) -> str:
         elif not step.startswith("<"):
             path += f".{step}" if path else step
     return path
-
-
-async def _read(receive: Receive, limit: int) -> bytes:
-    received, more = io.BytesIO(), True  # grows in place, and returns its content without a copy
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise InvalidRequest("The client disconnected before its request was complete.", status=499)
-        received.write(message.get("body", b""))
-        more = message.get("more_body", False)
-        if received.tell() > limit:
-            raise body_too_large(limit)
-    return received.getvalue()
 
 
 def body_too_large(limit: int) -> InvalidRequest:

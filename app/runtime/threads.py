@@ -25,8 +25,13 @@ _thread = ThreadPoolExecutor(1, "antiphon-large-requests")
 
 
 async def run_in_thread_if_large(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    if not LARGE_REQUEST.get():
-        return function(*args, **kwargs)
+    if LARGE_REQUEST.get():
+        return await run_in_thread(function, *args, **kwargs)
+    return function(*args, **kwargs)
+
+
+async def run_in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """For callers that would run so often that even `run_in_thread_if_large` costs time."""
 
     def computed() -> T:
         return_free_memory()  # from earlier steps
