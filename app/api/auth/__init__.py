@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import chain
 
 from starlette.types import Scope
 
@@ -230,9 +229,8 @@ def _alias(digest: str) -> str:
 
 
 def header_values(scope: Scope) -> dict[str, str]:
-    """The first value of each header. All are decoded together, because no header contains a line break."""
-    texts = b"\r\n".join(chain.from_iterable(reversed(scope["headers"]))).decode("latin-1").split("\r\n")
-    return dict(zip(texts[::2], texts[1::2], strict=False))  # no headers: one empty text
+    """The first value of each header."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
 
 
 def handshake_headers(scope: Scope) -> dict[str, str]:
