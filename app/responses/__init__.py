@@ -39,6 +39,7 @@ from app.responses.stored import StoredResponses
 from app.responses.tool_loop import ToolLoop
 from app.responses.tool_loop.approvals import Approvals
 from app.responses.tool_loop.options import LoopOptions, loop_options
+from app.runtime.threads import LARGE_REQUEST, run_in_thread
 from app.stores import LayeredStore, Store
 from app.tools import FileTool, HostedTool
 
@@ -184,7 +185,8 @@ class Responses:
             options.check_size(await loop.first_body())
             generation = loop
         elif generate:
-            query = await preparation.query(builder)
+            large = LARGE_REQUEST.get()
+            query = await run_in_thread(preparation.query, builder) if large else preparation.query(builder)
             options.check_size(query.body)
             generation = OneAnswer(builder, query, options.deadline())
         else:

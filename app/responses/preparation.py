@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from app.backends import Backend, EncodedRequest, ModelRequest
 from app.core.affinity import conversation_key
@@ -31,7 +31,6 @@ from app.responses.context.cache import HISTORY_CACHE
 from app.responses.encryption import ContentCipher
 from app.responses.generate import Deadline, ImageDescriptions, ModelQuery
 from app.responses.run import Caller
-from app.runtime.threads import run_in_thread_if_large
 from app.tools import ToolLimits
 
 # The used share of the context, because sizes are estimated; summaries are longer than most answers.
@@ -160,12 +159,12 @@ class Preparation:
         beginning = request.instructions, request.tools, context.items
         return request.prompt_cache_key or conversation_key(*beginning) or context.key
 
-    async def first_request(self) -> tuple[ModelRequest, EncodedRequest]:
+    def first_request(self) -> tuple[ModelRequest, EncodedRequest]:
         model_request = self._model_request(self._effective)
-        model_request.encoded = await self._encoded(model_request)
+        model_request.encoded = self._backend.encode(model_request)
         return model_request, model_request.encoded
 
-    def query(self, builder: EventBuilder) -> Coroutine[Any, Any, ModelQuery]:
+    def query(self, builder: EventBuilder) -> ModelQuery:
         """The only query of a response without hosted tools."""
         return self._query(self._model_request(self._effective), builder, read=self._reader())
 
@@ -188,7 +187,7 @@ class Preparation:
         upstream: Mapping[str, Upstream],
         changes: JSONMapping,
         limits: CallLimits,
-    ) -> Coroutine[Any, Any, ModelQuery]:
+    ) -> ModelQuery:
         """
         A round's query: the request with `changes`, the conversation and the `output` so far.
 
@@ -199,15 +198,13 @@ class Preparation:
         model_request = self._model_request(request, items, upstream, hosted, len(output))
         return self._query(model_request, builder, limits)
 
-    async def compactable_tokens(
-        self, body: JSONMapping, output: Sequence[Item], upstream: Mapping[str, Upstream]
-    ) -> int:
+    def compactable_tokens(self, body: JSONMapping, output: Sequence[Item], upstream: Mapping[str, Upstream]) -> int:
         """The tokens in `body` that a compaction would summarize."""
         request, _ = compaction.summary_request(self._effective, (), "")
         items = minimum_after_compaction([*self._items, *output])
         tokens = estimate_prompt({"messages": conversation_of(body)})
         if items:
-            remaining = await self._encoded(self._model_request(request, items, upstream))
+            remaining = self._backend.encode(self._model_request(request, items, upstream))
             tokens -= estimate_prompt(remaining.body)
         return tokens
 
@@ -217,7 +214,7 @@ class Preparation:
         read: Callable[..., DeltaReader],
         output: Sequence[Item],
         upstream: Mapping[str, Upstream],
-    ) -> Coroutine[Any, Any, ModelQuery]:
+    ) -> ModelQuery:
         items = self._items_with(output)
         request, items = compaction.summary_request(self._effective, items, self.options.compaction_prompt)
         request = request.model_copy(update={"max_output_tokens": None})  # the limit is for the answer
@@ -253,10 +250,7 @@ class Preparation:
             descriptions=self.images.texts if self.images else None,
         )
 
-    def _encoded(self, model_request: ModelRequest) -> Coroutine[Any, Any, EncodedRequest]:
-        return run_in_thread_if_large(self._backend.encode, model_request)
-
-    async def _query(
+    def _query(
         self,
         model_request: ModelRequest,
         builder: EventBuilder,
@@ -267,7 +261,7 @@ class Preparation:
     ) -> ModelQuery:
         """With a `margin`, too long prompts are shortened and sent again."""
         request = self._effective
-        encoded = model_request.encoded = await self._encoded(model_request)
+        encoded = model_request.encoded = self._backend.encode(model_request)
         options = (encoded.profile or self._backend.profile(model_request.model)).response
         if read is DeltaReader and (extra := request.model_extra) and (stop := stop_sequences(extra)):
             read = partial(StoppingReader, stop)

@@ -53,7 +53,7 @@ class Worker:
             context = await uncached.context(request, caller)
         except APIError as error:
             return error.payload()
-        return (await uncached.preparation(request, context, caller, "m").first_request())[1].body["messages"]
+        return uncached.preparation(request, context, caller, "m").first_request()[1].body["messages"]
 
 
 @pytest.fixture

@@ -36,6 +36,7 @@ from app.responses.generate import (
 from app.responses.preparation import Preparation
 from app.responses.tool_loop.calls import HostedCalls
 from app.responses.tool_loop.options import LoopOptions
+from app.runtime.threads import run_in_thread_if_large
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +120,8 @@ class ToolLoop:
 
     async def first_body(self) -> JSONObject:
         """The first request, without hosted functions. Raises `InvalidRequest`."""
-        query = await self._preparation.in_round(
+        query = await run_in_thread_if_large(
+            self._preparation.in_round,
             self.builder,
             hosted=self._options.hosted(),
             output=(),
@@ -219,7 +221,8 @@ class ToolLoop:
         if self._round or self._last_reason:
             changes["tool_choice"] = options.choice(last=bool(self._last_reason))
         forbidden = frozenset(self._hosted_names) if self._last_reason else frozenset()
-        query = await self._preparation.in_round(
+        query = await run_in_thread_if_large(
+            self._preparation.in_round,
             self.builder,
             hosted=self._hosted,
             output=output,
@@ -243,7 +246,7 @@ class ToolLoop:
         if query is None or compaction is None or estimate_prompt(query.body) <= compaction.threshold:
             return None
         body, output = query.body, self.builder.response["output"]
-        tokens = await self._preparation.compactable_tokens(body, output, self._upstream())
+        tokens = await run_in_thread_if_large(self._preparation.compactable_tokens, body, output, self._upstream())
         return compaction.is_worthwhile(tokens)
 
     async def _compact(self, open_after: float | None) -> None:
@@ -257,7 +260,8 @@ class ToolLoop:
         summary = EventBuilder(response, new_id=self.builder.new_id)
         summary.delivered = self.builder.delivered
         read = partial(SummaryReader, encrypt=self._options.compaction.encrypt)
-        query = await self._preparation.summary(summary, read, [*self.builder.response["output"]], self._upstream())
+        output = [*self.builder.response["output"]]
+        query = await run_in_thread_if_large(self._preparation.summary, summary, read, output, self._upstream())
         step = self.builder.begin_step("model")
         try:
             await respond(summary, query, _WithoutSummary(self), open_after=open_after, deadline=self._deadline)
