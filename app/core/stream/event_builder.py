@@ -175,25 +175,23 @@ class EventBuilder:
 
     def write(self, rows: tuple[PartType, ...], deltas: Sequence[str], logprobs: list[Any] | None = None) -> None:
         if (part := self._plain) is None or part.row is not rows[0] or logprobs:
-            self._write_other(rows, deltas, logprobs)
+            if self._citations is not None and rows is TEXT:
+                self._search_citations(self._citations, deltas, logprobs)
+            else:
+                self._append(rows, deltas, logprobs)
             return
         part.pieces += deltas
         if (events := self.events) is not None:
             events.append((part, self._sequence_number, deltas))
             self._sequence_number += len(deltas)
 
-    def _write_other(self, rows: tuple[PartType, ...], deltas: Sequence[str], logprobs: list[Any] | None) -> None:
-        """Write a first delta, or deltas with logprobs, citations or two parts."""
-        if (
-            rows is not TEXT
-            or self._citations is None
-            or (not logprobs and not self._held_logprobs and self._citations.skip(deltas))
-        ):
-            self._append(rows, deltas, logprobs)
+    def _search_citations(self, citations: Citations, deltas: Sequence[str], logprobs: list[Any] | None) -> None:
+        if not logprobs and not self._held_logprobs and citations.skip(deltas):
+            self._append(TEXT, deltas, None)
             return
         self._held_logprobs += logprobs or ()
         for delta in deltas:
-            self._write_cited(self._citations.feed(delta))
+            self._write_cited(citations.feed(delta))
 
     def _write_cited(self, pieces: Iterable[str | JSONObject]) -> None:
         for piece in pieces:
