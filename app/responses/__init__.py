@@ -188,7 +188,7 @@ class Responses:
             large = LARGE_REQUEST.get()
             query = await run_in_thread(preparation.query, builder) if large else preparation.query(builder)
             options.check_size(query.body)
-            generation = OneAnswer(builder, query, options.deadline())
+            generation = OneAnswer(query, options.deadline())
         else:
             generation = NoAnswer(builder)
         return ReviewedGeneration(generation, policy, preparation) if policy else generation

@@ -112,9 +112,9 @@ class ModelQuery:
         return usage_of(self.reader.usage, self.body, output, self.reader.prompt_estimate)
 
 
-# Ends a response, or leaves it open. The third argument is how the answer ended (`DeltaReader.ended`); the failure is
+# Ends a response, or leaves it open. The second argument is how the answer ended (`DeltaReader.ended`); the failure is
 # None without an error.
-Finish: TypeAlias = Callable[[EventBuilder, ModelQuery, str | None, BackendError | None], None]
+Finish: TypeAlias = Callable[[ModelQuery, str | None, BackendError | None], None]
 
 
 class Generation(Protocol):
@@ -168,8 +168,8 @@ class NoAnswer:
 
 
 class OneAnswer:
-    def __init__(self, builder: EventBuilder, query: ModelQuery, deadline: Deadline | None = None) -> None:
-        self.builder = builder
+    def __init__(self, query: ModelQuery, deadline: Deadline | None = None) -> None:
+        self.builder = query.reader.builder
         self._query = query
         self._deadline = deadline
 
@@ -182,7 +182,7 @@ class OneAnswer:
         return self._query.body
 
     def generate(self, delivery: EventWriter, open_after: float | None) -> Coroutine[Any, Any, None]:
-        return respond(self.builder, self._query, delivery, open_after=open_after, deadline=self._deadline)
+        return respond(self._query, delivery, open_after=open_after, deadline=self._deadline)
 
     def usage(self) -> Usage:
         usage = self.builder.response["usage"]
@@ -192,7 +192,7 @@ class OneAnswer:
         self.builder.start()
         self._query.reader.end(cut=True)
         abort_response(self.builder, error)
-        _record_usage(self.builder, self._query)
+        _record_usage(self._query)
 
 
 class DeliveredAnswer:
@@ -200,16 +200,14 @@ class DeliveredAnswer:
 
     over = False  # whether further deltas are unwanted
 
-    def __init__(
-        self, builder: EventBuilder, reader: DeltaReader, delivery: EventWriter, deadline: Deadline | None
-    ) -> None:
+    def __init__(self, reader: DeltaReader, delivery: EventWriter, deadline: Deadline | None) -> None:
         self.reader = reader
         self.begun = False  # whether a delta was received; before that, another server can answer instead
         self.taps: list[Tap] = []
         self.started = False  # this answer has started the response
         self.limit: asyncio.Timeout | None = None  # of the task that awaits the answer
         self._reads = reader.reads  # Python 3.11 is slow to find class attributes
-        self._builder = builder
+        self._builder = reader.builder
         self._delivery = delivery
         self._deadline = deadline
         self._step: str | None = None
@@ -284,10 +282,8 @@ class DeliveredAnswer:
 class StoppableAnswer(DeliveredAnswer):
     """Ends at a stop sequence."""
 
-    def __init__(
-        self, builder: EventBuilder, reader: StoppingReader, delivery: EventWriter, deadline: Deadline | None
-    ) -> None:
-        super().__init__(builder, reader, delivery, deadline)
+    def __init__(self, reader: StoppingReader, delivery: EventWriter, deadline: Deadline | None) -> None:
+        super().__init__(reader, delivery, deadline)
         self._stopping = reader
 
     @property
@@ -299,7 +295,6 @@ class StoppableAnswer(DeliveredAnswer):
 
 
 async def respond(
-    builder: EventBuilder,
     query: ModelQuery,
     delivery: EventWriter,
     *,
@@ -308,19 +303,20 @@ async def respond(
     finish: Finish | None = None,
 ) -> None:
     """
-    Deliver an answer's events; the last stay in the builder, for `builder.end()`.
+    Deliver an answer's events; the last stay in the reader's builder, for `builder.end()`.
 
     Delivery begins with the backend's answer, or after `open_after` seconds (None: no limit). Earlier errors raise
     `BackendError`; later errors become events. At the `deadline`, which starts with the first delta, the response is
     incomplete. `finish` ends the response, or leaves it open for another round.
     """
+    builder = query.reader.builder
     ended: str | None = None
     failure: BackendError | None = None
     end = finish or finish_response
     if isinstance(query.reader, StoppingReader):
-        answer: DeliveredAnswer = StoppableAnswer(builder, query.reader, delivery, deadline)
+        answer: DeliveredAnswer = StoppableAnswer(query.reader, delivery, deadline)
     else:
-        answer = DeliveredAnswer(builder, query.reader, delivery, deadline)
+        answer = DeliveredAnswer(query.reader, delivery, deadline)
     limit = asyncio.timeout_at(deadline.at) if deadline else None
     try:
         if open_after is not None:
@@ -346,7 +342,7 @@ async def respond(
     finally:
         answer.stop_timer()
     answer.end_step()
-    _finish(end, builder, query, ended, failure)
+    _finish(end, query, ended, failure)
 
 
 async def _receive(query: ModelQuery, answer: DeliveredAnswer, open_after: float | None) -> str | None:
@@ -373,17 +369,16 @@ async def _receive(query: ModelQuery, answer: DeliveredAnswer, open_after: float
                 raise
 
 
-def _finish(
-    end: Finish, builder: EventBuilder, query: ModelQuery, ended: str | None, failure: BackendError | None
-) -> None:
+def _finish(end: Finish, query: ModelQuery, ended: str | None, failure: BackendError | None) -> None:
     try:
         if query.reader.usage is None:
             query.reader.prompt_estimate = estimate_prompt(query.body)
-        end(builder, query, ending_of(query.reader, failure) if failure else ended, failure)
+        end(query, ending_of(query.reader, failure) if failure else ended, failure)
         if query.reader.usage and (cost := query.reader.usage.cost) is not None:
             query.model_request.attempts.costs.append(cost)
     except Exception:
         logger.exception("backend response completion failed")
+        builder = query.reader.builder
         if not builder.failure:
             builder.fail(unreadable())
         output = builder.response["output"]
@@ -407,8 +402,9 @@ def ending_of(reader: DeltaReader, failure: BackendError | None) -> str | None:
     return "error" if failure and reader.finish_reason is None else reader.ended
 
 
-def finish_response(builder: EventBuilder, query: ModelQuery, ended: str | None, failure: BackendError | None) -> None:
+def finish_response(query: ModelQuery, ended: str | None, failure: BackendError | None) -> None:
     """End the response as completed, incomplete (truncated), or failed."""
+    builder = query.reader.builder
     query.reader.end(cut=ended != "completed")
     if ended == "completed":
         builder.complete()
@@ -416,19 +412,17 @@ def finish_response(builder: EventBuilder, query: ModelQuery, ended: str | None,
         builder.incomplete(ended)
     else:
         builder.fail(failure or _FAILURES[ended]())
-    _record_usage(builder, query)
+    _record_usage(query)
 
 
-def _finish_at_deadline(
-    builder: EventBuilder, query: ModelQuery, ended: str | None, failure: BackendError | None
-) -> None:
+def _finish_at_deadline(query: ModelQuery, ended: str | None, failure: BackendError | None) -> None:
     query.reader.end(cut=True)
-    builder.incomplete("max_output_seconds")
-    _record_usage(builder, query)
+    query.reader.builder.incomplete("max_output_seconds")
+    _record_usage(query)
 
 
-def _record_usage(builder: EventBuilder, query: ModelQuery) -> None:
-    response = builder.response
+def _record_usage(query: ModelQuery) -> None:
+    response = query.reader.builder.response
     response["usage"] = query.usage(response["output"])
     response["service_tier"] = query.reader.service_tier or response["service_tier"]
 

@@ -218,7 +218,7 @@ def answer(*chunks: dict[str, Any]) -> list[Event]:
     reader = DeltaReader(builder)
     builder.start()
     reader.feed(deltas_of(whole(*chunks)))
-    finish_response(builder, querying(reader), reader.ended, None)
+    finish_response(querying(reader), reader.ended, None)
     builder.end()
     events = builder.pop_events().events()
     laws.check(events)

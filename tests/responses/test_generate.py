@@ -29,7 +29,7 @@ async def ask(
     writer = RecordingWriter()
     query = querying(reading(made), Scripted([*script]))
     deadline = Deadline(seconds) if seconds else None
-    await respond(made, query, writer, open_after=open_after, deadline=deadline)
+    await respond(query, writer, open_after=open_after, deadline=deadline)
     made.end()
     return [*writer.events, *made.pop_events().events()]
 
@@ -93,7 +93,7 @@ async def test_failures_are_exceptions_of_their_own() -> None:
     for _ in range(2):
         made, cut = builder(), Scripted([delta(content="Hel"), DONE])
         reader = DeltaReader(made, finish_required=True)
-        await respond(made, querying(reader, cut), NO_DELIVERY, open_after=None)
+        await respond(querying(reader, cut), NO_DELIVERY, open_after=None)
         failures.append(made.failure)
     assert failures[0] is not None
     assert failures[0] is not failures[1]

@@ -97,7 +97,7 @@ def answer(
     reader = reader_of(made, **{"name_noise": CALL_NAME_NOISE, **reading})
     made.start()
     reader.feed(deltas_of(chunks))
-    end_response(made, querying(reader), ending_of(reader, failure), failure)
+    end_response(querying(reader), ending_of(reader, failure), failure)
     made.end()
     return made.pop_events().events()
 

@@ -127,7 +127,7 @@ class Vision:
         query = ModelQuery(self._backend, model_request, model_request.encoded, reader)
         try:
             async with asyncio.timeout(options.timeout):
-                await respond(builder, query, NO_DELIVERY, open_after=None)
+                await respond(query, NO_DELIVERY, open_after=None)
         except TimeoutError:
             raise BackendError("The model did not describe the image in time.", status=504, code="timeout") from None
         finally:

@@ -164,7 +164,6 @@ class ToolLoop:
             record.status = "incomplete"
             return
         await respond(
-            self.builder,
             query,
             self,
             open_after=self._time_to_open(opens_at),
@@ -264,7 +263,7 @@ class ToolLoop:
         query = await run_in_thread_if_large(self._preparation.summary, summary, read, output, self._upstream())
         step = self.builder.begin_step("model")
         try:
-            await respond(summary, query, _WithoutSummary(self), open_after=open_after, deadline=self._deadline)
+            await respond(query, _WithoutSummary(self), open_after=open_after, deadline=self._deadline)
         finally:
             # charge after a disconnection, too; summaries do not count against `max_output_tokens`
             self._usage = added_usage(self._usage, summary.response["usage"] or query.usage([]))
@@ -281,18 +280,18 @@ class ToolLoop:
     def _finish_round(
         self,
         record: RoundRecord,
-        builder: EventBuilder,
         query: ModelQuery,
         ended: str | None,
         failure: BackendError | None,
     ) -> None:
+        builder = self.builder
         query.reader.end(cut=ended != "completed")
         builder.close_item()
         output = builder.response["output"][self._first_item :]
         self._add_round_notes(output)
         self._again = ended == "completed" and bool(builder.running)
         if not self._again:
-            finish_response(builder, query, ended, failure)
+            finish_response(query, ended, failure)
         record.answered = clock()
         record.usage = query.usage([*output])
         self._usage = added_usage(self._usage, record.usage)
