@@ -1,5 +1,5 @@
 """
-Restricts web pages' access to a server without API keys.
+Restricts web pages' access: to a server without API keys, and to responses (CORS).
 
 Any page can send a simple POST without a preflight, and DNS rebinding gives a page this server's origin. Other clients
 send no `Origin`, or a custom scheme.

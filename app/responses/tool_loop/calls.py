@@ -147,7 +147,8 @@ class HostedCalls:
         assert call.binding and call.binding.hosted
         function, builder = call.binding.hosted, self._builder
         self.started += 1
-        arguments, signature = _read_call(function, call.written, call.kind.argument)
+        arguments = parsed_arguments(call.written, call.kind.argument)
+        signature = call_signature(function, arguments, call.written)
         self._same[signature] += 1
         self.repeats = self.repeats or self._same[signature] >= SAME_CALLS
         async with self._limit:
@@ -262,11 +263,6 @@ class HostedCalls:
         self.items.changed.clear()
         if self._deadline and self._deadline.at is not None and clock() >= self._deadline.at:
             raise DeadlineExceeded
-
-
-def _read_call(function: HostedFunction, written: str, argument: str | None) -> tuple[JSONObject | None, str]:
-    arguments = parsed_arguments(written, argument)
-    return arguments, call_signature(function, arguments, written)
 
 
 class HostedItems:

@@ -70,7 +70,7 @@ def to_responses(model_request: ModelRequest, profile: Profile) -> EncodedReques
     request, items = model_request.request, model_request.items
     options = profile.request
     if isinstance(request.tool_choice, dict):
-        options = _with_allowed_tools(options)
+        options = replace(options, tool_choice=replace(options.tool_choice, allowed="keep"))
     native_positions, native = native_tools(request.tools, options, model_request.hosted)
     hosted = model_request.hosted
     if native_positions:
@@ -102,12 +102,6 @@ def to_responses(model_request: ModelRequest, profile: Profile) -> EncodedReques
         "stream": True,
     }
     return encoded_request(state, body, choice)
-
-
-def _with_allowed_tools(options: RequestOptions) -> RequestOptions:
-    if options.tool_choice.allowed == "keep":
-        return options
-    return replace(options, tool_choice=replace(options.tool_choice, allowed="keep"))
 
 
 def _parameters(state: TranslationState) -> dict[str, object]:
