@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from enum import Enum, auto
+from typing import TypeAlias
 
-from app.backends.apis.filters.text_tool_calls import Piece, TextReasoning, TextToolCall, TextToolCallParser
-from app.backends.apis.filters.think_tags import Splitter
+from app.backends.apis.filters.text_tool_calls import Piece, TextReasoning, TextToolCall, TextToolCallParser, overlap
 from app.core.json_values import json_list
 from app.core.profile import Profile, ResponseOptions, ThinkTagOptions
 from app.core.stream.reasoning_fragments import ReasoningDetails
@@ -124,6 +125,98 @@ class ThinkTagFilter(Filter):
 def _split(thought: str, text: str, delta: TextDelta | None = None) -> list[Delta]:
     deltas: list[Delta] = [ReasoningDelta([thought])] if thought else []
     return [*deltas, TextDelta([text], delta.logprobs if delta else None)] if text else deltas
+
+
+Parts: TypeAlias = tuple[str, str]  # reasoning, and the text after it
+
+
+class _State(Enum):
+    UNDECIDED = auto()  # only white space or the start of a tag
+    INSIDE = auto()
+    OUTSIDE = auto()  # after a closing tag, or without tags
+    REPEATED = auto()  # after reasoning in a separate field, which the text may repeat
+
+
+class Splitter:
+    """
+    Separates reasoning between tags, for example `<think>`, at the start of a text fed in pieces.
+
+    With `implicit`, the opening tag is in the prompt. If the server also sends reasoning in a separate field
+    (`structured`), tags stay in the text unless they only repeat this field.
+    """
+
+    def __init__(self, opening: str, closing: str, implicit: bool) -> None:
+        self._open, self._close, self._implicit = opening, closing, implicit
+        self._held = ""  # possibly the start of a tag
+        self._structured: list[str] = []
+        self._state = _State.UNDECIDED
+
+    def feed(self, text: str) -> Parts:
+        text, self._held = self._held + text, ""
+        return _STEPS[self._state](self, text) if text else ("", "")
+
+    def structured(self, thought: str) -> None:
+        self._structured.append(thought)
+        if self._state is _State.UNDECIDED:
+            self._state = _State.REPEATED
+
+    def flush(self) -> Parts:
+        held, self._held = self._held, ""
+        inside = self._state is _State.INSIDE or (self._implicit and self._state is _State.UNDECIDED)
+        self._state = _State.INSIDE if inside else _State.OUTSIDE
+        return (held, "") if inside else ("", held)
+
+    def _undecided(self, text: str) -> Parts:
+        bare = text.lstrip()
+        if bare.startswith(self._open):
+            self._state = _State.INSIDE
+            return self._inside(bare[len(self._open) :])
+        if self._open.startswith(bare):
+            self._held = text
+            return "", ""
+        self._state = _State.INSIDE if self._implicit else _State.OUTSIDE
+        return _STEPS[self._state](self, text)
+
+    def _inside(self, text: str) -> Parts:
+        thought, tag, rest = text.partition(self._close)
+        if tag:
+            self._state = _State.OUTSIDE
+            return thought, rest
+        certain = len(text) - overlap(text, self._close)
+        self._held = text[certain:]
+        return text[:certain], ""
+
+    def _outside(self, text: str) -> Parts:
+        return "", text
+
+    def _repeated(self, text: str) -> Parts:
+        bare = text.lstrip()
+        if self._open.startswith(bare):
+            self._held = text
+            return "", ""
+        thought, tag, rest = bare.removeprefix(self._open).partition(self._close)
+        if not tag:
+            thought = thought[: len(thought) - overlap(thought, self._close)]
+        if not bare.startswith(self._open) or not self._structured_text().startswith(thought.strip()):
+            self._state = _State.OUTSIDE
+            return "", text
+        if not tag:
+            self._held = text
+            return "", ""
+        self._state = _State.OUTSIDE
+        return "", rest
+
+    def _structured_text(self) -> str:
+        self._structured = ["".join(self._structured)]
+        return self._structured[0].strip()
+
+
+_STEPS = {
+    _State.UNDECIDED: Splitter._undecided,
+    _State.INSIDE: Splitter._inside,
+    _State.OUTSIDE: Splitter._outside,
+    _State.REPEATED: Splitter._repeated,
+}
 
 
 class TextToolCallFilter(Filter):

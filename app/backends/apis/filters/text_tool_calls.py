@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from app.backends.apis.filters.think_tags import overlap
 from app.core.bounded_json import loads
 from app.core.types import JSONMapping
 
@@ -360,3 +359,8 @@ _DROPPED = (
 _OPEN = re.compile("|".join(map(re.escape, (*_DELIMITERS, *_DROPPED))))
 _LONGEST = max(map(len, (*_DELIMITERS, *_DROPPED)))
 _FIRST = "".join({delimiter[0] for delimiter in (*_DELIMITERS, *_DROPPED)})
+
+
+def overlap(text: str, tag: str) -> int:
+    """Length of a possible start of `tag` at the end of `text`."""
+    return next((length for length in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:length])), 0)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.backends.apis.filters.think_tags import Splitter
+from app.backends.apis.filters import Splitter
 
 
 def split(
