@@ -29,21 +29,22 @@ from app.backends.server.errors.unsupported_fields import (
     holds,
     unknown_fields,
 )
-from app.backends.server.image_parts import (
+from app.backends.server.refused_content import (
     IMAGE_WARNING,
+    PARAMETERS,
     REFUSED_IMAGE,
-    holds_images,
-    refuses_images,
-    undescribed,
-    with_notes,
-)
-from app.backends.server.schema_keywords import PARAMETERS, kept_keyword, refused_keywords, without_keywords
-from app.backends.server.system_messages import (
     SYSTEM_FIRST,
     SYSTEM_WARNING,
     has_later_system,
+    holds_images,
+    kept_keyword,
+    refused_keywords,
+    refuses_images,
     refuses_later_system,
+    undescribed,
+    with_notes,
     with_system_first,
+    without_keywords,
 )
 from app.core.profile import ContentOptions, RequestOptions
 from app.core.request.tool_types import REJECTED_KEYWORD

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from app.backends.server.adaptation import AdaptedRequest, FieldAdaptation
-from app.backends.server.image_parts import REFUSED_IMAGE
+from app.backends.server.refused_content import REFUSED_IMAGE
 from app.core.profile import Profile
 from app.core.request import CALLER_FIELDS
 from app.errors import BackendError

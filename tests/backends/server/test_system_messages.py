@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from app.backends.server.adaptation import FieldAdaptation
-from app.backends.server.system_messages import SYSTEM_WARNING
+from app.backends.server.refused_content import SYSTEM_WARNING
 from app.core.profile import Profile
 from app.core.request import CALLER_FIELDS
 from app.errors import BackendError
