@@ -68,6 +68,7 @@ _FINISH_REASONS = {
 }
 _NO_REASON = "null"  # KoboldCpp sends it in every chunk
 
+_USAGE_CHUNK = frozenset({"id", "object", "created", "model", "choices", "usage", "service_tier", "system_fingerprint"})
 _FIRST = (0, None, "0")  # spellings of index 0
 _BESIDE_TEXT = frozenset({*FRAGMENTS, "reasoning_opaque", "refusal", "annotations", "tool_calls", "function_call"})
 
@@ -82,6 +83,7 @@ class ChunkReader:
         self._options = options
         self._beside_text = _beside_text(options.reasoning_fields)
         self.finished = False
+        self.may_fail = False  # whether the last chunk can contain an error
         self._usage: JSONObject | None = None
         self._has_output = False  # not only a role
         self._has_call = False
@@ -95,8 +97,13 @@ class ChunkReader:
         if metadata != self._metadata:
             self._metadata = metadata
             deltas.append(AnswerMetadata(*map(_text, metadata)))
-        choices = self._choices(chunk)
-        beside = choices[0].get("usage") if choices else None
+        choices, beside = self._choices(chunk), None
+        self.may_fail = "error" in chunk or "x_groq" in chunk
+        if choices:
+            beside = choices[0].get("usage")
+            self.may_fail = self.may_fail or "error" in choices[0]
+        elif not chunk.keys() <= _USAGE_CHUNK or chunk.get("object") == "error":
+            self.may_fail = True
         if (chunk.get("usage") or beside or "x_groq" in chunk) and (usage := self._count(chunk, beside)):
             deltas.append(UsageReported(usage))
         for choice in choices:

@@ -8,12 +8,10 @@ from app.backends.apis.filters import filters
 from app.core.profile import Profile
 from app.core.request.model_request import EncodedRequest
 from app.core.sse.decoder import END, EventDecoder
-from app.core.sse.repeats import PatternMatcher, RawEvent, RepeatedEvent, ServerEvent
+from app.core.sse.repeats import PatternMatcher, RepeatedEvent, ServerEvent
 from app.core.stream.answer import ErrorIn
 from app.core.types.deltas import AnswerMetadata, Delta, Finished, SourcesCited, UsageReported
-from app.errors import BackendError
 
-_USAGE_CHUNK = frozenset({"id", "object", "created", "model", "choices", "usage", "service_tier", "system_fingerprint"})
 _NO_OUTPUT = (AnswerMetadata, UsageReported, SourcesCited, Finished)
 
 
@@ -35,26 +33,15 @@ class ChatDecoder(APIDecoder):
                     deltas.append(delta)
             elif event is END:
                 self.done = True
-            elif error := self._error(event):
-                self.failure, self.done = error, False
-                if begun or deltas:  # otherwise another server may answer
-                    deltas += (delta for delta in self._reader.read(event) if isinstance(delta, UsageReported))
-                break
             else:
                 read = self._reader.read(event)
+                if self._reader.may_fail and (error := self._error_in(event)):
+                    self.failure, self.done = error, False
+                    if begun or deltas:  # otherwise another server may answer
+                        deltas += (delta for delta in read if isinstance(delta, UsageReported))
+                    break
                 if self.finished and not all(isinstance(delta, _NO_OUTPUT) for delta in read):
                     self.resumed = True
                 self.finished = self._reader.finished
                 deltas += read
         return deltas
-
-    def _error(self, chunk: RawEvent) -> BackendError | None:
-        choices = chunk.get("choices")
-        if choices:
-            choice = choices[0] if type(choices) is list and type(choices[0]) is dict else {}
-            may_fail = (
-                "error" in chunk or "error" in choice or "x_groq" in chunk or choice.get("finish_reason") == "error"
-            )
-        else:
-            may_fail = chunk.get("object") == "error" or not chunk.keys() <= _USAGE_CHUNK
-        return self._error_in(chunk) if may_fail else None
