@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from app.core.request.model_request import Attempts
+from app.core.types import Usage
 from app.errors import APIError, BackendError, InvalidRequest
 from app.observability.lifecycle import Observer, ResponseLifecycle, RoundRecord, ToolCallRecord, Watched
 
@@ -38,6 +39,25 @@ class Listener(Observer):
         self.calls.append(f"round {record.number} {record.status}")
 
 
+class Ledger:
+    """An account that records its calls."""
+
+    def __init__(self, calls: list[str]) -> None:
+        self.calls = calls
+
+    def charge(self, lifecycle: ResponseLifecycle, usage: Usage) -> None:
+        self.calls.append(f"charge {usage}")
+
+    def charge_request(self, model: str, backend: str, usage: Usage, cost: int | None = None) -> None:
+        self.calls.append(f"charge {model} {cost}")
+
+    async def check_limits(self) -> None:
+        self.calls.append("check")
+
+    def settle(self, lifecycle: ResponseLifecycle) -> None:
+        self.calls.append(f"settle {lifecycle.usage}")
+
+
 def lifecycle(*observers: Observer, status: str = "completed", **fields: Any) -> ResponseLifecycle:
     return ResponseLifecycle(
         {"id": "resp_1", "model": "m", "status": status, "output": []}, "json", observers, **fields
@@ -57,6 +77,27 @@ def test_observers_are_called_for_start_rounds_calls_and_end_once() -> None:
         "end completed {'output_tokens': 2}",
     ]
     assert [step["kind"] for step in course.steps] == ["tool", "model"]
+
+
+async def test_account_is_charged_and_settled_after_the_observers() -> None:
+    listener = Listener()
+    course = lifecycle(listener, account=Ledger(listener.calls))
+    with Watched(course, lambda: {"output_tokens": 2}):
+        await course.check_limits()
+        course.charge_request("image", "b", {}, 5)
+        course.charge({"output_tokens": 1})
+    assert listener.calls == [
+        *("start", "check", "charge image 5", "charge {'output_tokens': 1}"),
+        *("end completed {'output_tokens': 2}", "settle {'output_tokens': 2}"),
+    ]
+
+
+async def test_response_without_an_account_is_not_charged() -> None:
+    course = lifecycle()
+    await course.check_limits()
+    course.charge_request("image", "b", {}, 5)
+    course.charge({"output_tokens": 1})
+    assert course.cost is None
 
 
 def test_error_that_leaves_the_context_is_the_failure() -> None:
