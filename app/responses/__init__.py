@@ -115,7 +115,7 @@ class Responses:
         model = self.options.model(request, context, caller)
         profile = self.backend.profile(model)
         context = await self._with_pdfs(context, profile, caller)
-        review = self.input_review(model, caller)
+        review = self.input_review(model, caller) if self.policy else None
         if review and (replaced := await review.request(request, context)):
             request = replaced
             context = await self._with_pdfs(await self._loader.context(request, caller.owner, layers), profile, caller)
@@ -187,7 +187,7 @@ class Responses:
         elif generate:
             large = LARGE_REQUEST.get()
             query = await run_in_thread(preparation.query, builder) if large else preparation.query(builder)
-            options.check_size(query.body)
+            options.check_size(query.encoded.body)
             generation = OneAnswer(query, options.deadline())
         else:
             generation = NoAnswer(builder)

@@ -30,7 +30,8 @@ class StoredResponses:
 
     async def launch(self, request: CreateResponse, run: Run) -> Response:
         assert self._background
-        if _completion_window(request) != "soonest":
+        options = request.background_options
+        if options and options.completion_window != "soonest":
             LOW_PRIORITY.set(True)  # the task inherits this context
         return await self._background.launch(run)
 
@@ -93,9 +94,10 @@ class StoredResponses:
                 raise InvalidRequest(message, param="background")
             if self._background is None:
                 raise InvalidRequest("This server does not support background responses.", param="background")
-        if (window := _completion_window(request)) != "soonest" and (request.stream or not request.background):
+        options = request.background_options
+        if options and options.completion_window != "soonest" and (request.stream or not request.background):
             param = "background_options.completion_window"
-            message = f"Invalid '{param}': '{window}' requires `background: true` without `stream`."
+            message = f"Invalid '{param}': '{options.completion_window}' requires `background: true` without `stream`."
             raise InvalidRequest(message, param=param)
 
     def storage(self, preparation: Preparation, layers: LayeredStore, profile: Profile) -> Storage | None:
@@ -159,7 +161,3 @@ def _run_key(response_id: str, caller: Caller) -> RunKey:
 
 def _not_found(response_id: str) -> NotFound:
     return NotFound(f"Response with id '{response_id}' not found.", param="response_id")
-
-
-def _completion_window(request: CreateResponse) -> str:
-    return request.background_options.completion_window if request.background_options else "soonest"

@@ -434,12 +434,11 @@ class CreateResponse(RequestBody):
         return frozenset()
 
     def items(self) -> list[Item]:
-        if self.input is None:
-            return []
-        if isinstance(self.input, str):
-            content: list[Part] = [{"type": "input_text", "text": self.input}]
+        sent = self.input
+        if isinstance(sent, str):
+            content: list[Part] = [{"type": "input_text", "text": sent}]
             return [{"type": "message", "role": "user", "content": content}]
-        return cast(list[Item], [*self.input])
+        return cast(list[Item], [*(sent or ())])
 
 
 def _check_arguments(items: Iterable[Mapping[str, Any]]) -> None:
