@@ -49,6 +49,7 @@ async def read_body(request: Request, model: type[Body], limits: BodyLimits) -> 
     Unknown fields are rejected if they resemble a known field, otherwise reported in the warnings header; in
     `CreateResponse`, they depend on the backend.
     """
+    model.model_rebuild()  # not during validation, where two threads could rebuild a deferred model
     body = await read_model(request.scope, request.receive, model, limits)
     if not isinstance(body, CreateResponse):
         unknown = {field.path: field.known for field in undeclared_fields(body) if field.value not in (None, [], {})}
@@ -57,8 +58,7 @@ async def read_body(request: Request, model: type[Body], limits: BodyLimits) -> 
 
 
 def read_model(scope: Scope, receive: Receive, model: type[Body], limits: BodyLimits) -> Coroutine[Any, Any, Body]:
-    """Parse the body like `read_body`, without a check for unknown fields."""
-    model.model_rebuild()  # not during validation, where two threads could rebuild a deferred model
+    """Parse the body like `read_body`, without a check for unknown fields; `model` must not be deferred."""
     return read_as(scope, receive, partial(parse, model=model, max_values=limits.values), limits)
 
 
