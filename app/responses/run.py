@@ -132,7 +132,8 @@ class Run:
         Raises errors before the first event, unless `answering` is set; later errors are events.
         """
         lifecycle, builder, response = self._lifecycle, self._builder, self.response
-        logger.debug("response started", extra={"response_id": response["id"], "model": response["model"]})
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("response started", extra={"response_id": response["id"], "model": response["model"]})
         if content.level == logging.DEBUG:
             self._log_content("request content", body=self._generation.body)
         with self.watched():
