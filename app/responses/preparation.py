@@ -265,10 +265,9 @@ class Preparation:
         options = (encoded.profile or self._backend.profile(model_request.model)).response
         if read is DeltaReader and (extra := request.model_extra) and (stop := stop_sequences(extra)):
             read = partial(StoppingReader, stop)
-        rules = CallRules(encoded.bindings, encoded.allowed, request.parallel_tool_calls, options.call_name_noise)
         reader = read(
             builder,
-            rules,
+            partial(CallRules, encoded.bindings, encoded.allowed, request.parallel_tool_calls, options.call_name_noise),
             limits,
             logprobs="message.output_text.logprobs" in request.include or bool(request.top_logprobs),
             finish_required=options.finish_required,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, cast
 
 from app.backends import EncodedRequest, ModelRequest
@@ -86,7 +87,7 @@ def _single(delta: Delta) -> list[Delta]:
 
 def reader_of(made: EventBuilder, logprobs: bool = False, finish_required: bool = False, **rules: Any) -> DeltaReader:
     """Return a delta reader; `rules` are fields of `CallRules`."""
-    return DeltaReader(made, CallRules(**rules), logprobs=logprobs, finish_required=finish_required)
+    return DeltaReader(made, partial(CallRules, **rules), logprobs=logprobs, finish_required=finish_required)
 
 
 def answer(

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.event_types import TEXT
 from app.core.stream.open_items import OpenNativeItem
-from app.core.stream.tool_calls import ANY_CALLS, CallLimits, CallRules, ToolCalls
+from app.core.stream.tool_calls import CallLimits, CallRules, ToolCalls
 from app.core.types import JSONObject
 from app.core.types.deltas import (
     AnnotationsAdded,
@@ -41,21 +41,22 @@ class DeltaReader:
     """
     Passes deltas to the builder.
 
-    `logprobs`: requested by the caller. `finish_required`: this server's complete answers have a finish reason.
+    `rules` is called once the model calls a tool. `logprobs`: requested by the caller. `finish_required`: this server's
+    complete answers have a finish reason.
     """
 
     def __init__(
         self,
         builder: EventBuilder,
-        rules: CallRules = ANY_CALLS,
+        rules: Callable[[], CallRules] = CallRules,
         limits: CallLimits | None = None,
         *,
         logprobs: bool = False,
         finish_required: bool = False,
     ) -> None:
         self.builder = builder
-        self.rules = rules
         self.calls: ToolCalls | None = None  # set with the first call
+        self._rules = rules
         self._limits = limits
         self._first = len(builder.response["output"])
         self.finish_reason: FinishReason | None = None
@@ -110,7 +111,7 @@ class DeltaReader:
 
     def call(self, delta: ToolCallDelta) -> None:
         if self.calls is None:
-            self.calls = ToolCalls(self.builder, self.rules, self._limits or CallLimits())
+            self.calls = ToolCalls(self.builder, self._rules(), self._limits or CallLimits())
         self.calls.feed(delta)
 
     def item_started(self, delta: ItemStarted) -> None:

@@ -64,9 +64,6 @@ class CallRules:
     name_noise: Sequence[re.Pattern[str]] = ()  # characters that models add around names
 
 
-ANY_CALLS = CallRules()
-
-
 @frozen
 class CallLimits:
     """An answer's remaining limits, after earlier calls in the response."""

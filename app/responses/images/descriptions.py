@@ -18,6 +18,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from app.backends import Backend, ModelRequest
 from app.core.history.resource import new_response
@@ -119,12 +120,12 @@ class Vision:
         )
         # Empty `descriptions` make a text-only model fail with `ImagesUndescribed`.
         model_request = ModelRequest(request, request.items(), options.model, caller_key=caller.key, descriptions={})
-        model_request.encoded = self._backend.encode(model_request)
+        encoded = model_request.encoded = self._backend.encode(model_request)
         response = new_response(request, _new_id("resp"), int(time.time()), options.model)
         builder = EventBuilder(response, new_id=_new_id)
         builder.events = None
-        reader = DeltaReader(builder, CallRules(model_request.encoded.bindings, model_request.encoded.allowed))
-        query = ModelQuery(self._backend, model_request, model_request.encoded, reader)
+        reader = DeltaReader(builder, partial(CallRules, encoded.bindings, encoded.allowed))
+        query = ModelQuery(self._backend, model_request, encoded, reader)
         try:
             async with asyncio.timeout(options.timeout):
                 await respond(query, NO_DELIVERY, open_after=None)

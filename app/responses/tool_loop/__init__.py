@@ -231,7 +231,7 @@ class ToolLoop:
         )
         self._hosted_names |= {
             name
-            for name, binding in query.reader.rules.bindings.items()
+            for name, binding in query.encoded.bindings.items()
             if binding.hosted or binding.kind is MCP_APPROVAL_REQUEST
         }
         return query
