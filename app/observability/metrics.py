@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from prometheus_client import (
     CollectorRegistry,
@@ -119,17 +119,12 @@ class Times:
 
 @dataclass(slots=True)
 class EndedResponses:
-    """Ended responses of a model and delivery, not yet added to the series. Durations are in seconds."""
+    """Ended responses of a model, delivery and status, not yet added to the series. Durations are in seconds."""
 
-    statuses: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     total: list[float] = field(default_factory=list)
     to_first: list[float] = field(default_factory=list)
     per_token: list[float] = field(default_factory=list)
-    used: bool = False  # whether a response had usage
-    input: int = 0  # tokens
-    cached_input: int = 0
-    output: int = 0
-    reasoning: int = 0
+    tokens: list[tuple[int, ...]] = field(default_factory=list)  # see `counts_of`
 
 
 class Metrics(Observer):
@@ -140,7 +135,7 @@ class Metrics(Observer):
         self._directory = directory
         self._registry = registry = CollectorRegistry()
         self._pending: list[Count | Times] = []
-        self._ended: defaultdict[tuple[str, str], EndedResponses] = defaultdict(EndedResponses)  # by model and delivery
+        self._ended: defaultdict[tuple[str, str, str], EndedResponses] = defaultdict(EndedResponses)
         self.models = ModelLabels()
         self._kinds, self._tool_models = BoundedLabels(ERROR_LABELS), BoundedLabels(TOOL_MODELS)
         if directory is None:
@@ -192,13 +187,13 @@ class Metrics(Observer):
         self._errors = counter(
             "backend_errors", "Failures and refusals of backends, also those tried again.", *server, "kind"
         )
-        # A server is down if any process saw it fail.
+        self._servers = cache(lambda labels: _Server(labels, self._waiting(*labels), self._until_answer(*labels)))
         self._up = Gauge(
             "antiphon_backend_up",
             "Whether a server has not failed in its last request or check.",
             server,
             registry=registry,
-            multiprocess_mode="livemin",
+            multiprocess_mode="livemin",  # down if any process saw it fail
         )
 
         self._store = histogram("store", "Time for one operation of the store.", STORE, "operation")
@@ -237,8 +232,7 @@ class Metrics(Observer):
         self.models.resolve(str(lifecycle.response["model"]), self._record, lifecycle, lifecycle.status)
 
     def _record(self, model: str, lifecycle: ResponseLifecycle, status: str) -> None:
-        ended = self._ended[model, lifecycle.delivery]
-        ended.statuses[status] += 1
+        ended = self._ended[model, lifecycle.delivery, status]
         ended.total.append(lifecycle.seconds)
         if lifecycle.failure:
             self._failures(self._kinds(lifecycle.failure.code)).inc()
@@ -247,29 +241,24 @@ class Metrics(Observer):
         if (each := lifecycle.seconds_per_token) is not None:
             ended.per_token.append(each)
         if usage := lifecycle.usage:
-            ended.used = True
-            input_tokens, output_tokens, cached, _, reasoning = counts_of(usage)
-            ended.input += input_tokens
-            ended.cached_input += cached
-            ended.output += output_tokens
-            ended.reasoning += reasoning
+            ended.tokens.append(counts_of(usage))
         if self._directory is not None or len(ended.total) >= _UNFLUSHED:
             self._flush_ended()
 
     def _flush_ended(self) -> None:
         """Add ended responses to their series."""
         counted, self._ended = self._ended, defaultdict(EndedResponses)
-        for (model, delivery), ended in counted.items():
-            for status, number in ended.statuses.items():
-                self._responses(model, delivery, status).inc(number)
+        for (model, delivery, status), ended in counted.items():
+            self._responses(model, delivery, status).inc(len(ended.total))
             for seconds in ended.total:
                 self._total(model, delivery).observe(seconds)
             for seconds in ended.to_first:
                 self._to_first(model).observe(seconds)
             for seconds in ended.per_token:
                 self._per_token(model).observe(seconds)
-            if ended.used:
-                _count_kinds(self._tokens, (model,), (ended.input, ended.cached_input, ended.output, ended.reasoning))
+            if ended.tokens:
+                input_tokens, output_tokens, cached, _, reasoning = map(sum, zip(*ended.tokens, strict=True))
+                _count_kinds(self._tokens, (model,), (input_tokens, cached, output_tokens, reasoning))
 
     def tool_request(self, model: str, usage: Usage) -> None:
         """Count the tokens of a hosted tool's backend request."""
@@ -313,7 +302,7 @@ class Metrics(Observer):
         self._refused(limit).inc()
 
     def exchange(self, backend: Backend, request: ModelRequest | RawRequest, server: tuple[str, str]) -> _Measure:
-        return _Measure(self._waiting(*server), self._until_answer(*server), self._failed, server)
+        return _Measure(self._servers(server), self._failed)
 
     def flush(self) -> None:
         """Add all pending counts to the library's series, in the event loop's thread, before `expose`."""
@@ -438,34 +427,37 @@ class _MeasuredStore:
         await self._store.aclose()
 
 
+class _Server(NamedTuple):
+    labels: tuple[str, str]
+    waiting: Counted
+    answer: Timed
+
+
 class _Measure:
     """Measures a server's time to accept a request."""
 
     headers: Mapping[str, str] = MappingProxyType({})
     tap = None
 
-    def __init__(
-        self,
-        waiting: Counted,
-        answer: Timed,
-        failed: Callable[[tuple[str, str], BackendError], None],
-        server: tuple[str, str],
-    ) -> None:
-        self._waiting, self._answer, self._failed, self._server = waiting, answer, failed, server
+    __slots__ = ("_accepted", "_began", "_failed", "_server")
+
+    def __init__(self, server: _Server, failed: Callable[[tuple[str, str], BackendError], None]) -> None:
+        self._server = server
+        self._failed = failed
         self._accepted = False
         self._began = time.perf_counter()
-        waiting.inc()
+        server.waiting.inc()
 
     def accepted(self, answer: OpenRequest | RawAnswer) -> None:
         self._accepted = True
-        self._waiting.inc(-1)
-        self._answer.observe(time.perf_counter() - self._began)
+        self._server.waiting.inc(-1)
+        self._server.answer.observe(time.perf_counter() - self._began)
 
     def end(self, error: BaseException | None) -> None:
         if isinstance(error, BackendError):
-            self._failed(self._server, error)
+            self._failed(self._server.labels, error)
         if not self._accepted:
-            self._waiting.inc(-1)
+            self._server.waiting.inc(-1)
 
 
 def _count_kinds(series: Callable[..., Counted], labels: Sequence[str], counts: Sequence[int]) -> None:
