@@ -16,10 +16,12 @@ import logging
 import operator
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import NamedTuple
 
 from app.api.accounting.journal import UsageJournal
@@ -102,8 +104,7 @@ class Accounting:
         self.hooks = hooks
         self._clock = clock
         self._journal = journal
-        self._today = ("", 0.0)  # date, and Unix time of its end
-        self._models: dict[str, BoundedLabels] = {}
+        self._models: defaultdict[str, BoundedLabels] = defaultdict(lambda: BoundedLabels(_MODELS))  # by key
         self._unpriced = BoundedLabels(_MODELS)
         # Unwritten `UsageRow` counts, by day, key, model and backend.
         self._pending: dict[tuple[str, str, str, str], tuple[int, ...]] = {}
@@ -156,9 +157,7 @@ class Accounting:
         if cost is None and access.budget and any(limit.name.startswith("money") for limit in access.budget):
             self._warn_unpriced(model, access.name)
         name = access.name
-        if (models := self._models.get(name)) is None:
-            models = self._models[name] = BoundedLabels(_MODELS)
-        row = (self.today(), name, models(model), backend)
+        row = (self.today(), name, self._models[name](model), backend)
         added = requests, input_tokens, cached, output_tokens, reasoning, cost or 0
         before = self._pending.get(row)
         self._pending[row] = tuple(map(operator.add, before, added)) if before else added
@@ -175,13 +174,7 @@ class Accounting:
 
     def today(self) -> str:
         """UTC date, for example `2026-11-22`."""
-        now = self._clock()
-        day, end = self._today
-        if not end - 86_400 <= now < end:
-            midnight = now // 86_400 * 86_400
-            day = datetime.fromtimestamp(midnight, UTC).date().isoformat()
-            self._today = (day, midnight + 86_400)
-        return day
+        return _date(self._clock() // 86_400)
 
     def _warn_unpriced(self, model: str, key: str) -> None:
         before = self._unpriced(model, confirmed=False)
@@ -357,6 +350,12 @@ class Accounting:
             await progress.wait()
             if progress is self._progress:  # the write failed
                 raise StoreUnavailable
+
+
+@lru_cache(maxsize=2)
+def _date(day: float) -> str:
+    """`day` counts from 1970."""
+    return datetime.fromtimestamp(day * 86_400, UTC).date().isoformat()
 
 
 def _on_day(spending: Spending, day: str, today: str) -> Spending:
