@@ -119,7 +119,9 @@ class EventDecoder:
         return chunks
 
     def _event(self, event: bytes) -> list[RawEvent]:
-        name, data, chunks = b"", list[bytes](), list[RawEvent]()
+        name = b""
+        data: list[bytes] = []
+        chunks: list[RawEvent] = []
         for line in (*event.split(b"\n"), b""):
             if not line:
                 chunks += self._frame(name, data)

@@ -96,7 +96,8 @@ class ChunkReader:
         metadata = (chunk.get("id"), chunk.get("model"), chunk.get("service_tier"))
         if metadata != self._metadata:
             self._metadata = metadata
-            deltas.append(AnswerMetadata(*map(_text, metadata)))
+            answer_id, model, service_tier = metadata
+            deltas.append(AnswerMetadata(_text(answer_id), _text(model), _text(service_tier)))
         choices, beside = self._choices(chunk), None
         self.may_fail = "error" in chunk or "x_groq" in chunk
         if choices:

@@ -36,7 +36,8 @@ class Filter:
 
 
 def filters(profile: Profile, request: JSONMapping) -> list[Filter]:
-    options, found = profile.response, list[Filter]()
+    options = profile.response
+    found: list[Filter] = []
     if options.cumulative:
         found.append(CumulativeDeltaFilter([*options.cumulative]))
     if options.think_tags != "off":

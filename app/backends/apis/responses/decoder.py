@@ -228,7 +228,8 @@ class ResponsesDecoder(APIDecoder):
     def item_done(self, event: _Event) -> list[Delta]:
         """Add content that deltas did not contain."""
         item, index = json_object(event.get("item")), event.get("output_index")
-        type_, deltas = str(item.get("type")), list[Delta]()
+        type_ = str(item.get("type"))
+        deltas: list[Delta] = []
         output = self._known(item, index)
         if output is None:
             output = self._begin(item, index)
