@@ -228,7 +228,7 @@ class Watched:
             lifecycle.failure = error
         if self._outer:
             lifecycle.seconds = clock() - lifecycle.began
-            lifecycle.usage = self._usage()
+            lifecycle.usage = lifecycle.usage or self._usage()
             for observer in lifecycle.observers:
                 observer.on_end(lifecycle)
             if lifecycle.account:

@@ -250,6 +250,7 @@ class Run:
 
     def _charge(self) -> None:
         if usage := self._usage():
+            self._lifecycle.usage = usage
             self._lifecycle.charge(usage)
         if self._lifecycle.shows_cost:
             cost = self._lifecycle.cost
