@@ -138,9 +138,9 @@ class Preparation:
         return self.caller.dialect.reasoning(shown)
 
     def builder(self, response: Response | None = None) -> EventBuilder:
-        request, context = self.request, self.context
+        context, include = self.context, self.request.include
         encryption = None
-        if "reasoning.encrypted_content" in request.include:
+        if "reasoning.encrypted_content" in include:
             encryption = ReasoningEncryption(partial(self._cipher.encrypt, "reasoning", self.caller.owner))
         builder = EventBuilder(
             response or self.response,
@@ -148,7 +148,7 @@ class Preparation:
             reasoning=self.reasoning,
             encryption=encryption,
         )
-        builder.framework_events = FRAMEWORK_EVENTS in request.include
+        builder.framework_events = FRAMEWORK_EVENTS in include
         if context.upstream and (sources := noted_sources(context.upstream)):
             builder.cite(sources)
         return builder
