@@ -10,7 +10,7 @@ import pytest
 
 from app.errors import StoreUnavailable
 from app.observability.activity import HOUR, HOURS, OTHER, Activity, ActivityHour, Durations, Refusal
-from app.observability.lifecycle import ResponseLifecycle, clock
+from app.observability.lifecycle import ResponseLifecycle
 from app.stores import Store
 from app.stores.memory import MemoryStore
 from tests.support.store_locations import Clock, StoreLocation
@@ -32,8 +32,7 @@ def lifecycle(key: str = "alice", **fields: Any) -> ResponseLifecycle:
 
 def answer(activity: Activity, key: str = "alice", seconds: float = 2.0, first: float = 0.5) -> None:
     """Let a response begin and end."""
-    began = clock()
-    made = lifecycle(key, began=began, first=began + first, ended=began + seconds)
+    made = lifecycle(key, seconds_to_first=first, seconds=seconds)
     activity.on_start(made)
     activity.on_end(made)
 
@@ -122,8 +121,8 @@ async def test_quantile_is_at_most_a_tenth_off() -> None:
 async def test_activity_of_an_hour_is_bounded() -> None:
     hour = ActivityHour(0)
     for number in range(1000):
-        hour.of(1.0, f"key{number}", "m").requests += 1
-        hour.of(1.0, "alice", f"model{number}").requests += 1
+        hour.of(1, f"key{number}", "m").requests += 1
+        hour.of(1, "alice", f"model{number}").requests += 1
         hour.refuse(refusal(1.0, f"owner{number}"))
         hour.refuse(refusal(float(number), "flood"))
     read = ActivityHour.read(hour.record())
