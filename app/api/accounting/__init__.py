@@ -21,7 +21,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from typing import NamedTuple
 
 from app.api.accounting.journal import UsageJournal
@@ -104,6 +103,7 @@ class Accounting:
         self.hooks = hooks
         self._clock = clock
         self._journal = journal
+        self._day, self._date = -1.0, ""  # days since 1970, and the same as a date
         self._models: defaultdict[str, BoundedLabels] = defaultdict(lambda: BoundedLabels(_MODELS))  # by key
         self._unpriced = BoundedLabels(_MODELS)
         # Unwritten `UsageRow` counts, by day, key, model and backend.
@@ -174,7 +174,10 @@ class Accounting:
 
     def today(self) -> str:
         """UTC date, for example `2026-11-22`."""
-        return _date(self._clock() // 86_400)
+        day = self._clock() // 86_400
+        if day != self._day:
+            self._day, self._date = day, datetime.fromtimestamp(day * 86_400, UTC).date().isoformat()
+        return self._date
 
     def _warn_unpriced(self, model: str, key: str) -> None:
         before = self._unpriced(model, confirmed=False)
@@ -350,12 +353,6 @@ class Accounting:
             await progress.wait()
             if progress is self._progress:  # the write failed
                 raise StoreUnavailable
-
-
-@lru_cache(maxsize=2)
-def _date(day: float) -> str:
-    """`day` counts from 1970."""
-    return datetime.fromtimestamp(day * 86_400, UTC).date().isoformat()
 
 
 def _on_day(spending: Spending, day: str, today: str) -> Spending:
