@@ -19,7 +19,7 @@ import math
 import secrets
 import time
 from bisect import bisect
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -79,7 +79,7 @@ class Activity(Observer):
         self._running.pop(id(lifecycle), None)
         if lifecycle.failure and _is_refused(lifecycle, lifecycle.failure):
             return  # counted by `refused`
-        now = self._clock()
+        now = int(self._clock())
         counts = self._current(now).of(now, lifecycle.key, str(lifecycle.response.get("model") or ""))
         counts.requests += 1
         counts.failed += lifecycle.status == "failed"
@@ -90,14 +90,14 @@ class Activity(Observer):
             self._publish()
 
     def refused(self, refusal: Refusal) -> None:
-        hour = self._current(self._clock())
-        hour.of(refusal.at, refusal.key, "").refused += 1
+        hour = self._current(int(self._clock()))
+        hour.of(int(refusal.at), refusal.key, "").refused += 1
         hour.refuse(refusal)
         if self._publishing is None:
             self._publish()
 
-    def _current(self, now: float) -> ActivityHour:
-        start = int(now) // HOUR * HOUR
+    def _current(self, now: int) -> ActivityHour:
+        start = now // HOUR * HOUR
         if (hour := self._hours.get(start)) is None:
             hours = {past: each for past, each in self._hours.items() if each.changed and past > start - HOURS * HOUR}
             hour = ActivityHour(start)
@@ -106,7 +106,7 @@ class Activity(Observer):
 
     async def hours(self, number: int) -> list[ActivityHour]:
         """An object per process and hour, for at most `HOURS` hours; raises `StoreUnavailable`."""
-        last = self._current(self._clock()).start
+        last = self._current(int(self._clock())).start
         records = await self._store.all(_HOURS)
         records |= {self._name(hour): hour.record() for hour in self._hours.values()}  # newer than the stored records
         found = [record for name, record in records.items() if _start(name) > last - number * HOUR]
@@ -233,17 +233,18 @@ class Durations:
 
     def __init__(self, counts: Iterable[tuple[int, int]] = ()) -> None:
         """`counts` comes from `pairs`."""
-        self._counts = Counter(dict(counts))
+        self._counts = defaultdict(int, counts)
 
     def add(self, seconds: float) -> None:
         self._counts[bisect(_LIMITS, seconds)] += 1
 
     def include(self, others: Durations) -> None:
-        self._counts.update(others._counts)
+        for number, count in others._counts.items():
+            self._counts[number] += count
 
     def quantile(self, share: float) -> float | None:
         """The quantile in seconds; None without durations."""
-        left = math.ceil(share * self._counts.total())
+        left = math.ceil(share * sum(self._counts.values()))
         for number in sorted(self._counts):
             left -= self._counts[number]
             if left <= 0:
@@ -304,10 +305,10 @@ class ActivityHour:
         self._models: dict[str, set[str]] = {}  # model names by key
         self._refusals: dict[str, deque[Refusal]] = {}  # by owner, least recently refused first
 
-    def of(self, now: float, key: str, model: str) -> RequestCounts:
+    def of(self, now: int, key: str, model: str) -> RequestCounts:
         """Mutable counts at a Unix time in this hour."""
         self.changed = True
-        slot = int(now) // SLOT * SLOT
+        slot = now // SLOT * SLOT
         if (counts := self.counts.get((slot, key, model))) is not None:
             return counts
         full = len(self.counts) >= _MAX_COUNTS
