@@ -14,6 +14,11 @@ from uvicorn.protocols.http.httptools_impl import HEADER_RE, HEADER_VALUE_RE, ST
 _NO_BODY = frozenset({204, 304})  # statuses
 _NAME, _VALUE = itemgetter(0), itemgetter(1)
 
+# The bytes that uvicorn's expressions find; `translate` is several times faster than a search.
+_NOT_IN_NAMES, _NOT_IN_VALUES = (
+    bytes(byte for byte in range(256) if invalid.match(bytes([byte]))) for invalid in (HEADER_RE, HEADER_VALUE_RE)
+)
+
 
 class ResponseWriter:
     """Replaces uvicorn's `send`."""
@@ -37,9 +42,10 @@ class ResponseWriter:
 
     def _begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         cycle = self._cycle
-        if HEADER_RE.search(b"".join(map(_NAME, headers))):
+        names, values = b"".join(map(_NAME, headers)), b"".join(map(_VALUE, headers))
+        if names != names.translate(None, _NOT_IN_NAMES):
             raise RuntimeError("Invalid HTTP header name.")
-        if HEADER_VALUE_RE.search(b"".join(map(_VALUE, headers))):
+        if values != values.translate(None, _NOT_IN_VALUES):
             raise RuntimeError("Invalid HTTP header value.")
         fields = dict(headers)
         cycle.response_started = True
