@@ -72,10 +72,9 @@ class ModelQuery:
     @property
     def warnings(self) -> list[str]:
         warnings = self.open_request.warnings if self.open_request else None
-        named = [
-            *(self.encoded.warnings if warnings is None else warnings),
-            *(self.images.warnings if self.images else ()),
-        ]
+        named = list(self.encoded.warnings if warnings is None else warnings)
+        if self.images:
+            named += self.images.warnings
         if self.left_out:
             count = self.left_out
             named.append(f"The conversation is too long for the model; its oldest {count} items were dropped.")

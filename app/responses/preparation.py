@@ -272,5 +272,4 @@ class Preparation:
             logprobs="message.output_text.logprobs" in request.include or bool(request.top_logprobs),
             finish_required=options.finish_required,
         )
-        margin = margin or self._margin
-        return ModelQuery(self._backend, model_request, encoded, reader, margin, self.images)
+        return ModelQuery(self._backend, model_request, encoded, reader, margin or self._margin, self.images)
