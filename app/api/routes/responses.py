@@ -170,7 +170,8 @@ async def respond_to(
     claim: idempotency.KeyClaim | None = None,
 ) -> Response:
     with admission:
-        await admission.acquire_slots()
+        if admission.key_limits.needs_slots:
+            await admission.acquire_slots()
         run = await api.responses.create(body, caller, account=admission, observers=[claim] if claim else ())
         if body.background:
             response = await background_response(body, run, caller, api)
