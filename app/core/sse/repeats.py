@@ -72,10 +72,9 @@ class PatternMatcher:
         around = len(head) + len(tail)
         strings = []
         for event in events[start:]:
-            if count_at > 0:  # `_without_count`, without a call
-                event = event[:count_at] + event[count_at:].lstrip(_DIGITS)
-            elif count_at:
-                event = event[:count_at].rstrip(_DIGITS) + event[count_at:]
+            if count_at:  # `_without_count`, without a call
+                before, after = event[:count_at], event[count_at:]
+                event = before + after.lstrip(_DIGITS) if count_at > 0 else before.rstrip(_DIGITS) + after
             string = event.removeprefix(head).removesuffix(tail)
             if len(event) - len(string) != around:
                 break
