@@ -79,7 +79,7 @@ class GenerationOptions:
         if not model:
             raise missing_parameter("model")
         caller.access.check_model(model)
-        if extra := request.model_extra:
+        if extra := request.__pydantic_extra__:
             caller.access.check_fields(extra)
         return model
 
@@ -263,7 +263,7 @@ class Preparation:
         request = self._effective
         encoded = model_request.encoded = self._backend.encode(model_request)
         options = (encoded.profile or self._backend.profile(model_request.model)).response
-        if read is DeltaReader and (extra := request.model_extra) and (stop := stop_sequences(extra)):
+        if read is DeltaReader and (extra := request.__pydantic_extra__) and (stop := stop_sequences(extra)):
             read = partial(StoppingReader, stop)
         reader = read(
             builder,

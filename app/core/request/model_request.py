@@ -97,6 +97,6 @@ class TranslationState:
         self.options = options
         self.upstream = model_request.upstream
         self.hosted = hosted or model_request.hosted
-        self.given: Set[str] = request.model_fields_set  # fields that the caller set
-        self.extra: Mapping[str, Any] = request.model_extra or {}  # fields without a declaration
+        self.given: Set[str] = request.__pydantic_fields_set__  # fields that the caller set
+        self.extra: Mapping[str, Any] = request.__pydantic_extra__ or {}  # fields without a declaration
         self.warnings = Warnings()

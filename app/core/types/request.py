@@ -234,7 +234,12 @@ Integer = Annotated[
 
 
 class RequestBody(BaseModel):
-    """A request body: null fields count as unset; unknown fields are in `model_extra`."""
+    """
+    A request body: null fields count as unset; unknown fields are in `model_extra`.
+
+    Each request reads `__pydantic_extra__` and `__pydantic_fields_set__`, which `model_extra` and `model_fields_set`
+    return through a call.
+    """
 
     # Errors that quote input would put secrets into tracebacks.
     model_config = ConfigDict(extra="allow", protected_namespaces=(), hide_input_in_errors=True)
