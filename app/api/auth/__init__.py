@@ -248,6 +248,8 @@ def handshake_headers(scope: Scope) -> dict[str, str]:
 
 def _key(headers: Mapping[str, str]) -> str:
     """The key in `Authorization: Bearer`, Anthropic's `x-api-key` or Azure's `api-key`."""
-    scheme, _, key = headers.get("authorization", "").partition(" ")
-    bearer = key.strip() if scheme.lower() == "bearer" else ""
-    return bearer or headers.get("x-api-key", "").strip() or headers.get("api-key", "").strip()
+    if authorization := headers.get("authorization"):
+        scheme, _, key = authorization.partition(" ")
+        if scheme.lower() == "bearer" and (key := key.strip()):
+            return key
+    return headers.get("x-api-key", "").strip() or headers.get("api-key", "").strip()
