@@ -21,6 +21,7 @@ from app.errors import BackendError
 _TOO_MANY_VALUES = f"The backend sent more than {MAX_VALUES} JSON values in a single event or document."
 
 END: RawEvent = {"object": "done"}
+UNPARSED: RawEvent = {"type": "ping"}  # in place of a skipped event
 
 _END_MARK = b"data: [DONE]"
 _PLAIN = b"data: {"  # the start of nearly all events
@@ -110,7 +111,9 @@ class EventDecoder:
                 chunks.append(chunk)
                 if self._repeats and not is_long:
                     self._repeats.learn(event, chunk)
-            elif not event.startswith(self._skipped):
+            elif event.startswith(self._skipped):
+                chunks.append(UNPARSED)
+            else:
                 quick = _two_lines(event) if self._named else None
                 made = self._event(event) if quick is None else [quick]
                 chunks += made

@@ -401,10 +401,11 @@ _REPEATED = frozenset(
     }
 )
 
-# The most frequent of them, as their first bytes: some repeat the whole response.
+# The most frequent of them, as their first bytes: most repeat a text or the whole response.
 SKIPPED = tuple(
     b'event: %b\ndata: {"type":%b"%b"' % (name, space, name)
     for name in (
+        b"response.created",
         b"response.in_progress",
         b"response.content_part.done",
         b"response.output_text.done",

@@ -14,7 +14,7 @@ from app.backends.apis.responses.decoder import SEQUENCE_NUMBER, SKIPPED, Respon
 from app.backends.server.errors import error_in_chunk
 from app.core.profile import Profile
 from app.core.request.model_request import EncodedRequest
-from app.core.sse.decoder import EventDecoder
+from app.core.sse.decoder import UNPARSED, EventDecoder
 from app.core.sse.repeats import PatternMatcher, RepeatedEvent
 from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_builder import EventBuilder
@@ -130,4 +130,4 @@ def test_event_that_repeats_output_is_skipped_without_parsing(space: str) -> Non
     done = f'event: response.output_text.done\ndata: {{"type":{space}"response.output_text.done", invalid}}\n\n'
     delta = f'event: response.output_text.delta\ndata: {{"type":{space}"response.output_text.delta","delta":"a"}}\n\n'
     stream = EventDecoder(named=True, skipped=SKIPPED)
-    assert stream.decode((done + delta).encode()) == [{"type": "response.output_text.delta", "delta": "a"}]
+    assert stream.decode((done + delta).encode()) == [UNPARSED, {"type": "response.output_text.delta", "delta": "a"}]
