@@ -127,7 +127,7 @@ class ObjectReader:
                 self._depth = depths[-1] if depths else self._depth
                 self._closed = self._depth == 0
                 self._string = in_string
-                self._skip = in_string and _trailing_backslashes(piece) % 2
+                self._skip = in_string and _trailing_backslashes(piece[at:]) % 2
                 return ""
         while match := (self._INSIDE if self._string else self._OUTSIDE).search(piece, at):
             at = match.end()

@@ -7,7 +7,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from app.core.items import arguments as arguments_module
@@ -198,6 +198,7 @@ documents = st.dictionaries(
 )
 
 
+@example(text='{0"\\\\"}', cuts=[4, 5])  # a piece that only completes an escape
 @settings(max_examples=300)
 @given(text=texts | documents.map(json.dumps) | st.tuples(documents.map(json.dumps), texts).map("".join), cuts=cuts)
 def test_long_pieces_in_steps_give_the_same(text: str, cuts: list[int]) -> None:
