@@ -202,7 +202,7 @@ def print_banner(settings: Settings) -> None:
     if settings.default_model or server.backend == "demo" or not server.url:
         _suggest(settings, settings.default_model or ("demo" if server.backend == "demo" else "YOUR_MODEL"))
     else:
-        threading.Thread(target=_suggest_listed, args=(settings,), daemon=True).start()
+        threading.Thread(target=_suggest_listed, name="antiphon-suggest", args=(settings,), daemon=True).start()
 
 
 def _suggest_listed(settings: Settings) -> None:

@@ -455,13 +455,17 @@ def test_url_that_is_invalid_is_refused(url: str, complaint: str) -> None:
     assert complaint in str(refused.value)
 
 
+def database_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("antiphon-sqlite")]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 async def test_closing_releases_the_file_and_the_threads(path: Path) -> None:
-    before = {*threading.enumerate()}
+    before = {*database_threads()}
     store = SQLiteStore(path, ttl=1000)
     await store.put("bucket", "name", b"record")
     await store.get("bucket", "name")
-    started = {*threading.enumerate()} - before
+    started = {*database_threads()} - before
     assert len(started) == 2
     assert open_descriptors(path)
     await store.aclose()

@@ -135,12 +135,16 @@ def test_index_of_version_1_is_migrated_and_searched(tmp_path: Path) -> None:
         assert not db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'codes'").fetchall()
 
 
+def database_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("antiphon-")]
+
+
 async def test_closing_ends_the_threads_of_the_store(tmp_path: Path) -> None:
-    before = {*threading.enumerate()}
+    before = {*database_threads()}
     store = SQLiteFileStore(tmp_path / "files.db")
     await store.check()
     await store.file("ada", "file-missing")
-    started = {*threading.enumerate()} - before
+    started = {*database_threads()} - before
     assert started  # the writer and a reader
     await store.aclose()
     assert not any(thread.is_alive() for thread in started)
