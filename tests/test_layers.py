@@ -57,7 +57,6 @@ ROOMS = (
     "ids",
     "bounded_json",
     "types",
-    "json_values",
     "usage",
     "items",
     "profile",
@@ -74,7 +73,7 @@ ROOTS = {
     "app.runtime",
 }
 BELOW = ROOTS | CORE
-TYPES = {"app", "app.core.bounded_json", "app.core.ids", "app.core.json_values", "app.core.size", "app.core.types"}
+TYPES = {"app", "app.core.bounded_json", "app.core.ids", "app.core.size", "app.core.types"}
 TYPES |= {"app.errors"}
 STREAM = TYPES | {"app.core.items"}
 REQUEST = STREAM | {"app.core.charsets", "app.core.profile", "app.core.stream"}
@@ -91,7 +90,6 @@ LAYERS = {
     "app.core.ids": {"app"},
     "app.core.bounded_json": {"app", "app.core.size"},
     "app.core.types": {"app", "app.errors", "app.core.redaction", "app.core.bounded_json", "app.core.size"},
-    "app.core.json_values": {"app", "app.core.types"},
     "app.core.usage": TYPES,
     "app.core.items": TYPES,
     "app.core.profile": {"app", "app.errors"},

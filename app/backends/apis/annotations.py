@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from app.core.json_values import json_objects
-from app.core.types import JSONObject
+from app.core.types import JSONObject, json_objects
 
 # For files that a server's tool read or wrote.
 _NATIVE = frozenset({"file_citation", "container_file_citation", "file_path"})

@@ -20,9 +20,8 @@ from app.backends.apis import APIS, encode
 from app.backends.demo import showcase
 from app.backends.demo.schema_values import value_for
 from app.core.bounded_json import dumps
-from app.core.json_values import json_objects
 from app.core.profile import ContentOptions, Profile, RequestOptions
-from app.core.types import JSONObject
+from app.core.types import JSONObject, json_objects
 from app.core.types.deltas import (
     AnswerMetadata,
     Delta,

@@ -43,13 +43,12 @@ from app.backends.server.retries import BackendRefusal, Retries, explain, explai
 from app.backends.transport import HTTPToolsTransport
 from app.backends.transport.httpx_transport import HTTPReply, HTTPXTransport, bound_decompression, decompressed
 from app.backends.transport.requests import RequestTarget, encoded_headers
-from app.core.json_values import json_list, json_objects
 from app.core.profile import Profile
 from app.core.redaction import without_password
 from app.core.sse.decoder import check_piece
 from app.core.sse.framing import MAX_EVENT_BYTES, TOO_LONG
 from app.core.sse.repeats import RawEvent
-from app.core.types import JSONObject
+from app.core.types import JSONObject, json_list, json_objects
 from app.errors import BackendError
 
 logger = logging.getLogger(__name__)

@@ -16,12 +16,11 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 from app.backends.server.errors.unsupported_fields import DECLARATIONS, functions
-from app.core.json_values import json_object
 from app.core.profile import ContentOptions
 from app.core.request.content import NOTE, NOTE_WARNING, string_or_parts
 from app.core.request.roles import SYSTEM, as_note, merge
 from app.core.request.tool_types import keyword_paths, mfjs, stripped
-from app.core.types import JSONMapping, JSONObject
+from app.core.types import JSONMapping, JSONObject, json_object
 from app.errors import BackendError, quote
 
 REFUSED_IMAGE = "messages[].image"

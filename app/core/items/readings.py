@@ -12,8 +12,7 @@ from typing import Final, Protocol, TypeAlias
 
 from app.core.bounded_json import to_json
 from app.core.items.arguments import INPUT
-from app.core.json_values import json_objects, json_text
-from app.core.types import Item, JSONMapping, Part, with_fields
+from app.core.types import Item, JSONMapping, Part, json_objects, json_text, with_fields
 from app.core.types.hosted import DEFAULT_NAMESPACE
 
 # Key for notes in an item's stored upstream fields. Notes, all optional: `call_id`, `namespace`, `name` and `arguments`

@@ -15,7 +15,7 @@ from app.core.profile import Profile, ThinkTagOptions
 from app.core.request.roles import joined
 from app.core.stream.reasoning_fragments import ReasoningDetails
 from app.core.stream.tool_calls import ORIGINAL_ID, ORIGINAL_ID_V1
-from app.core.types import list_field
+from app.core.types import json_list
 from app.core.types.request import Item
 from app.errors import Warnings
 
@@ -57,7 +57,7 @@ def upstream_reasoning(item: Item, upstream: Mapping[str, object] | None) -> Map
             return upstream
         if fields := {name: value for name, value in upstream.items() if value and name != BOUND}:
             return fields
-    parts = list_field(item, "content") or list_field(item, "summary")
+    parts = json_list(item.get("content")) or json_list(item.get("summary"))
     text = "\n".join(text for part in parts if isinstance(text := part.get("text"), str) and text)
     return {_DEFAULT: text} if text else {}
 

@@ -18,10 +18,9 @@ from app.core.items import (
     ItemType,
 )
 from app.core.items.arguments import INPUT
-from app.core.json_values import json_list, json_object, json_objects
 from app.core.profile import RequestOptions
 from app.core.request.grammar import pattern
-from app.core.types import JSONMapping, JSONObject
+from app.core.types import JSONMapping, JSONObject, json_list, json_object, json_objects
 from app.core.types.hosted import NO_PARAMETERS
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # by the spec

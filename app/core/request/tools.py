@@ -16,12 +16,11 @@ from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from app.core.items import FUNCTION_CALL, ITEM_TYPES, MCP_APPROVAL_REQUEST
-from app.core.json_values import json_list, json_object
 from app.core.profile import Profile, RequestOptions
 from app.core.request.model_request import TranslationState
 from app.core.request.tool_types import REJECTED_KEYWORD, TOOL_NAME, TOOL_TYPES, ToolFields, keyword_paths
 from app.core.stream.event_types import ToolBinding
-from app.core.types import JSONObject, list_field
+from app.core.types import JSONObject, json_list, json_object
 from app.core.types.hosted import (
     DEFAULT_NAMESPACE,
     HOSTED_TABLES,
@@ -189,7 +188,7 @@ class ToolSet:
         return names
 
     def declared_in(self, item: Item) -> list[tuple[str, ToolFields]]:
-        entries = _entries(list_field(item, "tools"), lambda *_: None)
+        entries = _entries(json_list(item.get("tools")), lambda *_: None)
         return [
             (self.name(*entry.key), _described(entry.tool, entry.about) if entry.is_first else entry.tool)
             for entry in entries
@@ -255,7 +254,7 @@ def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
     for item in items:
         if item["type"] in _ADDING:
             found = _ADDING[item["type"]] == "search"
-            of_item = [*_entries(list_field(item, "tools"), warn, found=found)]
+            of_item = [*_entries(json_list(item.get("tools")), warn, found=found)]
             for entry in of_item:
                 added.setdefault(entry.key, len(added) + 1)
             entries += of_item
@@ -302,7 +301,7 @@ def deferred_tools(tools: Sequence[Any], items: Iterable[Item]) -> list[Deferred
     entries = [*_entries(tools, lambda *_: None)]
     for item in items:
         if (row := ITEM_TYPES.get(item["type"])) and row.adds_tools == "declared":
-            entries += _entries(list_field(item, "tools"), lambda *_: None)
+            entries += _entries(json_list(item.get("tools")), lambda *_: None)
     return [*_as_deferred(filter(lambda entry: entry.is_deferred, entries))]
 
 
@@ -367,7 +366,7 @@ def _found_keys(items: Iterable[Item]) -> set[tuple[str, str]]:
     keys = set()
     for item in items:
         if (row := ITEM_TYPES.get(item["type"])) and row.adds_tools == "search":
-            for tool in filter(_is_object, list_field(item, "tools")):
+            for tool in filter(_is_object, json_list(item.get("tools"))):
                 inner = tool.get("tools")
                 names = (
                     [function.get("name") for function in filter(_is_object, inner)] if isinstance(inner, list) else []

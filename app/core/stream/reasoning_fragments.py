@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from app.core.json_values import json_objects, json_text
-from app.core.types import JSONObject
+from app.core.types import JSONObject, json_objects, json_text
 
 _JOINED = ("text", "summary", "data")  # fields that arrive in pieces
 

@@ -9,7 +9,7 @@ from app.core.items import ITEM_TYPES, ItemType
 from app.core.stream.event_batch import EventBatch
 from app.core.stream.event_builder import TERMINAL_EVENTS
 from app.core.stream.event_types import REFUSAL, SUMMARY_REASONING, TEXT, PartType
-from app.core.types import JSONMapping, JSONObject, list_field, with_fields
+from app.core.types import JSONMapping, JSONObject, json_list, with_fields
 from app.core.types.request import Event, Item, Response
 
 _PART_LISTS = ("summary", "content")
@@ -59,7 +59,7 @@ def _text_item(index: int, item: Item, rows: JSONMapping) -> _Events:
     started.pop("encrypted_content", None)
     yield "response.output_item.added", {"output_index": index, "item": started}
     for name in lists:
-        shown = [part for part in list_field(item, name) if part.get("type") in rows]
+        shown = [part for part in json_list(item.get(name)) if part.get("type") in rows]
         for position, part in enumerate(shown):
             row = rows[part["type"]]
             yield from _part(row, {"item_id": item["id"], "output_index": index, row.position: position}, part)

@@ -156,9 +156,23 @@ class Event(TypedDict, total=False):
     logprobs: list[object]
 
 
-def list_field(item: Item, name: str) -> list[Any]:
-    value = item.get(name)
+# Read JSON values of unchecked types; a value of another type reads as empty.
+
+
+def json_object(value: object) -> JSONObject:
+    return value if isinstance(value, dict) else {}
+
+
+def json_list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
+
+
+def json_objects(value: object) -> list[JSONObject]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def json_text(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def with_fields(item: Item, fields: Mapping[str, object]) -> Item:

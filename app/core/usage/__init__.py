@@ -15,8 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeGuard
 
 from app.core.bounded_json import to_json
-from app.core.json_values import json_object
-from app.core.types import Item, JSONMapping, Usage, list_field
+from app.core.types import Item, JSONMapping, Usage, json_list, json_object
 from app.core.types.deltas import TokenCounts
 
 
@@ -165,7 +164,7 @@ def _texts_of(item: Item | str) -> Iterator[str]:
     for name in ("name", "arguments", "input"):
         if isinstance(value := item.get(name), str):
             yield value
-    for part in list_field(item, "content") or list_field(item, "summary"):  # raw reasoning can be in both
+    for part in json_list(item.get("content")) or json_list(item.get("summary")):  # raw reasoning can be in both
         yield part.get("text") or part.get("refusal") or ""
 
 

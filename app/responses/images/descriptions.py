@@ -26,7 +26,7 @@ from app.core.ids import new_id
 from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.tool_calls import CallRules
-from app.core.types import list_field
+from app.core.types import json_list
 from app.core.types.request import CreateResponse
 from app.errors import APIError, BackendError, StoreUnavailable, Warnings
 from app.observability.lifecycle import ResponseLifecycle
@@ -139,7 +139,7 @@ class Vision:
         if builder.failure:
             raise builder.failure
         parts = (
-            part for item in response["output"] for part in list_field(item, "content") if item["type"] == "message"
+            part for item in response["output"] for part in json_list(item.get("content")) if item["type"] == "message"
         )
         if not (text := "\n".join(part["text"] for part in parts if part["type"] == "output_text").strip()):
             raise BackendError("The model wrote no description of the image.")

@@ -14,7 +14,7 @@ from app.api.client_apis import ClientRequest, Ending
 from app.api.client_apis.chat.reader import ChatOptions
 from app.core.bounded_json import dumps
 from app.core.sse.encoder import DONE_FRAME
-from app.core.types import JSONMapping, JSONObject, list_field
+from app.core.types import JSONMapping, JSONObject, json_list
 from app.core.types.request import Event, Item, Response
 
 _BETWEEN = "\n\n"
@@ -198,7 +198,7 @@ def _message_parts(output: Iterable[Item]) -> Iterator[list[Any]]:
     """An approval request counts as a message."""
     for item in output:
         if item["type"] == "message":
-            yield list_field(item, "content")
+            yield json_list(item.get("content"))
         elif item["type"] == "mcp_approval_request":
             yield [{"type": "output_text", "text": _unapproved(item)}]
 
@@ -207,7 +207,7 @@ def _reasoning_of(output: Iterable[Item]) -> str:
     texts = []
     for item in output:
         if item["type"] == "reasoning":
-            parts = [*list_field(item, "summary"), *list_field(item, "content")]
+            parts = [*json_list(item.get("summary")), *json_list(item.get("content"))]
             texts += [part["text"] for part in parts if part["text"]]
     return _BETWEEN.join(texts)
 

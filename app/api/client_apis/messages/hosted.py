@@ -16,8 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from app.core.bounded_json import to_json
 from app.core.items import as_object
 from app.core.items.readings import mcp_result
-from app.core.json_values import json_list, json_object, json_objects, json_text
-from app.core.types import Item, JSONMapping, JSONObject
+from app.core.types import Item, JSONMapping, JSONObject, json_list, json_object, json_objects, json_text
 
 # `include` values for fields shown in result blocks.
 SHOWN_FIELDS = ("web_search_call.results", "code_interpreter_call.outputs")

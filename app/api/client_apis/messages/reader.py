@@ -19,8 +19,7 @@ from app.api.client_apis.messages.tools import read_tools, short_name
 from app.api.request_body import validate
 from app.core.bounded_json import to_json
 from app.core.history.compaction import CONTENT_MARK
-from app.core.json_values import json_list, json_object, json_text
-from app.core.types import JSONMapping, JSONObject
+from app.core.types import JSONMapping, JSONObject, json_list, json_object, json_text
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest, Warnings, quote
 from app.responses.encryption import FROM_SIGNATURE

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from app.api.client_apis.messages.hosted import hosted_type, is_enabled, mcp_tool, web_tool
-from app.core.json_values import json_object, json_text
-from app.core.types import JSONMapping, JSONObject
+from app.core.types import JSONMapping, JSONObject, json_object, json_text
 from app.errors import InvalidRequest, Warnings, quote
 
 _MAX_NAME = 64  # characters, in the Responses API; Anthropic allows 128

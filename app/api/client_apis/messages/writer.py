@@ -19,8 +19,7 @@ from app.api.client_apis import Ending
 from app.api.client_apis.messages.hosted import hosted_blocks, server_tool_usage
 from app.api.client_apis.messages.reader import WriterOptions
 from app.core.bounded_json import dumps
-from app.core.json_values import json_object, json_text
-from app.core.types import Item, JSONMapping, JSONObject, Response, list_field
+from app.core.types import Item, JSONMapping, JSONObject, Response, json_list, json_object, json_text
 from app.core.types.request import Event
 from app.core.usage import counts_of
 
@@ -255,7 +254,7 @@ def _blocks_of(item: Item, options: WriterOptions) -> Iterator[JSONObject]:
 
 
 def _message_blocks(item: Item, options: WriterOptions) -> Iterator[JSONObject]:
-    for part in list_field(item, "content"):
+    for part in json_list(item.get("content")):
         text = json_text(part.get("text")) or json_text(part.get("refusal"))
         citations = [citation(each) for each in part.get("annotations") or ()]
         if text or citations:
@@ -263,7 +262,7 @@ def _message_blocks(item: Item, options: WriterOptions) -> Iterator[JSONObject]:
 
 
 def _reasoning_blocks(item: Item, options: WriterOptions) -> Iterator[JSONObject]:
-    parts = [*list_field(item, "summary"), *list_field(item, "content")]
+    parts = [*json_list(item.get("summary")), *json_list(item.get("content"))]
     text = PARAGRAPH.join(filter(None, (json_text(part.get("text")) for part in parts)))
     signature = item.get("encrypted_content") or ""
     if text and options.shows_thinking:
@@ -337,7 +336,9 @@ def _stop_fields(ending: Ending) -> JSONObject:
 
 
 def _refusal(response: Response) -> str | None:
-    parts = [part for item in response["output"] if item["type"] == "message" for part in list_field(item, "content")]
+    parts = [
+        part for item in response["output"] if item["type"] == "message" for part in json_list(item.get("content"))
+    ]
     texts = [json_text(part.get("refusal")) for part in parts if part["type"] == "refusal"]
     return "\n".join(texts) if texts else None
 

@@ -10,11 +10,10 @@ from typing import Any
 from app.backends.apis.annotations import flat_annotations, flat_logprobs
 from app.backends.apis.chat.usage import normal_usage
 from app.core.bounded_json import dumps
-from app.core.json_values import json_list, json_objects, json_text
 from app.core.profile import ResponseOptions
 from app.core.sse.repeats import RawEvent, ReadTexts
 from app.core.stream.reasoning_fragments import FRAGMENTS
-from app.core.types import JSONMapping, JSONObject
+from app.core.types import JSONMapping, JSONObject, json_list, json_objects, json_text
 from app.core.types.deltas import (
     REASONING_CONTENT,
     AnnotationsAdded,

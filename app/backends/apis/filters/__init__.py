@@ -7,10 +7,9 @@ from enum import Enum, auto
 from typing import TypeAlias
 
 from app.backends.apis.filters.text_tool_calls import Piece, TextReasoning, TextToolCall, TextToolCallParser, overlap
-from app.core.json_values import json_list
 from app.core.profile import Profile, ResponseOptions, ThinkTagOptions
 from app.core.stream.reasoning_fragments import ReasoningDetails
-from app.core.types import JSONMapping
+from app.core.types import JSONMapping, json_list
 from app.core.types.deltas import (
     Delta,
     Finished,

@@ -9,9 +9,8 @@ from app.backends.apis.gemini.decoder import GeminiDecoder
 from app.backends.apis.gemini.encoder import GEMINI_CALLER_FIELDS, to_gemini
 from app.backends.apis.token_counting import EndpointTokenizer
 from app.backends.server.endpoints import model_url
-from app.core.json_values import json_list, json_object, json_objects, json_text
 from app.core.profile import Profile
-from app.core.types import JSONMapping, JSONObject
+from app.core.types import JSONMapping, JSONObject, json_list, json_object, json_objects, json_text
 
 if TYPE_CHECKING:
     import httpx

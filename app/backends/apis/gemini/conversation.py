@@ -16,14 +16,13 @@ from urllib.parse import urlsplit
 from app.core.bounded_json import loads
 from app.core.items import as_json_object
 from app.core.items.readings import HOSTED
-from app.core.json_values import json_objects, json_text
 from app.core.profile import ContentOptions
 from app.core.request.content import CHAT_PARTS, ChatPart, PartError, PartForm, media, texts
 from app.core.request.files import is_pdf
 from app.core.request.messages import AssistantTurn, ConversationReader
 from app.core.request.reasoning import BOUND, UNSIGNED, bound_fields, is_sent_back, reasoning_text
 from app.core.request.roles import OPENING, SYSTEM, Message
-from app.core.types import JSONMapping, JSONObject
+from app.core.types import JSONMapping, JSONObject, json_objects, json_text
 from app.core.types.request import Item, Part
 from app.errors import quote
 

@@ -11,14 +11,13 @@ from app.backends.apis.filters import filters
 from app.backends.apis.gemini.conversation import CALL_ID, SIGNATURE, SIGNED_PARTS, THOUGHT_SIGNATURE
 from app.backends.server.errors.classification import failure
 from app.core.bounded_json import dumps
-from app.core.json_values import json_list, json_object, json_objects, json_text
 from app.core.profile import Profile
 from app.core.request.model_request import EncodedRequest
 from app.core.request.reasoning import bound
 from app.core.sse.decoder import END, EventDecoder
 from app.core.sse.repeats import ServerEvent
 from app.core.stream.answer import ErrorIn
-from app.core.types import JSONMapping, JSONObject
+from app.core.types import JSONMapping, JSONObject, json_list, json_object, json_objects, json_text
 from app.core.types.deltas import (
     AnnotationsAdded,
     AnswerMetadata,

@@ -7,7 +7,6 @@ from typing import Any
 
 from app.backends.apis.messages.conversation import CachedConversation, MessagesConversation, system_and_messages
 from app.core.bounded_json import to_json
-from app.core.json_values import json_list
 from app.core.profile import Profile, RequestOptions
 from app.core.request import encoded_request, read_request, warn_dropped_fields
 from app.core.request.caching import CACHE_FIELDS, THINKING_BLOCKS, set_breakpoints
@@ -17,7 +16,7 @@ from app.core.request.response_format import response_format
 from app.core.request.roles import Message
 from app.core.request.tool_choice import Choice
 from app.core.stream.stop_sequences import stop_sequences
-from app.core.types import JSONMapping, JSONObject
+from app.core.types import JSONMapping, JSONObject, json_list
 from app.errors import InvalidRequest
 
 _JSON = "Answer only with a JSON object. Do not use a code fence."

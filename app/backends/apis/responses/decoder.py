@@ -21,14 +21,13 @@ from app.backends.apis.filters import filters
 from app.backends.apis.responses.items import NATIVE, native_item_types
 from app.backends.server.errors.classification import failure
 from app.core.items.arguments import INPUT
-from app.core.json_values import json_object, json_objects, json_text
 from app.core.profile import Profile
 from app.core.request.model_request import EncodedRequest
 from app.core.request.reasoning import bound
 from app.core.sse.decoder import END, EventDecoder
 from app.core.sse.repeats import PatternMatcher, RawEvent, ReadTexts, RepeatedEvent, ServerEvent
 from app.core.stream.answer import ErrorIn
-from app.core.types import JSONObject
+from app.core.types import JSONObject, json_object, json_objects, json_text
 from app.core.types.deltas import (
     AnnotationsAdded,
     AnswerMetadata,
