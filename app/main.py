@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from app import __version__
+from app.api.auth.revocation import RevokedResponses
 from app.api.dependencies import APIDependencies
 from app.api.keys.managed_keys import ManagedKeys
 from app.api.openapi import Documented
@@ -25,11 +26,9 @@ from app.assembly.parts import (
     build_batch_worker,
     build_hooks,
     build_images,
-    build_keys,
     build_limits,
     build_metrics,
     build_policy,
-    build_revocation,
     build_store,
     build_tools,
     build_tracing,
@@ -48,7 +47,8 @@ from app.responses.encryption import ContentCipher
 from app.responses.policy.output import OutputObserver
 from app.runtime import tasks
 from app.settings import Settings
-from app.stores import Store
+from app.stores import ServerStore, Store
+from app.stores.keys import StoredKeys
 from app.tools import StartingTool
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def create_app(
     settings: Settings,
     *,
     backend: Backend | None = None,
-    store: Store | None = None,
+    store: ServerStore | None = None,
     tracing: Tracing | None = None,
     reload: Callable[[], Settings] | None = None,
 ) -> Documented:
@@ -106,7 +106,8 @@ def create_app(
     with_images = build_images(store, tools)
     instrumented = metrics.store(with_images) if metrics else with_images
     background = build_background(settings, store, instrumented)
-    activity, revocation = Activity(store, backends=router.state), build_revocation(settings)
+    activity = Activity(store, backends=router.state)
+    revocation = RevokedResponses() if settings.revoked_responses == "cancel" else None
     policy = build_policy(settings.hooks)
     responses = Responses(
         router,
@@ -121,8 +122,7 @@ def create_app(
     responses.vision = build_vision(settings, router, instrumented)
     accounting = build_accounting(settings, store, metrics)
     api = build_api(settings, responses, build_limits(settings, metrics), accounting, activity)
-
-    keys = build_keys(api, store)
+    keys = ManagedKeys(StoredKeys(store.lasting()), api.auth, has_prices=lambda: accounting.has_prices)
     if revocation:
         revocation.follow(api.auth)
     document = None if settings.docs == "off" else "/openapi.json"
@@ -138,7 +138,7 @@ async def _running(
     settings: Settings,
     api: APIDependencies,
     keys: ManagedKeys,
-    background: Background | None,
+    background: Background,
     observers: Sequence[Metrics | Tracing],
     labels: ModelLabels,
     settings_reload: SettingsReload | None,
@@ -173,9 +173,8 @@ async def _running(
         if worker := build_batch_worker(settings, api, background, end.has_begun):
             worker.start()
             stack.push_async_callback(lambda: worker.aclose(end.left(settings.shutdown_grace)))
-        if background:
-            background.start()
-            stack.push_async_callback(lambda: background.aclose(end.left(settings.shutdown_grace)))
+        background.start()
+        stack.push_async_callback(lambda: background.aclose(end.left(settings.shutdown_grace)))
         stack.callback(end.begin)  # without connections, it was not called before
         yield {shutdown.STATE_KEY: end}
 

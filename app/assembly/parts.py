@@ -16,12 +16,10 @@ from app.api.accounting import Accounting, AccountingHooks
 from app.api.accounting.journal import UsageJournal, default_directory
 from app.api.auth import Auth
 from app.api.auth.identity import ProxyIdentity
-from app.api.auth.revocation import RevokedResponses
 from app.api.auth.tokens import MAX_KEY_SET_BYTES, SigningKeys, TokenVerifier, key_file, key_url
 from app.api.batches import BatchWorker, LineRequests
 from app.api.dependencies import APIDependencies
 from app.api.idempotency import Idempotency
-from app.api.keys.managed_keys import ManagedKeys
 from app.api.rate_limits import Limits
 from app.api.request_body import BodyLimits
 from app.backends import BACKENDS, Backend
@@ -42,9 +40,8 @@ from app.settings.loading import WORKERS_DIRECTORY, SettingsError, environment
 from app.settings.prompts import read_prompts
 from app.settings.reloading import ReloadReport, compare_settings
 from app.settings.webhooks import HookSettings
-from app.stores import STORES, CountingStore, LoggingStore, MeasuringStore, Store, UsageStore
-from app.stores.keys import FOREVER, LastingStore, StoredKeys
-from app.stores.memory import MemoryCounters, MemoryStore, MemoryUsage
+from app.stores import STORES, ServerStore, Store
+from app.stores.memory import MemoryCounters, MemoryStore
 from app.stores.objects import with_image_objects
 from app.tools import TOOLS, HostedTool, LinkedTool, PreparingTool, ResourceTool, ToolHost
 from app.tools.files.batches import Batches
@@ -106,17 +103,16 @@ def _backend(settings: BackendSettings) -> Backend:
     return backend
 
 
-def build_store(settings: Settings) -> Store:
-    """Does not connect. Raises `SettingsError` for quotas that the store cannot measure."""
+def build_store(settings: Settings) -> ServerStore:
+    """Does not connect. Raises `SettingsError` for a store, named by its import path, that lacks a method."""
     scheme = settings.store_url.partition("://")[0]
-    store: Store = import_object(scheme, STORES).from_url(settings.store_url, ttl=settings.store_ttl)
-    quotas = [settings.max_stored_bytes, *(key.max_stored_bytes for key in settings.keys.values())]
-    if any(quotas) and not isinstance(store, MeasuringStore):
-        raise SettingsError(["ANTIPHON_MAX_STORED_BYTES: the store of ANTIPHON_STORE_URL must have `stored_bytes`"])
+    store = import_object(scheme, STORES).from_url(settings.store_url, ttl=settings.store_ttl)
+    if not isinstance(store, ServerStore):
+        raise SettingsError(["ANTIPHON_STORE_URL: the store must have all members of `app.stores.ServerStore`"])
     return store
 
 
-def build_images(store: Store, tools: Mapping[str, HostedTool]) -> Store:
+def build_images(store: ServerStore, tools: Mapping[str, HostedTool]) -> Store:
     """Keep images in object storage, if a tool provides it."""
     resources = [tool.resources for tool in tools.values() if isinstance(tool, ResourceTool)]
     found = next((found["attachments"] for found in resources if "attachments" in found), None)
@@ -133,21 +129,17 @@ def build_memory(settings: Settings) -> Store:
     return MemoryStore(ttl=math.inf, max_bytes=settings.websocket_memory)
 
 
-def build_background(settings: Settings, store: Store, instrumented: Store | None = None) -> Background | None:
-    """None without an event log in the store. `instrumented` is the store with metrics."""
-    if not isinstance(store, LoggingStore):
-        return None
+def build_background(settings: Settings, store: ServerStore, instrumented: Store) -> Background:
+    """`instrumented` is the store with metrics."""
     lease = settings.background_lease
-    # A response's events must not outlive it.
-    log = store.log(ttl=min(settings.background_log_ttl, settings.store_ttl), lease=lease)
-    store = instrumented or store
     return Background(
-        store,
-        log,
+        instrumented,
+        # A response's events must not outlive it.
+        store.log(ttl=min(settings.background_log_ttl, settings.store_ttl), lease=lease),
         lease=lease,
         ttl=settings.store_ttl,
         limit=settings.background_runs,
-        webhooks=build_webhooks(settings, store),
+        webhooks=build_webhooks(settings, instrumented),
     )
 
 
@@ -183,11 +175,11 @@ def build_policy(settings: HookSettings | None) -> PolicyHooks | None:
 
 
 def build_limits(settings: Settings, metrics: Metrics | None) -> Limits:
-    """The shared store counts if it supports counters."""
+    """The store counts if all processes share it."""
     url = settings.limit_store_url or settings.store_url
-    counting = import_object(url.partition("://")[0], STORES).from_url(url, ttl=settings.store_ttl)
+    store: ServerStore = import_object(url.partition("://")[0], STORES).from_url(url, ttl=settings.store_ttl)
     return Limits(
-        counting.counters() if isinstance(counting, CountingStore) else MemoryCounters(),
+        store.counters() or MemoryCounters(),
         requests=settings.limit_requests_per_minute,
         tokens=settings.limit_tokens_per_minute,
         streams=settings.limit_streams,
@@ -196,23 +188,18 @@ def build_limits(settings: Settings, metrics: Metrics | None) -> Limits:
     )
 
 
-def build_accounting(settings: Settings, store: Store, metrics: Metrics | None) -> Accounting:
-    """The store records usage if it supports it."""
-    return Accounting(
-        store.usage(days=settings.usage_days) if isinstance(store, UsageStore) else MemoryUsage(),
-        settings.price_list(),
-        days=settings.usage_days,
-        journal=_usage_journal(settings),
-        reported_costs=settings.uses_reported_costs,
-        hooks=AccountingHooks(metrics.used, metrics.limited, metrics.tool_request) if metrics else AccountingHooks(),
-    )
-
-
-def _usage_journal(settings: Settings) -> UsageJournal | None:
+def build_accounting(settings: Settings, store: ServerStore, metrics: Metrics | None) -> Accounting:
     directory = settings.usage_journal
     if directory == "auto":
         directory = default_directory(settings.store_url) or "off"
-    return UsageJournal(directory.expanduser()) if isinstance(directory, Path) else None
+    return Accounting(
+        store.usage(days=settings.usage_days),
+        settings.price_list(),
+        days=settings.usage_days,
+        journal=UsageJournal(directory.expanduser()) if isinstance(directory, Path) else None,
+        reported_costs=settings.uses_reported_costs,
+        hooks=AccountingHooks(metrics.used, metrics.limited, metrics.tool_request) if metrics else AccountingHooks(),
+    )
 
 
 def build_auth(settings: Settings) -> Auth:
@@ -248,26 +235,15 @@ def build_api(
     )
 
 
-def build_keys(api: APIDependencies, store: Store) -> ManagedKeys:
-    """Keep keys in the store if it supports them, else in this process's memory."""
-    lasting = store.lasting() if isinstance(store, LastingStore) else MemoryStore(ttl=FOREVER)
-    return ManagedKeys(StoredKeys(lasting), api.auth, has_prices=lambda: api.accounting.has_prices)
-
-
-def build_revocation(settings: Settings) -> RevokedResponses | None:
-    """None if revoked keys' responses can finish."""
-    return RevokedResponses() if settings.revoked_responses == "cancel" else None
-
-
 def build_batch_worker(
-    settings: Settings, api: APIDependencies, background: Background | None, stopping: Callable[[], bool]
+    settings: Settings, api: APIDependencies, background: Background, stopping: Callable[[], bool]
 ) -> BatchWorker | None:
     """Claims no requests while `stopping`; None without batches."""
     resources = [tool.resources for tool in api.responses.tools.values() if isinstance(tool, ResourceTool)]
     batches = next((found["batches"] for found in resources if "batches" in found), None)
     if not settings.batch_concurrency or not isinstance(batches, Batches):
         return None
-    webhooks = background.webhooks if background else None
+    webhooks = background.webhooks
     return BatchWorker(
         batches,
         LineRequests(api),

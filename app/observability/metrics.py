@@ -47,7 +47,7 @@ from app.core.usage import counts_of
 from app.errors import BackendError, StoreUnavailable
 from app.observability.labels import BoundedLabels, ModelLabels
 from app.observability.lifecycle import Observer, ResponseLifecycle, ToolCallRecord
-from app.stores import Change, MeasuringStore, Store, UsageRow
+from app.stores import Change, Store, UsageRow
 
 # The client library's directory; read when the library is imported.
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
@@ -377,8 +377,7 @@ class _MeasuredStore:
     def __init__(self, store: Store, metrics: Metrics) -> None:
         self._store = store
         self._measured = metrics.storing
-        if isinstance(store, MeasuringStore):
-            self.stored_bytes = store.stored_bytes
+        self.stored_bytes = store.stored_bytes
 
     async def put(self, partition: str, name: str, record: bytes) -> None:
         with self._measured("put"):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from app.core.access import KeyAccess
 from app.errors import TooManyRequests
 from app.observability.lifecycle import Observer, ResponseLifecycle
-from app.stores import Change, MeasuringStore, Store, owner_of
+from app.stores import Change, Store, owner_of
 
 FRESH = 10.0  # seconds between measurements
 RETRY_AFTER = 60.0  # seconds; only a deletion or expiry frees space
@@ -55,10 +55,9 @@ class StorageQuota:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`limit` applies to keys without a limit, and only if the store can be measured."""
+        """`limit` applies to keys without a limit."""
         self.limit = limit
         self._store = store
-        self._measuring = store if isinstance(store, MeasuringStore) else None
         self._clock = clock
         self._owners: dict[str, _Usage] = {}
 
@@ -71,7 +70,7 @@ class StorageQuota:
     async def reserve(self, access: KeyAccess, owner: str, size: int) -> Reservation | None:
         """Reserve `size` bytes; None without a limit. Raises `StorageFull`."""
         limit = self.limit if access.max_stored_bytes is None else access.max_stored_bytes
-        if not limit or not self._measuring:
+        if not limit:
             return None
         if owner not in self._owners and len(self._owners) >= _OWNERS:
             self._owners.clear()
@@ -79,7 +78,7 @@ class StorageQuota:
         async with usage.lock:
             now = self._clock()
             if now - usage.measured_at >= FRESH or usage.stored + usage.reserved + size > limit:
-                usage.stored, usage.measured_at = await self._measuring.stored_bytes(owner), now
+                usage.stored, usage.measured_at = await self._store.stored_bytes(owner), now
         total = usage.stored + usage.reserved
         if total + size > limit:
             raise StorageFull(total, limit)

@@ -95,6 +95,14 @@ class Store(Protocol):
         """
         ...
 
+    async def stored_bytes(self, owner: str) -> int:
+        """
+        An owner's records' approximate size, for quotas; renews no partition.
+
+        A store can omit partitions last written before the process's first call.
+        """
+        ...
+
     async def delete_expired(self) -> None:
         """
         Erase expired and deleted records, unless the store does it itself. Called at startup and regularly, in every
@@ -108,17 +116,6 @@ class Store(Protocol):
 
     async def aclose(self) -> None:
         """Repeated calls are allowed."""
-        ...
-
-
-@runtime_checkable
-class MeasuringStore(Protocol):
-    async def stored_bytes(self, owner: str) -> int:
-        """
-        An owner's records' approximate size, for quotas; renews no partition.
-
-        A store can omit partitions last written before the process's first call.
-        """
         ...
 
 
@@ -250,13 +247,6 @@ class EventLog(Protocol):
         ...
 
 
-@runtime_checkable
-class LoggingStore(Protocol):
-    def log(self, *, ttl: float, lease: float) -> EventLog:
-        """No I/O before first use. `ttl` and `lease` are in seconds."""
-        ...
-
-
 class TokenCharge(NamedTuple):
     bucket: str
     capacity: int  # tokens; a bucket refills within a minute
@@ -294,13 +284,6 @@ class Counters(Protocol):
 
     async def aclose(self) -> None:
         """Repeated calls are allowed."""
-        ...
-
-
-@runtime_checkable
-class CountingStore(Protocol):
-    def counters(self) -> Counters:
-        """No I/O before first use. The caller closes them separately."""
         ...
 
 
@@ -349,9 +332,29 @@ class UsageLedger(Protocol):
 
 
 @runtime_checkable
-class UsageStore(Protocol):
+class ServerStore(Store, Protocol):
+    """The store in the settings. Apart from `exists`, its methods do no I/O before first use of their result."""
+
+    persistent: bool  # whether records survive this process
+
+    async def exists(self, partition: str, name: str) -> bool:
+        """Does not renew the partition."""
+        ...
+
+    def log(self, *, ttl: float, lease: float) -> EventLog:
+        """`ttl` and `lease` are in seconds."""
+        ...
+
+    def counters(self) -> Counters | None:
+        """The caller closes them separately. None if processes do not share counters."""
+        ...
+
     def usage(self, *, days: int) -> UsageLedger:
-        """The ledger retains rows for `days` days; no I/O before first use."""
+        """The ledger retains rows for `days` days."""
+        ...
+
+    def lasting(self) -> Store:
+        """The same store, with partitions that do not expire."""
         ...
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import orjson
 
@@ -24,13 +24,6 @@ from app.stores import Change, Store
 FOREVER = 100 * 365 * 86_400.0  # seconds
 AUDITED = 1000  # changes, in addition to each key's current state
 _LOG, _USES = "server:keys", "server:keys:uses"  # a caller's owner never has this name
-
-
-@runtime_checkable
-class LastingStore(Protocol):
-    def lasting(self) -> Store:
-        """The same store, with partitions that do not expire."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +118,7 @@ class StoredKeys:
     """Every method can raise `StoreUnavailable`."""
 
     def __init__(self, store: Store) -> None:
-        """`store` must come from `LastingStore.lasting()`."""
+        """`store` must come from `ServerStore.lasting()`."""
         self._store = store
 
     async def read(self) -> KeySnapshot:

@@ -71,6 +71,8 @@ class _Partition:
 class MemoryStore:
     """Least recently used partitions first."""
 
+    persistent = False
+
     def __init__(
         self,
         *,
@@ -155,6 +157,10 @@ class MemoryStore:
         current = self._use(partition)
         return dict(current.records) if current else {}
 
+    async def exists(self, partition: str, name: str) -> bool:
+        current = self._find(partition)
+        return current is not None and name in current.records
+
     async def names(self, partition: str) -> set[str]:
         current = self._use(partition)
         return set(current.records) if current else set()
@@ -210,6 +216,8 @@ class MemoryStore:
     def log(self, *, ttl: float, lease: float) -> MemoryLog:
         self._logs.append(MemoryLog(ttl=ttl, lease=lease, clock=self._clock))
         return self._logs[-1]
+
+    def counters(self) -> None: ...
 
     def usage(self, *, days: int) -> MemoryUsage:
         return self._usage

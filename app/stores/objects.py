@@ -11,12 +11,12 @@ import logging
 import secrets
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol
 
 import orjson
 
 from app.errors import APIError, StoreUnavailable
-from app.stores import Change, MeasuringStore, Store, owner_of
+from app.stores import Change, ServerStore, Store, owner_of
 
 logger = logging.getLogger(__name__)
 
@@ -26,17 +26,6 @@ _IMAGES = ":images"
 _REFERENCE = "antiphon:object"  # a reference's only field: an attachment id
 _SERVER, _ID = "server:objects", "id"  # the lasting record with the store's id
 _PREFIX = orjson.dumps({_REFERENCE: ""})[:-2]
-
-
-@runtime_checkable
-class ExaminedStore(Protocol):
-    """A store shared by several processes."""
-
-    async def exists(self, partition: str, name: str) -> bool:
-        """Does not renew the partition."""
-        ...
-
-    def lasting(self) -> Store: ...
 
 
 class StoredImage(Protocol):
@@ -78,26 +67,23 @@ class ImageStorage(Protocol):
     async def postpone(self, image_id: str, seconds: int) -> None: ...
 
 
-def with_image_objects(store: Store, storage: ImageStorage | None) -> Store:
-    """Object storage is used if configured, and if processes share the store."""
-    return ImageObjectStore(store, storage) if storage and isinstance(store, ExaminedStore) else store
+def with_image_objects(store: ServerStore, storage: ImageStorage | None) -> Store:
+    """Object storage is used if configured, and if its references survive this process."""
+    return ImageObjectStore(store, storage) if storage and store.persistent else store
 
 
 class ImageObjectStore:
-    def __init__(self, store: ExaminedStore, storage: ImageStorage) -> None:
-        self._store: Any = store
+    def __init__(self, store: ServerStore, storage: ImageStorage) -> None:
+        self._store = store
         self._storage = storage
         self._lasting = store.lasting()
         self._id: str | None = None
-        if isinstance(store, MeasuringStore):
-            self.stored_bytes = self._stored_bytes
 
     async def put(self, partition: str, name: str, record: bytes) -> None:
         await self.apply(Change(partition, {name: record}))
 
     async def add(self, partition: str, name: str, record: bytes) -> bool:
-        added: bool = await self._store.add(partition, name, record)  # never images
-        return added
+        return await self._store.add(partition, name, record)  # never images
 
     async def apply(self, *changes: Change) -> bool:
         written: list[str] = []
@@ -114,29 +100,27 @@ class ImageObjectStore:
         return await self._read(partition, await self._store.get(partition, name))
 
     async def all(self, partition: str) -> dict[str, bytes]:
-        records: dict[str, bytes] = await self._store.all(partition)
+        records = await self._store.all(partition)
         if not partition.endswith(_IMAGES):
             return records
         images = {name: await self._read(partition, record) for name, record in records.items()}
         return {name: image for name, image in images.items() if image is not None}
 
     async def names(self, partition: str) -> set[str]:
-        names: set[str] = await self._store.names(partition)
-        return names
+        return await self._store.names(partition)
 
     async def delete(self, partition: str, name: str) -> bool:
-        deleted: bool = await self._store.delete(partition, name)
+        deleted = await self._store.delete(partition, name)
         await self._delete(partition, [name])
         return deleted
 
     async def delete_partition(self, partition: str) -> bool:
-        dropped: bool = await self._store.delete_partition(partition)
+        dropped = await self._store.delete_partition(partition)
         await self._delete(partition)
         return dropped
 
     async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
-        entries: list[bytes] | None = await self._store.recent(owner, limit=limit, after=after)
-        return entries
+        return await self._store.recent(owner, limit=limit, after=after)
 
     async def delete_expired(self) -> None:
         await self._store.delete_expired()
@@ -155,8 +139,8 @@ class ImageObjectStore:
     async def aclose(self) -> None:
         await self._store.aclose()
 
-    async def _stored_bytes(self, owner: str) -> int:
-        stored: int = await self._store.stored_bytes(owner)
+    async def stored_bytes(self, owner: str) -> int:
+        stored = await self._store.stored_bytes(owner)
         try:
             return stored + await self._storage.checked_bytes(owner)
         except APIError:

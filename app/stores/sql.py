@@ -82,6 +82,7 @@ def delete_expired_from(table: str, key: str, condition: str) -> str:
 
 
 class SQLStore(ABC):
+    persistent = True
     # (partition, images partition, seconds until expiry, name, record): returns a row if the record was added.
     ADD: ClassVar[str]
     # (partition, name): returns whether the record existed.

@@ -24,7 +24,7 @@ from app.core.types.request import CreateResponse
 from app.errors import StoreUnavailable
 from app.main import expiring
 from app.responses.background import Background
-from app.stores import Change, EventLog, EventSegment, LoggingStore, RunKey, Store
+from app.stores import Change, EventSegment, RunKey, ServerStore
 from app.stores.memory import MemoryStore
 from tests.faults.servers import server
 from tests.support.build import delta
@@ -43,15 +43,8 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
 class Holding:
     """A store that holds the first change matched by `held`, until released."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ServerStore) -> None:
         self._store = store
-        self.get, self.all, self.delete, self.delete_partition = (
-            store.get,
-            store.all,
-            store.delete,
-            store.delete_partition,
-        )
-        self.delete_expired, self.check, self.aclose = store.delete_expired, store.check, store.aclose
         self.held: Callable[[Change], bool] = lambda change: False
         self.reached, self.let_go, self.done = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -68,9 +61,8 @@ class Holding:
             self.done.set()
         return made
 
-    def log(self, *, ttl: float, lease: float) -> EventLog:
-        assert isinstance(self._store, LoggingStore)
-        return self._store.log(ttl=ttl, lease=lease)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
 
 
 def stored_as(status: str) -> Callable[[Change], bool]:

@@ -27,7 +27,7 @@ from app.core.types.request import TERMINAL, CreateResponse, Event
 from app.errors import BackendError
 from app.responses import run as running
 from app.responses.background import GONE, EventSubscription
-from app.stores import EventLog, EventSegment, LoggingStore, RunKey
+from app.stores import EventLog, EventSegment, RunKey
 from app.stores.memory import MemoryStore
 from tests.support import laws
 from tests.support.build import call, delta, finish, story, whole
@@ -592,7 +592,6 @@ async def test_unexpected_exception_of_a_store_is_logged_with_the_response(
 async def test_restart_finds_runs_left_behind(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/antiphon.db"
     store = build_store(settings(store_url=url))
-    assert isinstance(store, LoggingStore)
     run = RunKey(f"anonymous:{'c0ffee' * 4}", f"resp_{'0' * 16}{'c0ffee' * 4}")
     request = CreateResponse(model="m", input="Hi", background=True)
     response = new_response(request, response_id=run.id, created_at=1, model="m")
@@ -612,7 +611,6 @@ async def test_restart_finds_runs_left_behind(tmp_path: Path) -> None:
 async def test_record_that_cannot_be_read_does_not_keep_others_from_their_end(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/antiphon.db"
     store = build_store(settings(store_url=url))
-    assert isinstance(store, LoggingStore)
     log = store.log(ttl=1000, lease=0.001)
     request = CreateResponse(model="m", input="Hi", background=True)
     runs = [RunKey(f"anonymous:{key * 4}", f"resp_{'0' * 16}{key * 4}") for key in ("abcdef", "c0ffee")]

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.stores import LISTED, Change, Store, images_partition
-from app.stores.objects import ExaminedStore
+from app.stores import LISTED, Change, ServerStore, Store, images_partition
 from tests.support.store_locations import SHARED, TTL, Memory, StoreLocation
 
 CHAIN = "2f1c9a:c0ffee"
@@ -441,9 +440,7 @@ async def test_delete_does_not_renew(location: StoreLocation, store: Store) -> N
     assert await store.all(CHAIN) == {}
 
 
-async def test_question_for_a_record_does_not_renew(location: StoreLocation, store: Store) -> None:
-    if not isinstance(store, ExaminedStore):
-        pytest.skip("the memory of a process is not asked")
+async def test_question_for_a_record_does_not_renew(location: StoreLocation, store: ServerStore) -> None:
     await store.put(CHAIN, "resp_1", b"1")
     location.advance(0.6 * TTL)
     assert await store.exists(CHAIN, "resp_1")

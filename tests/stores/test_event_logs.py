@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.stores import EventLog, EventSegment, LoggingStore, RunKey
+from app.stores import EventLog, EventSegment, RunKey
 from app.stores.memory import MemoryLog
 from tests.support.store_locations import Memory, Redis, StoreLocation
 
@@ -26,7 +26,6 @@ HELLO = [
 @pytest.fixture
 async def log(location: StoreLocation) -> AsyncIterator[EventLog]:
     store = location.open()
-    assert isinstance(store, LoggingStore)
     log = store.log(ttl=TTL, lease=LEASE)
     yield log
     await log.aclose()
@@ -40,7 +39,6 @@ async def another(location: StoreLocation, log: EventLog) -> AsyncIterator[Event
         yield log
         return
     store = location.open()
-    assert isinstance(store, LoggingStore)
     log = store.log(ttl=TTL, lease=LEASE)
     yield log
     await log.aclose()
@@ -113,7 +111,6 @@ async def test_logs_of_runs_never_mix(log: EventLog) -> None:
 
 async def test_log_is_no_record_of_its_bucket(location: StoreLocation) -> None:
     store = location.open()
-    assert isinstance(store, LoggingStore)
     log = store.log(ttl=TTL, lease=LEASE)
     await store.put(RUN.partition, RUN.id, b"record")
     await written(log)
@@ -237,7 +234,6 @@ async def test_run_goes_from_begin_to_end(log: EventLog, location: StoreLocation
 
 async def test_log_of_an_ended_run_is_not_kept_for_its_lease(location: StoreLocation) -> None:
     store = location.open()
-    assert isinstance(store, LoggingStore)
     log = store.log(ttl=2, lease=60)
     running = RunKey(RUN.partition, "resp_2")
     for run in (RUN, running):

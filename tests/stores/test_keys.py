@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.stores import keys as keys_module
-from app.stores.keys import KeyChange, KeySnapshot, LastingStore, Secret, StoredKey, StoredKeys
+from app.stores.keys import KeyChange, KeySnapshot, Secret, StoredKey, StoredKeys
 from tests.support.store_locations import SHARED, TTL, StoreLocation, location_of
 
 ALICE = StoredKey(
@@ -39,7 +39,6 @@ def change(key: StoredKey = ALICE, id: str = "one", action: str = "create") -> K
 @contextlib.asynccontextmanager
 async def keys_at(location: StoreLocation) -> AsyncIterator[StoredKeys]:
     store = location.open()
-    assert isinstance(store, LastingStore)
     yield StoredKeys(store.lasting())
     await store.aclose()
 

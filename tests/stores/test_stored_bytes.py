@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Protocol
 
 import pytest
 
-from app.stores import Change, MeasuringStore, Store, images_partition
+from app.stores import Change, Store, images_partition
 from tests.support.store_locations import SHARED, TTL, StoreLocation
 
 OWNER, OTHER = "2f1c9a", "2f1c9"
@@ -16,20 +15,15 @@ MEGABYTE = 1_000_000
 OVERHEAD = 300_000  # per megabyte: Redis counts its allocations
 
 
-class Measured(Store, MeasuringStore, Protocol):
-    """A store under test."""
-
-
 @pytest.fixture
-async def store(location: StoreLocation) -> AsyncIterator[Measured]:
+async def store(location: StoreLocation) -> AsyncIterator[Store]:
     store = location.open()
-    assert isinstance(store, MeasuringStore)
     assert await store.stored_bytes(OWNER) == 0
-    yield store  # type: ignore[misc]
+    yield store
     await store.aclose()
 
 
-async def megabytes(store: Measured, owner: str = OWNER) -> float:
+async def megabytes(store: Store, owner: str = OWNER) -> float:
     """The owner's megabytes, without the store's overhead."""
     stored = await store.stored_bytes(owner)
     whole = stored // MEGABYTE
@@ -37,7 +31,7 @@ async def megabytes(store: Measured, owner: str = OWNER) -> float:
     return whole
 
 
-async def test_bytes_of_an_owner_are_those_of_all_its_buckets(store: Measured) -> None:
+async def test_bytes_of_an_owner_are_those_of_all_its_buckets(store: Store) -> None:
     record = bytes(MEGABYTE)
     await store.apply(Change(CHAIN, {"resp_1": record}, entries={"resp_1": b"{}"}))
     assert await megabytes(store) == 1
@@ -48,14 +42,14 @@ async def test_bytes_of_an_owner_are_those_of_all_its_buckets(store: Measured) -
     assert await megabytes(store) == 5
 
 
-async def test_bytes_of_other_owners_do_not_count(store: Measured) -> None:
+async def test_bytes_of_other_owners_do_not_count(store: Store) -> None:
     await store.apply(Change(f"{OTHER}:c0ffee", {"resp_1": bytes(MEGABYTE)}))
     await store.apply(Change(f"{OWNER}0:c0ffee", {"resp_1": bytes(MEGABYTE)}))
     assert await megabytes(store) == 0
     assert await megabytes(store, OTHER) == 1
 
 
-async def test_record_that_is_replaced_counts_once(store: Measured) -> None:
+async def test_record_that_is_replaced_counts_once(store: Store) -> None:
     for _ in range(2):
         await store.apply(Change(CHAIN, {"resp_1": bytes(MEGABYTE)}))
     assert await megabytes(store) == 1
@@ -63,7 +57,7 @@ async def test_record_that_is_replaced_counts_once(store: Measured) -> None:
     assert await megabytes(store) == 0
 
 
-async def test_deleted_records_and_buckets_do_not_count(store: Measured) -> None:
+async def test_deleted_records_and_buckets_do_not_count(store: Store) -> None:
     conversation = f"{OWNER}:decaf:conversation"
     await store.apply(Change(CHAIN, {"resp_1": bytes(MEGABYTE), "resp_2": bytes(MEGABYTE)}))
     await store.apply(Change(conversation, {"added_1": bytes(MEGABYTE)}))
@@ -78,7 +72,7 @@ async def test_deleted_records_and_buckets_do_not_count(store: Measured) -> None
     assert await megabytes(store) == 1
 
 
-async def test_expired_buckets_do_not_count(location: StoreLocation, store: Measured) -> None:
+async def test_expired_buckets_do_not_count(location: StoreLocation, store: Store) -> None:
     await store.apply(Change(CHAIN, {"resp_1": bytes(MEGABYTE)}))
     location.advance(0.9 * TTL)
     await store.apply(Change(f"{OWNER}:decaf", {"resp_2": bytes(MEGABYTE)}))
@@ -89,7 +83,7 @@ async def test_expired_buckets_do_not_count(location: StoreLocation, store: Meas
     assert await store.stored_bytes(OWNER) == 0
 
 
-async def test_bucket_in_use_still_counts(location: StoreLocation, store: Measured) -> None:
+async def test_bucket_in_use_still_counts(location: StoreLocation, store: Store) -> None:
     await store.apply(Change(CHAIN, {"resp_1": bytes(MEGABYTE)}))
     for _ in range(3):
         location.advance(0.9 * TTL)
@@ -98,7 +92,7 @@ async def test_bucket_in_use_still_counts(location: StoreLocation, store: Measur
     assert await megabytes(store) == 1
 
 
-async def test_hundreds_of_buckets_count(store: Measured) -> None:
+async def test_hundreds_of_buckets_count(store: Store) -> None:
     for number in range(256):
         await store.apply(Change(f"{OWNER}:{number:06x}", {"resp_1": bytes(8_000)}))
     assert await megabytes(store) == 2
@@ -108,9 +102,8 @@ async def test_hundreds_of_buckets_count(store: Measured) -> None:
 
 
 @pytest.mark.parametrize("location", SHARED, indirect=True)
-async def test_bytes_stored_by_another_process_count(location: StoreLocation, store: Measured) -> None:
+async def test_bytes_stored_by_another_process_count(location: StoreLocation, store: Store) -> None:
     another = location.open()
-    assert isinstance(another, MeasuringStore)
     assert await another.stored_bytes(OWNER) == 0
     await another.apply(Change(CHAIN, {"resp_1": bytes(MEGABYTE)}))
     assert await megabytes(store) == 1

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import UnstorableValue
-from app.stores import Spending, UsageLedger, UsageRow, UsageStore, add_rows
+from app.stores import Spending, UsageLedger, UsageRow, add_rows
 from app.stores.memory import MemoryUsage
 from tests.support.store_locations import SHARED, StoreLocation, location_of
 
@@ -35,7 +35,6 @@ def row(day: str = DAY, key: str = "alice", model: str = "qwen3", backend: str =
 @contextlib.asynccontextmanager
 async def ledger_at(location: StoreLocation) -> AsyncIterator[UsageLedger]:
     store = location.open()
-    assert isinstance(store, UsageStore)
     yield store.usage(days=400)
     await store.aclose()
 

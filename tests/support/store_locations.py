@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import apsw
 import pytest
 
-from app.stores import Store
+from app.stores import ServerStore, Store
 from app.stores.memory import MemoryStore
 from app.stores.postgres import PostgresStore
 from app.stores.redis import RedisStore
@@ -35,7 +35,7 @@ class StoreLocation(Protocol):
         """The URL of the store in the settings."""
         ...
 
-    def open(self, ttl: float = TTL) -> Store:
+    def open(self, ttl: float = TTL) -> ServerStore:
         """Return a store on this location."""
         ...
 
@@ -62,7 +62,7 @@ class Memory:
     stores: list[MemoryStore] = field(default_factory=list)
     url: str = "memory://"
 
-    def open(self, ttl: float = TTL) -> Store:
+    def open(self, ttl: float = TTL) -> ServerStore:
         self.stores.append(MemoryStore.from_url("memory://", ttl=ttl, clock=self.clock))
         return self.stores[-1]
 
@@ -86,7 +86,7 @@ class SQLite:
     def url(self) -> str:
         return f"sqlite:///{self.path}"
 
-    def open(self, ttl: float = TTL) -> Store:
+    def open(self, ttl: float = TTL) -> ServerStore:
         return SQLiteStore.from_url(self.url, ttl=ttl, clock=self.clock)
 
     def contents(self) -> bytes:
@@ -109,7 +109,7 @@ class Postgres:
     def url(self) -> str:
         return self.server.url
 
-    def open(self, ttl: float = TTL) -> Store:
+    def open(self, ttl: float = TTL) -> ServerStore:
         return PostgresStore.from_url(self.server.patient_url, ttl=ttl)
 
     def contents(self) -> bytes:
@@ -133,7 +133,7 @@ class Redis:
     def url(self) -> str:
         return self.servers[0].url
 
-    def open(self, ttl: float = TTL) -> Store:
+    def open(self, ttl: float = TTL) -> ServerStore:
         return redis_store(self.servers[0].url, ttl)
 
     def advance(self, seconds: float) -> None:

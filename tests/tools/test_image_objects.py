@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from app.stores import Change, Store, images_partition
+from app.stores import Change, ServerStore, images_partition
 from app.stores.memory import MemoryStore
-from app.stores.objects import FIRST_CHECK, NEXT_CHECK, ExaminedStore, ImageObjectStore, with_image_objects
+from app.stores.objects import FIRST_CHECK, NEXT_CHECK, ImageObjectStore, with_image_objects
 from app.tools.files.contents.attachments import UNCHECKED_AFTER
 from app.tools.files.sqlite import SQLiteFileStore
 from tests.support.file_databases import ObjectFiles
@@ -41,8 +41,7 @@ def s3() -> Iterator[S3Server]:
 class Images:
     """A store with images in a folder and rows in SQLite."""
 
-    def __init__(self, store: Store, files: ObjectFiles) -> None:
-        assert isinstance(store, ExaminedStore)
+    def __init__(self, store: ServerStore, files: ObjectFiles) -> None:
         opened = files.open()
         assert isinstance(opened, SQLiteFileStore) and opened.attachments
         self.inner, self._files, self.opened = store, files, opened

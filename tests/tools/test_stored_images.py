@@ -43,9 +43,6 @@ class Loads:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.bytes = 0
-        for name in ("log", "counters", "usage", "lasting", "exists", "stored_bytes"):
-            if hasattr(store, name):  # `isinstance` with a protocol does not call `__getattr__` since Python 3.12
-                setattr(self, name, getattr(store, name))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)

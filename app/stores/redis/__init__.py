@@ -95,6 +95,8 @@ return {names, redis.call('HMGET', KEYS[2], unpack(names))}
 
 
 class RedisStore:
+    persistent = True
+
     def __init__(
         self, client: RedisClient, blocking: Callable[[], RedisClient], fast: Callable[[], RedisClient], *, ttl: float
     ) -> None:
