@@ -49,7 +49,6 @@ from app.runtime import tasks
 from app.settings import Settings
 from app.stores import ServerStore, Store
 from app.stores.keys import StoredKeys
-from app.tools import StartingTool
 
 if TYPE_CHECKING:
     from app.observability.tracing import Tracing
@@ -164,8 +163,7 @@ async def _running(
         stack.push_async_callback(responses.backend.aclose)
         stack.push_async_callback(labels.aclose)
         for tool in responses.tools.values():
-            if isinstance(tool, StartingTool):
-                tool.start(api.account_of)
+            tool.start(api.account_of)
             stack.push_async_callback(tool.aclose)
         if settings_reload:
             stack.enter_context(reload_on_sighup(settings_reload))

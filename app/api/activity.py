@@ -26,7 +26,6 @@ from app.core.types import JSONObject
 from app.errors import APIError, InvalidRequest
 from app.observability.activity import HOUR, HOURS, SLOT, ActivityHour, RequestCounts
 from app.responses import Caller
-from app.tools import ResourceTool
 
 _RESOURCES = 100  # listed containers and vector stores
 
@@ -320,7 +319,7 @@ async def _summaries(api: APIDependencies, caller: Caller, resource: str) -> lis
     for access in api.auth.accesses():
         names.setdefault(access.owner, []).append(access.name)
     for tool in api.responses.tools.values():
-        found: Any = tool.resources.get(resource) if isinstance(tool, ResourceTool) else None
+        found: Any = tool.resources.get(resource)
         if isinstance(found, SummarizedResource):
             try:
                 entries = await found.summaries(None if caller.access.admin else caller.owner, _RESOURCES)

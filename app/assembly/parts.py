@@ -43,7 +43,7 @@ from app.settings.webhooks import HookSettings
 from app.stores import STORES, ServerStore, Store
 from app.stores.memory import MemoryCounters, MemoryStore
 from app.stores.objects import with_image_objects
-from app.tools import TOOLS, HostedTool, LinkedTool, PreparingTool, ResourceTool, ToolHost
+from app.tools import TOOLS, HostedTool, ToolHost
 from app.tools.files.batches import Batches
 from app.tools.files.contents.attachments import Attachments
 from app.tools.search import ToolSearch
@@ -114,8 +114,7 @@ def build_store(settings: Settings) -> ServerStore:
 
 def build_images(store: ServerStore, tools: Mapping[str, HostedTool]) -> Store:
     """Keep images in object storage, if a tool provides it."""
-    resources = [tool.resources for tool in tools.values() if isinstance(tool, ResourceTool)]
-    found = next((found["attachments"] for found in resources if "attachments" in found), None)
+    found = next((tool.resources["attachments"] for tool in tools.values() if "attachments" in tool.resources), None)
     return with_image_objects(store, found if isinstance(found, Attachments) else None)
 
 
@@ -239,8 +238,8 @@ def build_batch_worker(
     settings: Settings, api: APIDependencies, background: Background, stopping: Callable[[], bool]
 ) -> BatchWorker | None:
     """Claims no requests while `stopping`; None without batches."""
-    resources = [tool.resources for tool in api.responses.tools.values() if isinstance(tool, ResourceTool)]
-    batches = next((found["batches"] for found in resources if "batches" in found), None)
+    tools = api.responses.tools.values()
+    batches = next((tool.resources["batches"] for tool in tools if "batches" in tool.resources), None)
     if not settings.batch_concurrency or not isinstance(batches, Batches):
         return None
     webhooks = background.webhooks
@@ -285,13 +284,15 @@ def try_to_build_tools(settings: Settings) -> tuple[dict[str, HostedTool], list[
             )
             continue
         try:
-            tools[name] = import_object(path).from_settings(table, host)
+            tool_class = import_object(path)
+            if not issubclass(tool_class, HostedTool):  # a plain class gets the defaults
+                tool_class = type(tool_class.__name__, (tool_class, HostedTool), {})
+            tools[name] = tool_class.from_settings(table, host)
         except (ValueError, ImportError, AttributeError) as error:
             problems.append(f"tools.{name}: {error}")
     tools.setdefault("tool_search", ToolSearch())  # needs no settings
     for tool in tools.values():
-        if isinstance(tool, LinkedTool):
-            tool.link(tools)
+        tool.link(tools)
     return tools, problems
 
 
@@ -299,12 +300,11 @@ async def prepare_tools(settings: Settings) -> list[str]:
     """Check the tools' requirements before the server starts, and return warnings; raises `SettingsError`."""
     warnings: list[str] = []
     for name, tool in build_tools(settings).items():
-        if isinstance(tool, PreparingTool):
-            async with aclosing(tool):
-                try:
-                    warnings += [f"tools.{name}: {warning}" for warning in await tool.prepare() or ()]
-                except ValueError as error:
-                    raise SettingsError([f"tools.{name}: {error}"]) from None
+        async with aclosing(tool):
+            try:
+                warnings += [f"tools.{name}: {warning}" for warning in await tool.prepare()]
+            except ValueError as error:
+                raise SettingsError([f"tools.{name}: {error}"]) from None
     return warnings
 
 

@@ -38,12 +38,12 @@ from app.responses import Caller, Responses
 from app.responses.inspection import offered_prompts, offered_tools, offers_file_search
 from app.settings import Settings
 from app.settings.validation import PageAccess
-from app.tools import HostedTool, ResourceTool
+from app.tools import HostedTool
 
 if TYPE_CHECKING:
     from app.observability.tracing import Tracing
 
-# By `ResourceTool.resources`; imported on use, because their packages are extras.
+# By `HostedTool.resources`; imported on use, because their packages are extras.
 RESOURCES = {
     "files": "app.api.routes.files:routes",
     "uploads": "app.api.routes.files:upload_routes",
@@ -81,7 +81,7 @@ def _add_endpoints(
         if name == "batches" and not settings.batch_concurrency:
             continue
         for tool in api.responses.tools.values():
-            if isinstance(tool, ResourceTool) and name in tool.resources:
+            if name in tool.resources:
                 routers.append(import_object(path)(api, tool.resources[name]))
     connections = websocket.ConnectionLimits(
         settings.websocket_lifetime, settings.shutdown_grace, settings.websocket_queue
@@ -128,7 +128,7 @@ def pages_of(settings: Settings) -> dict[str, PageAccess]:
 def _absent(settings: Settings, tools: Mapping[str, HostedTool]) -> dict[str, str]:
     """Reasons for missing endpoints, by path prefix."""
     absent: dict[str, str] = {}
-    served = {name for tool in tools.values() if isinstance(tool, ResourceTool) for name in tool.resources}
+    served = {name for tool in tools.values() for name in tool.resources}
     if "files" not in served:
         paths = ("/files", "/uploads", "/batches", "/vector_stores")
         absent |= dict.fromkeys(paths, f"files {needs_table('tools.file_search')}")

@@ -15,7 +15,6 @@ from app.observability import logging as logs
 from app.responses.policy import Direction
 from app.settings import Settings, VisionSettings
 from app.settings.auth import JWTSettings
-from app.tools import DetailedTool
 
 CHECK_TIMEOUT = 15  # seconds per check
 
@@ -92,7 +91,7 @@ async def _check_tools(settings: Settings) -> bool:
     for name, tool in tools.items():
         async with aclosing(tool):
             parts = await tool.check()
-        details = tool.details() if isinstance(tool, DetailedTool) else {}
+        details = tool.details()
         for part, problem in parts.items():
             found = f"works{', ' * (part in details)}{details.get(part, '')}"
             works.append(_print("tool", not problem, f"{name} {part}: {problem or found}"))

@@ -41,7 +41,7 @@ from app.responses.tool_loop.approvals import Approvals
 from app.responses.tool_loop.options import LoopOptions, loop_options
 from app.runtime.threads import LARGE_REQUEST, run_in_thread
 from app.stores import LayeredStore, Store
-from app.tools import FileTool, HostedTool
+from app.tools import HostedTool
 
 __all__ = ["Caller", "GenerationOptions", "Responses", "Run"]
 
@@ -77,7 +77,7 @@ class Responses:
         self.quota = StorageQuota(store, self.options.max_stored_bytes)
         self.conversations = Conversations(store, self._cipher, self.quota)
         self._layers = LayeredStore(None, store)
-        files = next((tool.input_files for tool in self.tools.values() if isinstance(tool, FileTool)), None)
+        files = next((tool.input_files for tool in self.tools.values() if tool.input_files), None)
         cache = HistoryCache(self.options.history_cache)
         self._loader = ContextLoader(self.conversations, self._cipher, cache, files)
         self.stored = StoredResponses(store, self._loader, background)

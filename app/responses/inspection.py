@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -17,8 +17,8 @@ from app.core.history.context import RequestContext
 from app.core.history.turns import Turn, request_of
 from app.core.ids import chain_key, partition_of
 from app.core.prompt_template import PromptLibrary
-from app.core.types import JSONMapping, JSONObject, Usage
-from app.core.types.request import CreateResponse, Item
+from app.core.types import JSONMapping, JSONObject
+from app.core.types.request import CreateResponse
 from app.core.usage import estimate_prompt
 from app.errors import InvalidRequest
 from app.responses import Responses
@@ -28,7 +28,7 @@ from app.responses.tool_loop.options import declared_tools
 from app.responses.tool_loop.sessions import open_tools
 from app.runtime.threads import run_in_thread_if_large
 from app.stores import Change, Store
-from app.tools import Declaration, DeclaringTool, HostedFunction, HostedTool, OutcomeStatus, ToolWithRights
+from app.tools import Declaration, HostedFunction, HostedTool, OutcomeStatus, Report, ReportedItem
 
 _SCANNED = 5000  # a caller's newest entries, grouped into chains
 _SCANNED_AT_ONCE = 1000
@@ -320,44 +320,19 @@ class Inspection:
         return request.model_copy(update=changes), [HOSTED_LEFT_OUT]
 
 
-class _Listing:
+class _Listing(Report, ReportedItem):
     """Only records the listing's error."""
 
     def __init__(self) -> None:
         self.functions: list[HostedFunction] = []
         self.error: str | None = None
-        self.id = ""
 
-    def event(self, name: str, **fields: object) -> None:
-        """Ignore events."""
-
-    def add(self, item_type: str, **fields: object) -> _Listing:
+    def add(self, item_type: str, **fields: object) -> ReportedItem:
         return self
-
-    def set_private_data(self, **data: object) -> None:
-        """Ignore private data."""
 
     def close(self, status: OutcomeStatus = "completed", **fields: object) -> None:
         if status == "failed":
             self.error = str(fields.get("error") or "The tools could not be listed.")
-
-    def private_data(self, item: Item) -> Mapping[str, object]:
-        return {}
-
-    def has_stored_image(self, item: Item) -> bool:
-        return False
-
-    async def stored_image(self, item: Item) -> str | None:
-        return None
-
-    def warn(self, message: str) -> None:
-        """Ignore warnings: the list shows the available tools."""
-
-    async def check_limits(self) -> None:
-        """Allow the call: the request was admitted."""
-
-    def charge_request(self, model: str, backend: str, usage: Usage) -> None:
-        """Ignore charges: listings query no backend."""
 
 
 def _page(data: list[JSONObject], more: bool, last: str | None = None) -> dict[str, object]:
@@ -367,13 +342,13 @@ def _page(data: list[JSONObject], more: bool, last: str | None = None) -> dict[s
 
 
 def offered_tools(tools: Mapping[str, HostedTool], caller: Caller) -> list[dict[str, object]]:
-    return [
-        dict(declaration)
-        for name, tool in tools.items()
-        if isinstance(tool, DeclaringTool)
-        for declaration in tool.declarations(caller.key_names)
-        if caller.access.allows_tool(*_rights(name, tool, declaration))
-    ]
+    offered: list[dict[str, object]] = []
+    for name, tool in tools.items():
+        for declaration in tool.declarations(caller.key_names):
+            rights = tool.rights(declaration)
+            if caller.access.allows_tool(*((str(declaration["type"]), name) if rights is None else rights)):
+                offered.append({**declaration})
+    return offered
 
 
 def offers_file_search(tools: Mapping[str, HostedTool], caller: Caller) -> bool:
@@ -400,10 +375,6 @@ def offered_prompts(prompts: PromptLibrary) -> list[dict[str, object]]:
         }
         for versions in prompts
     ]
-
-
-def _rights(name: str, tool: DeclaringTool, declaration: Mapping[str, object]) -> Sequence[str]:
-    return tool.rights(declaration) if isinstance(tool, ToolWithRights) else (str(declaration["type"]), name)
 
 
 MAX_LABELS = 1000  # per owner; the oldest are evicted

@@ -5,22 +5,16 @@ A tool is created once, from its settings table `[tools.NAME]`. For a request th
 opens a *session* for the response. The session lists the functions that the model may call, and runs the calls. The
 loop is in `app.responses`.
 
-    class Dice:                                        # [tools.dice]  tool = "my_package.dice:Dice"
+    import random
+    from app.tools import HostedFunction, HostedTool, Outcome, ToolSession
+
+    class Dice(HostedTool):                            # [tools.dice]  tool = "my_package.dice:Dice"
         types = ("dice",)                              # {"tools": [{"type": "dice", "sides": 6}]} in a request
 
-        @classmethod
-        def from_settings(cls, table, host):           # raises ValueError for an invalid table
-            return cls()
-
         def open(self, declaration):
-            return nullcontext(DiceSession(declaration.tool.get("sides", 6)))
+            return DiceSession(declaration.tool.get("sides", 6))
 
-        async def check(self):                         # for `antiphon check`
-            return {}
-
-        async def aclose(self): ...
-
-    class DiceSession:
+    class DiceSession(ToolSession):
         def __init__(self, sides): self.sides = sides
 
         async def functions(self, items, report):
@@ -45,11 +39,12 @@ A tool guarantees:
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias, TypeGuard, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, TypeGuard
 
 from app.core.access import UNRESTRICTED, KeyAccess
 from app.core.types import JSONObject, Usage
@@ -60,7 +55,7 @@ from app.core.types.request import Item, Part
 from app.core.usage import Counts
 from app.errors import InvalidRequest, Warnings
 
-# By table name. Other tables have the key `tool`, an import path `package.module:Class`. `from_settings` does no I/O.
+# By table name. Other tables have the key `tool`, an import path `package.module:Class`.
 TOOLS: dict[str, str] = {
     "code_interpreter": "app.tools.code_interpreter.tool:CodeInterpreter",
     "demo": "app.tools.demo:DemoTool",
@@ -188,21 +183,6 @@ class Outcome:
         return cls(message, fields or {}, "failed", begun=begun)
 
 
-class ReportedItem(Protocol):
-    @property
-    def id(self) -> str: ...
-
-    def event(self, name: str, **fields: object) -> None:
-        """Emit a `progress` event of the item's type."""
-        ...
-
-    def set_private_data(self, **data: object) -> None:
-        """Store data for later turns, hidden from callers."""
-        ...
-
-    def close(self, status: OutcomeStatus = "completed", **fields: object) -> None: ...
-
-
 class Account(Protocol):
     """
     An API key's account, charged for tools' backend requests.
@@ -218,33 +198,65 @@ class Account(Protocol):
     def charge_request(self, model: str, backend: str, usage: Usage) -> None: ...
 
 
-class Report(Account, Protocol):
-    """A session's progress and charges. Reports after the response's end are ignored."""
+class ReportedItem:
+    id: str = ""
+
+    def event(self, name: str, **fields: object) -> None:
+        """Emit a `progress` event of the item's type."""
+
+    def set_private_data(self, **data: object) -> None:
+        """Store data for later turns, hidden from callers."""
+
+    def close(self, status: OutcomeStatus = "completed", **fields: object) -> None:
+        """End the item."""
+
+
+class Report:
+    """
+    A session's progress and charges: an `Account`.
+
+    Reports after the response's end are ignored. This class ignores all of them.
+    """
 
     def event(self, name: str, **fields: object) -> None:
         """Emit a `progress` event for the running call's item, such as `partial_image`."""
-        ...
 
     def add(self, item_type: str, **fields: object) -> ReportedItem:
         """Open an additional item, such as `mcp_list_tools` or `shell_call_output`."""
-        ...
+        return ReportedItem()
 
     def private_data(self, item: Item) -> Mapping[str, object]:
         """{} for other servers' items."""
-        ...
+        return {}
 
-    def has_stored_image(self, item: Item) -> bool: ...
+    def has_stored_image(self, item: Item) -> bool:
+        return False
 
     async def stored_image(self, item: Item) -> str | None:
         """An earlier `image_generation_call`'s `result`, or None if deleted. Raises `StoreUnavailable`."""
-        ...
+        return None
 
     def warn(self, message: str) -> None:
         """Tell the caller about ignored or adapted parts."""
-        ...
+
+    async def check_limits(self) -> None:
+        """See `Account`."""
+
+    def charge_request(self, model: str, backend: str, usage: Usage) -> None:
+        """See `Account`."""
 
 
-class ToolSession(Protocol):
+class ToolSession(AbstractAsyncContextManager["ToolSession"]):
+    """
+    A tool during a response. Entering the context may do I/O, and must not raise if something is unreachable.
+
+    It may be entered and exited in different tasks, so an anyio cancel scope or an MCP client needs its own task.
+    """
+
+    async def __aexit__(self, *exc: object) -> None:
+        return None
+
+    @abstractmethod
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
         """
         Called before the first model call. May do I/O.
@@ -252,46 +264,9 @@ class ToolSession(Protocol):
         Tools listed in `items`, the conversation, need not be listed again. If the tool is unreachable, it adds an item
         with the error, or warns, and returns no functions.
         """
-        ...
 
+    @abstractmethod
     async def run(self, call: ToolCall, report: Report) -> Outcome: ...
-
-
-@runtime_checkable
-class DeclaringTool(Protocol):
-    """A hosted tool with declarations for the studio and `GET /antiphon/about`."""
-
-    def declarations(self, key_names: Collection[str]) -> Sequence[Mapping[str, object]]:
-        """Declarations that a caller may use, without secrets; see `Declaration.key_names`."""
-        ...
-
-
-@runtime_checkable
-class LinkedTool(Protocol):
-    def link(self, tools: Mapping[str, HostedTool]) -> None:
-        """Called before any other use, with all tools by table name."""
-        ...
-
-
-@runtime_checkable
-class StartingTool(Protocol):
-    def start(self, account_of: Callable[[str], Account]) -> None:
-        """
-        Start background tasks in the server's event loop; `aclose` ends them.
-
-        `account_of` returns the account for a key name, to charge work done later.
-        """
-        ...
-
-
-@runtime_checkable
-class ResourceTool(Protocol):
-    """A hosted tool with API resources; see `RESOURCES` in `app.assembly.routes`."""
-
-    @property
-    def resources(self) -> Mapping[str, object]:
-        """By resource name, such as `files`."""
-        ...
 
 
 class InputFiles(Protocol):
@@ -300,57 +275,70 @@ class InputFiles(Protocol):
         ...
 
 
-@runtime_checkable
-class ToolWithRights(Protocol):
-    """
-    A hosted tool with its own rights, such as `mcp:lab`, checked by `open` with `Declaration.require`.
+class HostedTool:
+    """A tool needs `types` and `open`; the other methods have defaults."""
 
-    For other tools, the loop checks the type or the table name.
-    """
+    types: Collection[str] = ()
+    """Declaration types, such as `web_search` and `web_search_preview`."""
+    input_files: InputFiles | None = None
+    """Reads files that requests name by id."""
 
-    def rights(self, declaration: Mapping[str, object]) -> Sequence[str]:
-        """Alternative rights for one of the tool's `declarations`."""
-        ...
-
-
-@runtime_checkable
-class FileTool(Protocol):
-    @property
-    def input_files(self) -> InputFiles: ...
-
-
-@runtime_checkable
-class DetailedTool(Protocol):
-    def details(self) -> Mapping[str, str]:
-        """Readable descriptions from `check`, by part name."""
-        ...
-
-
-@runtime_checkable
-class PreparingTool(Protocol):
-    async def prepare(self) -> Sequence[str] | None:
-        """Check the settings at start. Returns warnings; raises ValueError, but not if something is unreachable."""
-        ...
-
-
-class HostedTool(Protocol):
-    @property
-    def types(self) -> Collection[str]:
-        """Declaration types, such as `web_search` and `web_search_preview`."""
-        ...
+    @classmethod
+    def from_settings(cls, table: Mapping[str, Any], host: ToolHost) -> HostedTool:
+        """Does no I/O. Raises `ValueError` for an invalid table."""
+        return cls()
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession] | None:
         """
         None if the declaration is not for this tool or caller.
 
         Does no I/O: called before the response starts. Raises `InvalidRequest` with the field for an invalid
-        declaration. Entering the context may do I/O, and must not raise if something is unreachable. The context may be
-        entered and exited in different tasks, so an anyio cancel scope or an MCP client needs its own task.
+        declaration.
         """
-        ...
+        raise NotImplementedError
+
+    def rights(self, declaration: Mapping[str, object]) -> Sequence[str] | None:
+        """
+        Alternative rights for one of the tool's `declarations`, such as `mcp:lab`, which `open` checks.
+
+        None: the type or the table name, which the loop checks.
+        """
+        return None
+
+    def declarations(self, key_names: Collection[str]) -> Sequence[Mapping[str, object]]:
+        """
+        Declarations that a caller may use, without secrets, for the studio and `GET /antiphon/about`.
+
+        See `Declaration.key_names`.
+        """
+        return ()
+
+    @property
+    def resources(self) -> Mapping[str, object]:
+        """API resources by name, such as `files`; see `RESOURCES` in `app.assembly.routes`."""
+        return {}
+
+    def link(self, tools: Mapping[str, HostedTool]) -> None:
+        """Called before any other use, with all tools by table name."""
+
+    async def prepare(self) -> Sequence[str]:
+        """Check the settings at start. Returns warnings; raises ValueError, but not if something is unreachable."""
+        return ()
+
+    def start(self, account_of: Callable[[str], Account]) -> None:
+        """
+        Start background tasks in the server's event loop; `aclose` ends them.
+
+        `account_of` returns the account for a key name, to charge work done later.
+        """
 
     async def check(self) -> Mapping[str, str | None]:
-        """An error, or None, by dependency name."""
-        ...
+        """For `antiphon check`: an error, or None, by dependency name."""
+        return {}
 
-    async def aclose(self) -> None: ...
+    def details(self) -> Mapping[str, str]:
+        """Readable descriptions from `check`, by dependency name."""
+        return {}
+
+    async def aclose(self) -> None:
+        """Called once, at the end."""

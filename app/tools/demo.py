@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.core.types.request import Item
-from app.tools import Declaration, HostedFunction, Outcome, Report, Source, ToolCall, ToolHost, ToolSession
+from app.tools import Declaration, HostedFunction, HostedTool, Outcome, Report, Source, ToolCall, ToolHost, ToolSession
 
 DEMO_LABEL = "demo"
 _RIGHTS = (f"mcp:{DEMO_LABEL}", "mcp", "demo")
@@ -32,7 +31,7 @@ class DemoSettings(BaseModel):
     """Functions that need approval."""
 
 
-class DemoTool:
+class DemoTool(HostedTool):
     types = ("mcp",)
 
     def __init__(self, settings: DemoSettings) -> None:
@@ -42,13 +41,13 @@ class DemoTool:
     def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> DemoTool:
         return cls(DemoSettings.model_validate(dict(table)))
 
-    def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession] | None:
+    def open(self, declaration: Declaration) -> DemoSession | None:
         tool = declaration.tool
         if tool.get("server_label") != DEMO_LABEL or tool.get("connector_id") or tool.get("server_url"):
             return None
         declaration.require(*_RIGHTS)
         allowed = tool.get("allowed_tools")
-        return nullcontext(DemoSession(self._settings, allowed if isinstance(allowed, list) else None))
+        return DemoSession(self._settings, allowed if isinstance(allowed, list) else None)
 
     def declarations(self, key_names: Collection[str]) -> list[dict[str, object]]:
         return [{"type": "mcp", "server_label": DEMO_LABEL}]
@@ -59,15 +58,13 @@ class DemoTool:
     async def check(self) -> Mapping[str, str | None]:
         return {DEMO_LABEL: None}
 
-    async def aclose(self) -> None: ...
-
 
 def _schema(**properties: str) -> dict[str, object]:
     members = {name: {"type": json_type} for name, json_type in properties.items()}
     return {"type": "object", "properties": members, "required": [*members], "additionalProperties": False}
 
 
-class DemoSession:
+class DemoSession(ToolSession):
     def __init__(self, settings: DemoSettings, allowed: Sequence[object] | None = None) -> None:
         self._settings = settings
         self._allowed = allowed

@@ -6,7 +6,7 @@ import base64
 import binascii
 import re
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -23,7 +23,7 @@ from app.core.types.request import Item
 from app.core.usage import Counts, image_usage, request_usage
 from app.errors import InvalidRequest, StoreUnavailable, TooManyRequests
 from app.runtime.connect_errors import why_no_answer
-from app.tools import Declaration, HostedFunction, Outcome, Report, ToolCall, ToolHost, ToolSession
+from app.tools import Declaration, HostedFunction, HostedTool, Outcome, Report, ToolCall, ToolHost, ToolSession
 from app.tools.endpoint import endpoint_client, endpoint_options
 from app.tools.guard import OutboundRefused
 from app.tools.validation import read_declaration, read_table
@@ -88,7 +88,7 @@ class InputImage:
     data: bytes
 
 
-class ImageGenerationTool:
+class ImageGenerationTool(HostedTool):
     types = ("image_generation",)
 
     def __init__(self, settings: ImageSettings, api: ImagesAPI) -> None:
@@ -104,7 +104,7 @@ class ImageGenerationTool:
         options = endpoint_options(host, settings.backend, "backend", "images API")
         return cls(settings, ImagesAPI(options, settings.timeout))
 
-    def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession]:
+    def open(self, declaration: Declaration) -> ImageSession:
         declared = read_declaration(ImageDeclaration, declaration.tool, declaration.param_path, declaration.warnings)
         model = self._settings.choose_model(declared.model)
         declaration.require_model(model or "", "model" if model and model == declared.model else "type")
@@ -114,17 +114,13 @@ class ImageGenerationTool:
             if mask is None:
                 field = f"{declaration.param_path}.input_image_mask.image_url"
                 raise InvalidRequest(f"Invalid '{field}': must be a data URL with a base64 image.", param=field)
-        return nullcontext(ImageSession(self._settings, self._api, declared, mask))
-
-    async def check(self) -> Mapping[str, str | None]:
-        """A check would cost an image."""
-        return {}
+        return ImageSession(self._settings, self._api, declared, mask)
 
     async def aclose(self) -> None:
         await self._api.aclose()
 
 
-class ImageSession:
+class ImageSession(ToolSession):
     def __init__(
         self, settings: ImageSettings, api: ImagesAPI, declared: ImageDeclaration, mask: InputImage | None
     ) -> None:

@@ -10,18 +10,17 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
 
 from app.core.request.tool_types import TOOL_SEARCH
 from app.core.types import JSONObject
 from app.core.types.request import Item
-from app.tools import Declaration, DeferredTool, HostedFunction, Outcome, Report, ToolCall
+from app.tools import Declaration, DeferredTool, HostedFunction, HostedTool, Outcome, Report, ToolCall, ToolSession
 
 _DEFAULT_LIMIT = 5
 _MAX_LIMIT = 20
 
 
-class ToolSearch:
+class ToolSearch(HostedTool):
     """Needs no right: it only reads the request's declarations."""
 
     types = ("tool_search",)
@@ -29,16 +28,11 @@ class ToolSearch:
     def rights(self, declaration: Mapping[str, object]) -> Sequence[str]:
         return ()
 
-    def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSearchSession] | None:
-        return None if declaration.tool.get("execution") == "client" else nullcontext(ToolSearchSession())
-
-    async def check(self) -> Mapping[str, str | None]:
-        return {}
-
-    async def aclose(self) -> None: ...
+    def open(self, declaration: Declaration) -> ToolSearchSession | None:
+        return None if declaration.tool.get("execution") == "client" else ToolSearchSession()
 
 
-class ToolSearchSession:
+class ToolSearchSession(ToolSession):
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
         """Only offered if deferred tools exist."""
         return [HostedFunction("tool_search", "tool_search_call", **TOOL_SEARCH, fields={"execution": "server"})]

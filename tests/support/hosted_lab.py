@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from app.tools import Declaration, HostedFunction, Outcome, Report, ToolCall, ToolHost
+from app.tools import Declaration, HostedFunction, HostedTool, Outcome, Report, ToolCall, ToolHost, ToolSession
 
 Action = Callable[[ToolCall, Report], Awaitable[Outcome]]
 
@@ -59,7 +59,7 @@ FUNCTIONS = (
 ScriptedTool.reset()
 
 
-class LabTool:
+class LabTool(HostedTool):
     """Serves declarations of type `mcp` with the label `lab`, and `lab`."""
 
     types = ("mcp", "lab")
@@ -84,14 +84,8 @@ class LabTool:
         finally:
             lab.opened -= 1
 
-    async def check(self) -> Mapping[str, str | None]:
-        return {}
 
-    async def aclose(self) -> None:
-        pass
-
-
-class LabSession:
+class LabSession(ToolSession):
     def __init__(self, lab: ScriptedTool, deferred: bool) -> None:
         self._lab = lab
         self._deferred = deferred
@@ -152,7 +146,7 @@ def text_outcome(text: str) -> Outcome:
 CONTAINER = {"type": "container_reference", "container_id": "cntr_1"}
 
 
-class ShellTool:
+class ShellTool(HostedTool):
     """A shell in a container, which repeats its commands."""
 
     types = ("shell",)
@@ -181,9 +175,3 @@ class ShellTool:
             item.event("done", command_index=index, output=results[-1:])
         item.close(output=results)
         return Outcome("")
-
-    async def check(self) -> Mapping[str, str | None]:
-        return {}
-
-    async def aclose(self) -> None:
-        pass

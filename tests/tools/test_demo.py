@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import random
 import sys
 import textwrap
 import types
@@ -16,6 +15,7 @@ from openai.types.responses.response_output_item import McpCall
 
 import app.tools
 from app.stores.memory import MemoryStore
+from app.tools import Declaration, HostedFunction, Outcome, Report, ToolCall, ToolHost
 from tests.responses.test_tool_loop import client, events_of, hello, made
 from tests.support import laws
 from tests.support.scripted import Scripted
@@ -140,11 +140,9 @@ async def test_client_with_its_own_history_sends_encrypted_results_back() -> Non
 async def test_documented_tool_makes_items_that_match_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
     documentation = inspect.getdoc(app.tools)
     assert documentation is not None
-    start = documentation.index("    class Dice")
+    start = documentation.index("    import random")
     end = documentation.index("The loop guarantees")
     module = types.ModuleType("my_package.dice")
-    names = {"HostedFunction": app.tools.HostedFunction, "Outcome": app.tools.Outcome, "nullcontext": nullcontext}
-    vars(module).update(names, random=random)
     exec(textwrap.dedent(documentation[start:end]), vars(module))
     monkeypatch.setitem(sys.modules, "my_package.dice", module)
     backend = Scripted(made(("dice__roll", {})), hello())
@@ -159,3 +157,31 @@ async def test_documented_tool_makes_items_that_match_the_schema(monkeypatch: py
     item = McpCall.model_validate(events[-1]["response"]["output"][0], strict=True)
     assert (item.server_label, item.name, item.output) == ("dice", "roll", "1")
     assert (added["server_label"], added["name"]) == ("dice", "roll")
+
+
+class PlainTool:
+    types = ("plain",)
+
+    @classmethod
+    def from_settings(cls, table: object, host: ToolHost) -> PlainTool:
+        return cls()
+
+    def open(self, declaration: Declaration) -> Any:
+        return nullcontext(PlainSession())
+
+
+class PlainSession:
+    async def functions(self, items: Any, report: Report) -> list[HostedFunction]:
+        return [HostedFunction("greet", "mcp_call", namespace="plain")]
+
+    async def run(self, call: ToolCall, report: Report) -> Outcome:
+        return Outcome("Hello", {"output": "Hello"})
+
+
+async def test_tool_class_without_base_gets_defaults() -> None:
+    backend = Scripted(made(("plain__greet", {})), hello())
+    async with client(backend, tools={"plain": {"tool": "tests.tools.test_demo:PlainTool"}}) as http:
+        events = await events_of(http, tools=[{"type": "plain"}])
+        about = (await http.get("/v1/antiphon/about")).json()
+    assert events[-1]["response"]["output"][0]["output"] == "Hello"
+    assert about["tools"] == []

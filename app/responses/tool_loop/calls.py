@@ -32,7 +32,7 @@ from app.responses.images import StoredImages
 from app.responses.tool_loop.approvals import ApprovalClaim
 from app.responses.tool_loop.options import LoopOptions
 from app.responses.tool_loop.sessions import SessionFunction, ToolSessions, call_signature, parsed_arguments
-from app.tools import Outcome, OutcomeStatus, ToolCall
+from app.tools import Outcome, OutcomeStatus, Report, ReportedItem, ToolCall
 
 logger = logging.getLogger(__name__)
 
@@ -314,9 +314,7 @@ class HostedItems:
         return notes
 
 
-class SessionReport:
-    """Implements `app.tools.Report`."""
-
+class SessionReport(Report):
     def __init__(self, items: HostedItems, lifecycle: ResponseLifecycle, call: OpenCall | None = None) -> None:
         """`call` is None while functions are listed."""
         self._items = items
@@ -351,9 +349,7 @@ class SessionReport:
         self._lifecycle.charge_request(model, backend, usage)
 
 
-class AddedItem:
-    """Implements `app.tools.ReportedItem`."""
-
+class AddedItem(ReportedItem):
     def __init__(self, items: HostedItems, item: OpenCall) -> None:
         self.id: str = item.item["id"]
         self._items = items

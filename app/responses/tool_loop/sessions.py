@@ -21,17 +21,7 @@ from app.core.types.hosted import HostedFunction
 from app.core.types.request import Item, Part
 from app.errors import APIError, InvalidRequest, PermissionDenied
 from app.responses.policy import InputReview
-from app.tools import (
-    NAMED_TYPES,
-    Declaration,
-    HostedTool,
-    Outcome,
-    Report,
-    ToolCall,
-    ToolSession,
-    ToolWithRights,
-    unknown_server,
-)
+from app.tools import NAMED_TYPES, Declaration, HostedTool, Outcome, Report, ToolCall, ToolSession, unknown_server
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +70,7 @@ def _open_tool(tools: Mapping[str, HostedTool], declaration: Declaration, positi
             continue
         try:
             session = tool.open(declaration)
-            if session and not isinstance(tool, ToolWithRights):
+            if session and tool.rights(declaration.tool) is None:
                 declaration.require(item_type, name)
         except (InvalidRequest, PermissionDenied) as error:
             refusal = refusal or error

@@ -5,9 +5,8 @@ from __future__ import annotations
 import base64
 import contextlib
 import mimetypes
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -15,18 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.core.types.request import Item
 from app.errors import APIError, InvalidRequest, NotFound
 from app.loading import import_object
-from app.tools import (
-    Declaration,
-    HostedFunction,
-    HostedTool,
-    Outcome,
-    Report,
-    ResourceTool,
-    Source,
-    ToolCall,
-    ToolHost,
-    ToolSession,
-)
+from app.tools import Declaration, HostedFunction, HostedTool, Outcome, Report, Source, ToolCall, ToolHost, ToolSession
 from app.tools.code_interpreter.bubblewrap import Bubblewrap
 from app.tools.code_interpreter.containers import (
     Container,
@@ -128,7 +116,7 @@ class ContainerReference(BaseModel):
     container_id: str
 
 
-class CodeInterpreter:
+class CodeInterpreter(HostedTool):
     types = ("code_interpreter", "shell")
 
     def __init__(self, containers: Containers) -> None:
@@ -140,7 +128,7 @@ class CodeInterpreter:
 
     def link(self, tools: Mapping[str, HostedTool]) -> None:
         """Connect uploaded files, and object storage for copies."""
-        resources = [tool.resources for tool in tools.values() if isinstance(tool, ResourceTool)]
+        resources = [tool.resources for tool in tools.values()]
         uploads = (found.get("files") for found in resources)
         files = self.containers.uploads = next((files for files in uploads if isinstance(files, Files)), None)
         found = next((found["attachments"] for found in resources if "attachments" in found), None)
@@ -172,7 +160,7 @@ class CodeInterpreter:
             return cls(SharedContainers(bubblewrap, settings, host.workers_directory, skills))
         return cls(LocalContainers(bubblewrap, settings, SkillFolder(operators)))
 
-    def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession] | None:
+    def open(self, declaration: Declaration) -> ToolSession | None:
         """None if the client runs the shell. Raises `InvalidRequest`."""
         tool = declaration.tool
         shell = tool["type"] == "shell"
@@ -191,7 +179,7 @@ class CodeInterpreter:
             raise InvalidRequest(message, param=param_path, code="missing_required_parameter")
         options = read_declaration(model, value, param_path, declaration.warnings)
         session_class = ShellSession if shell else PythonSession
-        return nullcontext(session_class(self.containers, declaration, options, param_path))
+        return session_class(self.containers, declaration, options, param_path)
 
     async def check(self) -> Mapping[str, str | None]:
         """The server only starts if sandboxes can be created."""
@@ -201,7 +189,7 @@ class CodeInterpreter:
         await self.containers.aclose()
 
 
-class _Session(ABC):
+class _Session(ToolSession):
     def __init__(
         self,
         containers: Containers,

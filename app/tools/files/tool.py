@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from contextlib import suppress
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,7 +13,18 @@ from app.core.types.request import Item
 from app.errors import APIError
 from app.loading import import_object
 from app.storage.object_storage import ObjectStorage
-from app.tools import Account, Declaration, HostedFunction, Outcome, Report, Source, ToolCall, ToolHost, ToolSession
+from app.tools import (
+    Account,
+    Declaration,
+    HostedFunction,
+    HostedTool,
+    Outcome,
+    Report,
+    Source,
+    ToolCall,
+    ToolHost,
+    ToolSession,
+)
 from app.tools.endpoint import endpoint_options
 from app.tools.files import FILE_STORES, FileStore, FilesUnavailable, VectorsUnsupported
 from app.tools.files.batches import Batches
@@ -58,7 +69,7 @@ class FileSearchDeclaration(BaseModel):
     filters: AttributeFilter | None = None
 
 
-class FileSearch:
+class FileSearch(HostedTool):
     types = ("file_search",)
 
     def __init__(
@@ -99,11 +110,12 @@ class FileSearch:
         store = _store(settings.store_url, storage)
         return cls(store, settings, embeddings, storage=storage, max_result_chars=host.max_result_chars)
 
-    async def prepare(self) -> None:
+    async def prepare(self) -> Sequence[str]:
         """Create the schema for embeddings if they are configured; raises `VectorsUnsupported`."""
         if self._embeddings:
             with suppress(FilesUnavailable):  # may be available later
                 await self._store.prepare_vectors()
+        return ()
 
     @property
     def resources(self) -> dict[str, object]:
@@ -118,13 +130,13 @@ class FileSearch:
     def start(self, account_of: Callable[[str], Account]) -> None:
         self._ingestion.start(account_of)
 
-    def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession]:
+    def open(self, declaration: Declaration) -> FileSearchSession:
         declared = read_declaration(
             FileSearchDeclaration, declaration.tool, declaration.param_path, declaration.warnings
         )
         if self._embeddings:
             declaration.require_model(self._embeddings.name)
-        return nullcontext(FileSearchSession(self.vector_stores, declaration, declared, self._max_chars))
+        return FileSearchSession(self.vector_stores, declaration, declared, self._max_chars)
 
     async def check(self) -> dict[str, str | None]:
         problems: dict[str, str | None] = {"store": None}
@@ -153,7 +165,7 @@ class FileSearch:
         await self._store.aclose()
 
 
-class FileSearchSession:
+class FileSearchSession(ToolSession):
     def __init__(
         self, stores: VectorStores, declaration: Declaration, declared: FileSearchDeclaration, max_chars: int
     ) -> None:

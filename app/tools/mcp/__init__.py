@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import TypeVar
 
@@ -18,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from app.errors import InvalidRequest
 from app.loading import require_packages
-from app.tools import Declaration, ToolHost, is_label, unknown_server
+from app.tools import Declaration, HostedTool, ToolHost, is_label, unknown_server
 from app.tools.guard import URL_NOT_ALLOWED, OutboundRefused, checked_url, urls_equivalent
 from app.tools.mcp.pool import SessionPool
 from app.tools.mcp.server import MCPFailure, MCPServerTools, ServerAddress
@@ -52,7 +51,7 @@ _RESERVED = frozenset(
 )
 
 
-class MCPTool:
+class MCPTool(HostedTool):
     types = ("mcp",)
 
     def __init__(self, settings: MCPSettings, max_result_chars: int = 60_000) -> None:
@@ -73,7 +72,7 @@ class MCPTool:
     def rights(self, declaration: Mapping[str, object]) -> tuple[str, str]:
         return _rights(str(declaration["server_label"]))
 
-    def open(self, declaration: Declaration) -> AbstractAsyncContextManager[MCPSession]:
+    def open(self, declaration: Declaration) -> MCPSession:
         """Raises `InvalidRequest` and `PermissionDenied`."""
         label = declaration.tool.get("server_label")
         if not is_label(label):

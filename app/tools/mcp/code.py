@@ -8,7 +8,6 @@ own session with state.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from hashlib import sha256
 from typing import Annotated, Literal, NamedTuple
 
@@ -17,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from app.core.types.request import Item
 from app.errors import InvalidRequest
 from app.loading import require_packages
-from app.tools import Declaration, HostedFunction, Outcome, Report, ToolCall, ToolHost
+from app.tools import Declaration, HostedFunction, HostedTool, Outcome, Report, ToolCall, ToolHost
 from app.tools.mcp import server_address
 from app.tools.mcp.pool import SessionPool
 from app.tools.mcp.server import MCPFailure, MCPServerTools, ServerAddress
@@ -65,7 +64,7 @@ class MCPCodeContainer(BaseModel):
     skills: Annotated[list[object], Field(max_length=0)] | None = None
 
 
-class MCPCodeInterpreter:
+class MCPCodeInterpreter(HostedTool):
     types = ("code_interpreter",)
 
     def __init__(self, settings: MCPCodeSettings, server: MCPServer, max_result_chars: int, limits: PoolLimits) -> None:
@@ -87,7 +86,7 @@ class MCPCodeInterpreter:
             raise ValueError(f"provider: MCP server {name!r} not found in [tools.mcp.servers]; {declared}")
         return cls(settings, servers[name], host.max_result_chars, mcp.pool_limits)
 
-    def open(self, declaration: Declaration) -> AbstractAsyncContextManager[MCPSession] | None:
+    def open(self, declaration: Declaration) -> MCPCodeSession | None:
         """None if the caller may not use the server."""
         if not self._server.serves(declaration.key_names):
             return None

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from hashlib import sha256
 from typing import TypeAlias
 
 from app.core.redaction import Redactor
 from app.core.types import JSONMapping, Part
 from app.core.types.request import Item
-from app.tools import HostedFunction, Outcome, Report, ToolCall
+from app.tools import HostedFunction, Outcome, Report, ToolCall, ToolSession
 from app.tools.mcp.pool import PooledConnection, SessionPool, open_connection
 from app.tools.mcp.server import MCPFailure, MCPServerTools, ServerAddress, first_names
 
@@ -34,7 +33,7 @@ async def tools_of(address: ServerAddress) -> list[dict[str, object]]:
             await closing
 
 
-class MCPSession(AbstractAsyncContextManager["MCPSession"]):
+class MCPSession(ToolSession):
     """
     Acquires a pooled connection on first use, and a new one after a loss.
 

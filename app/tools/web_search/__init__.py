@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from app.core.types.request import Item
 from app.loading import import_object
-from app.tools import Declaration, HostedFunction, Outcome, Report, Source, ToolCall, ToolHost, ToolSession
+from app.tools import Declaration, HostedFunction, HostedTool, Outcome, Report, Source, ToolCall, ToolHost, ToolSession
 from app.tools.validation import read_declaration, read_table
 from app.tools.web_search.commands import CodexSearch
 from app.tools.web_search.pages import MAX_PATTERN_CHARS, PageFailed, Pages, PageText, matches
@@ -79,7 +78,7 @@ class WebSearchDeclaration(_Fields):
     external_web_access: bool | None = None
 
 
-class WebSearchTool:
+class WebSearchTool(HostedTool):
     types = ("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11")
 
     def __init__(self, settings: WebSearchSettings, provider: SearchProvider) -> None:
@@ -107,12 +106,9 @@ class WebSearchTool:
 
     @property
     def resources(self) -> Mapping[str, object]:
-        return {"search": CodexSearch(self.session)}
+        return {"search": CodexSearch(self.open)}
 
-    def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession]:
-        return nullcontext(self.session(declaration))
-
-    def session(self, declaration: Declaration) -> WebSearchSession:
+    def open(self, declaration: Declaration) -> WebSearchSession:
         declared = read_declaration(
             WebSearchDeclaration, declaration.tool, declaration.param_path, declaration.warnings
         )
@@ -130,7 +126,7 @@ class WebSearchTool:
         await self._provider.aclose()
 
 
-class WebSearchSession:
+class WebSearchSession(ToolSession):
     def __init__(
         self, provider: SearchProvider, pages: Pages | None, declaration: Declaration, declared: WebSearchDeclaration
     ) -> None:
