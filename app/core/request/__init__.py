@@ -15,7 +15,7 @@ from app.core.items import ITEM_TYPES
 from app.core.profile import Profile, RequestOptions
 from app.core.request.caching import CACHE_FIELDS, is_cached_chat, set_breakpoints
 from app.core.request.content import text_content
-from app.core.request.messages import CachedConversationReader, ConversationReader
+from app.core.request.messages import ConversationReader
 from app.core.request.model_request import EncodedRequest, ModelRequest, TranslationState
 from app.core.request.response_format import response_format
 from app.core.request.roles import Message, arrange
@@ -35,11 +35,10 @@ def to_chat(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
     """
     options = profile.request
     cached = is_cached_chat(model_request, options)
-    form = CachedConversationReader if cached else ConversationReader
-    state, choice, conversation = read_request(model_request, profile, options, form)
+    state, choice, conversation = read_request(model_request, profile, options, ConversationReader, cached=cached)
     text_format, instruction = response_format(state)
-    messages = _with_instructions(state, conversation.messages(), instruction, choice)
-    body = _parameters(state, CACHE_FIELDS if cached else frozenset())  # first: `extra_params` can have any name
+    messages = with_instructions(state, conversation.messages(), instruction, choice)
+    body = _parameters(state)  # first: `extra_params` can have any name
     body["model"] = options.model_map.get(model_request.model, model_request.model)
     body["messages"] = arrange(messages, options.roles)
     streams = options.force_stream or not (choice.functions and options.force_nonstream_with_tools)
@@ -52,13 +51,13 @@ def to_chat(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
         body |= _effort(state, state.request.reasoning.effort)
     if text_format:
         body["response_format"] = text_format
-    if cached:
-        set_breakpoints(state, body)
     return encoded_request(state, body, choice)
 
 
 def encoded_request(state: TranslationState, body: dict[str, object], choice: Choice) -> EncodedRequest:
     options = state.options
+    if state.cached:
+        set_breakpoints(state, body)
     if options.clamp or options.drop_params:
         limit(state, body)
     extra = options.extra_body
@@ -72,14 +71,20 @@ def encoded_request(state: TranslationState, body: dict[str, object], choice: Ch
 
 
 def read_request(
-    model_request: ModelRequest, profile: Profile, options: RequestOptions, form: type[ConversationReader]
+    model_request: ModelRequest,
+    profile: Profile,
+    options: RequestOptions,
+    form: type[ConversationReader],
+    *,
+    cached: bool = False,
 ) -> tuple[TranslationState, Choice, ConversationReader]:
     """
     All encoders' first step; raises `InvalidRequest` for content that cannot be sent.
 
-    `options` are the profile's, adjusted by the API; `form` reads the conversation.
+    `options` are the profile's, adjusted by the API; `form` reads the conversation; `cached`: with prompt cache
+    breakpoints.
     """
-    state = TranslationState(model_request, profile, options)
+    state = TranslationState(model_request, profile, options, cached=cached)
     if model_request.strict:
         reject_unknown_fields(state.request, options)
     tools = collect_tools(state, model_request.items)
@@ -90,9 +95,14 @@ def read_request(
     return state, choice, form(items, state, tools, positions)
 
 
-def _with_instructions(
+def with_instructions(
     state: TranslationState, messages: list[Message], text_format: str, choice: Choice
 ) -> list[Message]:
+    """
+    Add the request's instructions, and a request for the tool that `tool_choice` names, if only a prompt can force it.
+
+    Raises `InvalidRequest` without any message.
+    """
     parts = state.options.content.parts
     if lead := "\n\n".join(filter(None, (state.request.instructions, text_format))):
         messages.insert(0, {"role": "system", "content": text_content(lead, parts)})
@@ -238,6 +248,7 @@ def warn_dropped_fields(state: TranslationState, also_sent: frozenset[str] = fro
     request = state.request
     if state.given <= _SENT and not state.extra and isinstance(request.input, str):
         return  # most requests of applications
+    also_sent |= CACHE_FIELDS if state.cached else frozenset()
     forwarded = {*state.options.forward, *also_sent}
     also_sent |= request.preferences
     known = known_extra_parameters(state.options) if state.extra else frozenset()
@@ -280,9 +291,9 @@ def _dropped_item_fields(items: Iterable[Mapping[str, object]]) -> Iterator[str]
                         yield from (f"input[].{place}[].{name}" for name in sorted(dropped) if part.get(name))
 
 
-def _parameters(state: TranslationState, also_sent: frozenset[str]) -> dict[str, object]:
+def _parameters(state: TranslationState) -> dict[str, object]:
     request, options, extra = state.request, state.options, state.extra
-    warn_dropped_fields(state, also_sent)
+    warn_dropped_fields(state)
     fields: dict[str, object] = {}
     if not state.given.isdisjoint(_TRANSLATED):
         fields |= {name: getattr(request, name) for name in _SAME}

@@ -11,11 +11,12 @@ from __future__ import annotations
 import hashlib
 import re
 import string
+from collections.abc import Mapping
 from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
 
-from app.core.stream.tool_calls import MAX_CALL_ID
+from app.core.stream.tool_calls import MAX_CALL_ID, ORIGINAL_ID, ORIGINAL_ID_V1
 
 VERBATIM = "verbatim"
 
@@ -62,10 +63,11 @@ class CallIds:
         self._used: set[str] = set()
         self._tried: dict[str, int] = {}  # replacements so far, by original id
 
-    def next_id(self, call_id: str, original: object = None) -> str:
-        """`original` is the backend's id, if it was too long for the client."""
+    def next_id(self, call_id: str, source: Mapping[str, object] | None = None) -> str:
+        """`source` contains the backend's own id if that was too long for the client."""
         fits = len(call_id) <= MAX_CALL_ID and self._is_free(call_id)
         result = call_id if fits else self._replacement(call_id)
+        original = (source.get(ORIGINAL_ID) or source.get(ORIGINAL_ID_V1)) if source else None
         if isinstance(original, str) and self._is_free(original):
             result = original
         self._used.add(result)

@@ -6,8 +6,8 @@ Text is sent as a plain string: some servers turn each part of a list into a mes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from app.core.profile import ContentOptions
 from app.core.request.files import PDF_ERROR, PDF_TEXT, as_text, file_text
@@ -87,11 +87,6 @@ def _missing(part: Part, field: str, wanted: str) -> PartError:
     return PartError(f"This part is empty. Send {wanted}.", field)
 
 
-class PartForm(NamedTuple):
-    parts: Mapping[str, Callable[[Part, ContentOptions], ChatPart]]  # by the item part's type
-    breakpoints: bool = False  # whether to keep the caller's prompt cache breakpoints
-
-
 # Some clients send `output_text` instead of `input_text`, or the reverse.
 _PARTS: dict[str, Callable[[Part, ContentOptions], ChatPart]] = {
     "input_text": _text,
@@ -109,7 +104,6 @@ _PARTS: dict[str, Callable[[Part, ContentOptions], ChatPart]] = {
 
 
 PART_TYPES = frozenset(_PARTS)
-CHAT_PARTS = PartForm(_PARTS)
 
 _LIMITS = {**dict.fromkeys(IMAGES, "images"), "input_file": "files", "input_audio": "audio"}
 
@@ -117,31 +111,40 @@ NOTE = "(Content of type {} was omitted: this model does not support it.)"
 NOTE_WARNING = "This backend does not support {}; it was replaced by a note."
 
 
+def _unchanged(made: ChatPart, part: Part) -> JSONObject:
+    return made
+
+
 def read_content(
-    content: str | Sequence[Part] | None, options: ContentOptions, warnings: Warnings, form: PartForm = CHAT_PARTS
-) -> list[ChatPart]:
-    """Raises `PartError` for a known part that cannot be sent."""
+    content: str | Sequence[Part] | None,
+    options: ContentOptions,
+    warnings: Warnings,
+    form: Callable[[ChatPart, Part], JSONObject] = _unchanged,
+) -> list[JSONObject]:
+    """
+    `form` converts a chat part, made from an item's part, to the API's part.
+
+    Raises `PartError` for a known part that cannot be sent.
+    """
     if not content:
         return []
     if isinstance(content, str):
-        return [{"type": "text", "text": content}]
+        content = [{"type": "text", "text": content}]
     parts = []
     for index, part in enumerate(content):
-        if (make := form.parts.get(part["type"])) is None:
+        if (make := _PARTS.get(part["type"])) is None:
             warnings.add(f"Content of unknown type {quote(part['type'])} was ignored.")
             continue
-        if _is_dropped(part, options):
-            warnings.add(NOTE_WARNING.format(part["type"]))
-            parts.append({"type": "text", "text": NOTE.format(part["type"])})
-            continue
         try:
-            made = make(part, options)
+            if _is_dropped(part, options):
+                warnings.add(NOTE_WARNING.format(part["type"]))
+                made = {"type": "text", "text": NOTE.format(part["type"])}
+            else:
+                made = make(part, options)
+            parts.append(form(made, part))
         except PartError as error:
             error.index = index
             raise
-        if form.breakpoints and isinstance(mark := part.get("prompt_cache_breakpoint"), Mapping):
-            made = {**made, "cache_control": cache_control(mark.get("ttl"))}
-        parts.append(made)
     return parts
 
 

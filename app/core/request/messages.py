@@ -7,7 +7,7 @@ call results, in call order. Backends reject any other order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
@@ -17,10 +17,9 @@ from app.core.items.readings import HOSTED
 from app.core.profile import ContentOptions
 from app.core.request.call_ids import CallIds
 from app.core.request.content import (
-    CHAT_PARTS,
     ChatPart,
     PartError,
-    PartForm,
+    cache_control,
     check_known,
     joined_text,
     media,
@@ -36,9 +35,8 @@ from app.core.request.reasoning import ReasoningFields, is_sent_back, upstream_r
 from app.core.request.roles import SYSTEM, Message, as_note
 from app.core.request.tool_items import PairedCalls, missing_output
 from app.core.request.tools import ToolSet
-from app.core.stream.tool_calls import ORIGINAL_ID, ORIGINAL_ID_V1
 from app.core.types import JSONObject
-from app.core.types.request import Item
+from app.core.types.request import Item, Part
 from app.errors import InvalidRequest, Warnings, quote
 
 UNREADABLE_PAST = "(An earlier part of this conversation was compacted by another server and cannot be read.)"
@@ -66,10 +64,8 @@ class ConversationReader:
     """
     Builds Chat Completions messages; `open` is the current assistant turn.
 
-    Subclasses for other APIs override `assistant`, `tools` and `part_form`.
+    Subclasses for other APIs override `assistant`, `part` and `inline`.
     """
-
-    part_form: PartForm = CHAT_PARTS
 
     def __init__(
         self,
@@ -161,7 +157,7 @@ class ConversationReader:
             return
         text = self.text_content(position, content, role=role, separator="\n")
         role = self.options.roles.developer if role == "developer" else role
-        parts = self.parts(position, "content") if self.part_form.breakpoints else []
+        parts = self.parts(position, "content") if self.state.cached else []
         if any("cache_control" in part for part in parts):
             self.instruct(role, [part for part in parts if part["type"] == "text"])
         elif text and not text.isspace():
@@ -173,12 +169,10 @@ class ConversationReader:
 
         Moving the message to the front would change the prompt prefix and invalidate the prompt cache.
         """
-        if role in SYSTEM and not self.accepts_later_system() and not self.is_at_start():
+        roles = self.options.roles
+        if role in SYSTEM and (roles.system != "any" or roles.alternate) and not self.is_at_start():
             role, content = "user", as_note(content)
         self.add(role, content)
-
-    def accepts_later_system(self) -> bool:
-        return self.options.roles.system == "any" and not self.options.roles.alternate
 
     def is_at_start(self) -> bool:
         return all(isinstance(entry, dict) and entry["role"] in SYSTEM for entry in self.read)
@@ -198,9 +192,7 @@ class ConversationReader:
         turn.content.append(text)
 
     def reasoning(self, position: int, item: Item) -> None:
-        upstream = self.upstream.get(item.get("id") or "") or {}
-        thought = upstream_reasoning(item, upstream)
-        if thought:
+        if thought := upstream_reasoning(item, self.source(item)):
             (self.open or self.current()).reasoning.append(thought)
 
     def function_call(self, position: int, item: Item) -> None:
@@ -222,8 +214,8 @@ class ConversationReader:
     def output_as_message(self, position: int, introduction: str) -> None:
         self.close()
         parts = [{"type": "text", "text": introduction}, *self.parts(position, "output")]
-        if media(parts) and self.content.tool_images in ("drop", "error"):
-            parts, _ = _MEDIA[self.content.tool_images](self, position, parts)
+        if self.content.tool_images in ("drop", "error"):
+            parts, _ = self.placed(position, parts)
         self.add("user", string_or_parts(parts, self.content.parts))
 
     def compaction(self, position: int, item: Item) -> None:
@@ -269,10 +261,8 @@ class ConversationReader:
         sent: list[JSONObject] = []
         for position in calls:
             call = self.items[position]
-            source = self.upstream.get(call.get("id") or "") or _NO_FIELDS
-            call_id = self.ids.next_id(
-                call["call_id"], source and (source.get(ORIGINAL_ID) or source.get(ORIGINAL_ID_V1))
-            )
+            source = self.source(call)
+            call_id = self.ids.next_id(call["call_id"], source)
             sources.append(source)
             ids.append(call_id)
             sent.append({"id": call_id, "type": "function", "function": self.called(call)})
@@ -292,52 +282,55 @@ class ConversationReader:
         """A tool message per call, then a user message with all their images and files."""
         messages: list[Message] = []
         hoisted: list[ChatPart] = []
-        paired, in_parts = self.paired, self.content.tool_content == "array"
         for call, call_id in zip(calls, ids, strict=True):
-            output = None if call in paired.late else paired.outputs.get(call)
-            if not (output is None or in_parts):
-                text = plain_text(self.items[output].get("output"))
-                if text is not None:
-                    messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
-                    continue
-            parts = self.no_output(call) if output is None else self.parts(output, "output")
-            if media(parts):
-                hosted = output is not None and self.items[output].get(HOSTED)
-                form = self.hosted_content.tool_images if hosted else self.content.tool_images
-                parts, moved = _MEDIA[form](self, output or 0, parts)
-                if moved:
-                    hoisted += [
-                        {"type": "text", "text": f"Content from the result of the tool call {quote(call_id)}:"},
-                        *moved,
-                    ]
+            parts, moved = self.result(call)
+            if moved:
+                about = f"Content from the result of the tool call {quote(call_id)}:"
+                hoisted += [{"type": "text", "text": about}, *moved]
             content = string_or_parts(parts, self.content.tool_content)
             messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
         if hoisted:
             messages.append({"role": "user", "content": hoisted})
         return messages
 
-    def no_output(self, call: int) -> list[ChatPart]:
-        return [
-            {
-                "type": "text",
-                "text": missing_output(self.items[call], self.warnings, strict=self.state.model_request.strict),
-            }
-        ]
+    def result(self, call: int) -> _Split:
+        output = None if call in self.paired.late else self.paired.outputs.get(call)
+        if output is None:
+            text = missing_output(self.items[call], self.warnings, strict=self.state.model_request.strict)
+            return [{"type": "text", "text": text}], []
+        if plain := plain_text(self.items[output].get("output")):
+            return [{"type": "text", "text": plain}], []
+        return self.placed(output, self.parts(output, "output"))
 
-    def hoist(self, output: int, parts: list[ChatPart]) -> _Split:
-        return _texts_or(parts, _HOISTED), media(parts)
+    def placed(self, output: int, parts: list[ChatPart]) -> _Split:
+        """Most servers reject images, files and audio in tool messages."""
+        if not media(parts):
+            return parts, []
+        match (self.hosted_content if self.items[output].get(HOSTED) else self.content).tool_images:
+            case "error":
+                message = "This backend supports only text in tool results."
+                raise InvalidRequest(message, param=self.param(output, ".output"))
+            case "drop":
+                self.warnings.add("This backend supports only text in tool results; other content was dropped.")
+                return _texts_or(parts, _DROPPED), []
+            case "hoist":
+                return _texts_or(parts, _HOISTED), media(parts)
+        return self.inline(parts)
 
-    def inline(self, output: int, parts: list[ChatPart]) -> _Split:
+    def inline(self, parts: list[ChatPart]) -> _Split:
         return parts, []
 
-    def drop(self, output: int, parts: list[ChatPart]) -> _Split:
-        self.warnings.add("This backend supports only text in tool results; other content was dropped.")
-        return _texts_or(parts, _DROPPED), []
-
-    def refuse(self, output: int, parts: list[ChatPart]) -> _Split:
-        raise InvalidRequest("This backend supports only text in tool results.", param=self.param(output, ".output"))
-
     # Content.
+
+    def part(self, made: ChatPart, part: Part) -> JSONObject:
+        """The API's form of a chat part, made from an item's `part`."""
+        if self.state.cached and isinstance(mark := part.get("prompt_cache_breakpoint"), Mapping):
+            return {**made, "cache_control": cache_control(mark.get("ttl"))}
+        return made
+
+    def source(self, item: Item) -> Mapping[str, object]:
+        """The item's fields from its server."""
+        return self.upstream.get(item.get("id") or "") or _NO_FIELDS
 
     def add(self, role: str, content: str | list[ChatPart]) -> None:
         self.read.append({"role": role, "content": content})
@@ -347,7 +340,7 @@ class ConversationReader:
         if self.items[position].get(HOSTED):
             options = self.hosted_content
         try:
-            return read_content(self.items[position].get(name), options, self.warnings, self.part_form)
+            return read_content(self.items[position].get(name), options, self.warnings, self.part)
         except PartError as error:
             raise self.refused(position, name, error) from None
 
@@ -368,22 +361,10 @@ class ConversationReader:
         return param_in_item(self.input_index(position), field)
 
 
-class CachedConversationReader(ConversationReader):
-    part_form = CHAT_PARTS._replace(breakpoints=True)
-
-
 _SILENT = frozenset(row.type for row in ITEM_TYPES.values() if row.silent)
 
 # Item types with a method of the same name. `ITEM_TYPES` converts all others to these.
 _ITEMS = frozenset({"message", "reasoning", "function_call", "function_call_output", "compaction", "item_reference"})
-
-# Most servers reject images, files and audio in tool messages.
-_MEDIA: dict[str, Callable[[ConversationReader, int, list[ChatPart]], _Split]] = {
-    "hoist": ConversationReader.hoist,
-    "inline": ConversationReader.inline,
-    "drop": ConversationReader.drop,
-    "error": ConversationReader.refuse,
-}
 
 
 def lenient_content(content: ContentOptions) -> ContentOptions:

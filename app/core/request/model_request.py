@@ -80,7 +80,10 @@ class ModelRequest:
 class TranslationState:
     """A model request, with an API's options and the warnings about its translation."""
 
-    __slots__ = ("extra", "given", "hosted", "model_request", "options", "profile", "request", "upstream", "warnings")
+    __slots__ = (
+        *("cached", "extra", "given", "hosted", "model_request", "options", "profile", "request"),
+        *("upstream", "warnings"),
+    )
 
     def __init__(
         self,
@@ -88,8 +91,14 @@ class TranslationState:
         profile: Profile,
         options: RequestOptions,
         hosted: HostedTools | None = None,
+        *,
+        cached: bool = False,
     ) -> None:
-        """`options` and `hosted` are the profile's and the model request's, adjusted by the API."""
+        """
+        `options` and `hosted` are the profile's and the model request's, adjusted by the API.
+
+        `cached`: prompt cache breakpoints are sent.
+        """
         request = model_request.request
         self.model_request = model_request
         self.request: CreateResponse = request
@@ -97,6 +106,7 @@ class TranslationState:
         self.options = options
         self.upstream = model_request.upstream
         self.hosted = hosted or model_request.hosted
+        self.cached = cached
         self.given: Set[str] = request.__pydantic_fields_set__  # fields that the caller set
         self.extra: Mapping[str, Any] = request.__pydantic_extra__ or {}  # fields without a declaration
         self.warnings = Warnings()

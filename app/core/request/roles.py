@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import takewhile
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from app.core.profile import RoleOptions
 from app.core.types import JSONObject
@@ -93,6 +93,36 @@ def _alternate(messages: list[Message]) -> list[Message]:
         else:
             runs.append([message])
     return [*system, *map(merge, runs or [[OPENING]])]
+
+
+def system_and_turns(messages: Iterable[Message]) -> tuple[list[JSONObject], list[Message]]:
+    """
+    System parts, and user and assistant messages that alternate, for APIs with lists of parts.
+
+    Blank text is dropped. Tool messages stay separate. The user's message comes first and, since newer models reject a
+    final assistant message, last.
+    """
+    system: list[JSONObject] = []
+    turns: list[tuple[str, list[JSONObject]]] = []
+    for message in messages:
+        role, content = str(message["role"]), cast(list[JSONObject], message["content"])
+        parts = [part for part in content if not is_blank(part)]
+        if role in SYSTEM:
+            system += parts
+        elif parts and turns and turns[-1][0] == role != "tool":
+            turns[-1][1].extend(parts)
+        elif parts:
+            turns.append((role, parts))
+    opening = ("user", [{"type": "text", "text": OPENING["content"]}])
+    if not turns or turns[0][0] != "user":
+        turns.insert(0, opening)
+    if turns[-1][0] == "assistant":
+        turns.append(opening)
+    return system, [{"role": role, "content": parts} for role, parts in turns]
+
+
+def is_blank(part: JSONObject) -> bool:
+    return part["type"] == "text" and (not part["text"] or part["text"].isspace())
 
 
 _NOTE = ("<system-reminder>\n", "\n</system-reminder>")

@@ -8,20 +8,18 @@ alternate; function responses are a separate content after their calls.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from mimetypes import guess_type
 from typing import cast
 from urllib.parse import urlsplit
 
 from app.core.bounded_json import loads
 from app.core.items import as_json_object
-from app.core.items.readings import HOSTED
-from app.core.profile import ContentOptions
-from app.core.request.content import CHAT_PARTS, ChatPart, PartError, PartForm, media, texts
+from app.core.request.content import ChatPart, PartError, media, texts
 from app.core.request.files import is_pdf
 from app.core.request.messages import AssistantTurn, ConversationReader
 from app.core.request.reasoning import BOUND, UNSIGNED, bound_fields, is_sent_back, reasoning_text
-from app.core.request.roles import OPENING, SYSTEM, Message
+from app.core.request.roles import Message
 from app.core.types import JSONMapping, JSONObject, json_objects, json_text
 from app.core.types.request import Item, Part
 from app.errors import quote
@@ -37,27 +35,17 @@ def _own_part(part: JSONObject) -> JSONObject:
     return {"type": "part", "part": part}
 
 
-def _sent_part(part: JSONMapping) -> JSONObject:
-    sent: JSONObject = {"text": part["text"]} if part["type"] == "text" else part["part"]
-    return sent
-
-
 def media_type(part: JSONMapping) -> str:
     data = part["part"].get("inlineData") or part["part"].get("fileData") or {} if part["type"] == "part" else {}
     return str(data.get("mimeType", ""))
 
 
-def _text_part(part: Part, options: ContentOptions) -> JSONObject:
-    return CHAT_PARTS.parts[part["type"]](part, options)
+def _image_part(made: ChatPart) -> JSONObject:
+    return _media_part(made["image_url"]["url"], "image/jpeg", "image_url")
 
 
-def _image_part(part: Part, options: ContentOptions) -> JSONObject:
-    url: str = CHAT_PARTS.parts["input_image"](part, options)["image_url"]["url"]
-    return _media_part(url, "image/jpeg", "image_url")
-
-
-def _video_part(part: Part, options: ContentOptions) -> JSONObject:
-    return _media_part(part["video_url"], "video/mp4", "video_url")
+def _video_part(made: ChatPart) -> JSONObject:
+    return _media_part(made["video_url"]["url"], "video/mp4", "video_url")
 
 
 def _media_part(url: str, default: str, field: str) -> JSONObject:
@@ -79,15 +67,12 @@ def _inline_part(media_type: str, data: str) -> JSONObject:
     return _own_part({"inlineData": {"mimeType": media_type, "data": data}})
 
 
-def _audio_part(part: Part, options: ContentOptions) -> JSONObject:
-    audio = CHAT_PARTS.parts["input_audio"](part, options)["input_audio"]
+def _audio_part(made: ChatPart) -> JSONObject:
+    audio = made["input_audio"]
     return _inline_part(f"audio/{audio['format']}", audio["data"])
 
 
-def _file_part(part: Part, options: ContentOptions) -> JSONObject:
-    made = CHAT_PARTS.parts["input_file"](part, options)
-    if made["type"] == "text":
-        return made
+def _file_part(made: ChatPart) -> JSONObject:
     file: JSONObject = made["file"]
     data = file.get("file_data")
     if data is None:
@@ -95,7 +80,7 @@ def _file_part(part: Part, options: ContentOptions) -> JSONObject:
     match = _DATA_URL.match(data)
     declared = match[1].lower() if match else ""
     name = file.get("filename")
-    if is_pdf(part):
+    if is_pdf(file):
         declared = "application/pdf"
     elif declared in ("", "application/octet-stream"):
         declared = (isinstance(name, str) and guess_type(name)[0]) or ""
@@ -104,31 +89,26 @@ def _file_part(part: Part, options: ContentOptions) -> JSONObject:
     return _inline_part(declared, data[match.end() if match else 0 :])
 
 
-_GEMINI_PARTS = PartForm(
-    {
-        **dict.fromkeys(CHAT_PARTS.parts, _text_part),
-        "input_image": _image_part,
-        "computer_screenshot": _image_part,
-        "input_file": _file_part,
-        "input_audio": _audio_part,
-        "input_video": _video_part,
-    }
-)
+# By chat part type.
+_PARTS: dict[str, Callable[[ChatPart], JSONObject]] = {
+    "text": lambda made: made,
+    "image_url": _image_part,
+    "file": _file_part,
+    "input_audio": _audio_part,
+    "video_url": _video_part,
+}
 
 
 # Bound fields: signed parts (messages, reasoning items), id and signature (calls).
 SIGNED_PARTS, CALL_ID, SIGNATURE = "parts", "id", "signature"
 THOUGHT_SIGNATURE = "thoughtSignature"
 
-_RESULTS = "tool"  # keeps function responses in a separate content
-_ROLES = {"user": "user", _RESULTS: "user", "assistant": "model"}
+_ROLES = {"user": "user", "tool": "user", "assistant": "model"}
 
 
 class GeminiConversation(ConversationReader):
-    part_form = _GEMINI_PARTS
-
-    def accepts_later_system(self) -> bool:
-        return False
+    def part(self, made: ChatPart, part: Part) -> JSONObject:
+        return _PARTS[made["type"]](made)
 
     def message(self, position: int, item: Item) -> None:
         if item["role"] != "assistant":
@@ -139,14 +119,14 @@ class GeminiConversation(ConversationReader):
         self.current().content += [_own_part(part) for part in parts]
 
     def reasoning(self, position: int, item: Item) -> None:
-        fields = self.upstream.get(item.get("id") or "") or {}
+        fields = self.source(item)
         if own := self.own_fields(item):
             self.current().content += [_own_part(part) for part in json_objects(own.get(SIGNED_PARTS))]
         elif BOUND not in fields and reasoning_text(item, fields):
             self.warnings.add(UNSIGNED)
 
     def own_fields(self, item: Item) -> Mapping[str, object]:
-        return bound_fields(self.upstream.get(item.get("id") or ""), self.state.profile)
+        return bound_fields(self.source(item), self.state.profile)
 
     def assistant(self, turn: AssistantTurn) -> list[Message]:
         policy = self.options.reasoning_replay or "always"
@@ -162,7 +142,7 @@ class GeminiConversation(ConversationReader):
             return []
         messages: list[Message] = [{"role": "assistant", "content": [*map(_own_part, content)]}]
         if calls:
-            messages.append({"role": _RESULTS, "content": self._results(turn.calls)})
+            messages.append({"role": "tool", "content": self._results(turn.calls)})
         return messages
 
     def _call(self, call: Item, *, signed: bool) -> JSONObject:
@@ -178,32 +158,21 @@ class GeminiConversation(ConversationReader):
         responses: list[ChatPart] = []
         others: list[ChatPart] = []
         for call in calls:
-            output = None if call in self.paired.late else self.paired.outputs.get(call)
-            parts = self.no_output(call) if output is None else self.parts(output, "output")
-            kept, moved = self._split(output, parts) if media(parts) else (parts, [])
+            kept, moved = self.result(call)
             name = self.offered.called(self.items[call])
             response: JSONObject = {
                 **_id_of(self.own_fields(self.items[call])),
                 "name": name,
                 "response": {"output": "\n".join(texts(kept))},
             }
-            if inner := [_sent_part(part) for part in media(kept)]:
+            if inner := sent_parts(media(kept)):
                 response["parts"] = inner
             responses.append(_own_part({"functionResponse": response}))
             if moved:
                 others += [{"type": "text", "text": f"Content from the result of the function {quote(name)}:"}, *moved]
         return [*responses, *others]
 
-    def _split(self, output: int | None, parts: list[ChatPart]) -> tuple[list[ChatPart], list[ChatPart]]:
-        position = output or 0
-        options = self.hosted_content if self.items[position].get(HOSTED) else self.content
-        match options.tool_images:
-            case "error":
-                return self.refuse(position, parts)
-            case "drop":
-                return self.drop(position, parts)
-            case "hoist":
-                return self.hoist(position, parts)
+    def inline(self, parts: list[ChatPart]) -> tuple[list[ChatPart], list[ChatPart]]:
         moved = [part for part in media(parts) if not media_type(part).startswith(_IN_RESPONSES)]
         return [part for part in parts if part not in moved], moved
 
@@ -236,28 +205,9 @@ def _unsigned(part: JSONObject) -> JSONObject | None:
     return {name: value for name, value in part.items() if name != THOUGHT_SIGNATURE}
 
 
-def system_and_contents(messages: Iterable[Message]) -> tuple[list[JSONObject], list[JSONObject]]:
-    """The system instruction, and contents that begin and end with the user's."""
-    system: list[JSONObject] = []
-    runs: list[tuple[str, list[JSONObject]]] = []
-    for message in messages:
-        role = str(message["role"])
-        parts = [_sent_part(part) for part in cast(list[ChatPart], message["content"]) if not _is_blank(part)]
-        if role in SYSTEM:
-            system += parts
-        elif parts and runs and runs[-1][0] == role != _RESULTS:
-            runs[-1][1].extend(parts)
-        elif parts:
-            runs.append((role, parts))
-    if not runs or runs[0][0] != "user":
-        runs.insert(0, _OPENING)
-    if runs[-1][0] == "assistant":
-        runs.append(_OPENING)
-    return system, [{"role": _ROLES[role], "parts": parts} for role, parts in runs]
+def as_content(turn: Message) -> JSONObject:
+    return {"role": _ROLES[str(turn["role"])], "parts": sent_parts(cast(list[ChatPart], turn["content"]))}
 
 
-_OPENING: tuple[str, list[JSONObject]] = ("user", [{"text": OPENING["content"]}])
-
-
-def _is_blank(part: ChatPart) -> bool:
-    return part["type"] == "text" and (not part["text"] or part["text"].isspace())
+def sent_parts(parts: Iterable[ChatPart]) -> list[JSONObject]:
+    return [{"text": part["text"]} if part["type"] == "text" else part["part"] for part in parts]

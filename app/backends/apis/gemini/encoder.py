@@ -7,39 +7,37 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from app.backends.apis.gemini.conversation import GeminiConversation, system_and_contents
+from app.backends.apis.gemini.conversation import GeminiConversation, as_content, sent_parts
 from app.core.profile import Profile, RequestOptions
-from app.core.request import EMPTY_VALUES, EXTRA, encoded_request, limit, read_request, warn_dropped_fields
+from app.core.request import (
+    EMPTY_VALUES,
+    EXTRA,
+    encoded_request,
+    limit,
+    read_request,
+    warn_dropped_fields,
+    with_instructions,
+)
 from app.core.request.model_request import EncodedRequest, ModelRequest, TranslationState
 from app.core.request.response_format import response_format
+from app.core.request.roles import system_and_turns
 from app.core.request.tool_choice import Choice
 from app.core.types import JSONMapping, JSONObject
-from app.errors import InvalidRequest, quote
+from app.errors import quote
 
 
 def to_gemini(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
     model = profile.request.model_map.get(model_request.model, model_request.model).removeprefix("models/")
     options = _options(profile.request, model)
     state, choice, conversation = read_request(model_request, profile, options, GeminiConversation)
-    messages = conversation.messages()
     response, instruction = _response_format(state, by_prompt=bool(choice.functions) and _takes_budget(model, options))
-    lead = "\n\n".join(filter(None, (state.request.instructions, instruction)))
-    if not messages and not lead:
-        raise InvalidRequest("Nothing to answer. Send `input` or `instructions`.", param="input")
-    if choice.request:
-        messages = [*messages, {"role": "user", "content": [{"type": "text", "text": choice.request}]}]
-    system_parts, contents = system_and_contents(messages)
-    system = [*([{"text": lead}] if lead and not lead.isspace() else []), *system_parts]
+    system, turns = system_and_turns(with_instructions(state, conversation.messages(), instruction, choice))
     thinking = thinking_config(state, model)
-    config = {
-        **_sampling(state),
-        **response,
-        **({"thinkingConfig": thinking} if thinking else {}),
-    }
+    config = {**_sampling(state), **response, **({"thinkingConfig": thinking} if thinking else {})}
     body: dict[str, object] = {
         "model": model,
-        "contents": contents,
-        **({"systemInstruction": {"parts": system}} if system else {}),
+        "contents": [as_content(turn) for turn in turns],
+        **({"systemInstruction": {"parts": sent_parts(system)}} if system else {}),
         **_tools(state, choice),
         **({"generationConfig": config} if config else {}),
         **_forwarded(state),
@@ -55,6 +53,7 @@ def _options(options: RequestOptions, model: str) -> RequestOptions:
     images = "inline" if content.tool_images == "hoist" and not earlier else content.tool_images
     return replace(
         options,
+        roles=replace(options.roles, system="first_only"),
         content=replace(content, parts="array", tool_content="array", tool_images=images),
         tool_choice=replace(choice, allowed="keep"),
         strict="drop",

@@ -5,19 +5,18 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from app.backends.apis.messages.conversation import CachedConversation, MessagesConversation, system_and_messages
+from app.backends.apis.messages.conversation import MessagesConversation
 from app.core.bounded_json import to_json
 from app.core.profile import Profile, RequestOptions
-from app.core.request import encoded_request, read_request, warn_dropped_fields
-from app.core.request.caching import CACHE_FIELDS, THINKING_BLOCKS, set_breakpoints
+from app.core.request import encoded_request, read_request, warn_dropped_fields, with_instructions
+from app.core.request.caching import THINKING_BLOCKS
 from app.core.request.call_ids import VERBATIM
 from app.core.request.model_request import EncodedRequest, ModelRequest, TranslationState
-from app.core.request.response_format import response_format
-from app.core.request.roles import Message
+from app.core.request.response_format import Form, response_format
+from app.core.request.roles import Message, system_and_turns
 from app.core.request.tool_choice import Choice
 from app.core.stream.stop_sequences import stop_sequences
 from app.core.types import JSONMapping, JSONObject, json_list
-from app.errors import InvalidRequest
 
 _JSON = "Answer only with a JSON object. Do not use a code fence."
 
@@ -25,29 +24,20 @@ _JSON = "Answer only with a JSON object. Do not use a code fence."
 def to_messages_request(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
     options = _options(profile.request)
     cached = options.cache != "off"
-    form = CachedConversation if cached else MessagesConversation
-    state, choice, conversation = read_request(model_request, profile, options, form)
-    messages = conversation.messages()
-    system, text_format = _system(state)
-    if not system and not messages:
-        raise InvalidRequest("Nothing to answer. Send `input` or `instructions`.", param="input")
-    if choice.request:
-        messages = [*messages, {"role": "user", "content": [{"type": "text", "text": choice.request}]}]
-    system_blocks, messages = system_and_messages(messages)
-    blocks = [*system, *system_blocks]
+    state, choice, conversation = read_request(model_request, profile, options, MessagesConversation, cached=cached)
+    text_format, instruction = _text_format(state)
+    system, messages = system_and_turns(with_instructions(state, conversation.messages(), instruction, choice))
     body: JSONObject = {
-        **_parameters(state, CACHE_FIELDS if cached else frozenset()),
+        **_parameters(state),
         "model": options.model_map.get(model_request.model, model_request.model),
         "max_tokens": state.request.max_output_tokens or options.default_max_tokens,
-        **({"system": blocks} if blocks else {}),
+        **({"system": system} if system else {}),
         "messages": messages,
         "stream": True,
         **_tools(state, choice),
         **({"output_config": {"format": text_format}} if text_format else {}),
     }
     _add_thinking(state, body)
-    if cached:
-        set_breakpoints(state, body)
     return encoded_request(state, body, choice)
 
 
@@ -55,6 +45,7 @@ def _options(options: RequestOptions) -> RequestOptions:
     content = options.content
     return replace(
         options,
+        roles=replace(options.roles, system="first_only"),
         content=replace(
             content,
             parts="array",
@@ -67,19 +58,13 @@ def _options(options: RequestOptions) -> RequestOptions:
     )
 
 
-def _system(state: TranslationState) -> tuple[list[JSONObject], JSONObject | None]:
+def _text_format(state: TranslationState) -> Form:
+    """The server's only format is a schema."""
     form, instruction = response_format(state)
-    text_format: JSONObject | None = None
     if form and form["type"] == "json_schema" and state.request.text.format.type == "json_schema":
         schema = form["json_schema"]["schema"]
-        text_format = {
-            "type": "json_schema",
-            "schema": _enforceable(schema) if state.options.schema_reduce else schema,
-        }
-    elif form:
-        instruction = instruction or _JSON
-    lead = "\n\n".join(filter(None, (state.request.instructions, instruction)))
-    return ([{"type": "text", "text": lead}] if lead and not lead.isspace() else []), text_format
+        return {"type": "json_schema", "schema": _enforceable(schema) if state.options.schema_reduce else schema}, ""
+    return None, instruction or (_JSON if form else "")
 
 
 # Same meaning in both APIs.
@@ -88,9 +73,9 @@ _UNSENT = ("presence_penalty", "frequency_penalty", "top_logprobs", "seed", "log
 _TIERS = {"auto": "auto", "default": "standard_only"}
 
 
-def _parameters(state: TranslationState, kept: frozenset[str]) -> dict[str, object]:
+def _parameters(state: TranslationState) -> dict[str, object]:
     request, options = state.request, state.options
-    warn_dropped_fields(state, kept)
+    warn_dropped_fields(state)
     extra = state.extra
     for name in _UNSENT:
         if getattr(request, name, None) or extra.get(name):

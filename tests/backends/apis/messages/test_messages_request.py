@@ -107,6 +107,10 @@ def test_results_of_all_calls_are_in_one_message_before_other_content() -> None:
             {"type": "image", "source": {"type": "url", "url": "https://a.test/b.png"}},
         ),
         (
+            {"type": "computer_screenshot", "image_url": PNG},
+            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}},
+        ),
+        (
             {"type": "input_file", "filename": "a.pdf", "file_data": PDF},
             {
                 "type": "document",
