@@ -23,10 +23,10 @@ from app.core.redaction import ToolSecrets
 from app.core.stream.event_builder import Upstream
 from app.core.types.request import CreateResponse, Item, Response
 from app.errors import InvalidRequest, NotFound, Warnings
-from app.responses.encryption import ContentCipher, decrypt_input
+from app.responses.encryption import ContentCipher, decrypt_items
 from app.responses.images import StoredImages, turn_changes
 from app.responses.quota import StorageQuota
-from app.runtime.threads import read_records
+from app.runtime.threads import read_records, run_in_thread_if_large
 from app.stores import Change, Store, images_partition
 
 _CONVERSATION = "conversation"
@@ -172,8 +172,8 @@ class Conversations:
             new.append(input_item(item, key))
             present.add(new[-1]["id"])
         warnings = Warnings()
-        new, decrypted = await decrypt_input(
-            new, self._cipher, owner, key=key, known=upstream, warnings=warnings, field="items"
+        new, decrypted = await run_in_thread_if_large(
+            decrypt_items, new, self._cipher, owner, key=key, known=upstream, warnings=warnings, field="items"
         )
         return Turn({"id": new_id("added", key), "output": []}, new, upstream | decrypted)
 

@@ -31,7 +31,6 @@ from app.core.stream.reasoning_encryption import PROVIDER_FIELDS, PROVIDER_FIELD
 from app.core.types import JSONMapping, JSONObject
 from app.core.types.request import Item
 from app.errors import InvalidRequest, Warnings
-from app.runtime.threads import run_in_thread_if_large
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -55,23 +54,6 @@ class ForeignKeyError(ValueError):
 
 class TamperedError(ValueError):
     """The content was changed, or belongs to another kind or owner."""
-
-
-class ContentTooLargeError(ValueError):
-    """A request's encrypted content exceeds its limit."""
-
-
-class ContentBudget:
-    """Limits a request's decompressed content."""
-
-    def __init__(self, limit: int = MAX_CONTENT) -> None:
-        self._left = limit
-
-    def consume(self, size: int) -> None:
-        """Raise `ContentTooLargeError` beyond the limit."""
-        self._left -= size
-        if self._left < 0:
-            raise ContentTooLargeError
 
 
 class ContentCipher:
@@ -100,10 +82,14 @@ class ContentCipher:
         packed = zstandard.ZstdCompressor(write_checksum=False).compress(dumps(content))
         key_id, cipher = next(iter(self._ciphers.items()))
         ciphertext = cipher.encrypt(nonce, packed, _associated_data(kind, owner))
-        return CONTENT_MARK + _encoded(key_id + nonce + ciphertext)
+        return CONTENT_MARK + base64.urlsafe_b64encode(key_id + nonce + ciphertext).rstrip(b"=").decode()
 
-    def decrypt(self, kind: ContentKind, owner: str, encrypted: str, budget: ContentBudget | None = None) -> JSONObject:
-        """Raises `ForeignKeyError`, `TamperedError`, and `ContentTooLargeError` beyond the `budget`."""
+    def decrypt(self, kind: ContentKind, owner: str, encrypted: str) -> JSONObject:
+        """Raises `ForeignKeyError` and `TamperedError`."""
+        return _decompressed(self.decrypt_only(kind, owner, encrypted))
+
+    def decrypt_only(self, kind: ContentKind, owner: str, encrypted: str) -> bytes:
+        """The compressed content. Raises as `decrypt`."""
         if not encrypted.startswith(CONTENT_MARK):
             raise ForeignKeyError
         data = _decoded(encrypted.removeprefix(CONTENT_MARK))
@@ -116,13 +102,14 @@ class ContentCipher:
         from cryptography.exceptions import InvalidTag
 
         try:
-            packed = cipher.decrypt(nonce, ciphertext, _associated_data(kind, owner))
+            return cipher.decrypt(nonce, ciphertext, _associated_data(kind, owner))
         except InvalidTag:
             raise TamperedError from None
-        if budget:
-            budget.consume(zstandard.frame_content_size(packed))
-        content: JSONObject = orjson.loads(zstandard.ZstdDecompressor().decompress(packed))
-        return content
+
+
+def _decompressed(packed: bytes) -> JSONObject:
+    content: JSONObject = orjson.loads(zstandard.ZstdDecompressor().decompress(packed))
+    return content
 
 
 def _derived(secret: str) -> tuple[bytes, AESGCM]:
@@ -139,10 +126,6 @@ def _associated_data(kind: str, owner: str) -> bytes:
     return f"{CONTENT_MARK}\n{kind}\n{owner}".encode()
 
 
-def _encoded(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
-
-
 def _decoded(text: str) -> bytes:
     try:
         # Strict: other encodings of the same bytes are rejected.
@@ -152,22 +135,6 @@ def _decoded(text: str) -> bytes:
     if base64.urlsafe_b64encode(data).rstrip(b"=").decode() != text:
         raise TamperedError
     return data
-
-
-async def decrypt_input(
-    items: Sequence[Item],
-    cipher: ContentCipher,
-    owner: str,
-    *,
-    key: str,
-    known: Mapping[str, Upstream],
-    warnings: Warnings,
-    field: str = "input",
-) -> tuple[list[Item], dict[str, Upstream]]:
-    """`decrypt_items`, for a large request in a thread: 24 MB of encrypted content take 0.2 s."""
-    return await run_in_thread_if_large(
-        decrypt_items, items, cipher, owner, key=key, known=known, warnings=warnings, field=field
-    )
 
 
 def decrypt_items(
@@ -181,7 +148,7 @@ def decrypt_items(
     field: str = "input",
 ) -> tuple[list[Item], dict[str, Upstream]]:
     """
-    Decrypt the input items' `encrypted_content`; `field` is the request field.
+    Decrypt the input items' `encrypted_content`; `field` is the request field. 24 MB of it take 0.2 s.
 
     Returns the items, and the content by item id for `to_chat`: backend fields of reasoning and calls, and summaries.
     Items without an id get an id; `known` items are skipped. Raises `InvalidRequest` with the field's name, also beyond
@@ -194,20 +161,28 @@ def decrypt_items(
     decrypted: list[Item] = []
     upstream: dict[str, Upstream] = {}
     calls: dict[str, Upstream] = {}
-    budget = ContentBudget()
+    left = MAX_CONTENT
     for index, item in enumerate(items):
         encrypted = item.get("encrypted_content")
         row = ITEM_TYPES.get(item["type"])
         if row and row.encrypted and encrypted and item.get("id") not in known:
             param = f"{field}[{index}].encrypted_content"
+            packed = None
             try:
-                content = _decrypted(cipher, row.encrypted, owner, encrypted, param, warnings, budget)
-            except _InvalidContent:
+                packed = cipher.decrypt_only(row.encrypted, owner, encrypted)
+            except ForeignKeyError:
+                if row.encrypted == "reasoning":
+                    warnings.add("Encrypted reasoning that this server cannot read was dropped.")
+            except TamperedError:
                 if FROM_SIGNATURE not in item:
-                    raise
+                    message = f"Invalid '{param}': must be unmodified, and created for this caller."
+                    raise InvalidRequest(message, param=param, code="invalid_encrypted_content") from None
                 warnings.add("A thinking block's signature that is invalid, or belongs to another caller, was dropped.")
-                content = None
-            if content is not None:
+            if packed is not None:
+                left -= zstandard.frame_content_size(packed)
+                if left < 0:
+                    raise _too_large(param)
+                content = _decompressed(packed)
                 item = _with_id(item, key)
                 earlier: Upstream = content.get(PROVIDER_FIELDS_V1, content)
                 upstream[item["id"]] = content.get(PROVIDER_FIELDS, earlier)
@@ -221,37 +196,12 @@ def decrypt_items(
     return decrypted, upstream
 
 
-def _decrypted(
-    cipher: ContentCipher,
-    kind: ContentKind,
-    owner: str,
-    encrypted: str,
-    param: str,
-    warnings: Warnings,
-    budget: ContentBudget,
-) -> JSONObject | None:
-    try:
-        return cipher.decrypt(kind, owner, encrypted, budget)
-    except ContentTooLargeError:
-        raise InvalidRequest(
-            f"Invalid '{param}': the encrypted content up to this item exceeds {MAX_CONTENT // 1024**2} MiB when "
-            "decompressed. Omit the oldest encrypted items, or compact the conversation.",
-            param=param,
-            code="encrypted_content_too_large",
-        ) from None
-    except ForeignKeyError:
-        if kind == "reasoning":
-            warnings.add("Encrypted reasoning that this server cannot read was dropped.")
-        return None
-    except TamperedError:
-        raise _InvalidContent(param) from None
-
-
-class _InvalidContent(InvalidRequest):
-    code = "invalid_encrypted_content"
-
-    def __init__(self, param: str) -> None:
-        super().__init__(f"Invalid '{param}': must be unmodified, and created for this caller.", param=param)
+def _too_large(param: str) -> InvalidRequest:
+    message = (
+        f"Invalid '{param}': the encrypted content up to this item exceeds {MAX_CONTENT // 1024**2} MiB when "
+        "decompressed. Omit the oldest encrypted items, or compact the conversation."
+    )
+    return InvalidRequest(message, param=param, code="encrypted_content_too_large")
 
 
 def _with_id(item: Item, key: str) -> Item:

@@ -25,9 +25,9 @@ from app.core.types.request import TERMINAL, CreateResponse, Item
 from app.errors import InvalidRequest, NotFound, PreviousResponseNotFound, StoreUnavailable, Warnings
 from app.responses.context.cache import CachedPast, HistoryCache, past_after
 from app.responses.conversations import Conversations, before
-from app.responses.encryption import ContentCipher, decrypt_input
+from app.responses.encryption import ContentCipher, decrypt_items
 from app.responses.images import StoredImages
-from app.runtime.threads import add_to_request, read_records
+from app.runtime.threads import add_to_request, read_records, run_in_thread_if_large
 from app.stores import LayeredStore
 from app.tools import InputFiles
 
@@ -148,8 +148,9 @@ class ContextLoader:
         warnings = Warnings()
         upstream = {**past.upstream}
         new = await lookup.resolved(items, past, upstream)
-        cipher, owner = self.cipher, lookup.owner
-        new, decrypted = await decrypt_input(new, cipher, owner, key=key, known=upstream, warnings=warnings)
+        new, decrypted = await run_in_thread_if_large(
+            decrypt_items, new, self.cipher, lookup.owner, key=key, known=upstream, warnings=warnings
+        )
         if not has_approval_responses(new):
             return NewInput(new, upstream, decrypted, warnings=warnings)
         new = await lookup.with_stored_requests(new, past, upstream)
