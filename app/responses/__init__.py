@@ -28,7 +28,7 @@ from app.responses.context.cache import HistoryCache
 from app.responses.context.documents import PdfTexts
 from app.responses.conversations import Conversations
 from app.responses.encryption import ContentCipher
-from app.responses.generate import Generation, NoAnswer, OneAnswer
+from app.responses.generate import Generation, OneAnswer
 from app.responses.images.descriptions import ImageDescriber, Vision
 from app.responses.policy import InputReview, PolicyHooks
 from app.responses.policy.output import ReviewedGeneration
@@ -39,7 +39,6 @@ from app.responses.stored import StoredResponses
 from app.responses.tool_loop import ToolLoop
 from app.responses.tool_loop.approvals import Approvals
 from app.responses.tool_loop.options import LoopOptions, loop_options
-from app.runtime.threads import LARGE_REQUEST, run_in_thread
 from app.stores import LayeredStore, Store
 from app.tools import HostedTool
 
@@ -181,16 +180,15 @@ class Responses:
             rounds = loop_options(preparation, self.tools, layers, review, generate=generate)
         generation: Generation
         if rounds:
-            loop = ToolLoop(builder, preparation, rounds, deadline=options.deadline(), lifecycle=lifecycle)
+            loop = ToolLoop(builder, rounds, lifecycle)
             options.check_size(await loop.first_body())
             generation = loop
         elif generate:
-            large = LARGE_REQUEST.get()
-            query = await run_in_thread(preparation.query, builder) if large else preparation.query(builder)
+            query = await preparation.query(builder)
             options.check_size(query.encoded.body)
             generation = OneAnswer(query, options.deadline())
         else:
-            generation = NoAnswer(builder)
+            generation = Generation(builder)
         return ReviewedGeneration(generation, policy, preparation) if policy else generation
 
     def input_review(self, model: str, caller: Caller) -> InputReview | None:

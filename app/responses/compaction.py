@@ -9,7 +9,6 @@ A compaction is a response with a single output item, the model's summary: `{"ty
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -40,19 +39,6 @@ Omit small talk and superseded information. Include the content of earlier summa
 or continue the conversation. Write only the summary.\
 """
 _CUT = "\n[Summary truncated here.]"
-
-# The minimum saving, as a share of the threshold. User messages are never summarized; if these alone exceed the
-# threshold, repeated summaries cost more than they save.
-_WORTHWHILE = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class CompactionOptions:
-    threshold: int  # prompt tokens
-    encrypt: Callable[[JSONObject], str]
-
-    def is_worthwhile(self, tokens: int) -> bool:
-        return tokens >= self.threshold * _WORTHWHILE
 
 
 class CompactResponse(CreateResponse):

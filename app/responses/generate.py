@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 from app.backends import Backend, Delta, EncodedRequest, ModelRequest, OpenRequest
 from app.core.history.truncation import Truncation, fitting_share
@@ -14,11 +15,13 @@ from app.core.stream.answer import Tap
 from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_batch import EventBatch
 from app.core.stream.event_builder import EventBuilder
-from app.core.stream.stop_sequences import StoppingReader
 from app.core.types import Item, JSONObject, Usage
 from app.core.usage import estimate_prompt, usage_of
-from app.errors import APIError, BackendError, ImagesUndescribed, Warnings
+from app.errors import APIError, BackendError, ImagesUndescribed
 from app.responses.delivery import EventWriter
+
+if TYPE_CHECKING:
+    from app.responses.images.descriptions import ImageDescriber
 
 logger = logging.getLogger(__name__)
 
@@ -39,18 +42,6 @@ class Deadline:
             self.at = asyncio.get_running_loop().time() + self._seconds
 
 
-class ImageDescriptions(Protocol):
-    """Image descriptions for text-only models."""
-
-    @property
-    def texts(self) -> Mapping[str, str]: ...
-
-    @property
-    def warnings(self) -> Warnings: ...
-
-    async def describe(self, urls: Sequence[str]) -> None: ...
-
-
 @dataclass(slots=True)
 class ModelQuery:
     """A model request and its answer's reader."""
@@ -60,7 +51,7 @@ class ModelQuery:
     encoded: EncodedRequest  # for the first backend
     reader: DeltaReader
     margin: float | None = None  # share (0 to 1) of the context for a long prompt; None: not truncated
-    images: ImageDescriptions | None = None  # None: not described
+    images: ImageDescriber | None = None  # None: not described
     open_request: OpenRequest | None = None  # set when the request is sent
     left_out: int = 0  # items dropped from a long prompt
     _shorter: Iterator[list[Item]] | None = None  # ever shorter conversations
@@ -85,27 +76,21 @@ class ModelQuery:
         if self.margin is None or error.code != "context_length_exceeded":
             return False
         # In a thread: estimating and encoding an 8 MB prompt takes a second.
-        if self._shorter is None:
-            self._shorter = await asyncio.to_thread(self._steps, error.message, self.margin)
-        shorter = await asyncio.to_thread(self._encoded, self._shorter)
-        if shorter is None:
+        if not await asyncio.to_thread(self._drop_items, error.message, self.margin):
             return False
-        left_out = len(self.model_request.items) - len(shorter[0].items)
-        logger.info("prompt too long; retried with fewer items", extra={"omitted_items": left_out})
-        self.left_out += left_out
-        self.model_request, self.encoded = shorter
+        logger.info("prompt too long; retried with fewer items", extra={"omitted_items": self.left_out})
         return True
 
-    def _steps(self, message: str, margin: float) -> Iterator[list[Item]]:
-        truncation = Truncation(self.model_request.items, estimate_prompt(self.body))
-        return truncation.steps(fitting_share(message), margin)
-
-    def _encoded(self, steps: Iterator[list[Item]]) -> tuple[ModelRequest, EncodedRequest] | None:
-        if (items := next(steps, None)) is None:
-            return None
-        model_request = self.model_request.without_oldest(items)
-        model_request.encoded = self.backend.encode(model_request)
-        return model_request, model_request.encoded
+    def _drop_items(self, message: str, margin: float) -> bool:
+        before = self.model_request.items
+        if self._shorter is None:
+            self._shorter = Truncation(before, estimate_prompt(self.body)).steps(fitting_share(message), margin)
+        if (items := next(self._shorter, None)) is None:
+            return False
+        self.model_request = self.model_request.without_oldest(items)
+        self.encoded = self.model_request.encoded = self.backend.encode(self.model_request)
+        self.left_out += len(before) - len(items)
+        return True
 
     def usage(self, output: Sequence[Item]) -> Usage:
         return usage_of(self.reader.usage, self.body, output, self.reader.prompt_estimate)
@@ -116,76 +101,51 @@ class ModelQuery:
 Finish: TypeAlias = Callable[[ModelQuery, str | None, BackendError | None], None]
 
 
-class Generation(Protocol):
-    """A response's generation, with hosted tool calls between model answers."""
+class Generation:
+    """A response's generation. This class queries no model: it only stores input for later responses."""
 
-    builder: EventBuilder
+    def __init__(self, builder: EventBuilder) -> None:
+        self.builder = builder
+        self._query: ModelQuery | None = None  # the latest
 
     @property
     def warnings(self) -> list[str]:
         """One sentence each, about dropped or changed parts."""
-        ...
+        return self._query.warnings if self._query else []
 
     @property
     def body(self) -> JSONObject:
         """Latest backend request, or {}."""
-        ...
+        return self._query.body if self._query else {}
 
     async def generate(self, delivery: EventWriter, open_after: float | None) -> None:
         """Deliver all events but the last: see `respond`."""
-        ...
-
-    def usage(self) -> Usage:
-        """Estimated if interrupted, {} without an answer."""
-        ...
-
-    def abort(self, error: APIError | None) -> None:
-        """End a cancelled response: failed with this error, or cancelled without an error."""
-        ...
-
-
-class NoAnswer:
-    """Stores input for later responses, without a model answer."""
-
-    def __init__(self, builder: EventBuilder) -> None:
-        self.builder = builder
-        self.warnings: list[str] = []
-        self.body: JSONObject = {}
-
-    async def generate(self, delivery: EventWriter, open_after: float | None) -> None:
         self.builder.start()
         self.builder.complete()
         self.builder.response["usage"] = usage_of(None, {}, [])
         delivery.send(self.builder.pop_events())
 
     def usage(self) -> Usage:
+        """Estimated if interrupted, {} without an answer."""
         return self.builder.response["usage"] or {}
 
     def abort(self, error: APIError | None) -> None:
+        """End a cancelled response: failed with this error, or cancelled without an error."""
         abort_response(self.builder, error)
         self.builder.response["usage"] = usage_of(None, {}, [])
 
 
-class OneAnswer:
+class OneAnswer(Generation):
     def __init__(self, query: ModelQuery, deadline: Deadline | None = None) -> None:
         self.builder = query.reader.builder
-        self._query = query
+        self._query: ModelQuery = query
         self._deadline = deadline
 
-    @property
-    def warnings(self) -> list[str]:
-        return self._query.warnings
-
-    @property
-    def body(self) -> JSONObject:
-        return self._query.body
-
-    def generate(self, delivery: EventWriter, open_after: float | None) -> Coroutine[Any, Any, None]:
-        return respond(self._query, delivery, open_after=open_after, deadline=self._deadline)
+    async def generate(self, delivery: EventWriter, open_after: float | None) -> None:
+        await respond(self._query, delivery, open_after=open_after, deadline=self._deadline)
 
     def usage(self) -> Usage:
-        usage = self.builder.response["usage"]
-        return usage or self._query.usage(self.builder.partial_output())
+        return self.builder.response["usage"] or self._query.usage(self.builder.partial_output())
 
     def abort(self, error: APIError | None) -> None:
         self.builder.start()
@@ -196,8 +156,6 @@ class OneAnswer:
 
 class DeliveredAnswer:
     """Delivers an answer on arrival; the first delta starts the response. `taps` observe the deltas first."""
-
-    over = False  # whether further deltas are unwanted
 
     def __init__(self, reader: DeltaReader, delivery: EventWriter, deadline: Deadline | None) -> None:
         self.reader = reader
@@ -228,7 +186,8 @@ class DeliveredAnswer:
         """Start the response once, and deliver its first events."""
         if not self.started:
             self._start()
-            self._delivery.send(self._builder.pop_events())
+            if events := self._builder.pop_events():
+                self._delivery.send(events)
 
     def _start(self) -> None:
         if self._timer:
@@ -244,6 +203,11 @@ class DeliveredAnswer:
             self._builder.start()
         if self._step:
             self._builder.end_step(self._step, "model")
+
+    @property
+    def over(self) -> bool:
+        """Whether further deltas are unwanted: a stop sequence was found."""
+        return self.reader.stopped
 
     @property
     def paused(self) -> bool:
@@ -275,22 +239,7 @@ class DeliveredAnswer:
         if events := builder.events:  # not `pop_events`, for the same reason
             builder.events = EventBatch()
             delivery.send(events)
-        return not delivery.paused
-
-
-class StoppableAnswer(DeliveredAnswer):
-    """Ends at a stop sequence."""
-
-    def __init__(self, reader: StoppingReader, delivery: EventWriter, deadline: Deadline | None) -> None:
-        super().__init__(reader, delivery, deadline)
-        self._stopping = reader
-
-    @property
-    def over(self) -> bool:  # type: ignore[override]  # it changes here
-        return self._stopping.stopped
-
-    def receive(self, deltas: Sequence[Delta]) -> bool:
-        return super().receive(deltas) and not self.over
+        return not (delivery.paused or reader.stopped)
 
 
 async def respond(
@@ -312,10 +261,7 @@ async def respond(
     ended: str | None = None
     failure: BackendError | None = None
     end = finish or finish_response
-    if isinstance(query.reader, StoppingReader):
-        answer: DeliveredAnswer = StoppableAnswer(query.reader, delivery, deadline)
-    else:
-        answer = DeliveredAnswer(query.reader, delivery, deadline)
+    answer = DeliveredAnswer(query.reader, delivery, deadline)
     limit = asyncio.timeout_at(deadline.at) if deadline else None
     try:
         if open_after is not None:
@@ -426,28 +372,13 @@ def _record_usage(query: ModelQuery) -> None:
     response["service_tier"] = query.reader.service_tier or response["service_tier"]
 
 
-# New exceptions each time: a raised exception retains its frames, and with them the answer.
-
-
 def unreadable() -> BackendError:
-    """The error for an unparsable answer."""
     return BackendError("The backend's answer could not be read.")
 
 
-def broken_off() -> BackendError:
-    """The error for a stream that ended early."""
-    return BackendError("The backend's stream ended before the answer was complete.")
-
-
-def gave_up() -> BackendError:
-    """The error for a finish reason that reports one."""
-    return BackendError("The backend reported an error during its response.", error_type="model_error")
-
-
-def no_summary() -> BackendError:
-    """The error for a compaction without text."""
-    return BackendError("The model wrote no summary.", error_type="model_error", code="model_error")
-
-
-# By `DeltaReader.ended`.
-_FAILURES = {None: broken_off, "error": gave_up, "no_summary": no_summary}
+# By `DeltaReader.ended`. New exceptions each time: a raised exception retains its frames, and with them the answer.
+_FAILURES: Mapping[str | None, Callable[[], BackendError]] = {
+    None: partial(BackendError, "The backend's stream ended before the answer was complete."),
+    "error": partial(BackendError, "The backend reported an error during its response.", error_type="model_error"),
+    "no_summary": partial(BackendError, "The model wrote no summary.", error_type="model_error", code="model_error"),
+}

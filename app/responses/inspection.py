@@ -26,7 +26,6 @@ from app.responses.quota import StorageQuota
 from app.responses.run import Caller
 from app.responses.tool_loop.options import declared_tools
 from app.responses.tool_loop.sessions import open_tools
-from app.runtime.threads import run_in_thread_if_large
 from app.stores import Change, Store
 from app.tools import Declaration, HostedFunction, HostedTool, OutcomeStatus, Report, ReportedItem
 
@@ -217,7 +216,7 @@ class Inspection:
         responses = self._responses
         request, context = await self._unstored(request, caller)
         preparation = responses.preparation(request, context, caller, responses.options.model(request, context, caller))
-        model_request, encoded = await run_in_thread_if_large(preparation.first_request)
+        model_request, encoded = await preparation.first_request()
         count = await responses.backend.count_tokens(model_request)
         if count is not None:
             return count, True
@@ -304,7 +303,7 @@ class Inspection:
         request, hosted = self._without_hosted_tools(request)
         model = responses.options.model(request, context, caller)
         preparation = responses.preparation(request, context, caller, model)
-        model_request, encoded = await run_in_thread_if_large(preparation.first_request)
+        model_request, encoded = await preparation.first_request()
         sent = responses.backend.translation(model_request)
         warnings = [*context.warnings, *encoded.warnings, *sent.warnings, *hosted]
         return {"object": "antiphon.translation", **sent._asdict(), "warnings": list(dict.fromkeys(warnings))}

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from app.backends import Backend, EncodedRequest, ModelRequest
 from app.core.affinity import conversation_key
@@ -20,7 +20,7 @@ from app.core.stream.event_types import PartType
 from app.core.stream.reasoning_encryption import ReasoningEncryption
 from app.core.stream.stop_sequences import StoppingReader, stop_sequences
 from app.core.stream.tool_calls import CallLimits, CallRules
-from app.core.types import JSONMapping, JSONObject
+from app.core.types import JSONMapping
 from app.core.types.hosted import NO_HOSTED_TOOLS, HostedTools
 from app.core.types.request import CreateResponse, Item, Response
 from app.core.usage import conversation_of, estimate_prompt
@@ -29,9 +29,13 @@ from app.responses import compaction
 from app.responses.compaction import SummaryReader
 from app.responses.context.cache import HISTORY_CACHE
 from app.responses.encryption import ContentCipher
-from app.responses.generate import Deadline, ImageDescriptions, ModelQuery
+from app.responses.generate import Deadline, ModelQuery
 from app.responses.run import Caller
+from app.runtime.threads import run_in_thread_if_large
 from app.tools import ToolLimits
+
+if TYPE_CHECKING:
+    from app.responses.images.descriptions import ImageDescriber
 
 # The used share of the context, because sizes are estimated; summaries are longer than most answers.
 MARGIN = 0.9
@@ -117,7 +121,7 @@ class Preparation:
         self.response = response
         self.options = options
         self.attempts = Attempts()  # of all rounds
-        self.images: ImageDescriptions | None = None
+        self.images: ImageDescriber | None = None
         self._backend = backend
         self._cipher = cipher
         # The model's request: with the conversation's configuration, or for a summary.
@@ -159,26 +163,24 @@ class Preparation:
         beginning = request.instructions, request.tools, context.items
         return request.prompt_cache_key or conversation_key(*beginning) or context.key
 
-    def first_request(self) -> tuple[ModelRequest, EncodedRequest]:
+    async def first_request(self) -> tuple[ModelRequest, EncodedRequest]:
         model_request = self._model_request(self._effective)
-        model_request.encoded = self._backend.encode(model_request)
-        return model_request, model_request.encoded
+        return model_request, await self._encode(model_request)
 
-    def query(self, builder: EventBuilder) -> ModelQuery:
+    async def query(self, builder: EventBuilder) -> ModelQuery:
         """The only query of a response without hosted tools."""
-        return self._query(self._model_request(self._effective), builder, read=self._reader())
+        request = self.request
+        read: Callable[..., DeltaReader] = DeltaReader
+        if self.context.compacts:
+            progress = self.caller.dialect.compacting and request.stream and not request.background
+            read = self._summary_reader(progress=progress)
+        return await self._query(self._model_request(self._effective), builder, read=read)
 
-    def _reader(self) -> Callable[..., DeltaReader]:
-        if not self.context.compacts:
-            return DeltaReader
-        request, dialect = self.request, self.caller.dialect
-        progress = dialect.compacting and request.stream and not request.background
-        return partial(SummaryReader, encrypt=self.encrypt_summary, progress=progress)
+    def _summary_reader(self, *, progress: bool) -> Callable[..., DeltaReader]:
+        encrypt = partial(self._cipher.encrypt, "compaction", self.caller.owner)
+        return partial(SummaryReader, encrypt=encrypt, progress=progress)
 
-    def encrypt_summary(self, fields: JSONObject) -> str:
-        return self._cipher.encrypt("compaction", self.caller.owner, fields)
-
-    def in_round(
+    async def in_round(
         self,
         builder: EventBuilder,
         *,
@@ -196,10 +198,15 @@ class Preparation:
         request = self._effective.model_copy(update=dict(changes))
         items = self._items_with(output)
         model_request = self._model_request(request, items, upstream, hosted, len(output))
-        return self._query(model_request, builder, limits)
+        return await self._query(model_request, builder, limits)
 
-    def compactable_tokens(self, body: JSONMapping, output: Sequence[Item], upstream: Mapping[str, Upstream]) -> int:
+    async def compactable_tokens(
+        self, body: JSONMapping, output: Sequence[Item], upstream: Mapping[str, Upstream]
+    ) -> int:
         """The tokens in `body` that a compaction would summarize."""
+        return await run_in_thread_if_large(self._compactable_tokens, body, output, upstream)
+
+    def _compactable_tokens(self, body: JSONMapping, output: Sequence[Item], upstream: Mapping[str, Upstream]) -> int:
         request, _ = compaction.summary_request(self._effective, (), "")
         items = minimum_after_compaction([*self._items, *output])
         tokens = estimate_prompt({"messages": conversation_of(body)})
@@ -208,17 +215,15 @@ class Preparation:
             tokens -= estimate_prompt(remaining.body)
         return tokens
 
-    def summary(
-        self,
-        builder: EventBuilder,
-        read: Callable[..., DeltaReader],
-        output: Sequence[Item],
-        upstream: Mapping[str, Upstream],
+    async def summary(
+        self, builder: EventBuilder, output: Sequence[Item], upstream: Mapping[str, Upstream]
     ) -> ModelQuery:
         items = self._items_with(output)
         request, items = compaction.summary_request(self._effective, items, self.options.compaction_prompt)
         request = request.model_copy(update={"max_output_tokens": None})  # the limit is for the answer
-        return self._query(self._model_request(request, items, upstream), builder, read=read, margin=SUMMARY_MARGIN)
+        model_request = self._model_request(request, items, upstream)
+        read = self._summary_reader(progress=False)
+        return await self._query(model_request, builder, read=read, margin=SUMMARY_MARGIN)
 
     def _items_with(self, output: Sequence[Item]) -> Sequence[Item]:
         if not output:
@@ -250,7 +255,11 @@ class Preparation:
             descriptions=self.images.texts if self.images else None,
         )
 
-    def _query(
+    async def _encode(self, model_request: ModelRequest) -> EncodedRequest:
+        model_request.encoded = await run_in_thread_if_large(self._backend.encode, model_request)
+        return model_request.encoded
+
+    async def _query(
         self,
         model_request: ModelRequest,
         builder: EventBuilder,
@@ -261,7 +270,7 @@ class Preparation:
     ) -> ModelQuery:
         """With a `margin`, too long prompts are shortened and sent again."""
         request = self._effective
-        encoded = model_request.encoded = self._backend.encode(model_request)
+        encoded = await self._encode(model_request)
         options = (encoded.profile or self._backend.profile(model_request.model)).response
         if read is DeltaReader and (extra := request.__pydantic_extra__) and (stop := stop_sequences(extra)):
             read = partial(StoppingReader, stop)

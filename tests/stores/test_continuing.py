@@ -53,7 +53,8 @@ class Worker:
             context = await uncached.context(request, caller)
         except APIError as error:
             return error.payload()
-        return uncached.preparation(request, context, caller, "m").first_request()[1].body["messages"]
+        _, encoded = await uncached.preparation(request, context, caller, "m").first_request()
+        return encoded.body["messages"]
 
 
 @pytest.fixture

@@ -64,6 +64,7 @@ class DeltaReader:
         self.prompt_estimate: int | None = None  # tokens of a large prompt, if the answer ended without usage
         self.service_tier: str | None = None
         self.done = False
+        self.stopped = False  # a stop sequence was found: further deltas are unwanted
         self._logprobs = logprobs
         self._finish_required = finish_required
         self._native: dict[int, OpenNativeItem] = {}  # by `NativeItem.number`

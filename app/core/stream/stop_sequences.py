@@ -71,10 +71,6 @@ class StoppingReader(DeltaReader):
         self._stop = StopSequences(sequences)
         self._held_logprobs: list[Any] = []
 
-    @property
-    def stopped(self) -> bool:
-        return self._stop.matched is not None
-
     def text(self, delta: TextDelta) -> None:
         if self.stopped:
             return
@@ -83,7 +79,8 @@ class StoppingReader(DeltaReader):
             logprobs = _within(self._held_logprobs, text)
             del self._held_logprobs[: len(logprobs)]
             super().text(TextDelta([text], logprobs))
-        if self.stopped:
+        if self._stop.matched is not None:
+            self.stopped = True
             self.finish_reason = FinishReason.STOP
             self.builder.stop_sequence = self._stop.matched
 

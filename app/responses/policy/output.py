@@ -33,7 +33,7 @@ class _Refused(Exception):
     """The policy service refuses an item."""
 
 
-class ReviewedGeneration:
+class ReviewedGeneration(Generation):
     """
     Sends items only after the policy service allows them.
 
@@ -43,7 +43,7 @@ class ReviewedGeneration:
     """
 
     def __init__(self, generation: Generation, hooks: PolicyHooks, preparation: Preparation) -> None:
-        self.builder = preparation.builder()
+        super().__init__(preparation.builder())
         self._inner = generation
         self._decide = partial(
             hooks.decide, "output", str(preparation.response["model"]), preparation.caller.access.name

@@ -22,21 +22,18 @@ from app.core.types.request import TERMINAL, Item
 from app.core.usage import added_usage, complete_tool_usage, estimate_prompt, usage_of
 from app.errors import APIError, BackendError, Warnings
 from app.observability.lifecycle import ResponseLifecycle, RoundRecord, clock
-from app.responses.compaction import SummaryReader
-from app.responses.delivery import NO_DELIVERY, EventWriter
+from app.responses.delivery import EventWriter
 from app.responses.generate import (
-    Deadline,
     DeadlineExceeded,
+    Generation,
     ModelQuery,
     abort_response,
     finish_response,
     respond,
     unreadable,
 )
-from app.responses.preparation import Preparation
 from app.responses.tool_loop.calls import HostedCalls
 from app.responses.tool_loop.options import LoopOptions
-from app.runtime.threads import run_in_thread_if_large
 
 logger = logging.getLogger(__name__)
 
@@ -46,22 +43,19 @@ NOT_COMPACTED = (
 )
 
 
-class ToolLoop:
-    def __init__(
-        self,
-        builder: EventBuilder,
-        preparation: Preparation,
-        options: LoopOptions,
-        *,
-        deadline: Deadline | None,
-        lifecycle: ResponseLifecycle,
-    ) -> None:
-        self.builder = builder
+# The minimum saving of a compaction, as a share of the threshold. User messages are never summarized; if these alone
+# exceed the threshold, repeated summaries cost more than they save.
+_WORTHWHILE = 0.1
+
+
+class ToolLoop(Generation):
+    def __init__(self, builder: EventBuilder, options: LoopOptions, lifecycle: ResponseLifecycle) -> None:
+        super().__init__(builder)
         self._warnings = Warnings()  # from calls and finished rounds
-        self._preparation = preparation
-        self._calls = HostedCalls(builder, options, self._warnings, deadline=deadline, lifecycle=lifecycle)
+        self._preparation = options.preparation
+        self._deadline = self._preparation.options.deadline()
+        self._calls = HostedCalls(builder, options, self._warnings, deadline=self._deadline, lifecycle=lifecycle)
         self._options = options
-        self._deadline = deadline
         self._lifecycle = lifecycle
         self._round = 0
         self._again = False
@@ -69,8 +63,6 @@ class ToolLoop:
         self._call_ids: set[str] = set()
         self._hosted: HostedTools | None = None  # the same until the last round
         self._hosted_names: set[str] = set()
-        self._query: ModelQuery | None = None
-        self._delivery: EventWriter = NO_DELIVERY
         self._usage: Usage | None = None  # finished rounds and summaries
         self._written = 0  # output tokens of finished rounds
         self._first_item = 0  # this round's first index in the output
@@ -86,10 +78,9 @@ class ToolLoop:
 
         Cancellation stops running tools and closes their sessions.
         """
-        self._delivery = delivery
         self.builder.start()
         try:
-            await self._all(open_after)
+            await self._all(delivery, open_after)
         except DeadlineExceeded:
             self.builder.incomplete("max_output_seconds")
         except APIError as error:
@@ -104,24 +95,15 @@ class ToolLoop:
         finally:
             await self._calls.close()
         self._record()
-        self.send(self.builder.pop_events())
-        self._delivery = NO_DELIVERY  # breaks a reference cycle
+        self._deliver(delivery)
 
-    @property
-    def paused(self) -> bool:
-        return self._delivery.paused
-
-    def send(self, events: EventBatch) -> None:
-        if events:
-            self._delivery.send(events)
-
-    async def drain(self) -> None:
-        await self._delivery.drain()
+    def _deliver(self, delivery: EventWriter) -> None:
+        if events := self.builder.pop_events():
+            delivery.send(events)
 
     async def first_body(self) -> JSONObject:
         """The first request, without hosted functions. Raises `InvalidRequest`."""
-        query = await run_in_thread_if_large(
-            self._preparation.in_round,
+        query = await self._preparation.in_round(
             self.builder,
             hosted=self._options.hosted(),
             output=(),
@@ -131,17 +113,17 @@ class ToolLoop:
         )
         return query.body
 
-    async def _all(self, open_after: float | None) -> None:
+    async def _all(self, delivery: EventWriter, open_after: float | None) -> None:
         opens_at = None if open_after is None else asyncio.get_running_loop().time() + open_after
         began = clock()
-        await self._calls.open(self, open_after)
+        await self._calls.open(delivery, open_after)
         self._lifecycle.step("tools", began, clock())
-        if self._options.approved:
-            self.send(self.builder.pop_events())  # errors must be events from now on
-            await self._calls.run_approved(self)
+        if self._preparation.context.decisions.approved:
+            self._deliver(delivery)  # errors must be events from now on
+            await self._calls.run_approved(delivery)
         while True:
             with self._lifecycle.round(self._round) as record:
-                await self._one_round(record, opens_at)
+                await self._one_round(record, delivery, opens_at)
             if not self._again:
                 return
             self._round += 1
@@ -151,11 +133,11 @@ class ToolLoop:
         """Seconds until the response must open; None if it opens only when the backend answers."""
         return None if at is None or self.builder.delivered else max(0.0, at - asyncio.get_running_loop().time())
 
-    async def _one_round(self, record: RoundRecord, opens_at: float | None) -> None:
+    async def _one_round(self, record: RoundRecord, delivery: EventWriter, opens_at: float | None) -> None:
         query = await self._next_query()
         compacts = await self._must_compact(query)
         if compacts:
-            await self._compact(self._time_to_open(opens_at))
+            await self._compact(delivery, self._time_to_open(opens_at))
             query = await self._next_query()
         elif compacts is False:
             self._calls.items.warn(NOT_COMPACTED)
@@ -165,7 +147,7 @@ class ToolLoop:
             return
         await respond(
             query,
-            self,
+            delivery,
             open_after=self._time_to_open(opens_at),
             deadline=self._deadline,
             finish=partial(self._finish_round, record),
@@ -174,7 +156,7 @@ class ToolLoop:
             self._charge()
             waits = self._waits_for_client()
             record.calls = len(self.builder.running)
-            await self._calls.run(self, [*self.builder.running], self._round)
+            await self._calls.run(delivery, [*self.builder.running], self._round)
             if refusal := await self._refusal_of_outputs():
                 self._again = False
                 self.builder.refusal(refusal)
@@ -194,21 +176,23 @@ class ToolLoop:
 
     async def _next_query(self) -> ModelQuery | None:
         """None ends the response."""
-        options = self._options
+        options, request = self._options, self._preparation.request
         for warning in self._query.warnings if self._query else ():
             self._warnings.add(warning)
-        left = options.max_output_tokens
+        left = request.max_output_tokens
         if left is not None:
             left -= self._written
             if left <= 0:
                 self.builder.incomplete("max_output_tokens")
                 return None
-        calls_left = None if options.max_tool_calls is None else max(0, options.max_tool_calls - self._calls.started)
+        calls_left = request.max_tool_calls
+        if calls_left is not None:
+            calls_left = max(0, calls_left - self._calls.started)
         if self._calls.repeats:
             self._last_reason = "the model repeated the same call too often"
         if calls_left == 0:
             self._last_reason = "'max_tool_calls' was reached"
-        elif self._round >= options.limits.max_rounds:
+        elif self._round >= self._preparation.options.tool_limits.max_rounds:
             self._last_reason = "this server's limit of rounds was reached"
         if self._last_reason:
             self._calls.items.warn(f"Tool calls were stopped: {self._last_reason}.")
@@ -220,8 +204,7 @@ class ToolLoop:
         if self._round or self._last_reason:
             changes["tool_choice"] = options.choice(last=bool(self._last_reason))
         forbidden = frozenset(self._hosted_names) if self._last_reason else frozenset()
-        query = await run_in_thread_if_large(
-            self._preparation.in_round,
+        query = await self._preparation.in_round(
             self.builder,
             hosted=self._hosted,
             output=output,
@@ -241,29 +224,28 @@ class ToolLoop:
 
     async def _must_compact(self, query: ModelQuery | None) -> bool | None:
         """None for a prompt within the threshold, else whether compaction would save enough tokens."""
-        compaction = self._options.compaction
-        if query is None or compaction is None or estimate_prompt(query.body) <= compaction.threshold:
+        threshold = self._options.compact_threshold
+        if query is None or threshold is None or estimate_prompt(query.body) <= threshold:
             return None
-        body, output = query.body, self.builder.response["output"]
-        tokens = await run_in_thread_if_large(self._preparation.compactable_tokens, body, output, self._upstream())
-        return compaction.is_worthwhile(tokens)
+        output = self.builder.response["output"]
+        tokens = await self._preparation.compactable_tokens(query.body, output, self._upstream())
+        return tokens >= threshold * _WORTHWHILE
 
-    async def _compact(self, open_after: float | None) -> None:
+    async def _compact(self, delivery: EventWriter, open_after: float | None) -> None:
         """
         Add a summary of the earlier conversation to the output.
 
         If the model writes no summary, the response continues with a warning. Raises the `BackendError` of `respond`.
         """
-        assert self._options.compaction
         response: Response = {**self.builder.response, "output": [], "usage": None}
         summary = EventBuilder(response, new_id=self.builder.new_id)
         summary.delivered = self.builder.delivered
-        read = partial(SummaryReader, encrypt=self._options.compaction.encrypt)
-        output = [*self.builder.response["output"]]
-        query = await run_in_thread_if_large(self._preparation.summary, summary, read, output, self._upstream())
+        query = await self._preparation.summary(summary, [*self.builder.response["output"]], self._upstream())
         step = self.builder.begin_step("model")
         try:
-            await respond(query, _WithoutSummary(self), open_after=open_after, deadline=self._deadline)
+            await respond(
+                query, _WithoutSummary(self.builder, delivery), open_after=open_after, deadline=self._deadline
+            )
         finally:
             # charge after a disconnection, too; summaries do not count against `max_output_tokens`
             self._usage = added_usage(self._usage, summary.response["usage"] or query.usage([]))
@@ -316,7 +298,7 @@ class ToolLoop:
     def _record(self) -> None:
         response = self.builder.response
         response["usage"] = self._usage or usage_of(None, {}, [])
-        if self._options.shows_tool_usage and self._calls.usage:
+        if self._preparation.caller.dialect.tool_usage and self._calls.usage:
             response["tool_usage"] = complete_tool_usage(self._calls.usage)
 
     def usage(self) -> Usage:
@@ -338,23 +320,21 @@ class ToolLoop:
         self._usage = usage or self._usage
         self._record()
 
-    @property
-    def body(self) -> JSONObject:
-        return self._query.body if self._query else {}
-
 
 class _WithoutSummary:
     """Delivers the response's events and drops the summary's."""
 
-    def __init__(self, loop: ToolLoop) -> None:
-        self._loop = loop
+    def __init__(self, builder: EventBuilder, delivery: EventWriter) -> None:
+        self._builder = builder
+        self._delivery = delivery
 
     @property
     def paused(self) -> bool:
-        return self._loop.paused
+        return self._delivery.paused
 
     def send(self, events: EventBatch) -> None:
-        self._loop.send(self._loop.builder.pop_events())
+        if own := self._builder.pop_events():
+            self._delivery.send(own)
 
     async def drain(self) -> None:
-        await self._loop.drain()
+        await self._delivery.drain()

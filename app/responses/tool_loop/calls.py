@@ -16,6 +16,7 @@ from typing import Any
 from app.core.history.approvals import ApprovedCall
 from app.core.items import ITEM_TYPES, ItemType
 from app.core.items.readings import NOTES
+from app.core.request.tools import deferred_tools
 from app.core.stream.citations import cited_by
 from app.core.stream.event_builder import EventBuilder, Upstream
 from app.core.stream.event_types import ToolBinding
@@ -58,14 +59,16 @@ class HostedCalls:
         self.usage: Counts = {}  # for the response's `tool_usage`
         self._builder = builder
         self._options = options
+        self._context = context = options.preparation.context
+        self._client_tools = deferred_tools(options.preparation.request.tools, context.items)  # for tool search
         self._deadline = deadline
         self._lifecycle = lifecycle
-        limits = options.limits
+        limits = options.preparation.options.tool_limits
         self._sessions = ToolSessions(
             options.declared, max_result_chars=limits.max_result_chars, call_seconds=limits.max_call_seconds
         )
-        self._limit = asyncio.Semaphore(limits.parallel if options.parallel else 1)
-        self.items = HostedItems(builder, options, warnings)
+        self._limit = asyncio.Semaphore(limits.parallel if options.preparation.request.parallel_tool_calls else 1)
+        self.items = HostedItems(builder, context.upstream, options.images, warnings)
         self._same: Counter[str] = Counter()
         self._claims: dict[str, ApprovalClaim] = {}  # of running calls, by item id
 
@@ -80,7 +83,7 @@ class HostedCalls:
 
     async def _open(self) -> None:
         report = SessionReport(self.items, self._lifecycle)
-        await self._sessions.open(self._options.items, report)
+        await self._sessions.open(self._context.items, report)
         if self._options.review:
             await self._sessions.review(self._options.review, report)
 
@@ -100,7 +103,7 @@ class HostedCalls:
         self._builder.end_step(step, "tools")
 
     async def run_approved(self, delivery: EventWriter) -> None:
-        calls = [await self._approved_call(approval) for approval in self._options.approved]
+        calls = [await self._approved_call(approval) for approval in self._context.decisions.approved]
         running = [call for call in calls if call in self._builder.running]
         await self.run(delivery, running, 0)
 
@@ -129,7 +132,7 @@ class HostedCalls:
         self.items.add_notes(call.item["id"], approval_request_id=request["id"], round=-1)
         if approval.earlier:
             self._repeat(call, *approval.earlier)
-        elif self._options.approvals and self._sessions.find(function):
+        elif self._sessions.find(function):
             if claim := await self._options.approvals.claim(request["id"]):
                 self._claims[call.item["id"]] = claim
             else:
@@ -167,8 +170,7 @@ class HostedCalls:
         self._end(call, outcome)
 
     async def _release(self, call: OpenCall) -> None:
-        claim = self._claims.get(call.item["id"])
-        if claim and self._options.approvals:
+        if claim := self._claims.get(call.item["id"]):
             with contextlib.suppress(StoreUnavailable):  # the approval stays used
                 await self._options.approvals.release(claim)
 
@@ -179,10 +181,10 @@ class HostedCalls:
             return Outcome.failed(f"The tool {function.name!r} is no longer available.", begun=False)
         if arguments is None:
             return Outcome.failed(NO_OBJECT)
-        items = [*self._options.items, *self._finished_items()]
+        items = [*self._context.items, *self._finished_items()]
         approval = self.items.notes(call.item["id"]).get("approval_request_id")
         functions = [entry.function for entry in self._sessions.functions if entry.function.deferred]
-        deferred = [*self._options.deferred, *map(DeferredTool.of_hosted, functions)]
+        deferred = [*self._client_tools, *map(DeferredTool.of_hosted, functions)]
         running = ToolCall(call.item["id"], target.function, arguments, items, approval, call.call_id or "", deferred)
         return await self._sessions.run(target.session, running, SessionReport(self.items, self._lifecycle, call))
 
@@ -198,7 +200,7 @@ class HostedCalls:
             fields = kind.error(outcome.output)
         output = self._sessions.truncated(outcome.output)
         for name, value in kind.included.items():
-            if name in fields and value not in self._options.include:
+            if name in fields and value not in self._options.preparation.request.include:
                 del fields[name]
         item = with_fields(call.item, fields)
         notes: dict[str, object] = {}
@@ -268,10 +270,14 @@ class HostedCalls:
 class HostedItems:
     """A response's items from hosted tools, and notes on them."""
 
-    def __init__(self, builder: EventBuilder, options: LoopOptions, warnings: Warnings) -> None:
+    def __init__(
+        self, builder: EventBuilder, upstream: Mapping[str, Upstream], images: StoredImages, warnings: Warnings
+    ) -> None:
+        """`upstream` and `images` are from earlier turns."""
+        self.images = images
         self.changed = asyncio.Event()  # set when events can be delivered
         self._builder = builder
-        self._options = options
+        self._upstream = upstream
         self._warnings = warnings
 
     def add_item(self, kind: ItemType, fields: JSONMapping) -> OpenCall:
@@ -280,10 +286,6 @@ class HostedItems:
             return OpenCall(None, {"type": kind.type, "id": self._builder.new_id(kind.prefix)}, kind)
         self.changed.set()
         return self._builder.add_item(kind, fields)
-
-    @property
-    def images(self) -> StoredImages | None:
-        return self._options.images
 
     def progress(self, item: OpenCall, name: str, fields: JSONMapping) -> None:
         self._builder.progress(item, name, fields)
@@ -309,7 +311,7 @@ class HostedItems:
         return notes if isinstance(notes, Mapping) else {}
 
     def notes(self, item_id: str) -> JSONMapping:
-        upstream = self._builder.upstream.get(item_id) or self._options.upstream.get(item_id) or {}
+        upstream = self._builder.upstream.get(item_id) or self._upstream.get(item_id) or {}
         notes: Mapping[str, object] = upstream.get(NOTES, {})
         return notes
 
@@ -332,12 +334,11 @@ class SessionReport(Report):
         return self._items.session_notes(item)
 
     def has_stored_image(self, item: Item) -> bool:
-        images = self._items.images
-        return images is not None and item.get("id") in images
+        return item.get("id") in self._items.images
 
     async def stored_image(self, item: Item) -> str | None:
         images = self._items.images
-        return await images.load(item["id"]) if images and item.get("id") in images else None
+        return await images.load(item["id"]) if item.get("id") in images else None
 
     def warn(self, message: str) -> None:
         self._items.warn(message)

@@ -1,18 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.core.history.approvals import ApprovedCall
 from app.core.history.context import RequestContext
-from app.core.request.tools import deferred_tools
-from app.core.stream.event_builder import Upstream
 from app.core.types.frozen import frozen
-from app.core.types.hosted import DeferredTool, HostedTools
-from app.core.types.request import CreateResponse, Item
+from app.core.types.hosted import HostedTools
+from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
-from app.responses.compaction import CompactionOptions
 from app.responses.images import StoredImages
 from app.responses.policy import InputReview
 from app.responses.preparation import Preparation
@@ -20,28 +15,18 @@ from app.responses.run import Caller
 from app.responses.tool_loop.approvals import Approvals
 from app.responses.tool_loop.sessions import DeclaredTool, SessionFunction, open_tools
 from app.stores import LayeredStore
-from app.tools import NAMED_TYPES, Declaration, HostedTool, ToolLimits
+from app.tools import NAMED_TYPES, Declaration, HostedTool
 
 
 @frozen
 class LoopOptions:
     """The same in all rounds of a response."""
 
-    limits: ToolLimits
+    preparation: Preparation
     declared: Sequence[DeclaredTool]
-    items: Sequence[Item]
-    deferred: Sequence[DeferredTool] = ()  # client tools for tool search
-    upstream: Mapping[str, Upstream] = field(default_factory=dict)  # backend fields and notes by item id
-    tool_choice: Any = "auto"  # the request's; see `choice`
-    include: Collection[str] = frozenset()
-    parallel: bool = True
-    max_tool_calls: int | None = None
-    max_output_tokens: int | None = None
-    approved: Sequence[ApprovedCall] = ()
-    approvals: Approvals | None = None  # claims the `approved` calls
-    shows_tool_usage: bool = False
-    images: StoredImages | None = None  # images of earlier turns
-    compaction: CompactionOptions | None = None  # None: never compact
+    approvals: Approvals
+    images: StoredImages  # from earlier turns
+    compact_threshold: int | None = None  # prompt tokens; None: never compact
     review: InputReview | None = None  # reviews tool results before the model sees them
 
     def hosted(self, functions: Sequence[SessionFunction] = ()) -> HostedTools:
@@ -53,7 +38,7 @@ class LoopOptions:
 
     def choice(self, *, last: bool) -> Any:
         """`tool_choice` after the first round: not forced; without hosted tools in the `last` round."""
-        choice = self.tool_choice
+        choice: Any = self.preparation.request.tool_choice
         if isinstance(choice, str):
             return "none" if choice == "none" else "auto"
         if choice["type"] != "allowed_tools":
@@ -83,35 +68,20 @@ def loop_options(
         raise InvalidRequest(message, param="tools")
     if not generate:
         return None
-    compacting = _compaction(preparation)
-    if not declared and not compacting:
+    threshold: int | None = None
+    if request.context_management and not context.compacts:
+        default = preparation.options.compact_threshold
+        threshold = min(entry.compact_threshold or default for entry in request.context_management)
+    if not declared and threshold is None:
         return None
     return LoopOptions(
-        limits=preparation.options.tool_limits,
-        declared=declared,
-        items=context.items,
-        deferred=deferred_tools(request.tools, context.items),
-        upstream=context.upstream,
-        tool_choice=request.tool_choice,
-        include=frozenset(request.include),
-        parallel=request.parallel_tool_calls,
-        max_tool_calls=request.max_tool_calls,
-        max_output_tokens=request.max_output_tokens,
-        approved=context.decisions.approved,
-        approvals=Approvals(layers.store, caller.owner),
-        images=StoredImages(layers, caller.owner, context.images),
-        shows_tool_usage=caller.dialect.tool_usage,
-        compaction=compacting,
-        review=review,
+        preparation,
+        declared,
+        Approvals(layers.store, caller.owner),
+        StoredImages(layers, caller.owner, context.images),
+        threshold,
+        review,
     )
-
-
-def _compaction(preparation: Preparation) -> CompactionOptions | None:
-    if preparation.context.compacts or not (management := preparation.request.context_management):
-        return None
-    default = preparation.options.compact_threshold
-    threshold = min(entry.compact_threshold or default for entry in management)
-    return CompactionOptions(threshold, preparation.encrypt_summary)
 
 
 def declared_tools(
