@@ -56,16 +56,18 @@ def _file_block(made: ChatPart) -> JSONObject:
     return {"type": "document", "source": source, **({"title": name} if (name := file.get("filename")) else {})}
 
 
-def _video_block(made: ChatPart) -> JSONObject:
-    raise PartError("This backend does not support video.")
+def _refused_block(made: ChatPart) -> JSONObject:
+    kind = "audio" if made["type"] == "input_audio" else "video"
+    raise PartError(f"This backend does not support {kind}.")
 
 
-# By chat part type; the encoder's options refuse audio.
+# By chat part type.
 _BLOCKS: dict[str, Callable[[ChatPart], JSONObject]] = {
     "text": lambda made: made,
     "image_url": _image_block,
     "file": _file_block,
-    "video_url": _video_block,
+    "input_audio": _refused_block,
+    "video_url": _refused_block,
 }
 
 THINKING = "thinking"  # bound field in a reasoning item: the signed block

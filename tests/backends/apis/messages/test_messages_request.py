@@ -150,6 +150,13 @@ def test_content_that_the_server_does_not_take_is_refused_with_its_path(part: di
     assert refused.value.param and refused.value.param.startswith("input[0].content[1]")
 
 
+def test_audio_in_a_result_is_refused_if_results_are_only_text() -> None:
+    profile = CLAUDE.override({"request.content.tool_images": "drop", "request.content.audio": "pass"})
+    audio = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
+    with pytest.raises(InvalidRequest, match="does not support audio"):
+        ask(profile, input=[CALL, {**OUTPUT, "output": [audio]}])
+
+
 @pytest.mark.parametrize(
     ("choice", "parallel", "sent"),
     [
