@@ -55,6 +55,7 @@ from app.settings.validation import (
     ProfileName,
     Seconds,
     Secrets,
+    SettingsTable,
     SingleBackendName,
     StoreURL,
     decode_json,
@@ -65,10 +66,8 @@ from app.tools import ToolLimits
 __all__ = ["BackendSettings", "Settings", "SettingsError", "load_settings"]
 
 
-class VisionSettings(BaseModel):
+class VisionSettings(SettingsTable):
     """The table `[vision]`: the model that describes images for text-only models."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     backend: str = "default"
     """Backend for image descriptions."""
@@ -507,7 +506,18 @@ def _configured() -> dict[str, object]:
     return {**table, **{name: variables[variable] for name, variable in names.items() if variable in variables}}
 
 
-_AUTH_TABLES: dict[str, type[BaseModel]] = {"jwt": JWTSettings, "proxy": ProxySettings}
+_TABLES: dict[str, type[SettingsTable]] = {
+    "auth": AuthSettings,
+    "auth.jwt": JWTSettings,
+    "auth.proxy": ProxySettings,
+    "backends": BackendSettings,
+    "hooks": HookSettings,
+    "keys": KeySettings,
+    "keys.budget": BudgetSettings,
+    "prices": PriceSettings,
+    "vision": VisionSettings,
+    "webhooks": WebhookSettings,
+}
 
 
 def _problem(detail: Any) -> str:
@@ -520,15 +530,9 @@ def _problem(detail: Any) -> str:
     in_toml = variable not in variables and path and first in read_toml(Path(path), _toml_keys())
     message = describe(detail, "table" if in_toml else "JSON object")
     if detail["type"] == "extra_forbidden":
-        tables: dict[str, type[BaseModel]] = {"keys": KeySettings, "prices": PriceSettings, "webhooks": WebhookSettings}
-        table = VisionSettings if first == "vision" else tables.get(first, BackendSettings)
-        if rest[1:2] == ["budget"]:
-            table = BudgetSettings
-        if first == "auth":
-            table = _AUTH_TABLES.get(rest[0], AuthSettings)
-        if first == "hooks":
-            table = HookSettings
-        message = f"unknown key{suggestion(rest[-1], set(table.model_fields))}"
+        inner = rest[0] if first == "auth" else "".join(rest[1:2])  # other tables are by name
+        table = _TABLES.get(f"{first}.{inner}", _TABLES[first])
+        message = f"unknown key{suggestion(rest[-1], table.model_fields)}"
     return f"{'.'.join([first if in_toml else variable, *rest])}: {message}"
 
 

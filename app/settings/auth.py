@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from app.settings.keys import KeyName
-from app.settings.validation import as_list
+from app.settings.validation import SettingsTable, as_list
 
 _HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
 _CREDENTIAL_HEADERS = {"authorization", "x-api-key", "api-key", "cookie"}
@@ -47,10 +47,8 @@ KeyOfGroup = dict[Annotated[str, Field(min_length=1)], KeyName]
 HeaderName = Annotated[str, AfterValidator(_header)]
 
 
-class JWTSettings(BaseModel):
+class JWTSettings(SettingsTable):
     """The table `[auth.jwt]`: verifies bearer tokens (JSON Web Tokens) and maps them to keys and owners."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     issuer: Annotated[str, Field(min_length=1)]
     """The token's `iss`, exactly."""
@@ -91,10 +89,8 @@ class JWTSettings(BaseModel):
         return {*self.groups.values(), *([self.key] if self.key else ())}
 
 
-class ProxySettings(BaseModel):
+class ProxySettings(SettingsTable):
     """The table `[auth.proxy]`: a reverse proxy that authenticates people and sends their identity in a header."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     addresses: Annotated[list[Annotated[str, AfterValidator(_network)]], Field(min_length=1), BeforeValidator(as_list)]
     """The proxy's addresses or networks. The header is ignored on other connections."""
@@ -114,10 +110,8 @@ class ProxySettings(BaseModel):
         return {*self.groups.values(), *([self.key] if self.key else ())}
 
 
-class AuthSettings(BaseModel):
+class AuthSettings(SettingsTable):
     """External identities, in addition to keys."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     jwt: JWTSettings | None = None
     proxy: ProxySettings | None = None

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
     PrivateAttr,
     SecretStr,
@@ -27,7 +24,7 @@ from app.backends.apis import check_api
 from app.backends.profiles import load_profile
 from app.core.profile import Profile
 from app.loading import describe
-from app.settings.loading import variable
+from app.settings.loading import suggestion, variable
 from app.settings.validation import (
     ApiKey,
     BackendName,
@@ -35,14 +32,10 @@ from app.settings.validation import (
     CommandLine,
     ProfileName,
     Seconds,
+    SettingsTable,
     check_backend_url,
     check_header_value,
 )
-
-
-def _unknown_option(option: str) -> str:
-    close = get_close_matches(option, [*_names(asdict(Profile()))], n=1)
-    return f"unknown option{f'; did you mean {close[0]}?' if close else ''}"
 
 
 def _names(options: Mapping[str, object]) -> Iterator[str]:
@@ -60,9 +53,10 @@ def merged_profile(name: str, overrides: Mapping[str, object]) -> Profile:
         for detail in error.errors(include_url=False, include_input=False):
             # For a union, pydantic adds the member's name to the location.
             option = ".".join(str(part) for part in detail["loc"] if str(part).islower() and "[" not in str(part))
-            problems.setdefault(
-                option, _unknown_option(option) if detail["type"] == "unexpected_keyword_argument" else describe(detail)
-            )
+            message = describe(detail)
+            if detail["type"] == "unexpected_keyword_argument":
+                message = f"unknown option{suggestion(option, [*_names(asdict(Profile()))])}"
+            problems.setdefault(option, message)
         raise ValueError("; ".join(f"{option}: {message}" for option, message in problems.items())) from None
     check_api(profile)
     return profile
@@ -87,10 +81,8 @@ def with_default_url(fields: Any, prefix: str = "") -> Any:
 _KEYS = ("api_key", "api_key_env", "api_key_file", "api_key_command")
 
 
-class BackendSettings(BaseModel):
+class BackendSettings(SettingsTable):
     """A table `[backends.NAME]` in the TOML file, or the single-backend variables."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     backend: BackendName = "openai"
     """Backend kind: `openai` (any model server; its profile names the API), `demo`, or an import path

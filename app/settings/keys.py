@@ -12,9 +12,7 @@ from typing import Annotated
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PrivateAttr,
     SecretStr,
@@ -25,7 +23,7 @@ from pydantic import (
 from app.core.access import BudgetLimit, KeyAccess, KeyLimits, digest_of, owner_id
 from app.core.prices import NANO, Price
 from app.settings.loading import variable
-from app.settings.validation import Bytes, as_list, check_header_value
+from app.settings.validation import Bytes, SettingsTable, as_list, check_header_value
 
 KEY_PREFIX = "sk-antiphon-"  # logs redact strings with this prefix
 
@@ -63,10 +61,8 @@ _Limit = Annotated[int | None, Field(ge=0)]
 Money = Annotated[Decimal, Field(ge=0, le=10**9, decimal_places=6, allow_inf_nan=False)]
 
 
-class BackendPriceSettings(BaseModel):
+class BackendPriceSettings(SettingsTable):
     """A table `[prices."GLOB".backends.NAME]`: model prices at one backend."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     input: Money
     output: Money
@@ -85,10 +81,8 @@ class PriceSettings(BackendPriceSettings):
     """Prices for the same models at other backends, for example a more expensive fallback."""
 
 
-class BudgetSettings(BaseModel):
+class BudgetSettings(SettingsTable):
     """A key's budget per day and month, in UTC, and in the currency of the prices."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     tokens_per_day: int | None = Field(None, ge=0)
     tokens_per_month: int | None = Field(None, ge=0)
@@ -107,10 +101,8 @@ class BudgetSettings(BaseModel):
         )
 
 
-class KeySettings(BaseModel):
+class KeySettings(SettingsTable):
     """One named key."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     hash: Annotated[list[Annotated[str, AfterValidator(_hash)]], BeforeValidator(as_list)] = []
     """`sha256:` and the key's SHA-256, as printed by `antiphon key new NAME`; a list during a key rotation. With

@@ -6,19 +6,18 @@ import re
 import tomllib
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from app.core.prompt_template import PROMPT_ID, PromptLibrary, PromptTemplate
 from app.loading import describe
 from app.settings.loading import SettingsError, suggestion
+from app.settings.validation import SettingsTable
 
 SUFFIXES = (".md", ".txt", ".toml")
 MAX_TEMPLATE_BYTES = 1_000_000
 
 
-class _TemplateFile(BaseModel):
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
-
+class _TemplateFile(SettingsTable):
     instructions: str
     variables: dict[str, str] = {}
     model: str | None = None
@@ -79,7 +78,7 @@ def _read(path: Path, prompt_id: str, version: str | None) -> PromptTemplate:
         field = ".".join(map(str, detail["loc"]))
         message = describe(detail)
         if detail["type"] == "extra_forbidden":
-            message = f"unknown key{suggestion(field, set(_TemplateFile.model_fields))}"
+            message = f"unknown key{suggestion(field, _TemplateFile.model_fields)}"
         raise ValueError(f"{field}: {message}") from None
     template = PromptTemplate(prompt_id, version, table.instructions.strip(), table.variables, table.model)
     if unused := set(table.variables) - set(template.variables):

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Collection
+from functools import partial
 from ipaddress import ip_network
 from pkgutil import resolve_name
 from typing import Annotated, Literal, TypeAlias
@@ -13,8 +14,10 @@ from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
     ByteSize,
+    ConfigDict,
     Field,
     SecretStr,
     ValidationError,
@@ -28,6 +31,12 @@ from app.backends.apis import APIS
 from app.backends.profiles import load_profile
 from app.loading import require_packages
 from app.stores import STORES
+
+
+class SettingsTable(BaseModel):
+    """A table in the TOML file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 def _split(value: object) -> object:
@@ -62,20 +71,17 @@ def _importable(path: str, *, or_one_of: Collection[str]) -> str:
     return path
 
 
-def _backend(name: str) -> str:
-    return _importable(name, or_one_of=BACKENDS)
-
-
-def _single_backend(name: str) -> str:
-    return name if name == "auto" else _importable(name, or_one_of=["auto", *BACKENDS])
-
-
 def check_backend_url(url: str) -> str:
     """Validate a base URL, and remove its trailing slash."""
     url = url.rstrip("/")
     if not url:
         return url
-    if not _is_web_address(url):
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+    except ValueError:  # an invalid port or an unbalanced bracket
+        valid = False
+    if not valid:
         raise ValueError("must be an http or https URL, such as http://localhost:8000/v1")
     if url.endswith(tuple(api.path for api in APIS.values())):
         raise ValueError("must be the base URL, such as http://localhost:8000/v1, without the endpoint's own path")
@@ -87,14 +93,6 @@ def _required_by_openai(url: str, info: ValidationInfo) -> str:
     if not url and info.data.get("backend") == "openai":
         raise ValueError("must be the base URL of a model server, such as http://localhost:8000/v1")
     return url
-
-
-def _is_web_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # an invalid port or an unbalanced bracket
-        return False
 
 
 def _origin(origin: str) -> str:
@@ -189,8 +187,8 @@ Options: TypeAlias = Annotated[dict[str, object], BeforeValidator(decode_json)]
 Bytes: TypeAlias = Annotated[ByteSize, WrapValidator(_size)]
 Lifetime: TypeAlias = Annotated[int, Field(ge=1, le=10**12)]  # seconds; Redis counts in milliseconds, up to 2**63
 Seconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-BackendName: TypeAlias = Annotated[str, AfterValidator(_backend)]
-SingleBackendName: TypeAlias = Annotated[str, AfterValidator(_single_backend)]
+BackendName: TypeAlias = Annotated[str, AfterValidator(partial(_importable, or_one_of=BACKENDS))]
+SingleBackendName: TypeAlias = Annotated[str, AfterValidator(partial(_importable, or_one_of=["auto", *BACKENDS]))]
 BackendURL: TypeAlias = Annotated[
     str, AfterValidator(check_backend_url), AfterValidator(_required_by_openai), Field(validate_default=True)
 ]

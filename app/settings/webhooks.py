@@ -8,8 +8,6 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
     PrivateAttr,
     SecretStr,
@@ -19,6 +17,7 @@ from pydantic import (
 
 from app.settings.auth import web_url
 from app.settings.loading import variable
+from app.settings.validation import SettingsTable
 
 WebhookEvent = Literal[
     "response.completed",
@@ -52,10 +51,8 @@ def _secret(secret: SecretStr) -> SecretStr:
     return secret
 
 
-class WebhookSettings(BaseModel):
+class WebhookSettings(SettingsTable):
     """A server that receives events about background responses and batches."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     url: Annotated[str, AfterValidator(web_url)]
     """URL for events, sent by POST."""
@@ -91,10 +88,8 @@ class WebhookSettings(BaseModel):
         return self._key
 
 
-class HookSettings(BaseModel):
+class HookSettings(SettingsTable):
     """A policy service for the input and output of models."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     input_url: Annotated[str, AfterValidator(web_url)] | None = None
     """Where input is sent by POST before a model sees it: requests, results and lists of tools, descriptions of images.
