@@ -59,14 +59,6 @@ class _Partition:
         put = sum(map(len, change.put.values())) - sum(map(len, before))
         return records, put + entries + records * _RECORD_OVERHEAD
 
-    def apply(self, change: Change, growth: int) -> None:
-        for name in change.delete:
-            self.records.pop(name, None)
-            self.entries.pop(name, None)
-        self.records.update(change.put)
-        self.entries.update(change.entries)
-        self.size += growth
-
 
 class MemoryStore:
     """Least recently used partitions first."""
@@ -126,20 +118,17 @@ class MemoryStore:
         for partition, change in zip(partitions, changes, strict=True):
             if change.requires is not None and change.requires not in partition.records:
                 return False
-        growth = [partition.growth(change) for partition, change in zip(partitions, changes, strict=True)]
         total_records = total_bytes = 0
-        for partition, (records, size) in zip(partitions, growth, strict=True):
+        for partition, change in zip(partitions, changes, strict=True):
+            records, size = partition.growth(change)
             total_records += len(partition.records) + records
             total_bytes += partition.size + size
         if total_records > self._max_records or total_bytes > self._max_bytes:
             raise StoreUnavailable(
                 "The conversation is larger than the response store allows. Start a new one, or send `store: false`."
             )
-        for partition, change, (records, size) in zip(partitions, changes, growth, strict=True):
-            partition.apply(change, size)
-            self._list(change)
-            self.records += records
-            self.bytes += size
+        for partition, change in zip(partitions, changes, strict=True):
+            self._change(partition, change)
             partition.expires = now + self._ttl
             self._partitions[change.partition] = partition
             self._partitions.move_to_end(change.partition)
@@ -169,12 +158,7 @@ class MemoryStore:
         current = self._find(partition)
         if current is None or name not in current.records:
             return False
-        change = Change(partition, {}, [name])
-        records, size = current.growth(change)
-        current.apply(change, size)
-        self._list(change)
-        self.records += records
-        self.bytes += size
+        self._change(current, Change(partition, {}, [name]))
         if not current.records:
             del self._partitions[partition]
         return True
@@ -269,6 +253,18 @@ class MemoryStore:
         self._delete_partition(partition)
         return None
 
+    def _change(self, partition: _Partition, change: Change) -> None:
+        records, size = partition.growth(change)
+        for name in change.delete:
+            partition.records.pop(name, None)
+            partition.entries.pop(name, None)
+        partition.records.update(change.put)
+        partition.entries.update(change.entries)
+        partition.size += size
+        self.records += records
+        self.bytes += size
+        self._list(change)
+
     def _delete_partition(self, partition: str) -> None:
         current = self._partitions.pop(partition)
         self.records -= len(current.records)
@@ -333,15 +329,17 @@ class MemoryLog:
             return "lost"
         if log.ended:
             return log.claim()
-        added = not log.segments or log.segments[-1].last < segment.first
-        if added:
+        if not log.segments or log.segments[-1].last < segment.first:
             log.segments.append(segment)
             log.size += len(segment.data) + _SEGMENT_OVERHEAD
             self._bytes += len(segment.data) + _SEGMENT_OVERHEAD
-        self._renew(run, log)
-        if added:
             _wake(log)
-            self._evict()
+        self._renew(run, log)
+        if self._bytes > self._max_bytes:
+            for ended in [run for run, log in self._logs.items() if log.ended]:
+                self._delete(ended)
+                if self._bytes <= self._max_bytes:
+                    break
         return log.claim()
 
     async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, LeaseState]:
@@ -416,13 +414,6 @@ class MemoryLog:
         now = self._clock()
         for run in [run for run, log in self._logs.items() if log.expires <= now]:
             self._delete(run)
-
-    def _evict(self) -> None:
-        if self._bytes > self._max_bytes:
-            for run in [run for run, log in self._logs.items() if log.ended]:
-                self._delete(run)
-                if self._bytes <= self._max_bytes:
-                    break
 
     def _delete(self, run: RunKey) -> None:
         log = self._logs.pop(run)

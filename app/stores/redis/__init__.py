@@ -18,7 +18,6 @@ record are skipped. An entry is stored in its record's partition, and deleted an
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -175,14 +174,8 @@ class RedisStore:
     async def _use(self, partition: str, command: Command) -> Any:
         key = _key(partition)
         images = images_partition(key)
-        if not self._client.slots:
-            return (await self._client.execute(key, command, self._renewal(key), self._renewal(images)))[0]
-        # Separately: together, they would be redirected if any key is missing here during a slot move.
-        replies = await asyncio.gather(
-            self._client.execute(key, command, self._renewal(key)),
-            self._client.execute(images, self._renewal(images)),
-        )
-        return replies[0][0]
+        commands = (key, [command, self._renewal(key)]), (images, [self._renewal(images)])
+        return (await self._client.execute_each(commands))[0]
 
     def _renewal(self, key: str) -> Command:
         return ("PEXPIRE", key, self._ttl)
@@ -220,7 +213,7 @@ class RedisStore:
             return None
         while page:
             keys = [(_key(partition), name) for name, partition in page]
-            entries = await self._each([(key, ("HGET", key, f"{ENTRY}{name}")) for key, name in keys])
+            entries = await self._client.execute_each([(key, [("HGET", key, f"{ENTRY}{name}")]) for key, name in keys])
             result += [entry for entry in entries if entry is not None]
             if len(result) >= limit or len(page) < limit + _EXTRA:
                 break
@@ -265,21 +258,13 @@ class RedisStore:
         total = 0
         for at in range(0, len(partitions), _MEASURED):
             part = partitions[at : at + _MEASURED]
-            measures: list[tuple[str, Command]] = [
-                (_key(partition), ("MEMORY", "USAGE", _key(partition), "SAMPLES", 0)) for partition in part
-            ]
-            sizes = await self._each(measures)
+            sizes = await self._client.execute_each(
+                [(key, [("MEMORY", "USAGE", key, "SAMPLES", 0)]) for key in map(_key, part)]
+            )
             total += sum(size or 0 for size in sizes)
             if missing := [partition for partition, size in zip(part, sizes, strict=True) if size is None]:
                 await self._client.execute(stored, ("SREM", stored, *missing))
         return total
-
-    async def _each(self, commands: Sequence[tuple[str, Command]]) -> list[Any]:
-        if self._client.slots:
-            return [
-                reply for [reply] in await asyncio.gather(*(self._client.execute(key, one) for key, one in commands))
-            ]
-        return await self._client.execute(commands[0][0], *(command for _, command in commands))
 
     async def delete_expired(self) -> None:
         """Redis deletes expired keys itself."""

@@ -133,6 +133,17 @@ class RedisClient:
             raise asyncio.CancelledError
         return answers
 
+    async def execute_each(self, commands: Sequence[tuple[str, Sequence[Command]]]) -> list[Any]:
+        """
+        Send commands for several keys; return all replies. A key's commands keep their order.
+
+        A cluster gets them separately: during a slot move, it would redirect all of them if any key is missing.
+        """
+        if not self.slots:
+            return await self.execute(commands[0][0], *(command for _, group in commands for command in group))
+        replies = await asyncio.gather(*(self.execute(key, *group) for key, group in commands))
+        return [reply for group in replies for reply in group]
+
     async def aclose(self) -> None:
         await self._servers.aclose()
 
