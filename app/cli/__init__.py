@@ -24,6 +24,7 @@ keep other commands and `--help` fast.
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -34,6 +35,7 @@ import click
 from app import __version__
 from app.cli import options
 from app.cli.keys import keys_cli
+from app.cli.options import exit_with
 
 if TYPE_CHECKING:
     import socket
@@ -43,16 +45,11 @@ if TYPE_CHECKING:
     from app.settings import Settings
 
 
-def _print_version(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        click.echo(_version())
-        context.exit()
+_VERSION = f"antiphon {__version__} (Python {platform.python_version()}, {platform.system()})"
 
 
 @click.group(cls=options.OrderedGroup, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
-)
+@click.version_option(__version__, message=_VERSION, help="Print the version.")
 def cli() -> None:
     """The Open Responses API, answered by any model server."""
 
@@ -121,7 +118,7 @@ def _mcp_servers(pairs: Sequence[str]) -> str:
     for pair in pairs:
         name, separator, target = (part.strip() for part in pair.partition("="))
         if not (name and separator and target):
-            _refuse("--mcp: must be NAME=URL or NAME=COMMAND, such as time='uvx mcp-server-time'", status=2)
+            exit_with("--mcp: must be NAME=URL or NAME=COMMAND, such as time='uvx mcp-server-time'", status=2)
         servers[name] = target
     return json.dumps(servers)
 
@@ -136,19 +133,19 @@ def reload_settings(port: int | None) -> None:
     try:
         reports = reload_server(_pid_file(port))
     except ReloadError as error:
-        _refuse(str(error), status=1)
+        exit_with(str(error), status=1)
     refused = [report for report in reports if report.problems]
     if refused:
         problems = dict.fromkeys(problem for report in refused for problem in report.problems)
         processes = ", ".join(str(report.pid) for report in refused)
         text = f"The new settings are invalid; process {processes} continues with the old ones:\n" + "\n".join(problems)
-        _refuse(printable(text, keep="\n"), status=1)
+        exit_with(printable(text, keep="\n"), status=1)
     click.echo(printable(summary(reports), keep="\n"))
 
 
 def _pid_file(port: int | None) -> Path:
     """The server's pid file, also if the settings are invalid."""
-    from app.cli.listening import default_pid_file
+    from app.cli.reload import default_pid_file
     from app.settings import SettingsError, load_settings
     from app.settings.loading import environment
 
@@ -159,7 +156,7 @@ def _pid_file(port: int | None) -> Path:
         if path := variables.get("ANTIPHON_PID_FILE"):
             return Path(path)
         if port is None and not (written := variables.get("ANTIPHON_PORT", "8080")).isdecimal():
-            _refuse("\n".join(error.problems), status=1)
+            exit_with("\n".join(error.problems), status=1)
         return default_pid_file(int(written) if port is None else port)
     return settings.pid_file or default_pid_file(settings.port)
 
@@ -182,7 +179,7 @@ def check(config: str | None) -> None:
     try:
         read_prompts(settings.prompts)
     except SettingsError as error:
-        _refuse("\n".join(error.problems), status=1)
+        exit_with("\n".join(error.problems), status=1)
     count = len(settings.api_keys) + len(settings.keys)
     keys = f"{count} caller keys" if count else "open, no caller keys"
     click.echo(f"ok    settings  {address_of(settings)}, {keys}")
@@ -212,7 +209,7 @@ def probe_backend(url: str, model: str | None, api_key: str | None, name: str, s
     try:
         url = check_backend_url(url)
     except ValueError as error:
-        _refuse(f"URL: {error}", status=2)
+        exit_with(f"URL: {error}", status=2)
     try:
         report = asyncio.run(probe(url, api_key, model, seconds=seconds))
     except APIError as error:
@@ -287,12 +284,12 @@ def run_codex(arguments: Sequence[str], url: str | None, show: bool) -> None:
     base, key, own = _server(url)
     program = shutil.which("codex")
     if program is None and not show:
-        _refuse("Codex is not installed: npm install --global @openai/codex", status=127)
+        exit_with("Codex is not installed: npm install --global @openai/codex", status=127)
     try:
         model = (own.default_model if own else None) or first_model(base, key, proxied=own is None)
     except ServerError as error:
         if not show:
-            _refuse(safe(error), status=1)
+            exit_with(safe(error), status=1)
         model = None
     searches = "web_search" in own.tool_tables() if own else has_web_search(base, key)
     codex = partial(configure.codex_settings, base, keyed=bool(key), web_search=searches)
@@ -334,7 +331,7 @@ def run_chat(
 
     text = prompt if prompt is not None or sys.stdin.isatty() else sys.stdin.read()
     if text is not None and not text.strip():
-        _refuse("No message. Pass one, as in `antiphon chat 'Hello!'`, or write it to standard input.", status=2)
+        exit_with("No message. Pass one, as in `antiphon chat 'Hello!'`, or write it to standard input.", status=2)
     given = {"instructions": instructions, "reasoning": {"effort": effort} if effort else None}
     parameters: dict[str, object] = {"store": store, **{name: value for name, value in given.items() if value}}
     if tools:
@@ -357,7 +354,7 @@ def show_response(response_id: str, url: str | None, api_key: str | None, as_jso
     """Show a stored response: its conversation, its forks, and its backend request."""
     from rich.console import Console
 
-    from app.cli.show import show
+    from app.cli.chat import show
 
     with connected_client(url, api_key) as (client, *_):
         show(client, Console(), response_id, as_json=as_json)
@@ -431,7 +428,7 @@ def backup(file: Path, config: str | None) -> None:
         for path in back_up(_settings(status=2), file):
             click.echo(f"{path}  {path.stat().st_size} bytes")
     except BackupError as error:
-        _refuse(str(error), status=1)
+        exit_with(str(error), status=1)
 
 
 @contextmanager
@@ -446,7 +443,7 @@ def connected_client(
         try:
             yield client, key, own
         except ServerError as error:
-            _refuse(safe(error), status=1)
+            exit_with(safe(error), status=1)
 
 
 def _server(url: str | None, key: str | None = None) -> tuple[str, str | None, Settings | None]:
@@ -468,7 +465,7 @@ def _tools_of(path: Path) -> list[object]:
     try:
         tools = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        _refuse(f"{path}: {error}", status=2)
+        exit_with(f"{path}: {error}", status=2)
     return tools if isinstance(tools, list) else [tools]
 
 
@@ -484,21 +481,10 @@ def _exec(command: list[str], variables: dict[str, str]) -> NoReturn:
     sys.exit(subprocess.run(command, env=variables, check=False).returncode)
 
 
-def _refuse(problem: str, *, status: int) -> NoReturn:
-    click.echo(problem, err=True)
-    sys.exit(status)
-
-
 @cli.command()
 def version() -> None:
     """Print the version."""
-    click.echo(_version())
-
-
-def _version() -> str:
-    import platform
-
-    return f"antiphon {__version__} (Python {platform.python_version()}, {platform.system()})"
+    click.echo(_VERSION)
 
 
 def _settings(*, status: int) -> Settings:
@@ -507,24 +493,21 @@ def _settings(*, status: int) -> Settings:
     try:
         return load_settings()
     except SettingsError as error:
-        for problem in error.problems:
-            click.echo(problem, err=True)
-        sys.exit(status)
+        exit_with("\n".join(error.problems), status=status)
 
 
 def _listen(settings: Settings) -> list[socket.socket]:
     import socket
 
-    from app.cli.listening import listen
-    from app.cli.serve import address_of
+    from app.cli.serve import address_of, listen
 
     try:
         return listen(settings.host, settings.port)
     except socket.gaierror as error:
-        _refuse(f"ANTIPHON_HOST: must be an address or a name of this machine: {error.strerror}", status=2)
+        exit_with(f"ANTIPHON_HOST: must be an address or a name of this machine: {error.strerror}", status=2)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        _refuse(f"ANTIPHON_PORT: cannot listen on {address_of(settings)}: {reason}", status=1)
+        exit_with(f"ANTIPHON_PORT: cannot listen on {address_of(settings)}: {reason}", status=1)
 
 
 def _try_to_build(settings: Settings) -> list[str]:
@@ -540,12 +523,12 @@ def _try_to_build(settings: Settings) -> list[str]:
         read_prompts(settings.prompts)
         warnings = asyncio.run(prepare_tools(settings))
     except SettingsError as error:
-        _refuse("\n".join(error.problems), status=2)
+        exit_with("\n".join(error.problems), status=2)
     for variable, build in (("STORE_URL", build_store), ("LIMIT_STORE_URL", partial(build_limits, metrics=None))):
         try:
             build(settings)
         except ValueError as error:
-            _refuse(f"ANTIPHON_{variable}: {error}", status=2)
+            exit_with(f"ANTIPHON_{variable}: {error}", status=2)
     return warnings
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -70,7 +69,7 @@ def _copy(source: Path, target: Path) -> None:
     partial = target.with_name(f"{target.name}.partial")
     try:
         os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
-        with _open(source, apsw.SQLITE_OPEN_READWRITE) as original, _open(partial, apsw.SQLITE_OPEN_READWRITE) as copy:
+        with _open(source) as original, _open(partial) as copy:
             original.set_busy_timeout(10_000)
             original.pragma("schema_version")  # fails here, with a clear message, if the file is not a database
             with copy.backup("main", original, "main") as backup:
@@ -82,10 +81,5 @@ def _copy(source: Path, target: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
-@contextmanager
-def _open(path: Path, flags: int) -> Iterator[apsw.Connection]:
-    db = apsw.Connection(str(path), flags=flags)
-    try:
-        yield db
-    finally:
-        db.close()
+def _open(path: Path) -> closing[apsw.Connection]:
+    return closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE))

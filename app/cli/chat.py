@@ -1,10 +1,11 @@
-"""`antiphon chat`: chat with a model in the terminal."""
+"""`antiphon chat` chats with a model in the terminal; `antiphon show ID` prints a stored conversation."""
 
 from __future__ import annotations
 
 import json
 import sys
 from contextlib import suppress
+from urllib.parse import quote
 
 from rich.console import Console
 
@@ -133,3 +134,51 @@ def call_line(item: JSONObject) -> str:
     result = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
     parts = [f"[{item['type']}] {name}", arguments, f"({item['status']})" if item.get("status") else ""]
     return safe(" ".join(filter(None, parts)) + (f" -> {result[:500]}" if result else ""))
+
+
+def show(client: ServerClient, console: Console, response_id: str, *, as_json: bool = False) -> None:
+    """Raises `ServerError`."""
+    path = f"antiphon/responses/{quote(response_id, safe='')}"
+    chain, translation = client.get(f"{path}/chain"), client.get(f"{path}/translation")
+    if as_json:
+        console.print_json(data={"chain": chain, "translation": translation})
+        return
+    for turn in chain["data"]:
+        _show_turn(console, turn)
+    for fork in chain["forks"]:
+        about = f"{fork['id']} continues from {fork['previous_response_id']}: {fork['preview']}"
+        _print(console, f"Fork {about}", "dim")
+    _print(console, "\nChat Completions request", "bold")
+    where = " ".join(filter(None, ("to", translation["backend"], f"({translation['profile']})", translation["url"])))
+    _print(console, where, "dim")
+    for warning in translation["warnings"]:
+        _print(console, f"Adapted: {warning}", "yellow")
+    console.print_json(data=translation["body"])
+
+
+def _show_turn(console: Console, turn: JSONObject) -> None:
+    response = turn["response"]
+    usage = response.get("usage") or {}
+    tokens = f"{usage['input_tokens']} + {usage['output_tokens']} tokens" if usage else ""
+    _print(console, " ".join(filter(None, (response["id"], response["model"], response["status"], tokens))), "bold")
+    for item in (*turn["input"], *response["output"]):
+        _show_item(console, item)
+    if error := response.get("error"):
+        _print(console, f"  {error['code']}: {error['message']}", "red")
+
+
+def _show_item(console: Console, item: JSONObject) -> None:
+    content = item.get("content")
+    if item["type"] in ("message", "reasoning"):
+        parts = [*(item.get("summary") or ()), *(content if isinstance(content, list) else ())]
+        text = "\n".join(part.get("text") or part.get("refusal") or f"[{part['type']}]" for part in parts)
+        role = item.get("role") or "reasoning"
+        _print(console, f"  {role}: {text}", "green" if role == "user" else "dim italic" if role == "reasoning" else "")
+    elif item["type"].endswith("_output"):
+        _print(console, f"  [{item['type']}] {item.get('output', '')}", "cyan")
+    else:
+        _print(console, f"  {call_line(item)}", "cyan")
+
+
+def _print(console: Console, text: str, style: str = "") -> None:
+    console.print(safe(text), style=style, markup=False, highlight=False, soft_wrap=True)

@@ -41,26 +41,14 @@ class ServerClient:
 
     def get(self, path: str) -> JSONObject:
         """Raises `ServerError`."""
-        with self._errors():
-            response = self._http.get(path)
-            _check(response)
-            body: dict[str, object] = response.json()
-            return body
+        return self.send("GET", path)[0]
 
-    def post(self, path: str, body: JSONObject) -> tuple[JSONObject, Mapping[str, str]]:
-        """Body and headers; raises `ServerError`."""
-        with self._errors():
-            response = self._http.post(path, json=body)
-            _check(response)
-            return response.json(), response.headers
-
-    def send(self, method: str, path: str, body: JSONObject | None = None) -> JSONObject:
-        """Raises `ServerError`."""
+    def send(self, method: str, path: str, body: JSONObject | None = None) -> tuple[JSONObject, Mapping[str, str]]:
+        """Return the response's body and headers; raises `ServerError`."""
         with self._errors():
             response = self._http.request(method, path, json=body)
             _check(response)
-            answered: JSONObject = response.json()
-            return answered
+            return response.json(), response.headers
 
     def stream(self, path: str, body: dict[str, object]) -> Iterator[JSONObject]:
         """Raises `ServerError`."""

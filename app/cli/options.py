@@ -1,10 +1,11 @@
-"""Options shared by several commands, and their groups."""
+"""Options and errors shared by several commands, and their groups."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import click
 
@@ -18,6 +19,11 @@ class OrderedGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self.commands]
+
+
+def exit_with(problem: str, *, status: int) -> NoReturn:
+    click.echo(problem, err=True)
+    sys.exit(status)
 
 
 def combined(*options: Callable[[Any], Any]) -> Callable[[_Command], _Command]:

@@ -108,7 +108,7 @@ def _repeated(client: ServerClient, response_id: str, model: str | None) -> tupl
     measures = turn.get("measures") or {}
     before = Result.of(turn["response"], measures.get("seconds"), measures.get("cost"))
     began = time.perf_counter()
-    response, headers = client.post("responses", replay_request(chain, model))
+    response, headers = client.send("POST", "responses", replay_request(chain, model))
     cost = headers.get("x-antiphon-cost")
     return before, Result.of(response, round(time.perf_counter() - began, 3), float(cost) if cost else None)
 
@@ -169,9 +169,16 @@ def _print_all(console: Console, found: Sequence[tuple[str, tuple[Result, Result
         if isinstance(result, str):
             table.add_row(safe(name), safe(result))
         else:
-            rows = _rows(*result)
+            before, after = result
+            if before.status != after.status:
+                difference = f"status: {safe(after.status)}"
+            elif before.calls != after.calls:
+                difference = "other calls"
+            else:
+                difference = "same" if before.text == after.text else "other text"
+            rows = _rows(before, after)
             numbers = [safe(value) for row in ("seconds", "output tokens", "cost") for value in rows[row]]
-            table.add_row(safe(name), _difference(*result), *numbers)
+            table.add_row(safe(name), difference, *numbers)
     console.print(table)
     same = sum(before.same_as(after) for before, after in pairs)
     times = [sum(result.seconds or 0 for result in side) for side in zip(*pairs, strict=True)]
@@ -179,14 +186,6 @@ def _print_all(console: Console, found: Sequence[tuple[str, tuple[Result, Result
     if pairs:
         total = f"{times[0]:.2f} s before, {times[1]:.2f} s now; cost {costs[0]:.6f} before, {costs[1]:.6f} now"
         console.print(f"{same} of {len(found)} the same; {total}", highlight=False)
-
-
-def _difference(before: Result, after: Result) -> str:
-    if before.same_as(after):
-        return "same"
-    if before.status != after.status:
-        return f"status: {safe(after.status)}"
-    return "other calls" if before.calls != after.calls else "other text"
 
 
 def _rows(before: Result, after: Result) -> dict[str, tuple[object, object]]:

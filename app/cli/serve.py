@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import math
 import os
@@ -14,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import ExitStack, aclosing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from uvicorn.supervisors import ChangeReload
 from uvicorn.supervisors.multiprocess import Multiprocess
 
 from app import __version__
-from app.cli.listening import default_pid_file, pid_file
+from app.cli.reload import default_pid_file, pid_file
 from app.core.redaction import without_password
 from app.errors import APIError
 from app.observability import logging as logs
@@ -47,6 +48,7 @@ KEEP_ALIVE = 75
 # Seconds until a silent worker is replaced. On a very busy machine, importing uvicorn exceeds the default of 5 seconds.
 _WORKER_SILENCE = 30
 _LISTING_TIMEOUT = 5.0  # seconds for the backend's model list
+_BACKLOG = 2048  # pending connections; uvicorn's default
 _STARTUP_FAILURE = 3  # uvicorn's exit status for a failed application start
 
 
@@ -168,6 +170,39 @@ class _Workers(Multiprocess):
         for pid in workers:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGHUP)
+
+
+def listen(host: str, port: int) -> list[socket.socket]:
+    """
+    Listen on all of a host's addresses, with the same port; 0 for any free port.
+
+    Raises `OSError` if an address is in use, or does not belong to this machine. Workers can inherit the sockets.
+    """
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    missing: OSError | None = None
+    with ExitStack() as opened:
+        sockets: list[socket.socket] = []
+        for family, kind, protocol, _, address in dict.fromkeys(addresses):
+            listener = opened.enter_context(socket.socket(family, kind, protocol))
+            if os.name == "posix":  # on Windows it would let two programs share a port
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            try:
+                listener.bind((address[0], port, *address[2:]))
+            except OSError as error:
+                if error.errno != errno.EADDRNOTAVAIL:
+                    raise
+                missing = error  # `localhost` can resolve to an IPv6 address that this machine lacks
+                continue
+            listener.listen(_BACKLOG)
+            listener.set_inheritable(True)
+            port = listener.getsockname()[1]
+            sockets.append(listener)
+        if missing and not sockets:
+            raise missing
+        opened.pop_all()
+    return sockets
 
 
 def address_of(settings: Settings, *, reachable: bool = False) -> str:

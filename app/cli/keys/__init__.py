@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -72,14 +72,12 @@ def make_key(name: str, owner: str | None, existing: bool) -> None:
     try:
         check_key_name(name)
     except ValueError as error:
-        click.echo(f"NAME: {error}", err=True)
-        sys.exit(2)
+        options.exit_with(f"NAME: {error}", status=2)
     if existing:
         key = getpass.getpass("Key: ") if sys.stdin.isatty() else sys.stdin.readline()
         key = key.strip()
         if not (key and key.isascii() and key.isprintable()):
-            click.echo("The key must be printable ASCII: a header cannot contain anything else.", err=True)
-            sys.exit(2)
+            options.exit_with("The key must be printable ASCII: a header cannot contain anything else.", status=2)
         owner = owner or digest_of(key)[:32]  # keeps the owner of the objects already stored with this key
     else:
         key = generate_key()
@@ -96,11 +94,12 @@ def make_key(name: str, owner: str | None, existing: bool) -> None:
 def create_key(name: str, url: str | None, api_key: str | None, as_json: bool, **fields: Any) -> None:
     """Create a key on a running server, and print it once."""
     from app.cli import connected_client
-    from app.cli.keys.managed import changed_fields, print_secret
+    from app.cli.keys.managed import print_secret
 
-    body = {"name": name, **_or_exit(changed_fields, fields)}
+    body = {"name": name, **_changed_fields(fields)}
     with connected_client(url, api_key) as (client, *_):
-        print_secret(client.send("POST", "antiphon/keys", body), as_json=as_json)
+        created, _ = client.send("POST", "antiphon/keys", body)
+        print_secret(created, as_json=as_json)
 
 
 @keys_cli.command("list")
@@ -125,11 +124,11 @@ def update_key(
 ) -> None:
     """Change fields of a running server's key."""
     from app.cli import connected_client
-    from app.cli.keys.managed import changed_fields, id_of, print_keys
+    from app.cli.keys.managed import id_of, print_keys
 
-    body = {**dict.fromkeys(reset), **_or_exit(changed_fields, fields)}
+    body = {**dict.fromkeys(reset), **_changed_fields(fields)}
     with connected_client(url, api_key) as (client, *_):
-        changed = client.send("PATCH", f"antiphon/keys/{id_of(client, key)}", body)
+        changed, _ = client.send("PATCH", f"antiphon/keys/{id_of(client, key)}", body)
         print_keys([changed], as_json=as_json)
 
 
@@ -142,7 +141,8 @@ def revoke_key(key: str, url: str | None, api_key: str | None, as_json: bool) ->
     from app.cli.keys.managed import id_of, print_keys
 
     with connected_client(url, api_key) as (client, *_):
-        print_keys([client.send("DELETE", f"antiphon/keys/{id_of(client, key)}")], as_json=as_json)
+        revoked, _ = client.send("DELETE", f"antiphon/keys/{id_of(client, key)}")
+        print_keys([revoked], as_json=as_json)
 
 
 @keys_cli.command("rotate")
@@ -156,12 +156,14 @@ def rotate_key(key: str, grace_period: int, url: str | None, api_key: str | None
 
     with connected_client(url, api_key) as (client, *_):
         path = f"antiphon/keys/{id_of(client, key)}/rotate"
-        print_secret(client.send("POST", path, {"grace_period": grace_period}), as_json=as_json)
+        rotated, _ = client.send("POST", path, {"grace_period": grace_period})
+        print_secret(rotated, as_json=as_json)
 
 
-def _or_exit(read: Callable[[Mapping[str, Any]], dict[str, object]], values: Mapping[str, Any]) -> dict[str, object]:
+def _changed_fields(values: Mapping[str, Any]) -> dict[str, object]:
+    from app.cli.keys.managed import changed_fields
+
     try:
-        return read(values)
+        return changed_fields(values)
     except ValueError as error:
-        click.echo(str(error), err=True)
-        sys.exit(2)
+        options.exit_with(str(error), status=2)

@@ -106,7 +106,9 @@ async def probe(
         names = [str(listed.get("id") or listed.get("name") or "").removeprefix("models/") for listed in models]
         model = model or next(filter(None, names), "") or "default"
         findings = [Finding("models", f"{len(names)}: {', '.join(names[:5])}" if names else "not listed")]
-        apis = await _available_apis(server, model)
+        paths = {name: api.path.replace(MODEL, quote(model, safe="")) for name, api in APIS.items()}
+        # An existing endpoint rejects an empty request, but not as unknown.
+        apis = [name for name, path in paths.items() if await server.status(path) not in _ABSENT]
         if "chat" not in apis and apis:
             profile = load_profile(recognised_profile(url, headers))
             findings.append(await _finding_on_apis(server, apis, model, profile))
@@ -149,12 +151,6 @@ def recognised_profile(url: str, clues: str) -> str:
     return next((name for part, name in _OWNERS.items() if part in clues.lower()), "default")
 
 
-async def _available_apis(server: ProbedServer, model: str) -> list[str]:
-    """An existing endpoint rejects an empty request, but not as unknown."""
-    paths = {name: api.path.replace(MODEL, quote(model, safe="")) for name, api in APIS.items()}
-    return [name for name, path in paths.items() if await server.status(path) not in _ABSENT]
-
-
 async def _finding_on_apis(server: ProbedServer, names: list[str], model: str, profile: Profile) -> Finding:
     """Adds an option for the best API if the profile does not choose it."""
     best = names[0] if names else "chat"
@@ -171,6 +167,10 @@ async def _finding_on_apis(server: ProbedServer, names: list[str], model: str, p
 async def _keeps_reasoning(server: ProbedServer, model: str) -> bool:
     """Whether a server sends encrypted reasoning, which chat would lose."""
     request = {"model": model, "input": _SUM, "include": ["reasoning.encrypted_content"], "store": False}
-    answer = await server.answer_of(APIS["responses"].path, {**request, "max_output_tokens": _TOKENS})
+    try:
+        url = httpx.URL(f"{server.url}{APIS['responses'].path}")
+        answer = await server.post(url, {**request, "max_output_tokens": _TOKENS})
+    except BackendError:
+        return False
     items = answer.get("output") if isinstance(answer, dict) else None
     return any(isinstance(item, dict) and item.get("encrypted_content") for item in items or ())

@@ -43,9 +43,12 @@ class ProbeResult:
         return not self.ok and self.status != 0
 
     @property
+    def choices(self) -> list[JSONObject]:
+        return [choice for chunk in self.chunks for choice in chunk.get("choices") or () if isinstance(choice, dict)]
+
+    @property
     def deltas(self) -> list[JSONObject]:
-        choices = [choice for chunk in self.chunks for choice in chunk.get("choices") or () if isinstance(choice, dict)]
-        return [choice["delta"] for choice in choices if isinstance(choice.get("delta"), dict)]
+        return [choice["delta"] for choice in self.choices if isinstance(choice.get("delta"), dict)]
 
     @property
     def text(self) -> str:
@@ -76,8 +79,7 @@ class ProbeResult:
 
     @property
     def finish(self) -> str:
-        choices = [choice for chunk in self.chunks for choice in chunk.get("choices") or () if isinstance(choice, dict)]
-        return next((str(choice["finish_reason"]) for choice in reversed(choices) if choice.get("finish_reason")), "")
+        return next((str(choice["finish_reason"]) for choice in self.choices[::-1] if choice.get("finish_reason")), "")
 
     @property
     def usage(self) -> JSONObject:
@@ -150,11 +152,9 @@ class ProbedServer:
     async def answer(self, prompt: str, **body: Any) -> ProbeResult:
         """After reasoning without an answer, repeat the request with reasoning off."""
         result = await self.ask(prompt, **body)
-        return (
-            await self.ask(prompt, **{**self.reasoning_off, **body})
-            if self.reasoning_off and result.only_reasoning
-            else result
-        )
+        if self.reasoning_off and result.only_reasoning:
+            return await self.ask(prompt, **{**self.reasoning_off, **body})
+        return result
 
     async def _post(self, body: Mapping[str, object]) -> ProbeResult:
         async with self._http.stream("POST", f"{self.url}/chat/completions", json=body) as response:
@@ -185,13 +185,6 @@ class ProbedServer:
             return (await self._http.post(f"{self.url}{path}", json={})).status_code
         except httpx.HTTPError:
             return 0
-
-    async def answer_of(self, path: str, body: dict[str, object]) -> object:
-        """None if rejected."""
-        try:
-            return await self.post(httpx.URL(f"{self.url}{path}"), body)
-        except BackendError:
-            return None
 
     async def post(self, url: httpx.URL, body: dict[str, object]) -> object:
         """Raises `BackendError`."""

@@ -193,7 +193,10 @@ async def calls(server: ProbedServer) -> Findings:
     named = [name for name in ("index", "id") if all(piece.get(name) is None for piece in pieces)]
     lacks = f", without {' and '.join(named)}" if named else ""
     findings = [Finding("tools", f"called, {how}{lacks}, finish_reason {result.finish}")]
-    return findings + await _several(server) + await _choices(server) + await _strict(server)
+    findings += await _several(server) + await _choices(server)
+    strict_tool = tool("get_weather", {**_LOCATION, "additionalProperties": False}, strict=True)
+    strict = await server.ask(WEATHER, tools=[strict_tool], tokens=PROMPT_ONLY_TOKENS)
+    return [*findings, Finding("strict tools", verdict(strict), {"request.strict": "drop"} if strict.refused else {})]
 
 
 async def _several(server: ProbedServer) -> Findings:
@@ -231,12 +234,6 @@ async def _choices(server: ProbedServer) -> Findings:
             "tool_choice none", none, None if called or not none.ok else "honoured", {f"{_CHOICE}.none": tools}
         ),
     ]
-
-
-async def _strict(server: ProbedServer) -> Findings:
-    schema = {**_LOCATION, "additionalProperties": False}
-    result = await server.ask(WEATHER, tools=[tool("get_weather", schema, strict=True)], tokens=PROMPT_ONLY_TOKENS)
-    return [Finding("strict tools", verdict(result), {"request.strict": "drop"} if result.refused else {})]
 
 
 async def tool_results(server: ProbedServer) -> Findings:
@@ -280,7 +277,9 @@ async def formats(server: ProbedServer) -> Findings:
     object_ = await server.answer(HELLO, response_format=as_object)
     if not object_.ok:  # some servers require the word in the prompt, so it must not also instruct the model
         object_ = await server.answer(f"{HELLO} Do not answer in JSON.", response_format=as_object)
-    obeyed, is_object = held.ok and _json(held) == {"color": "red"}, object_.ok and _is_object(object_)
+    obeyed = held.ok and _json(held) == {"color": "red"}
+    cut = object_.finish == "length" and object_.text.lstrip().startswith("{")
+    is_object = object_.ok and (cut or isinstance(_json(object_), dict))
     mode = "native" if obeyed else "json_object" if is_object else "prompt"
     any_object = "native" if is_object else "json_schema_any" if obeyed else "drop"
     return [
@@ -296,11 +295,6 @@ def _json(result: ProbeResult) -> object:
         return json.loads(result.text or result.reasoning[1])
     except ValueError:
         return None
-
-
-def _is_object(result: ProbeResult) -> bool:
-    cut = result.finish == "length" and result.text.lstrip().startswith("{")
-    return cut or isinstance(_json(result), dict)
 
 
 async def reasoning(server: ProbedServer) -> Findings:
@@ -362,18 +356,13 @@ async def parameters(server: ProbedServer) -> Findings:
                 dropped.append(name)
     about = f"refused: {', '.join(dropped)}" if dropped else verdict(together)
     unknown = await probe_request(server, [user(HELLO)], antiphon_probe=1)
+    logprobs = await server.ask(HELLO, tokens=4, logprobs=True, top_logprobs=1)
+    returned = any(choice.get("logprobs") for choice in logprobs.choices)
     return [
         Finding("sampling parameters", about, {"request.drop_params": dropped} if dropped else {}),
         Finding(UNKNOWN, verdict(unknown, "ignored")),
-        await _logprobs(server),
+        Finding("logprobs", "given" if returned else verdict(logprobs, "ignored")),
     ]
-
-
-async def _logprobs(server: ProbedServer) -> Finding:
-    result = await server.ask(HELLO, tokens=4, logprobs=True, top_logprobs=1)
-    choices = [choice for chunk in result.chunks for choice in chunk.get("choices") or () if isinstance(choice, dict)]
-    returned = any(choice.get("logprobs") for choice in choices)
-    return Finding("logprobs", "given" if returned else verdict(result, "ignored"))
 
 
 async def tokens(server: ProbedServer) -> Findings:
