@@ -186,14 +186,16 @@ class BackendError(APIError):
     code = "server_error"
     quoted = False  # the message is the backend's own
     retryable = False  # the same server can answer the same request later
-    answered = 0  # the backend's error status
+    answered = 0  # the backend's HTTP status, for an error response
+    # Headers and body of the error response, if the caller receives it unchanged.
+    response: tuple[Sequence[tuple[bytes, bytes]], bytes] | None = None
 
     def name_backend(self, name: str) -> None:
         """Name the backend in a server-side failure's message."""
         begin = f"The backend '{name}' "
         if self.status < 500 or self.message.startswith(begin):
             return
-        if self.answered:
+        if self.answered >= 500:
             self.message = f"{begin}answered {self.answered}" + (f": {self.message}" if self.quoted else ".")
         elif not self.quoted and self.message.startswith("The backend "):
             self.message = begin + self.message.removeprefix("The backend ")

@@ -20,7 +20,7 @@ from app.core.stream.answer import Tap
 from app.core.types import JSONObject
 from app.core.types.deltas import DONE, Delta, TokenCounts
 from app.core.types.frozen import frozen
-from app.errors import BackendError, NotFound
+from app.errors import NotFound
 
 __all__ = [
     "BACKENDS",
@@ -38,7 +38,6 @@ __all__ = [
     "RawAnswer",
     "RawBody",
     "RawRequest",
-    "RefusedRequest",
     "RequestObservation",
     "RequestObserver",
     "Tap",
@@ -112,23 +111,6 @@ class RawRequest:
         return replace(self, headers=[*(field for field in self.headers if field[0] not in replaced), *fields])
 
 
-class RefusedRequest(BackendError):
-    """A backend's rejection of a raw request, forwarded byte for byte."""
-
-    def __init__(self, error: BackendError, headers: Sequence[tuple[bytes, bytes]], content: bytes) -> None:
-        super().__init__(
-            error.message,
-            param=error.param,
-            code=error.code,
-            error_type=error.type,
-            status=error.status,
-            retry_after=error.retry_after,
-        )
-        self.quoted, self.retryable = error.quoted, error.retryable
-        self.raw_headers = headers
-        self.content = content
-
-
 class RawAnswer(Protocol):
     """
     The answer to a raw request, after its head and first bytes.
@@ -168,8 +150,7 @@ class RawAnswer(Protocol):
         ...
 
 
-# Entering raises `RefusedRequest` for a refusal meant for the caller, or else `BackendError`. Leaving closes the
-# connection, unless the answer is complete.
+# Entering raises `BackendError`. Leaving closes the connection, unless the answer is complete.
 OpenRawRequest: TypeAlias = AbstractAsyncContextManager[RawAnswer]
 
 

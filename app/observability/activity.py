@@ -26,11 +26,10 @@ from typing import NamedTuple
 
 import orjson
 
-from app.backends import RefusedRequest
 from app.core.bounded_json import dumps
 from app.core.types import JSONObject
 from app.core.types.request import TERMINAL
-from app.errors import APIError, StoreUnavailable
+from app.errors import APIError, BackendError, StoreUnavailable
 from app.observability.lifecycle import Observer, ResponseLifecycle
 from app.runtime.tasks import end
 from app.stores import Store
@@ -214,7 +213,7 @@ def _described(began: float, lifecycle: ResponseLifecycle) -> JSONObject:
 
 def _is_refused(lifecycle: ResponseLifecycle, failure: APIError) -> bool:
     """Whether the caller received a 4xx error instead of a response."""
-    if failure.status >= 500 or isinstance(failure, RefusedRequest):
+    if failure.status >= 500 or (isinstance(failure, BackendError) and failure.response):
         return False
     return lifecycle.delivery != "background" and lifecycle.response["status"] not in TERMINAL
 

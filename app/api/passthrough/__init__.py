@@ -27,14 +27,14 @@ from app.api.rate_limits import Admission
 from app.api.request_body import read_as, validate
 from app.api.routes.responses import respond_to
 from app.api.uvicorn.disconnect import BodyWriter, DisconnectWatch, MessageWriter, body_writer
-from app.backends import Backend, RawAnswer, RawRequest, RefusedRequest
+from app.backends import Backend, RawAnswer, RawRequest
 from app.core.affinity import conversation_key
 from app.core.types import JSONObject, Usage
 from app.core.types.deltas import TokenCounts
 from app.core.types.request import CreateResponse
 from app.core.types.request import Response as ResponseObject
 from app.core.usage import estimate_json, estimate_prompt, usage_of
-from app.errors import APIError, NotFound, PermissionDenied, missing_parameter
+from app.errors import APIError, BackendError, NotFound, PermissionDenied, missing_parameter
 from app.observability import log_context
 from app.observability.lifecycle import ResponseLifecycle, Watched, clock
 from app.responses import Caller
@@ -373,11 +373,6 @@ class _PassthroughExchange:
             self.watch()
         try:
             await self._exchange(scope, send)
-        except RefusedRequest as refusal:
-            response = Response(refusal.content, refusal.status)
-            length = str(len(refusal.content)).encode()
-            response.raw_headers = [*refusal.raw_headers, (b"content-length", length)]
-            await response(scope, receive, send)
         except asyncio.CancelledError:
             if self._watch and self._watch.disconnected and not task.uncancel():
                 if self._writer is None:
@@ -386,9 +381,15 @@ class _PassthroughExchange:
             await self._end(scope, send, shutdown_error())
             raise
         except APIError as error:
-            if self._writer is None:
+            if self._writer:
+                await self._end(scope, send, error)
+            elif isinstance(error, BackendError) and error.response:
+                headers, content = error.response
+                response = Response(content, error.status)
+                response.raw_headers = [*headers, (b"content-length", b"%d" % len(content))]
+                await response(scope, receive, send)
+            else:
                 raise
-            await self._end(scope, send, error)
         finally:
             if line := log_context.request_line():
                 line.level, line.fields = self._lifecycle.end_of_log(self._lifecycle.usage or None)

@@ -13,7 +13,7 @@ import httpx
 
 from app.backends import DeltaReceiver
 from app.backends.server.errors.classification import failure
-from app.backends.transport.httpx_transport import HTTPReply
+from app.backends.transport import HTTPReply
 from app.core.profile import Profile
 from app.core.size import LARGE
 from app.core.stream.answer import AnswerDecoder

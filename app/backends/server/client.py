@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Any
 
@@ -39,10 +40,10 @@ from app.backends.server.errors import backend_error, error_in_chunk
 from app.backends.server.errors.classification import ERROR_CLASSES, failure
 from app.backends.server.key_source import KeySource, key_source
 from app.backends.server.passthrough import ForwardedAnswer, Forwarding, forwards_to, session_header
-from app.backends.server.retries import BackendRefusal, Retries, explain, explained, unreachable
-from app.backends.transport import HTTPToolsTransport
-from app.backends.transport.httpx_transport import HTTPReply, HTTPXTransport, bound_decompression, decompressed
-from app.backends.transport.requests import RequestTarget, encoded_headers
+from app.backends.server.retries import Retries, explain, explained, unreachable
+from app.backends.transport import HTTPReply, HTTPToolsTransport
+from app.backends.transport.httpx_transport import HTTPXTransport, bound_decompression, decompressed
+from app.backends.transport.requests import OutgoingRequest, RequestTarget, encoded_headers
 from app.core.profile import Profile
 from app.core.redaction import without_password
 from app.core.sse.decoder import check_piece
@@ -103,6 +104,7 @@ class ModelServer(Backend):
         self._lines: dict[str | None, bytes] = {}  # encoded headers, by API key
         connect, first = options.connect_timeout, options.first_byte_timeout
         self._timeouts = {"connect": connect, "pool": connect, "write": first, "read": first}
+        self._raw_timeouts = {**self._timeouts, "write": options.idle_timeout}
 
     @classmethod
     def from_settings(cls, settings: Any) -> ModelServer:
@@ -126,63 +128,36 @@ class ModelServer(Backend):
     @asynccontextmanager
     async def forward(self, request: RawRequest) -> AsyncIterator[RawAnswer]:
         with explained():
-            answer = await self._pass_on(request)
+            answer = await self._forwarded(request)
             try:
                 yield answer
             finally:
                 await answer.aclose()
 
-    async def _pass_on(self, request: RawRequest) -> ForwardedAnswer:
+    async def _forwarded(self, request: RawRequest) -> ForwardedAnswer:
         retries = self.retries(request)
         while True:
             try:
-                return await self._begun(ForwardedAnswer(await self._send_raw(request), self._profile), request)
-            except BackendRefusal as refusal:
-                if not (request.body.replayable and await retries.wait(refusal.error, refusal.__cause__)):
-                    raise refusal.error from refusal.__cause__
+                reply = await self.send(self.endpoints.current, lambda: self._raw(request), request.caller_key, request)
+                answer = ForwardedAnswer(reply, self._profile)
+                await answer.begin(lambda event: self.error_in(event, request.caller_key))
+                return answer
+            except BackendError as error:
+                if not (request.body.replayable and await retries.wait(error)):
+                    raise
 
-    async def _begun(self, answer: ForwardedAnswer, request: RawRequest) -> ForwardedAnswer:
-        """Read an answer's first bytes; raises `BackendRefusal` if its first event is a retryable error."""
-        try:
-            if event := await answer.begin():
-                error = self.error_in(event, request.caller_key)
-                if error and error.retryable:
-                    raise BackendRefusal(error)
-        except BaseException:
-            await answer.aclose()
-            raise
-        return answer
+    def _raw(self, request: RawRequest) -> OutgoingRequest:
+        return self._forwarding.request(request, self._credentials(request.caller_key), own_account=not self._passes)
 
     def retries(self, request: ModelRequest | RawRequest) -> Retries:
         return Retries(self._name, self._retries if request.retry_allowed else 0, request.attempts)
-
-    async def _send_raw(self, request: RawRequest, *, renews: bool = True) -> httpx.Response:
-        key, endpoint = request.caller_key, self.endpoints.current
-        expiring = await self._keys.current() if self._keys else None
-        sent = self._forwarding.request(request, self._credentials(key), own_account=not self._passes)
-        try:
-            response = await self._http.handle_async_request(sent)
-        except httpx.ReadTimeout as error:
-            raise BackendRefusal(failure("timeout")) from error
-        except httpx.TransportError as error:
-            raise BackendRefusal(unreachable(error)) from error
-        if not response.is_success:
-            bound_decompression(response)
-            body = await _read_error(response)
-            if renews and request.body.replayable and await self._renewed(response, expiring):
-                return await self._send_raw(request, renews=False)
-            refusal = self._refusal(endpoint, response, body, key)
-            refusal.error = self._forwarding.refusal(request, response, body, refusal.error, self._secret(key))
-            raise refusal
-        return response
 
     async def count_tokens(self, model_request: ModelRequest) -> int | None:
         endpoint = self.endpoints.current
 
         async def post(url: httpx.URL, body: JSONObject) -> Any:
-            content = _json(body)
-            target = RequestTarget("POST", url)
-            return await self._read_json(endpoint, target, content, model_request.caller_key, seconds=15)
+            content, caller_key = _json(body), model_request.caller_key
+            return await self._read_json(endpoint, RequestTarget("POST", url), content, caller_key, seconds=15)
 
         return await endpoint.tokenizer.count(endpoint.encode(model_request).body, post)
 
@@ -221,15 +196,16 @@ class ModelServer(Backend):
     async def _probe(self) -> None:
         """Check that the endpoint exists: it must reject an empty request."""
         for endpoint in self.endpoints.candidates():
+            prepare = partial(self.outgoing, endpoint.target("none"), b"{}", None)
             try:
                 async with asyncio.timeout(5):
-                    reply = await self.send(endpoint, endpoint.target("none"), b"{}", None)
+                    reply = await self.send(endpoint, prepare, None)
                 await reply.aclose()
-            except BackendRefusal as refusal:
-                if self.endpoints.lacks(endpoint, refusal.status, refusal.error):
+            except BackendError as error:
+                if self.endpoints.lacks(endpoint, error):
                     continue
-                if refusal.error.status >= 500:
-                    raise refusal.error from refusal.__cause__
+                if error.status >= 500:
+                    raise
             except TimeoutError as error:
                 raise failure("timeout") from error
             return
@@ -244,65 +220,65 @@ class ModelServer(Backend):
     async def send(
         self,
         endpoint: Endpoint,
+        prepare: Callable[[], OutgoingRequest],
+        caller_key: str | None,
+        raw: RawRequest | None = None,
+    ) -> HTTPReply:
+        """
+        A 2xx reply; otherwise raises `BackendError`.
+
+        The request is prepared and sent again if the server rejects an expired key.
+        """
+        renews = self._keys is not None
+        while True:
+            expiring = await self._keys.current() if self._keys else ""
+            timeouts = self._raw_timeouts if raw else self._timeouts
+            try:
+                reply = await self._http.send(*prepare(), timeouts)
+            except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
+                raise failure("timeout") from error
+            except httpx.TransportError as error:
+                raise unreachable(error) from error
+            if 200 <= reply.status < 300:
+                return reply
+            response = reply.response()
+            body = await _read_error(response)
+            if renews and response.status_code == 401 and (raw is None or raw.body.replayable):
+                renews = False
+                if self._keys and await self._keys.renew(expiring):
+                    continue
+            secret = self._secret(caller_key)
+            refusal = backend_error(
+                response.status_code,
+                response.headers,
+                body,
+                known=endpoint.codec.known_error,
+                secret=secret,
+                host=self._host,
+                passthrough=self._passes,
+            )
+            refusal.add_note(f"HTTP {response.status_code}")
+            raise self._forwarding.refusal(raw, response, body, refusal, secret) if raw else refusal
+
+    def outgoing(
+        self,
         target: RequestTarget,
         content: bytes,
         caller_key: str | None,
-        headers: Mapping[str, str] = MappingProxyType({}),
-        *,
-        renews: bool = True,
-    ) -> HTTPReply:
-        """
-        A 2xx reply; otherwise raises `BackendRefusal`.
-
-        `renews`: send the request again if the server rejects an expired key.
-        """
-        expiring = await self._keys.current() if self._keys else None
-        try:
-            lines = self._header_lines(caller_key, headers)
-            if content:
-                lines = b"%bContent-Length: %d\r\n" % (lines, len(content))
-            reply = decompressed(await self._http.send(target, lines, content, self._timeouts))
-        except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
-            raise BackendRefusal(failure("timeout")) from error
-        except httpx.TransportError as error:
-            raise BackendRefusal(unreachable(error)) from error
-        if not 200 <= reply.status < 300:
-            response = reply.response()
-            body = await _read_error(response)
-            if renews and await self._renewed(response, expiring):
-                return await self.send(endpoint, target, content, caller_key, headers, renews=False)
-            raise self._refusal(endpoint, response, body, caller_key)
-        return reply
-
-    def _header_lines(self, caller_key: str | None, added: Mapping[str, str]) -> bytes:
-        """Cached; raises `httpx.LocalProtocolError`."""
+        added: Mapping[str, str] = MappingProxyType({}),
+    ) -> OutgoingRequest:
+        """`added` headers; raises `httpx.LocalProtocolError` if they are invalid."""
         secret = self._secret(caller_key)
-        if not added and (lines := self._lines.get(secret)):
-            return lines
-        headers = httpx.Headers(self._headers, encoding="utf-8")
-        headers.update({**added, **self._credentials(caller_key)})
-        lines = encoded_headers(headers)
-        if not added:
-            if len(self._lines) >= _HEADS:
-                self._lines.clear()
-            self._lines[secret] = lines
-        return lines
-
-    async def _renewed(self, response: httpx.Response, key: str | None) -> bool:
-        return (
-            key is not None and self._keys is not None and response.status_code == 401 and await self._keys.renew(key)
-        )
-
-    def _refusal(
-        self, endpoint: Endpoint, response: httpx.Response, body: bytes, caller_key: str | None
-    ) -> BackendRefusal:
-        known, secret = endpoint.codec.known_error, self._secret(caller_key)
-        status, headers = response.status_code, response.headers
-        error = backend_error(
-            status, headers, body, known=known, secret=secret, host=self._host, passthrough=self._passes
-        )
-        error.add_note(f"HTTP {status}")
-        return BackendRefusal(error, status=status)
+        lines = None if added else self._lines.get(secret)
+        if lines is None:
+            headers = httpx.Headers(self._headers, encoding="utf-8")
+            headers.update({**added, **self._credentials(caller_key)})
+            lines = encoded_headers(headers.raw)
+            if not added:
+                if len(self._lines) >= _HEADS:
+                    self._lines.clear()
+                self._lines[secret] = lines
+        return target, b"%bContent-Length: %d\r\n" % (lines, len(content)) if content else lines, content
 
     async def _list_models(self, caller_key: str | None, seconds: float) -> list[JSONObject]:
         listed = await self._read_json(self.endpoints.current, self._models_target, b"", caller_key, seconds)
@@ -316,25 +292,22 @@ class ModelServer(Backend):
         self, endpoint: Endpoint, target: RequestTarget, content: bytes, caller_key: str | None, seconds: float
     ) -> Any:
         with explained():
-            return await self._json(endpoint, target, content, caller_key, seconds)
-
-    async def _json(
-        self, endpoint: Endpoint, target: RequestTarget, content: bytes, caller_key: str | None, seconds: float
-    ) -> Any:
-        try:
-            async with asyncio.timeout(seconds):
-                reply = await self.send(endpoint, target, content, caller_key)
-                body = await _read_whole(reply.response())
-                check_piece(body)
-                return json.loads(body)
-        except BackendRefusal as refusal:
-            raise refusal.error from refusal.__cause__
-        except TimeoutError as error:
-            raise failure("timeout") from error
-        except (httpx.TransportError, httpx.DecodingError) as error:
-            raise failure("failure") from error
-        except ValueError as error:
-            raise failure("failure", "The backend's response is not JSON. Check its base URL.") from error
+            try:
+                async with asyncio.timeout(seconds):
+                    prepare = partial(self.outgoing, target, content, caller_key)
+                    reply = await self.send(endpoint, prepare, caller_key)
+                    body = bytearray()
+                    await _read(decompressed(reply).response(), body, MAX_EVENT_BYTES)
+                    if len(body) > MAX_EVENT_BYTES:
+                        raise failure("failure", TOO_LONG)
+                    check_piece(bytes(body))
+                    return json.loads(body)
+            except TimeoutError as error:
+                raise failure("timeout") from error
+            except (httpx.TransportError, httpx.DecodingError) as error:
+                raise failure("failure") from error
+            except ValueError as error:
+                raise failure("failure", "The backend's response is not JSON. Check its base URL.") from error
 
     def _secret(self, caller_key: str | None) -> str | None:
         if self._keys:
@@ -400,7 +373,7 @@ class SentRequest:
                 answer.reply.linger(_LINGER)
             await answer.reply.aclose()
         if isinstance(error, BackendError):
-            explain(error, error.__cause__)
+            explain(error)
 
     async def receive(self, receiver: DeltaReceiver) -> None:
         """Retry after an error event before the first delta, as after a response with its status."""
@@ -432,8 +405,10 @@ class SentRequest:
             encoded = endpoint.encode(model_request)
             try:
                 reply = await self._send(endpoint, _unstreamed(encoded.body) if whole else encoded.body)
-            except BackendRefusal:
-                continue
+            except BackendError as error:
+                if endpoints.lacks(endpoint, error):
+                    continue
+                raise
             endpoints.answered(endpoint)
             self._endpoint, self._encoded = endpoint, encoded
             try:
@@ -452,43 +427,41 @@ class SentRequest:
         return error and endpoint.adaptation.adapt(self._encoded.body).explain(error)
 
     async def _send(self, endpoint: Endpoint, body: JSONObject) -> HTTPReply:
-        """
-        Return a 2xx reply with an unread body.
-
-        Raises `BackendError`, or `BackendRefusal` if the server lacks this endpoint and may have the next.
-        """
+        """Return a 2xx reply with an unread body; raises `BackendError`."""
         server, model_request, adaptation = self._server, self._model_request, endpoint.adaptation
         adapted = None
         if adaptation.active:
             adapted = adaptation.adapt(body, model_request.descriptions, model_request.request)
             body = adapted.body
         target = endpoint.target(body.get("model"))
-        headers = model_request.headers
+        caller_key, headers = model_request.caller_key, model_request.headers
         if endpoint.profile.request.session_header:
             headers = {**session_header(endpoint.profile, model_request.conversation), **headers}
         while True:
             content = _json(endpoint.sent(body))
             try:
-                reply = await server.send(endpoint, target, content, model_request.caller_key, headers)
-            except BackendRefusal as refusal:
-                if server.endpoints.lacks(endpoint, refusal.status, refusal.error):
+                prepare = partial(server.outgoing, target, content, caller_key, headers)
+                reply = decompressed(await server.send(endpoint, prepare, caller_key))
+            except BackendError as error:
+                if server.endpoints.lacks(endpoint, error):
                     raise
                 adapted = adapted or adaptation.sent_whole(body, model_request.descriptions, model_request.request)
-                if adapted.drop_fields(refusal.error):
+                if adapted.drop_fields(error):
                     body = adapted.body
-                elif not await self._retry(refusal.error, refusal.__cause__):
-                    raise adapted.explain(refusal.error) from refusal.__cause__
+                elif not await self._retry(error):
+                    adapted.explain(error)
+                    raise
             else:
                 if adapted:
                     adapted.accepted()
                 self._adapted = adapted
                 return reply
 
-    async def _retry(self, error: BackendError, cause: BaseException | None = None) -> bool:
+    async def _retry(self, error: BackendError) -> bool:
         """Back off; return False if the request must not be sent again."""
         if self._retries is None:
             self._retries = self._server.retries(self._model_request)
-        return await self._retries.wait(error, cause)
+        return await self._retries.wait(error)
 
 
 def transport_to(url: httpx.URL) -> HTTPToolsTransport:
@@ -512,17 +485,10 @@ def _json(body: JSONObject) -> bytes:
 
 async def _read_error(response: httpx.Response) -> bytes:
     body = bytearray()
+    bound_decompression(response)
     with suppress(TimeoutError, httpx.TransportError, httpx.DecodingError):  # the status is enough
         async with asyncio.timeout(10):
             await _read(response, body, _ERROR_LIMIT)
-    return bytes(body)
-
-
-async def _read_whole(response: httpx.Response) -> bytes:
-    body = bytearray()
-    await _read(response, body, MAX_EVENT_BYTES)
-    if len(body) > MAX_EVENT_BYTES:
-        raise failure("failure", TOO_LONG)
     return bytes(body)
 
 

@@ -68,9 +68,9 @@ class Endpoints:
             self.current = self._all[0]
         return self._all[self._all.index(self.current) :]
 
-    def lacks(self, endpoint: Endpoint, status: int, error: BackendError) -> bool:
+    def lacks(self, endpoint: Endpoint, error: BackendError) -> bool:
         """Whether the server lacks this endpoint but may have the next."""
-        return status in _ABSENT and error.code != ERROR_CLASSES["model"].code and endpoint is not self._all[-1]
+        return error.answered in _ABSENT and error.code != ERROR_CLASSES["model"].code and endpoint is not self._all[-1]
 
     def answered(self, endpoint: Endpoint) -> None:
         if endpoint is not self.current:

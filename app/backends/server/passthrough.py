@@ -5,24 +5,25 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 
 import httpx
 
-from app.backends import RawRequest, RefusedRequest
+from app.backends import RawRequest
 from app.backends.apis import APIS
 from app.backends.apis.chat.usage import has_counts, normal_usage
 from app.backends.server.answer import CONNECTION_BROKE, IDLE_TOO_LONG
 from app.backends.server.endpoints import MODEL, model_url, under
 from app.backends.server.errors import scrubbed
 from app.backends.server.errors.classification import failure
-from app.backends.transport.httpx_transport import HTTPReply, HTTPXReply
+from app.backends.transport import HTTPReply
+from app.backends.transport.requests import OutgoingRequest, RequestTarget, encoded_headers
 from app.core.affinity import session_id
 from app.core.profile import Profile, TransportOptions
 from app.core.redaction import redact
-from app.core.types import JSONObject
+from app.core.types import JSONObject, json_object
 from app.core.types.deltas import TokenCounts
 from app.core.usage import cost_in_nanos, is_token_count
 from app.errors import BackendError
@@ -64,16 +65,8 @@ class Forwarding:
         self._own_of_messages = _encoded({**APIS["messages"].codec.headers, **options.headers})
         self._replaced = {name.lower() for name in self._own} - _DEFAULTS - _LISTS
         self._endpoint_url = lru_cache(64)(self._url_without_query)  # the slowest step
-        self._extensions = {
-            "timeout": {
-                "connect": options.connect_timeout,
-                "pool": options.connect_timeout,
-                "write": options.idle_timeout,
-                "read": options.first_byte_timeout,
-            }
-        }
 
-    def request(self, request: RawRequest, credentials: dict[str, str], *, own_account: bool) -> httpx.Request:
+    def request(self, request: RawRequest, credentials: dict[str, str], *, own_account: bool) -> OutgoingRequest:
         """
         Raises `BackendError` if the endpoint requires a model and none is named.
 
@@ -81,7 +74,6 @@ class Forwarding:
         """
         model = self._profile.request.model_map.get(request.model, request.model)
         body = request.body if model == request.model else request.body.with_model(model)
-        content = body.content()
         own = _encoded({**credentials, **session_header(self._profile, request.conversation)})
         messages = is_of_messages(request.endpoint)
         options = self._own_of_messages if messages else self._own
@@ -89,21 +81,16 @@ class Forwarding:
         forwarded = request_headers(request.headers, messages=messages, own_account=own_account)
         passed_on = [self._with_own(name, value) for name, value in forwarded if name not in replaced]
         given = {name for name, _ in passed_on} & (_DEFAULTS | _LISTS) if options else frozenset()
-        return httpx.Request(
-            "POST",
-            self._url(request, model),
-            headers=[
-                (b"Host", self._base.netloc),
-                (b"Content-Type", body.media_type),
-                (b"Accept-Encoding", b"identity"),  # the usage must be readable
-                *passed_on,
-                (b"Transfer-Encoding", b"chunked") if body.length is None else (b"Content-Length", b"%d" % body.length),
-                *(field for field in options.items() if field[0].lower() not in given),
-                *own.items(),
-            ],
-            stream=httpx.ByteStream(content) if isinstance(content, bytes) else _Pieces(content),
-            extensions=self._extensions,
-        )
+        headers = [
+            (b"Host", self._base.netloc),
+            (b"Content-Type", body.media_type),
+            (b"Accept-Encoding", b"identity"),  # the usage must be readable
+            *passed_on,
+            (b"Transfer-Encoding", b"chunked") if body.length is None else (b"Content-Length", b"%d" % body.length),
+            *(field for field in options.items() if field[0].lower() not in given),
+            *own.items(),
+        ]
+        return RequestTarget("POST", self._url(request, model)), encoded_headers(headers), body.content()
 
     def _with_own(self, name: bytes, value: bytes) -> tuple[bytes, bytes]:
         own = next((own for given, own in self._own.items() if given.lower() == name), b"") if name in _LISTS else b""
@@ -128,7 +115,7 @@ class Forwarding:
     def refusal(
         self, request: RawRequest, response: httpx.Response, body: bytes, error: BackendError, secret: str | None
     ) -> BackendError:
-        """The error to raise. A refusal is forwarded unchanged if it concerns the request and has no secret."""
+        """The error to raise. A response is forwarded unchanged if it concerns the request and has no secret."""
         status = response.status_code
         if error.code == "backend_url":
             message = f"The backend has no {request.endpoint}, or not for this model."
@@ -137,22 +124,14 @@ class Forwarding:
         private = (
             (secret and secret in text) or redact(text) != text or scrubbed(error.message, secret) != error.message
         )
-        if status >= 500 or error.status != status or status == 429 or not error.quoted or private:
-            return error
-        headers = [field for field in answer_headers(response.headers.raw) if field[0] not in _DECODED]
-        return RefusedRequest(error, headers, body)
+        if status < 500 and error.status == status and status != 429 and error.quoted and not private:
+            headers = [field for field in answer_headers(response.headers.raw) if field[0] not in _DECODED]
+            error.response = headers, body
+        return error
 
 
 def _encoded(headers: Mapping[str, str]) -> dict[bytes, bytes]:
     return {name.encode("latin-1"): value.encode("latin-1") for name, value in headers.items()}
-
-
-class _Pieces(httpx.AsyncByteStream):
-    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
-        self._pieces = pieces
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self._pieces
 
 
 # In Messages, Responses or Chat Completions.
@@ -164,34 +143,31 @@ _FIRST_ERROR = re.compile(
 class ForwardedAnswer:
     """A server's answer (`RawAnswer`); `begin` must be called first."""
 
-    def __init__(self, response: httpx.Response, profile: Profile) -> None:
-        self.status = response.status_code
-        self.headers = headers = answer_headers(response.headers.raw)
+    def __init__(self, reply: HTTPReply, profile: Profile) -> None:
+        self.status = reply.status
+        self.headers = answer_headers(reply.headers)
         self.first = b""
-        self._response = response
-        self._reads: HTTPReply = response.extensions.get("stream") or HTTPXReply(response)
-        self._reads.wait_at_most(profile.transport.first_byte_timeout)
+        self._reply = reply
         self._idle = profile.transport.idle_timeout
-        self._streamed = dict(headers).get(b"content-type", b"").startswith(b"text/event-stream")
+        self._streamed = reply.fields.get(b"content-type", b"").startswith(b"text/event-stream")
         self._usage = UsageReader(streamed=self._streamed)
         self.estimate, self.failed = self._usage.estimate, self._usage.failed
+        self.aclose = reply.aclose
 
-    async def begin(self) -> JSONObject | None:
-        """Wait for the body's first bytes; return a stream's first event if it may be an error."""
+    async def begin(self, error_in: Callable[[JSONObject], BackendError | None]) -> None:
+        """Wait for the body's first bytes; raises `BackendError` if a stream begins with a retryable error."""
         try:
             with _read_failures():
-                self.first = await self._reads.__anext__()
+                self.first = await anext(self._reply)
         except StopAsyncIteration:
-            return None
-        self._reads.wait_at_most(self._idle)
+            return
+        self._reply.wait_at_most(self._idle)
         self._usage.feed(self.first)
-        if not self._streamed or (match := _FIRST_ERROR.match(self.first)) is None:
-            return None
-        try:
-            event = json.loads(match[1])
-        except (ValueError, RecursionError):
-            return None
-        return event if isinstance(event, dict) else None
+        if self._streamed and (match := _FIRST_ERROR.match(self.first)):
+            with suppress(ValueError, RecursionError):
+                event = json_object(json.loads(match[1]))
+                if (error := error_in(event)) and error.retryable:
+                    raise error
 
     async def deliver(self, take: Callable[[bytes], bool]) -> bool:
         usage = self._usage
@@ -202,7 +178,7 @@ class ForwardedAnswer:
 
         try:
             with _read_failures():
-                await self._reads.deliver(noted)
+                await self._reply.deliver(noted)
         except StopAsyncIteration:
             return False
         return True
@@ -211,12 +187,9 @@ class ForwardedAnswer:
         """Includes the cost in LiteLLM's header."""
         counts = self._usage.counts()
         if counts and counts.cost is None and not self._streamed:
-            return counts._replace(cost=cost_in_nanos(self._response.headers.get("x-litellm-response-cost")))
+            cost = self._reply.fields.get(b"x-litellm-response-cost", b"").decode("latin-1")
+            return counts._replace(cost=cost_in_nanos(cost))
         return counts
-
-    async def aclose(self) -> None:
-        await self._reads.aclose()
-        await self._response.aclose()
 
 
 @contextmanager

@@ -35,28 +35,20 @@ def explained() -> Iterator[None]:
     try:
         yield
     except BackendError as error:
-        explain(error, error.__cause__)
+        explain(error)
         raise
 
 
-def explain(error: BackendError, cause: BaseException | None) -> None:
+def explain(error: BackendError) -> None:
     """Add the operating system's message as a note, for operators; it never quotes the request."""
-    messages = [str(each) for each in causes(cause) if isinstance(each, OSError | httpx.TransportError) and str(each)]
+    found = [each for each in causes(error.__cause__) if isinstance(each, OSError | httpx.TransportError)]
+    messages = [message for each in found if (message := str(each))]
     if messages and messages[-1] not in getattr(error, "__notes__", ()):
         error.add_note(messages[-1])
 
 
 _MAX_RETRY_WAIT = 3.0  # seconds; a longer `Retry-After` is returned to the caller
 _BACKOFF, _BACKOFF_LIMIT = 0.5, 8.0  # seconds
-
-
-class BackendRefusal(Exception):
-    """A rejected request: the caller's `error`, and the HTTP status (0 without a response)."""
-
-    def __init__(self, error: BackendError, *, status: int = 0) -> None:
-        super().__init__(error.message)
-        self.error = error
-        self.status = status
 
 
 class Retries:
@@ -66,20 +58,19 @@ class Retries:
         self._attempt = 0
         self._attempts = attempts
 
-    async def wait(self, error: BackendError, cause: BaseException | None = None) -> bool:
+    async def wait(self, error: BackendError) -> bool:
         """Back off; return False if the request must not be sent again."""
-        seconds = self._delay(error) if error.retryable and self._attempt < self._limit else None
+        if not error.retryable or self._attempt >= self._limit:
+            return False
+        seconds = error.retry_after
         if seconds is None:
+            seconds = min(_BACKOFF * 2**self._attempt, _BACKOFF_LIMIT) * random.uniform(0.75, 1)
+        elif seconds > _MAX_RETRY_WAIT:
             return False
         self._attempt += 1
         self._attempts.retries += 1
-        explain(error, cause)
+        explain(error)
         extra = {"server": self._server, "reason": error.explanation, "delay": round(seconds, 1)}
         logger.info("backend request failed; retrying", extra=extra)
         await asyncio.sleep(seconds)
         return True
-
-    def _delay(self, error: BackendError) -> float | None:
-        if error.retry_after is not None:
-            return error.retry_after if error.retry_after <= _MAX_RETRY_WAIT else None
-        return float(min(_BACKOFF * 2**self._attempt, _BACKOFF_LIMIT) * random.uniform(0.75, 1))

@@ -8,20 +8,16 @@ from collections.abc import AsyncIterable, Mapping
 from contextvars import Context
 from itertools import zip_longest
 from socket import SOCK_STREAM
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
-from app.backends.transport.connection import HTTPConnection, Origin, Stale
-from app.backends.transport.httpx_transport import HTTPReply, HTTPXTransport
-from app.backends.transport.requests import (
-    DEFAULT_PORTS,
-    RequestTarget,
-    encoded_content,
-    encoded_headers,
-    first_write,
-)
+from app.backends.transport.connection import HTTPConnection, Origin, Reply, Stale
+from app.backends.transport.httpx_transport import HTTPXReply, HTTPXTransport
+from app.backends.transport.requests import DEFAULT_PORTS, RequestTarget, chunked, encoded_headers
+
+HTTPReply: TypeAlias = Reply | HTTPXReply
 
 _NEXT_ADDRESS = 0.25  # seconds until the next address is also tried (RFC 8305, section 5)
 
@@ -30,13 +26,8 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
     """
     For `httpx.AsyncClient(transport=...)`.
 
-    `verify` and `trust_env` are as in `httpx`. Responses have these extensions:
-
-    - `stream`: the reply (`HTTPReply`), cheaper to iterate than `response.aiter_raw()`;
-    - `linger`: call it, with a number of seconds, before closing a response with an unfinished HTTP body, to reuse the
-      connection if the body ends in time.
-
-    Requests through a proxy use `httpx`'s own transport, without these extensions.
+    `verify` and `trust_env` are as in `httpx`. The response extension `stream` is the reply, cheaper to iterate than
+    `response.aiter_raw()`. Requests through a proxy use `httpx`'s own transport, without it.
     """
 
     def __init__(
@@ -64,8 +55,11 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
         """Raises `httpx.TransportError`."""
         if self._proxies and (proxy := self._proxy_for(request.url)):
             return await proxy.handle_async_request(request)
-        target, headers = RequestTarget(request.method, request.url), encoded_headers(request.headers)
-        reply = await self.send(target, headers, encoded_content(request), request.extensions.get("timeout", {}))
+        target, headers = RequestTarget(request.method, request.url), encoded_headers(request.headers.raw)
+        stream = request.stream
+        assert isinstance(stream, httpx.AsyncByteStream)
+        content = b"".join(stream) if isinstance(stream, httpx.ByteStream) else stream
+        reply = await self.send(target, headers, content, request.extensions.get("timeout", {}))
         return reply.response()
 
     async def send(
@@ -78,21 +72,24 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
         """
         Return after the reply's headers; raises `httpx.TransportError`.
 
-        `headers` is from `encoded_headers`; `timeouts` are `httpx`'s. If a reused connection has just been closed, the
-        request is sent again on a new connection.
+        `headers` is from `encoded_headers`, with the body's length or transfer coding; `timeouts` are `httpx`'s. If a
+        reused connection has just been closed, the request is sent again on a new connection.
         """
-        if self._proxies and isinstance(content, bytes) and (proxy := self._proxy_for(target.url)):
+        if self._proxies and (proxy := self._proxy_for(target.url)):
             return await proxy.send(target, headers, content, timeouts)
-        message, more = first_write(b"%b%b\r\n" % (target.encoded, headers), content)
+        head = b"%b%b\r\n" % (target.encoded, headers)
         bodiless = target.method == "HEAD"
+        if isinstance(content, bytes):
+            if idle := self._take(target.origin):
+                try:  # faster than `suppress`
+                    return await idle.send(head, content, timeouts, bodiless=bodiless)
+                except Stale:
+                    pass
         # A generated body can be sent only once, so it needs a new connection.
-        if isinstance(content, bytes) and (idle := self._take(target.origin)):
-            try:
-                return await idle.send(message, more, timeouts, bodiless=bodiless)
-            except Stale:
-                pass
+        elif b"\r\ntransfer-encoding: chunked" in head.lower():
+            content = chunked(content)
         connection = await self._connect(target.origin, timeouts.get("connect"))
-        return await connection.send(message, more, timeouts, bodiless=bodiless)
+        return await connection.send(head, content, timeouts, bodiless=bodiless)
 
     async def aclose(self) -> None:
         self._closed = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterable, Callable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from typing import NamedTuple, Protocol, cast
 
 import httptools
@@ -17,6 +17,7 @@ import httpx
 
 # Unread bytes at which the socket is paused; also limits heads, interim responses and trailers.
 HIGH_WATER = 256 * 1024
+_SLICE = 1024 * 1024  # bytes per body write: a transport may copy unsent data
 
 
 class Origin(NamedTuple):
@@ -64,14 +65,14 @@ class HTTPConnection(asyncio.Protocol):
 
     async def send(
         self,
-        message: bytes,
-        more: AsyncIterable[bytes] | None,
+        head: bytes,
+        content: bytes | AsyncIterable[bytes],
         timeouts: Mapping[str, float | None],
         *,
         bodiless: bool = False,
     ) -> Reply:
         """
-        Send `message`, then `more` of the body; return after the reply's headers.
+        Send a request; return after the reply's headers.
 
         Timeouts are `httpx`'s, in seconds: `write` per write, `read` per read. Raises `Stale` or the matching `httpx`
         error. A cancellation closes the socket. `bodiless`: the reply to HEAD has no body.
@@ -80,8 +81,15 @@ class HTTPConnection(asyncio.Protocol):
         self._sent = False
         if self.gone.done():
             self._cut_off(None)
+        more: AsyncIterable[bytes] | None = None
+        if not isinstance(content, bytes):
+            more = content
+        elif len(content) <= _SLICE:
+            head += content
+        else:
+            more = _slices(content)
         try:
-            written = self._write(message)
+            written = self._write(head)
             if not written or more is not None:
                 reply.wait_at_most(timeouts.get("write"), httpx.WriteTimeout)
                 written = await self._writable(reply) and await self._write_all(more, reply)
@@ -350,9 +358,7 @@ class Reply(httpx.AsyncByteStream):
             self._lingering = self._loop.call_later(seconds, self.close)
 
     def response(self) -> httpx.Response:
-        """The reply for `httpx`, with the extensions in `HTTPToolsTransport`."""
-        extensions = {"stream": self, "linger": self.linger}
-        return httpx.Response(self.status, headers=self.headers, stream=self, extensions=extensions)
+        return httpx.Response(self.status, headers=self.headers, stream=self, extensions={"stream": self})
 
     def wait_at_most(self, seconds: float | None, error: type[httpx.TimeoutException] = httpx.ReadTimeout) -> None:
         """Set the timeout in seconds for each further wait."""
@@ -443,3 +449,8 @@ class Reply(httpx.AsyncByteStream):
             # The parser ignores HEAD and would wait for a body.
             self.end = StopAsyncIteration
             raise ValueError("The reply has no body.")
+
+
+async def _slices(body: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(body), _SLICE):
+        yield body[start : start + _SLICE]

@@ -3,47 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from typing import Protocol, Self
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Mapping
+from typing import Self
 
 import httpx
 
+from app.backends.transport.connection import Reply
 from app.backends.transport.requests import RequestTarget, decoded_headers
 
 _PIECE = 256  # bytes decompressed at once, to a few megabytes at worst
-
-
-class HTTPReply(Protocol):
-    """
-    A reply's head, and network reads of its body, iterated or passed on as they arrive.
-
-    A timeout raises `TimeoutError` or `httpx.ReadTimeout`, and ends the reads.
-    """
-
-    status: int
-    fields: dict[bytes, bytes]  # headers, with names in lower case
-
-    def __aiter__(self) -> Self: ...
-
-    async def __anext__(self) -> bytes: ...
-
-    async def deliver(self, take: Callable[[bytes], bool]) -> None:
-        """Pass each read to `take` until it returns False; raises the iterator's final exception."""
-        ...
-
-    def wait_at_most(self, seconds: float | None) -> None:
-        """Set the timeout in seconds for each further wait."""
-        ...
-
-    def linger(self, seconds: float) -> None:
-        """Let the body end within `seconds` after `aclose`, to reuse the connection."""
-        ...
-
-    async def aclose(self) -> None: ...
-
-    def response(self) -> httpx.Response:
-        """Only one of both replies may be read."""
-        ...
 
 
 class HTTPXTransport:
@@ -54,13 +22,22 @@ class HTTPXTransport:
         self.aclose = transport.aclose
 
     async def send(
-        self, target: RequestTarget, headers: bytes, content: bytes, timeouts: Mapping[str, float | None]
-    ) -> HTTPReply:
+        self,
+        target: RequestTarget,
+        headers: bytes,
+        content: bytes | AsyncIterable[bytes],
+        timeouts: Mapping[str, float | None],
+    ) -> HTTPXReply:
         """See `HTTPToolsTransport.send`."""
         fields, seconds = decoded_headers(headers), timeouts.get("read")
-        # `httpx` cannot change the read timeout after the head, so it gets none.
-        extensions = {"timeout": {name: timeouts.get(name) for name in ("connect", "pool")}}
-        request = httpx.Request(target.method, target.url, headers=fields, content=content, extensions=extensions)
+        if isinstance(content, bytes):
+            # `httpx` cannot change the read timeout after the head, so it gets none.
+            timeouts = {name: timeouts.get(name) for name in ("connect", "pool")}
+        else:
+            seconds = None  # an upload can take longer
+        request = httpx.Request(
+            target.method, target.url, headers=fields, content=content, extensions={"timeout": timeouts}
+        )
         try:
             async with asyncio.timeout(seconds):
                 reply = HTTPXReply(await self.handle_async_request(request))
@@ -71,10 +48,13 @@ class HTTPXTransport:
 
 
 class HTTPXReply:
+    """Like `Reply`. A timeout raises `TimeoutError`, and ends the reads."""
+
     def __init__(self, response: httpx.Response, *, decoded: bool = False) -> None:
         """`decoded`: without the content encoding."""
         self.status = response.status_code
-        self.fields = {name.lower(): value for name, value in response.headers.raw}
+        self.headers = response.headers.raw
+        self.fields = {name.lower(): value for name, value in self.headers}
         self._response = response
         self._reads = aiter(response.aiter_bytes() if decoded else response.aiter_raw())
         self._seconds: float | None = None
@@ -96,8 +76,7 @@ class HTTPXReply:
         self._seconds = seconds
 
     def linger(self, seconds: float) -> None:
-        if linger := self._response.extensions.get("linger"):
-            linger(seconds)
+        """The connection is not reused after an unfinished body."""
 
     async def aclose(self) -> None:
         if isinstance(self._reads, AsyncGenerator):
@@ -110,7 +89,7 @@ class HTTPXReply:
         return self._response
 
 
-def decompressed(reply: HTTPReply) -> HTTPReply:
+def decompressed(reply: Reply | HTTPXReply) -> Reply | HTTPXReply:
     """Decompress a body in small steps, although requests allow only `identity`."""
     if reply.fields.get(b"content-encoding", b"") in (b"", b"identity"):
         return reply

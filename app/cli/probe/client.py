@@ -209,5 +209,6 @@ def cause_of(error: httpx.HTTPError | httpx.StreamError) -> str:
     if not isinstance(error, httpx.TransportError):
         return f"The answer cannot be read: {error}"
     failed = unreachable(error)
-    explain(failed, error)
+    failed.__cause__ = error
+    explain(failed)
     return failed.explanation.replace("The backend", "The server")

@@ -95,8 +95,10 @@ def test_responses_api_is_tried_again_after_an_hour() -> None:
     now = 0.0
     endpoints = Endpoints(httpx.URL("http://localhost/v1"), AUTO, clock=lambda: now)
     first, second = endpoints.candidates()
-    assert endpoints.lacks(first, 404, BackendError("Not found"))
-    assert not endpoints.lacks(second, 404, BackendError("Not found"))
+    missing = BackendError("Not found")
+    missing.answered = 404
+    assert endpoints.lacks(first, missing)
+    assert not endpoints.lacks(second, missing)
     endpoints.answered(second)
     assert [*endpoints.candidates()] == [second]
     now = 3600.0

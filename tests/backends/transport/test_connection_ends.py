@@ -71,7 +71,7 @@ async def test_body_that_may_linger_and_ends_soon_keeps_its_connection() -> None
         for _ in range(2):
             response = await transport.handle_async_request(request(server))
             assert await anext(aiter(response.stream)) == b"data: [DONE]\n\n"  # type: ignore[arg-type]
-            response.extensions["linger"](10)
+            response.extensions["stream"].linger(10)
             await response.aclose()
             left.set()
             await ended.wait()
@@ -90,7 +90,7 @@ async def test_body_that_may_linger_and_does_not_end_closes_the_socket() -> None
 
     async with serve(script) as server, HTTPToolsTransport(trust_env=False) as transport:
         response = await transport.handle_async_request(request(server))
-        response.extensions["linger"](0.02)
+        response.extensions["stream"].linger(0.02)
         await response.aclose()
         await left.wait()
 

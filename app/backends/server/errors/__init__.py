@@ -73,7 +73,7 @@ def backend_error(
         parsed = parsed[0]  # Gemini: its streams are lists
     fields = _read(known(parsed) if known and isinstance(parsed, dict) else parsed)
     error = _error(status, fields, wait, _Private(secret, host), passthrough)
-    error.answered = status if status >= 500 else 0
+    error.answered = status
     requested = headers.get("x-should-retry")
     error.retryable = requested == "true" or (_may_pass(status, error) and requested != "false")
     return error
