@@ -60,7 +60,7 @@ class Conversations:
         turn = await self._turn(conversation_id, owner, items, {})
         described = {_CONVERSATION: orjson.dumps(conversation)}
         if turn.input:
-            addition, *images = await self._added(_partition(conversation_id, owner), turn)
+            addition, *images = self._added(_partition(conversation_id, owner), turn)
             addition = addition._replace(put={**described, **addition.put}, requires=None)
             await self._quota.apply(access, addition, *images)
         else:
@@ -120,13 +120,11 @@ class Conversations:
         if _CONVERSATION not in records:
             raise _not_found(conversation_id)
         turn = await self._turn(conversation_id, owner, items, records)
-        if turn.input and not await self._quota.apply(
-            access, *await self._added(_partition(conversation_id, owner), turn)
-        ):
+        if turn.input and not await self._quota.apply(access, *self._added(_partition(conversation_id, owner), turn)):
             raise _not_found(conversation_id)
         return turn.input
 
-    async def addition(self, request: CreateResponse, owner: str, turn: Turn) -> list[Change]:
+    def addition(self, request: CreateResponse, owner: str, turn: Turn) -> list[Change]:
         """
         The changes that add a response to its conversation, if any.
 
@@ -136,7 +134,7 @@ class Conversations:
         if not (request.conversation and request.store and response["status"] in ("completed", "incomplete")):
             return []
         shortened: Response = {"id": response["id"], "model": response["model"], "output": response["output"]}
-        return await self._added(_partition(request.conversation, owner), turn._replace(response=shortened))
+        return self._added(_partition(request.conversation, owner), turn._replace(response=shortened))
 
     async def delete_item(self, conversation_id: str, item_id: str, owner: str) -> dict[str, object]:
         conversation = await self.retrieve(conversation_id, owner)
@@ -153,7 +151,7 @@ class Conversations:
     async def _turn(
         self, conversation_id: str, owner: str, items: Sequence[Item], records: Mapping[str, bytes]
     ) -> Turn:
-        key = _key(conversation_id)
+        key = chain_key(conversation_id) or ""
         present = {item["id"] for turn in await _turns(records) for item in turn.items}
         deleted = {name.removeprefix(_DELETED) for name in records if name.startswith(_DELETED)}
         new: list[Item] = []
@@ -192,8 +190,11 @@ class Conversations:
         images = StoredImages(self._store, owner, image_references(turn))
         return await images.add_to(stored), turn.upstream.get(item_id, {})
 
-    async def _added(self, partition: str, turn: Turn) -> list[Change]:
-        return turn_changes(partition, turn, name=self._name(), requires=_CONVERSATION, listed=False)
+    def _added(self, partition: str, turn: Turn) -> list[Change]:
+        # Clocks can stop or go back; this process's additions stay in order.
+        self._latest = max(time.time_ns(), self._latest + 1)
+        name = f"{_ADDED}{self._latest:016x}_{secrets.token_hex(4)}"
+        return turn_changes(partition, turn, name=name, requires=_CONVERSATION, listed=False)
 
     async def _rewritten(self, partition: str, name: str, record: bytes, item_id: str) -> list[Change]:
         """
@@ -222,11 +223,6 @@ class Conversations:
             Change(_partition(conversation_id, owner), {name: record}, requires=_CONVERSATION)
         ):
             raise _not_found(conversation_id)
-
-    def _name(self) -> str:
-        # Clocks can stop or go back; this process's additions stay in order.
-        self._latest = max(time.time_ns(), self._latest + 1)
-        return f"{_ADDED}{self._latest:016x}_{secrets.token_hex(4)}"
 
 
 def before(turns: Sequence[Turn], response_id: str) -> list[Turn]:
@@ -265,13 +261,6 @@ def check_id(item: Item, param: str) -> None:
     if (item_id := item.get("id")) and type_ and type_.role != "output" and not item_id.startswith(type_.prefix):
         message = f"Invalid '{param}': '{item_id}'. Expected an ID that begins with '{type_.prefix}'."
         raise InvalidRequest(message, param=param, code="invalid_value")
-
-
-def _key(conversation_id: str) -> str:
-    key = chain_key(conversation_id) if conversation_id.startswith("conv_") else None
-    if key is None:
-        raise _not_found(conversation_id)
-    return key
 
 
 def _partition(conversation_id: str, owner: str, param: str | None = None) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from app.core.access import UNRESTRICTED, KeyAccess, hash_of
 from app.core.dialects import DIALECTS, Dialect
@@ -60,12 +60,6 @@ class Caller:
         return frozenset(names if self.key is None else {*names, hash_of(self.key)})
 
 
-class SaveTurn(Protocol):
-    """Stores a turn with additional changes; `again`: an earlier attempt may have succeeded."""
-
-    async def __call__(self, turn: Turn, addition: Sequence[Change], /, *, again: bool) -> None: ...
-
-
 class LeaseLost(Exception):
     """The worker has lost its lease or cannot store the run; another process ends the run when the lease expires."""
 
@@ -74,8 +68,7 @@ class LeaseLost(Exception):
 class Storage:
     """How to store a response at its end."""
 
-    save: SaveTurn
-    addition: Callable[[Turn], Awaitable[list[Change]]]  # returns the changes that add it to its conversation
+    save: Callable[[Turn, bool], Awaitable[None]]  # the bool: whether an earlier attempt may have succeeded
     input: list[Item]  # the request's own items, without its history, as the API lists them
     request: JSONObject  # stored fields: see `recorded_request`
 
@@ -275,10 +268,9 @@ class Run:
             content.debug(event, extra={"response_id": self.response["id"], **fields})
 
     async def _save(self, storage: Storage) -> None:
-        turn = self.turn()
         again, self._may_be_stored = self._may_be_stored, True
         try:
-            await storage.save(turn, await storage.addition(turn), again=again)
+            await storage.save(self.turn(), again)
         except LeaseLost:
             raise
         except Exception as error:
@@ -286,7 +278,7 @@ class Run:
             logger.warning("response not stored", extra={"response_id": self.response["id"], "reason": failure.reason})
             self._builder.fail(failure)
             try:
-                await storage.save(self.turn(), [], again=True)  # if it was stored, it must match the stream
+                await storage.save(self.turn(), True)  # if it was stored, it must match the stream
             except LeaseLost:
                 raise
             except Exception as again:
@@ -374,7 +366,9 @@ class RunWorker:
                 await self._unwritten.wait()
                 if self._unwritten:
                     is_paused = self._unwritten.paused
-                    await self._write_batch()
+                    for part in self._unwritten.pop().parts():
+                        await self._append(segment_of(part))
+                        await asyncio.sleep(0)  # for other requests: an in-memory log does not yield
                     await asyncio.wait({making}, timeout=0 if is_paused else APPEND_PAUSE)
             await making
         except (LeaseLost, StoreUnavailable) as error:
@@ -384,11 +378,6 @@ class RunWorker:
         finally:
             making.cancel()
             await asyncio.wait({making})
-
-    async def _write_batch(self) -> None:
-        for part in self._unwritten.pop().parts():
-            await self._append(segment_of(part))
-            await asyncio.sleep(0)  # for other requests: an in-memory log does not yield
 
     async def _append(self, batch: EventSegment) -> None:
         if batch.ends and (announce := self._announce):
@@ -403,38 +392,34 @@ class RunWorker:
 
     async def _generate(self) -> None:
         with self._run.watched():
-            await self._until_stopped()
-
-    async def _until_stopped(self) -> None:
-        turn = self._run.turn()
-        await self.save(turn._replace(response={**turn.response, "status": "in_progress", "output": []}), again=True)
-        draining = asyncio.create_task(self._run.generate(self._unwritten, open_after=0))
-        try:
-            first: list[asyncio.Future[Any]] = [draining, self._stopped]
-            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-            if self._run.response["status"] not in TERMINAL:
+            turn = self._run.turn()
+            await self.save(turn._replace(response={**turn.response, "status": "in_progress", "output": []}))
+            draining = asyncio.create_task(self._run.generate(self._unwritten, open_after=0))
+            try:
+                first: list[asyncio.Future[Any]] = [draining, self._stopped]
+                await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+                if self._run.response["status"] not in TERMINAL:
+                    draining.cancel()
+                await asyncio.wait({draining})
+            finally:
                 draining.cancel()
-            await asyncio.wait({draining})
-        finally:
-            draining.cancel()
-            await asyncio.wait({draining})
-        if draining.cancelled():
-            error = self._stopped.result()
-        elif (failure := draining.exception()) is None:
-            return
-        elif isinstance(failure, Exception) and not isinstance(failure, LeaseLost):
-            error = _failure(failure)
-        else:
-            raise failure
-        self._unwritten.send(await self._run.stop(error))
+                await asyncio.wait({draining})
+            if draining.cancelled():
+                error = self._stopped.result()
+            elif (failure := draining.exception()) is None:
+                return
+            elif isinstance(failure, Exception) and not isinstance(failure, LeaseLost):
+                error = _failure(failure)
+            else:
+                raise failure
+            self._unwritten.send(await self._run.stop(error))
 
-    async def save(self, turn: Turn, addition: Sequence[Change] = (), /, *, again: bool) -> None:
+    async def save(self, turn: Turn, addition: Sequence[Change] = ()) -> None:
         """
         Replace the stored turn. Raises `LeaseLost` if the response was deleted, or cannot be stored.
 
         The lease is renewed first: a worker without it must not overwrite its successor's data.
         """
-
         partition, response_id = self._run.key
 
         async def put() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 from app.backends import LOW_PRIORITY
@@ -15,7 +14,7 @@ from app.responses.background import Background, EventSubscription
 from app.responses.context import ContextLoader
 from app.responses.images import load_images, turn_changes
 from app.responses.preparation import Preparation
-from app.responses.run import Caller, Run, SaveTurn, Storage
+from app.responses.run import Caller, Run, Storage
 from app.runtime.threads import read_records
 from app.stores import Change, LayeredStore, RunKey, Store, apply_with, images_partition
 
@@ -43,7 +42,7 @@ class StoredResponses:
         response = (await self._load(response_id, caller)).response
         if self._background is None or not response["background"]:
             raise InvalidRequest("Only responses created with `background: true` can be streamed.", param="stream")
-        subscription = await self._background.follow(_run_key(response_id, caller), after)
+        subscription = await self._background.follow(_run_key(response_id, caller.owner), after)
         if subscription is None:
             raise InvalidRequest(
                 "The events of this response are no longer stored. Retrieve it without `stream`.", param="stream"
@@ -83,7 +82,7 @@ class StoredResponses:
             raise InvalidRequest(message)
         if response["status"] in TERMINAL or self._background is None:
             return response
-        await self._background.cancel(_run_key(response_id, caller))
+        await self._background.cancel(_run_key(response_id, caller.owner))
         return await self.retrieve(response_id, caller)
 
     def check_background(self, request: CreateResponse) -> None:
@@ -105,31 +104,26 @@ class StoredResponses:
         request, caller, context = preparation.request, preparation.caller, preparation.context
         if not request.store and layers.memory is None:
             return None
-        save: SaveTurn = partial(self._save, caller, layers)
-        if request.background and self._background:
-            save = partial(self._background.save, _run_key(preparation.response["id"], caller))
         added = [input_item(item, context.key) for item in context.new]
         recorded = recorded_request(request, known_extra_parameters(profile.request))
-        addition = partial(self._loader.conversations.addition, request, caller.owner)
-        return Storage(save, addition, added, recorded)
+        return Storage(partial(self._save, request, caller.owner, layers), added, recorded)
 
-    async def _save(
-        self, caller: Caller, layers: LayeredStore, turn: Turn, addition: Sequence[Change], *, again: bool
-    ) -> None:
+    async def _save(self, request: CreateResponse, owner: str, layers: LayeredStore, turn: Turn, again: bool) -> None:
         """
         Store a turn and its addition to a conversation, or keep it in the connection's memory.
 
         Deleted objects stay deleted: with `again`, a turn is only replaced, and a deleted conversation is not extended.
         """
-        response_id = turn.response["id"]
-        partition = partition_of(caller.owner, response_id)
-        assert partition
+        run = _run_key(turn.response["id"], owner)
+        addition = self._loader.conversations.addition(request, owner, turn)
+        if request.background and self._background:
+            await self._background.save(run, turn, addition)
+            return
         stored = turn.response["store"]
-        requires = response_id if again and stored else None
-        changes = turn_changes(partition, turn, requires=requires, listed=stored)
+        changes = turn_changes(run.partition, turn, requires=run.id if again and stored else None, listed=stored)
         if stored:
             await apply_with(layers.store, changes, addition)
-            await self._loader.cache_turn(caller.owner, turn, changes[0].put[response_id])
+            await self._loader.cache_turn(owner, turn, changes[0].put[run.id])
         else:
             await layers.apply_in_memory(*changes)
 
@@ -153,8 +147,8 @@ class StoredResponses:
         return Turn.of(record)
 
 
-def _run_key(response_id: str, caller: Caller) -> RunKey:
-    partition = partition_of(caller.owner, response_id)
+def _run_key(response_id: str, owner: str) -> RunKey:
+    partition = partition_of(owner, response_id)
     assert partition
     return RunKey(partition, response_id)
 

@@ -8,7 +8,7 @@ fork, and siblings are excluded.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import orjson
@@ -187,15 +187,17 @@ def request_of(turn: Turn) -> CreateResponse:
     return request.model_copy(update={"input": turn.input})
 
 
-def path(records: Mapping[str, bytes], response_id: str, known: Container[str] = ()) -> list[Turn] | None:
+def path(
+    records: Mapping[str, bytes], response_id: str, is_known: Callable[[str], bool] | None = None
+) -> list[Turn] | None:
     """
     The turns up to `response_id`, oldest first; None if any is missing.
 
-    The path stops before a `known` response. A partial history would mislead the model.
+    The path stops before a response that `is_known`. A partial history would mislead the model.
     """
     turns: list[Turn] = []
     next_id: str | None = response_id
-    while next_id and next_id not in known:
+    while next_id and not (is_known and is_known(next_id)):
         record = records.get(next_id)
         if record is None:
             return None

@@ -99,10 +99,10 @@ class Background:
             self._renewal = asyncio.create_task(self._renew_periodically())
         return queued
 
-    async def save(self, run: RunKey, turn: Turn, addition: Sequence[Change], /, *, again: bool) -> None:
+    async def save(self, run: RunKey, turn: Turn, addition: Sequence[Change]) -> None:
         if (work := self._workers.get(run)) is None:
             raise LeaseLost("this process has no worker for it")
-        await work.save(turn, addition, again=again)
+        await work.save(turn, addition)
 
     async def ended(self, run: RunKey) -> bool:
         """Whether a run has ended. A run without a live worker is ended first."""
@@ -166,19 +166,16 @@ class Background:
         while self._workers:
             await asyncio.sleep(min(1, self._lease / 4, self._ttl / 4))
             with _logging_errors():
-                await self._keep_alive()
+                now = asyncio.get_running_loop().time()
+                for run, work in [*self._workers.items()]:
+                    if now - work.renewed >= self._ttl / 4:
+                        work.renewed = now
+                        await self._store.get(run.partition, "")  # any read renews the partition
             with _logging_errors():
                 claims = await self._log.renew(self._worker, [run for run, work in self._workers.items() if work.task])
                 for run, claim in claims.items():
-                    if work := self._workers.get(run):
-                        work.apply_claim(claim)
-
-    async def _keep_alive(self) -> None:
-        now = asyncio.get_running_loop().time()
-        for run, work in [*self._workers.items()]:
-            if now - work.renewed >= self._ttl / 4:
-                work.renewed = now
-                await self._store.get(run.partition, "")  # any read renews the partition
+                    if run in self._workers:
+                        self._workers[run].apply_claim(claim)
 
     async def _sweep_periodically(self) -> None:
         """End dead workers' runs, at random intervals to spread the processes."""
@@ -200,7 +197,9 @@ class Background:
             self._ending.discard(run)
 
     async def _end_claimed(self, run: RunKey) -> None:
-        turn = await self._turn(run)
+        record = await self._store.get(*run)
+        turn = await asyncio.to_thread(Turn.of, record) if record else None
+        turn = turn and await load_images(self._store, owner_of(run.partition), turn)
         events = [event async for event in self._events(run)]
         if not turn or (turn.response["status"] in TERMINAL and not events):
             await self._log.delete(run)
@@ -220,11 +219,6 @@ class Background:
         if self.webhooks:
             await self.webhooks.announce(builder.response)
         await self._log.append(run, self._worker, segment_of(builder.pop_events()))
-
-    async def _turn(self, run: RunKey) -> Turn | None:
-        record = await self._store.get(*run)
-        stored = await asyncio.to_thread(Turn.of, record) if record else None
-        return stored and await load_images(self._store, owner_of(run.partition), stored)
 
     async def _events(self, run: RunKey) -> AsyncGenerator[Event, None]:
         last = -1

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from app.core.history import turns as history
 from app.core.history.approvals import APPROVAL_REQUEST, APPROVAL_RESPONSE, has_approval_responses
@@ -188,8 +189,8 @@ class TurnLookup:
         if turns := await read_records(records.values(), history.path, records, response_id):
             return turns, None
         records = await self.layers.all(partition)
-        known = cache.responses_of(self.owner) if cache else ()
-        turns = await read_records(records.values(), history.path, records, response_id, known)
+        is_cached = partial(cache.has, self.owner) if cache else None
+        turns = await read_records(records.values(), history.path, records, response_id, is_cached)
         if turns is None:
             return None, None
         parent = turns[0].response["previous_response_id"] if turns else None
@@ -246,7 +247,8 @@ class TurnLookup:
     async def _find(self, item_id: str) -> tuple[Item, Upstream] | None:
         if (partition := partition_of(self.owner, item_id)) is None:
             return None
-        match = await _found(await self._records(partition), item_id)
+        records = (await self._records(partition)).values()
+        match = await read_records(records, history.find_item, records, item_id)
         if match is None:
             return None
         item, turn = match
@@ -264,25 +266,14 @@ class TurnLookup:
             message = f"Invalid 'input': must contain approval requests from at most {MAX_CHAINS} conversations."
             raise InvalidRequest(message, param="input")
         known = past.items_by_id()
-        return [await self._stored_request(item, known, upstream) or item for item in items]
-
-    async def _stored_request(
-        self, item: Item, known: Mapping[str, Item], upstream: dict[str, Upstream]
-    ) -> Item | None:
-        item_id = item.get("id")
-        if (
-            item["type"] != APPROVAL_REQUEST
-            or not isinstance(item_id, str)
-            or item_id in known
-            or not (partition := partition_of(self.owner, item_id))
-        ):
-            return None
-        match = await _found(await self._records(partition), item_id)
-        if match is None:
-            return None
-        stored, turn = match
-        upstream[item_id] = turn.upstream.get(item_id, {})
-        return stored
+        resolved = []
+        for item in items:
+            item_id = str(item.get("id"))
+            is_copy = item["type"] == APPROVAL_REQUEST and item_id not in known
+            if is_copy and (match := await self._find(item_id)):
+                item, upstream[item_id] = match
+            resolved.append(item)
+        return resolved
 
     async def related(self, items: Sequence[Item]) -> list[Turn]:
         """All turns in the answered approval requests' chains, including siblings."""
@@ -294,7 +285,3 @@ class TurnLookup:
 
 def _answered(items: Sequence[Item]) -> list[str]:
     return [str(item.get("approval_request_id")) for item in items if item["type"] == APPROVAL_RESPONSE]
-
-
-async def _found(records: Mapping[str, bytes], item_id: str) -> tuple[Item, Turn] | None:
-    return await read_records(records.values(), history.find_item, records.values(), item_id)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from app.core.bounded_json import size_of
@@ -39,15 +39,6 @@ def past_after(turns: Sequence[Turn], base: CachedPast | None = None) -> CachedP
     return CachedPast(base.past.extended(turns), base.size + size, base.past.response_ids[-1])
 
 
-class _Responses(Container[str]):
-    def __init__(self, entries: Container[tuple[str, str]], owner: str) -> None:
-        self._entries = entries
-        self._owner = owner
-
-    def __contains__(self, response_id: object) -> bool:
-        return (self._owner, response_id) in self._entries
-
-
 class HistoryCache:
     """
     Pasts by owner and response id, evicted by least recent use.
@@ -64,8 +55,8 @@ class HistoryCache:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def responses_of(self, owner: str) -> Container[str]:
-        return _Responses(self._entries, owner)
+    def has(self, owner: str, response_id: str) -> bool:
+        return (owner, response_id) in self._entries
 
     def get(self, owner: str, response_id: str) -> CachedPast | None:
         """The caller must check that `past.response_ids` are still stored."""
@@ -81,7 +72,8 @@ class HistoryCache:
             self._entries[owner, response_id] = entry
             entry.used = self._clock()
             self.bytes += entry.size
-            self._evict()
+            while self.bytes > self.max_bytes:
+                self.remove(*next(iter(self._entries)))
 
     def supersede(self, owner: str, entry: CachedPast) -> None:
         """Remove the entries that `entry` extends: the conversation continues from it."""
@@ -108,8 +100,3 @@ class HistoryCache:
     def clear(self) -> None:
         self._entries.clear()
         self.bytes = 0
-
-    def _evict(self) -> None:
-        while self.bytes > self.max_bytes:
-            _, entry = self._entries.popitem(last=False)
-            self.bytes -= entry.size

@@ -8,7 +8,6 @@ Images of partition `owner:chain` are in `owner:chain:images`, of `owner:chain:c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 from app.core.history.turns import (
     ImageReference,
@@ -22,11 +21,7 @@ from app.core.history.turns import (
 from app.core.ids import partition_of
 from app.core.types.frozen import frozen
 from app.core.types.request import Item
-from app.stores import Change, images_partition
-
-
-class RecordSource(Protocol):
-    async def get(self, partition: str, name: str) -> bytes | None: ...
+from app.stores import Change, LayeredStore, Store, images_partition
 
 
 def turn_changes(
@@ -45,13 +40,13 @@ def turn_changes(
     return [change, Change(images, {response_id: record})] if record else [change]
 
 
-async def load_images(source: RecordSource, owner: str, turn: Turn) -> Turn:
+async def load_images(source: Store | LayeredStore, owner: str, turn: Turn) -> Turn:
     """A stored turn with its images; a missing image's `result` is None."""
     reference = next(iter(image_references(turn).values()), None)  # all images share a record
     return attach_images(turn, await _record(source, owner, reference)) if reference else turn
 
 
-async def _record(source: RecordSource, owner: str, reference: ImageReference) -> bytes | None:
+async def _record(source: Store | LayeredStore, owner: str, reference: ImageReference) -> bytes | None:
     partition = partition_of(owner, reference.turn_id, reference.part)
     return await source.get(partition, reference.turn_id) if partition else None
 
@@ -60,7 +55,7 @@ async def _record(source: RecordSource, owner: str, reference: ImageReference) -
 class StoredImages:
     """Images of stored turns by item id."""
 
-    source: RecordSource
+    source: Store | LayeredStore
     owner: str
     references: Mapping[str, ImageReference]
 

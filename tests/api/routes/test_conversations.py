@@ -517,6 +517,6 @@ async def test_response_that_was_stored_twice_is_listed_once() -> None:
     turn = Turn({"id": "resp_1", "model": "m", "status": "completed", "output": []}, [item], {})
     for _ in range(2):
         request = CreateResponse(model="m", input="Hi.", conversation=id)
-        assert await store.apply(*await conversations.addition(request, "alice", turn))
+        assert await store.apply(*conversations.addition(request, "alice", turn))
 
     assert (await conversations.items(id, "alice"))[0] == [item]
