@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -59,6 +59,7 @@ class ResponseFilter(NamedTuple):
     def accepts(self, entry: JSONMapping) -> bool:
         conversation = (entry.get("conversation") or {}).get("id")
         metadata = entry.get("metadata") or {}
+        text = f"{entry.get('preview')}\n{entry.get('answer') or ''}"
         return (
             self.status in (None, entry.get("status"))
             and (self.model is None or fnmatchcase(str(entry.get("model")), self.model))
@@ -66,7 +67,7 @@ class ResponseFilter(NamedTuple):
             and self.backend in (None, entry.get("backend"))
             and self.key in (None, entry.get("key"))
             and self.delivery in (None, entry.get("delivery"))
-            and (self.text is None or self.text.casefold() in _text_of(entry))
+            and (self.text is None or self.text.casefold() in text.casefold())
             and self.conversation in (None, conversation)
             and (self.after or 0) <= entry["created_at"] <= (self.before or math.inf)
             and all(metadata.get(name) == value for name, value in self.metadata)
@@ -82,10 +83,6 @@ FACETS: Mapping[str, Callable[[JSONMapping], Iterable[object]]] = {
     "key": lambda entry: (entry.get("key"),),
     "delivery": lambda entry: (entry.get("delivery"),),
 }
-
-
-def _text_of(entry: JSONMapping) -> str:
-    return f"{entry.get('preview')}\n{entry.get('answer') or ''}".casefold()
 
 
 class Inspection:
@@ -104,25 +101,32 @@ class Inspection:
         the last entry searched.
         """
         data: list[JSONObject] = []
-        last, searched = after, 0
-        while True:
-            size = limit - len(data) if matches is None else _SEARCHED_TOGETHER
-            entries = await self._responses.store.recent(caller.owner, limit=size + 1, after=last)
-            if entries is None and last == after:
-                raise InvalidRequest(f"Invalid 'after': response with id '{after}' not found.", param="after")
-            for number, record in enumerate((entries or ())[:size]):
-                entry = orjson.loads(record)
-                last, searched = entry["id"], searched + 1
-                if matches is None or matches.accepts(entry):
-                    data.append(entry)
-                    if len(data) == limit:
-                        more = number + 1 < len(entries or ())
-                        break
-            else:
-                more = len(entries or ()) > size
-            if not more or len(data) == limit or searched >= MAX_SEARCHED:
+        last, searched, more = after, 0, False
+        size = limit + 1 if matches is None else _SEARCHED_TOGETHER
+        async for entry in self._entries(caller, size, after):
+            if len(data) == limit or searched == MAX_SEARCHED:
+                more = True
                 break
+            last, searched = entry["id"], searched + 1
+            if matches is None or matches.accepts(entry):
+                data.append(entry)
         return _page(data, more, last if more else None)
+
+    async def _entries(self, caller: Caller, size: int, after: str | None = None) -> AsyncGenerator[JSONObject, None]:
+        """
+        A caller's entries, newest first, read in pages of `size`, between which other requests are served.
+
+        Raises `InvalidRequest` for an unknown `after`.
+        """
+        records = await self._responses.store.recent(caller.owner, limit=size, after=after)
+        if records is None:
+            raise InvalidRequest(f"Invalid 'after': response with id '{after}' not found.", param="after")
+        while records:
+            for entry in map(orjson.loads, records):
+                yield entry
+            if len(records) < size:
+                break
+            records = await self._responses.store.recent(caller.owner, limit=size, after=entry["id"])
 
     async def facets(self, caller: Caller, matches: ResponseFilter | None = None) -> dict[str, object]:
         """
@@ -135,22 +139,20 @@ class Inspection:
         changes: dict[str, JSONObject] = {name: {name: None} for name in FACETS}
         filters = {name: matches._replace(**change) for name, change in changes.items()}
         counts: dict[str, Counter[object]] = {name: Counter() for name in FACETS}
-        last: str | None = None
-        searched, more = 0, True
-        while more and searched < MAX_SEARCHED:
-            entries = await self._responses.store.recent(caller.owner, limit=_SEARCHED_TOGETHER + 1, after=last) or ()
-            more = len(entries) > _SEARCHED_TOGETHER
-            for record in entries[:_SEARCHED_TOGETHER]:
-                entry = orjson.loads(record)
-                last, searched = entry["id"], searched + 1
-                for name, values in FACETS.items():
-                    if filters[name].accepts(entry):
-                        counts[name].update(value for value in values(entry) if value)
+        searched, complete = 0, True
+        async for entry in self._entries(caller, _SEARCHED_TOGETHER):
+            if searched == MAX_SEARCHED:
+                complete = False
+                break
+            searched += 1
+            for name, values in FACETS.items():
+                if filters[name].accepts(entry):
+                    counts[name].update(value for value in values(entry) if value)
         data = {
             name: [{"value": value, "count": number} for value, number in counter.most_common(_FACET_VALUES)]
             for name, counter in counts.items()
         }
-        return {"object": "antiphon.facets", "searched": searched, "complete": not more, "data": data}
+        return {"object": "antiphon.facets", "searched": searched, "complete": complete, "data": data}
 
     async def chains(
         self,
@@ -188,26 +190,24 @@ class Inspection:
         chains: dict[str | None, JSONObject] = {}
         wanted: set[str | None] = set()
         matches = ResponseFilter(metadata=metadata)
-        after = None
-        for _ in range(_SCANNED // _SCANNED_AT_ONCE):
-            entries = await self._responses.store.recent(caller.owner, limit=_SCANNED_AT_ONCE, after=after)
-            for entry in map(orjson.loads, entries or ()):
-                after = entry["id"]
-                newest = {name: entry[name] for name in ("id", "status", "model", "background")}
-                times = {"created_at": entry["created_at"], "updated_at": entry["created_at"]}
-                label = labels.get(chain_key(after) or "", {})
-                name, pinned = label.get("name"), label.get("pinned", False)
-                texts = f"{(name or '').casefold()}\n"
-                shown = {"title": "", "name": name, "pinned": pinned, "responses": 0, "texts": texts}
-                new = {"object": "antiphon.chain", **newest, **times, **shown}
-                chain = chains.setdefault(chain_key(after), new)
-                chain["created_at"] = min(chain["created_at"], entry["created_at"])
-                chain["title"] = entry["preview"] or chain["title"]  # the last entry is the chain's first message
-                chain["responses"] += 1
-                chain["texts"] += f"{entry['preview'].casefold()}\n"
-                if matches.accepts(entry):
-                    wanted.add(chain_key(after))
-            if len(entries or ()) < _SCANNED_AT_ONCE:
+        scanned = 0
+        async for entry in self._entries(caller, _SCANNED_AT_ONCE):
+            key = chain_key(entry["id"])
+            newest = {name: entry[name] for name in ("id", "status", "model", "background")}
+            times = {"created_at": entry["created_at"], "updated_at": entry["created_at"]}
+            label = labels.get(key or "", {})
+            name, pinned = label.get("name"), label.get("pinned", False)
+            texts = f"{(name or '').casefold()}\n"
+            shown = {"title": "", "name": name, "pinned": pinned, "responses": 0, "texts": texts}
+            chain = chains.setdefault(key, {"object": "antiphon.chain", **newest, **times, **shown})
+            chain["created_at"] = min(chain["created_at"], entry["created_at"])
+            chain["title"] = entry["preview"] or chain["title"]  # the last entry is the chain's first message
+            chain["responses"] += 1
+            chain["texts"] += f"{entry['preview'].casefold()}\n"
+            if matches.accepts(entry):
+                wanted.add(key)
+            scanned += 1
+            if scanned == _SCANNED:
                 break
         return [chain for key, chain in chains.items() if key in wanted]
 
