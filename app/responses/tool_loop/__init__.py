@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from functools import partial
 
 from app.core.items import ITEM_TYPES, MCP_APPROVAL_REQUEST, waits_for_client
@@ -18,7 +17,7 @@ from app.core.stream.event_builder import EventBuilder, Upstream, resolve_upstre
 from app.core.stream.tool_calls import CallLimits
 from app.core.types import JSONObject, Response, Usage
 from app.core.types.hosted import HostedTools
-from app.core.types.request import TERMINAL, Item
+from app.core.types.request import TERMINAL
 from app.core.usage import added_usage, complete_tool_usage, estimate_prompt, usage_of
 from app.errors import APIError, BackendError, Warnings
 from app.observability.lifecycle import ResponseLifecycle, RoundRecord, clock
@@ -93,7 +92,7 @@ class ToolLoop(Generation):
             logger.exception("response with hosted tools failed")
             self.builder.fail(unreadable())
         finally:
-            await self._calls.close()
+            await self._calls.sessions.close()
         self._record()
         self._deliver(delivery)
 
@@ -154,7 +153,9 @@ class ToolLoop(Generation):
         )
         if self._again:
             self._charge()
-            waits = self._waits_for_client()
+            hosted = {call.item["id"] for call in self.builder.running}
+            made = self.builder.response["output"][self._first_item :]
+            waits = any(waits_for_client(item) for item in made if item["id"] not in hosted)
             record.calls = len(self.builder.running)
             await self._calls.run(delivery, [*self.builder.running], self._round)
             if refusal := await self._refusal_of_outputs():
@@ -197,7 +198,7 @@ class ToolLoop(Generation):
         if self._last_reason:
             self._calls.items.warn(f"Tool calls were stopped: {self._last_reason}.")
         if self._hosted is None or self._last_reason:
-            self._hosted = options.hosted([] if self._last_reason else self._calls.functions)
+            self._hosted = options.hosted([] if self._last_reason else self._calls.sessions.functions)
         output = [*self.builder.response["output"]]
         self._first_item = len(output)
         changes: JSONObject = {"max_output_tokens": left}
@@ -270,7 +271,10 @@ class ToolLoop(Generation):
         query.reader.end(cut=ended != "completed")
         builder.close_item()
         output = builder.response["output"][self._first_item :]
-        self._add_round_notes(output)
+        for item in output:  # later requests send a round's calls as a single message
+            row = ITEM_TYPES.get(item["type"])
+            if row and (row.role in ("call", "hosted") or row is MCP_APPROVAL_REQUEST):
+                self._calls.items.add_notes(item["id"], round=self._round)
         self._again = ended == "completed" and bool(builder.running)
         if not self._again:
             finish_response(query, ended, failure)
@@ -278,18 +282,6 @@ class ToolLoop(Generation):
         record.usage = query.usage([*output])
         self._usage = added_usage(self._usage, record.usage)
         self._written += record.usage["output_tokens"]
-
-    def _add_round_notes(self, output: Sequence[Item]) -> None:
-        """Note the round number on each call: later requests send a round's calls as a single message."""
-        for item in output:
-            row = ITEM_TYPES.get(item["type"])
-            if row and (row.role in ("call", "hosted") or row is MCP_APPROVAL_REQUEST):
-                self._calls.items.add_notes(item["id"], round=self._round)
-
-    def _waits_for_client(self) -> bool:
-        hosted = {call.item["id"] for call in self.builder.running}
-        output = self.builder.response["output"][self._first_item :]
-        return any(waits_for_client(item) for item in output if item["id"] not in hosted)
 
     def _charge(self) -> None:
         if self._usage:

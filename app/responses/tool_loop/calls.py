@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from app.core.history.approvals import ApprovedCall
-from app.core.items import ITEM_TYPES, ItemType
+from app.core.items import ITEM_TYPES
 from app.core.items.readings import NOTES
 from app.core.request.tools import deferred_tools
 from app.core.stream.citations import cited_by
@@ -64,7 +64,7 @@ class HostedCalls:
         self._deadline = deadline
         self._lifecycle = lifecycle
         limits = options.preparation.options.tool_limits
-        self._sessions = ToolSessions(
+        self.sessions = ToolSessions(
             options.declared, max_result_chars=limits.max_result_chars, call_seconds=limits.max_call_seconds
         )
         self._limit = asyncio.Semaphore(limits.parallel if options.preparation.request.parallel_tool_calls else 1)
@@ -72,23 +72,17 @@ class HostedCalls:
         self._same: Counter[str] = Counter()
         self._claims: dict[str, ApprovalClaim] = {}  # of running calls, by item id
 
-    @property
-    def functions(self) -> Sequence[SessionFunction]:
-        return self._sessions.functions
-
     async def open(self, delivery: EventWriter, quiet: float | None) -> None:
         """Open the sessions; deliver their events after `quiet` seconds (None: never)."""
-        await self._deliver_while([asyncio.create_task(self._open())], delivery, quiet)
+
+        async def open_and_review() -> None:
+            report = SessionReport(self.items, self._lifecycle)
+            await self.sessions.open(self._context.items, report)
+            if self._options.review:
+                await self.sessions.review(self._options.review, report)
+
+        await self._deliver_while([asyncio.create_task(open_and_review())], delivery, quiet)
         self._builder.encrypt_calls(item["id"] for item in self._builder.response["output"])  # lists of tools
-
-    async def _open(self) -> None:
-        report = SessionReport(self.items, self._lifecycle)
-        await self._sessions.open(self._context.items, report)
-        if self._options.review:
-            await self._sessions.review(self._options.review, report)
-
-    async def close(self) -> None:
-        await self._sessions.close()
 
     async def run(self, delivery: EventWriter, calls: Sequence[OpenCall], number: int) -> None:
         """Run calls and deliver their events; `number` is the round, 0 for approved calls."""
@@ -118,7 +112,7 @@ class HostedCalls:
         function = next(
             (
                 candidate.function
-                for candidate in self._sessions.functions
+                for candidate in self.sessions.functions
                 if (candidate.function.server_label, candidate.function.name) == (label, name)
             ),
             HostedFunction(name, "mcp_call", namespace=label),
@@ -131,20 +125,18 @@ class HostedCalls:
         self._builder.close_call(call)
         self.items.add_notes(call.item["id"], approval_request_id=request["id"], round=-1)
         if approval.earlier:
-            self._repeat(call, *approval.earlier)
-        elif self._sessions.find(function):
+            item, upstream = approval.earlier
+            own = ("id", "type", "status", "approval_request_id")
+            fields = {name: value for name, value in item.items() if name not in own}
+            if (notes := upstream.get(NOTES)) and "output" in notes:
+                self.items.add_notes(call.item["id"], output=notes["output"])
+            self._builder.end_call(call, str(item.get("status") or "completed"), fields)
+        elif self.sessions.find(function):
             if claim := await self._options.approvals.claim(request["id"]):
                 self._claims[call.item["id"]] = claim
             else:
                 self._end(call, Outcome.failed(ALREADY_USED, begun=False))
         return call
-
-    def _repeat(self, call: OpenCall, item: Item, upstream: Upstream) -> None:
-        own = ("id", "type", "status", "approval_request_id")
-        fields = {name: value for name, value in item.items() if name not in own}
-        if (notes := upstream.get(NOTES)) and "output" in notes:
-            self.items.add_notes(call.item["id"], output=notes["output"])
-        self._builder.end_call(call, str(item.get("status") or "completed"), fields)
 
     async def _run(self, call: OpenCall) -> None:
         assert call.binding and call.binding.hosted
@@ -158,21 +150,17 @@ class HostedCalls:
             builder.run_call(call)
             builder.framework("tool_call_started", name=function.name, call_id=call.call_id)
             self.items.changed.set()
-            target = self._sessions.find(function)
+            target = self.sessions.find(function)
             name = target.tool.name if target else "unknown"
             with self._lifecycle.tool_call(name, function.name, call.call_id) as observed:
                 outcome = await self._outcome(call, target, arguments)
                 if review := self._options.review:
                     outcome = await review.result(call.call_id or "", function.name, outcome)
                 observed.status = outcome.status
-        if not outcome.begun:
-            await self._release(call)
-        self._end(call, outcome)
-
-    async def _release(self, call: OpenCall) -> None:
-        if claim := self._claims.get(call.item["id"]):
+        if not outcome.begun and (claim := self._claims.get(call.item["id"])):
             with contextlib.suppress(StoreUnavailable):  # the approval stays used
                 await self._options.approvals.release(claim)
+        self._end(call, outcome)
 
     async def _outcome(self, call: OpenCall, target: SessionFunction | None, arguments: JSONObject | None) -> Outcome:
         assert call.binding and call.binding.hosted
@@ -181,16 +169,14 @@ class HostedCalls:
             return Outcome.failed(f"The tool {function.name!r} is no longer available.", begun=False)
         if arguments is None:
             return Outcome.failed(NO_OBJECT)
-        items = [*self._context.items, *self._finished_items()]
+        unfinished = {call.item["id"] for call in self._builder.running}
+        finished = [item for item in self._builder.response["output"] if item["id"] not in unfinished]
+        items = [*self._context.items, *finished]
         approval = self.items.notes(call.item["id"]).get("approval_request_id")
-        functions = [entry.function for entry in self._sessions.functions if entry.function.deferred]
+        functions = [entry.function for entry in self.sessions.functions if entry.function.deferred]
         deferred = [*self._client_tools, *map(DeferredTool.of_hosted, functions)]
         running = ToolCall(call.item["id"], target.function, arguments, items, approval, call.call_id or "", deferred)
-        return await self._sessions.run(target.session, running, SessionReport(self.items, self._lifecycle, call))
-
-    def _finished_items(self) -> list[Item]:
-        open_ = {call.item["id"] for call in self._builder.running}
-        return [item for item in self._builder.response["output"] if item["id"] not in open_]
+        return await self.sessions.run(target.session, running, SessionReport(self.items, self._lifecycle, call))
 
     def _end(self, call: OpenCall, outcome: Outcome) -> None:
         assert call.binding and call.binding.hosted
@@ -198,7 +184,7 @@ class HostedCalls:
         fields = dict(outcome.fields)
         if outcome.status == "failed" and not fields and isinstance(outcome.output, str):
             fields = kind.error(outcome.output)
-        output = self._sessions.truncated(outcome.output)
+        output = self.sessions.truncated(outcome.output)
         for name, value in kind.included.items():
             if name in fields and value not in self._options.preparation.request.include:
                 del fields[name]
@@ -276,24 +262,9 @@ class HostedItems:
         """`upstream` and `images` are from earlier turns."""
         self.images = images
         self.changed = asyncio.Event()  # set when events can be delivered
-        self._builder = builder
+        self.builder = builder
         self._upstream = upstream
         self._warnings = warnings
-
-    def add_item(self, kind: ItemType, fields: JSONMapping) -> OpenCall:
-        """After the response's end, the item is discarded."""
-        if self._builder.response["status"] in TERMINAL:
-            return OpenCall(None, {"type": kind.type, "id": self._builder.new_id(kind.prefix)}, kind)
-        self.changed.set()
-        return self._builder.add_item(kind, fields)
-
-    def progress(self, item: OpenCall, name: str, fields: JSONMapping) -> None:
-        self._builder.progress(item, name, fields)
-        self.changed.set()
-
-    def close_item(self, item: OpenCall, status: str, fields: JSONMapping) -> None:
-        self._builder.end_call(item, status, fields)
-        self.changed.set()
 
     def warn(self, message: str) -> None:
         if message not in self._warnings:
@@ -303,35 +274,50 @@ class HostedItems:
 
     def add_notes(self, item_id: str, **notes: object) -> None:
         """Notes are stored with the item, for later requests."""
-        upstream = self._builder.upstream.setdefault(item_id, {})
+        upstream = self.builder.upstream.setdefault(item_id, {})
         upstream[NOTES] = {**upstream.get(NOTES, {}), **notes}
 
-    def session_notes(self, item: JSONMapping) -> JSONMapping:
-        notes = self.notes(str(item.get("id"))).get("session")
-        return notes if isinstance(notes, Mapping) else {}
-
     def notes(self, item_id: str) -> JSONMapping:
-        upstream = self._builder.upstream.get(item_id) or self._upstream.get(item_id) or {}
+        upstream = self.builder.upstream.get(item_id) or self._upstream.get(item_id) or {}
         notes: Mapping[str, object] = upstream.get(NOTES, {})
         return notes
 
 
-class SessionReport(Report):
+class SessionReport(Report, ReportedItem):
+    """Reports on a session, on one of its running calls, or on an item that either has added."""
+
     def __init__(self, items: HostedItems, lifecycle: ResponseLifecycle, call: OpenCall | None = None) -> None:
         """`call` is None while functions are listed."""
+        self.id = call.item["id"] if call else ""
         self._items = items
         self._lifecycle = lifecycle
         self._call = call
 
     def event(self, name: str, **fields: object) -> None:
         assert self._call
-        self._items.progress(self._call, name, fields)
+        self._items.builder.progress(self._call, name, fields)
+        self._items.changed.set()
 
-    def add(self, item_type: str, **fields: object) -> AddedItem:
-        return AddedItem(self._items, self._items.add_item(ITEM_TYPES[item_type], fields))
+    def add(self, item_type: str, **fields: object) -> SessionReport:
+        kind, builder = ITEM_TYPES[item_type], self._items.builder
+        if builder.response["status"] in TERMINAL:  # discarded
+            added = OpenCall(None, {"type": kind.type, "id": builder.new_id(kind.prefix)}, kind)
+        else:
+            added = builder.add_item(kind, fields)
+            self._items.changed.set()
+        return SessionReport(self._items, self._lifecycle, added)
 
-    def private_data(self, item: Item) -> JSONMapping:
-        return self._items.session_notes(item)
+    def close(self, status: OutcomeStatus = "completed", **fields: Any) -> None:
+        assert self._call
+        self._items.builder.end_call(self._call, status, fields)
+        self._items.changed.set()
+
+    def set_private_data(self, **data: object) -> None:
+        self._items.add_notes(self.id, session={**self.private_data({"id": self.id}), **data})
+
+    def private_data(self, item: JSONMapping) -> JSONMapping:
+        notes = self._items.notes(str(item.get("id"))).get("session")
+        return notes if isinstance(notes, Mapping) else {}
 
     def has_stored_image(self, item: Item) -> bool:
         return item.get("id") in self._items.images
@@ -348,19 +334,3 @@ class SessionReport(Report):
 
     def charge_request(self, model: str, backend: str, usage: Usage) -> None:
         self._lifecycle.charge_request(model, backend, usage)
-
-
-class AddedItem(ReportedItem):
-    def __init__(self, items: HostedItems, item: OpenCall) -> None:
-        self.id: str = item.item["id"]
-        self._items = items
-        self._item = item
-
-    def event(self, name: str, **fields: object) -> None:
-        self._items.progress(self._item, name, fields)
-
-    def set_private_data(self, **data: object) -> None:
-        self._items.add_notes(self.id, session={**self._items.session_notes({"id": self.id}), **data})
-
-    def close(self, status: OutcomeStatus = "completed", **fields: Any) -> None:
-        self._items.close_item(self._item, status, fields)
