@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from app.core.profile import Profile
 from app.core.types import JSONObject
@@ -15,24 +15,9 @@ from app.loading import import_object
 if TYPE_CHECKING:  # the settings import this module, which must load fast
     import httpx
 
+    from app.backends.apis.token_counting import CountingMethod
     from app.core.request.model_request import EncodedRequest, ModelRequest
     from app.core.stream.answer import AnswerDecoder, ErrorIn
-
-# Raises `BackendError`.
-Post: TypeAlias = "Callable[[httpx.URL, JSONObject], Awaitable[Any]]"
-
-
-class TokenCounting(Protocol):
-    async def count(self, body: JSONObject, post: Post) -> int | None:
-        """An encoded model request's prompt tokens; None if the server cannot count them."""
-        ...
-
-
-class NoTokenCounting:
-    def __init__(self, base: httpx.URL, profile: Profile) -> None: ...
-
-    async def count(self, body: JSONObject, post: Post) -> int | None:
-        return None
 
 
 def _same(value: object) -> Any:
@@ -45,7 +30,8 @@ class Codec(NamedTuple):
     decoder: Callable[[EncodedRequest, Profile, ErrorIn], AnswerDecoder]
     # Request field to Responses API field, including nested fields, if the names differ.
     caller_fields: Mapping[str, str] = MappingProxyType({})
-    tokenizer: Callable[[httpx.URL, Profile], TokenCounting] = NoTokenCounting
+    # For the prompt's tokens, best first, below a base URL; empty if the server does not count.
+    counting_methods: Callable[[httpx.URL, Profile], Sequence[CountingMethod]] = lambda base, profile: ()
     # Converts an error to a form known to `app.backends.server.errors`, for example OpenAI's `{"error": {"message":
     # ...}}`.
     known_error: Callable[[JSONObject], JSONObject] = _same

@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, quote
 import httpx
 
 from app.backends.apis import APIS, encode, profiles_by_api
+from app.backends.apis.token_counting import Tokenizer
 from app.backends.server.adaptation import REMEMBERED, FieldAdaptation
 from app.backends.server.errors.classification import ERROR_CLASSES, failure
 from app.backends.transport.requests import RequestTarget
@@ -29,7 +30,7 @@ class Endpoint:
         self.api = APIS[options.api]
         self.codec = self.api.codec
         self.adaptation = FieldAdaptation(profile.request, self.codec.caller_fields)
-        self.tokenizer = self.codec.tokenizer(base, profile)
+        self.tokenizer = Tokenizer(self.codec.counting_methods(base, profile))
         self._base = base
         self._path = options.path or self.api.path
         self._model_in_body = options.model_in_body and MODEL not in self.api.path

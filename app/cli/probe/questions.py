@@ -6,7 +6,8 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from app.backends.apis.chat.token_counting import Tokenizer
+from app.backends.apis.chat import counting_methods
+from app.backends.apis.token_counting import Tokenizer
 from app.cli.probe.client import PROMPT_ONLY_TOKENS, ProbedServer, ProbeResult
 from app.core.profile import Profile
 from app.core.types import JSONObject
@@ -367,7 +368,7 @@ async def parameters(server: ProbedServer) -> Findings:
 
 async def tokens(server: ProbedServer) -> Findings:
     body = {"model": server.fields.get("model"), "messages": [user(HELLO)]}
-    count = await Tokenizer(server.url, Profile()).count(body, server.post)
+    count = await Tokenizer(counting_methods(server.url, Profile())).count(body, server.post)
     return [Finding("counts the tokens of a prompt", "no" if count is None else f"yes: {count}")]
 
 

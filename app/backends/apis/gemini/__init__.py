@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.backends.apis import APIS, Codec, NoTokenCounting, TokenCounting
+from app.backends.apis import APIS, Codec
 from app.backends.apis.gemini.decoder import GeminiDecoder
 from app.backends.apis.gemini.encoder import GEMINI_CALLER_FIELDS, to_gemini
-from app.backends.apis.token_counting import EndpointTokenizer
+from app.backends.apis.token_counting import CountingMethod, Post, prompt_fields
 from app.backends.server.endpoints import model_url
 from app.core.profile import Profile
 from app.core.types import JSONMapping, JSONObject, json_list, json_object, json_objects, json_text
@@ -34,36 +34,25 @@ def _error_with_field(document: JSONObject) -> JSONObject:
     return document
 
 
-def _tokenizer(base: httpx.URL, profile: Profile) -> TokenCounting:
+def _counting_methods(base: httpx.URL, profile: Profile) -> list[CountingMethod]:
     generate = (profile.transport.path or APIS["gemini"].path).partition("?")[0]
-    model, method, _ = generate.partition(":streamGenerateContent")
-    return _Tokenizer(base, f"{model}:countTokens", profile) if method else NoTokenCounting(base, profile)
+    model_path, method, _ = generate.partition(":streamGenerateContent")
 
+    async def counted(body: JSONMapping, post: Post) -> object:
+        prompt = prompt_fields(body, ("contents", "systemInstruction", "tools"))
+        if model_path.startswith("/models/"):  # AI Studio ignores fields outside the wrapper
+            prompt = {"generateContentRequest": {"model": f"models/{body.get('model')}", **prompt}}
+        url = model_url(base, f"{model_path}:countTokens", body.get("model"), profile)
+        return json_object(await post(url, prompt)).get("totalTokens")
 
-class _Tokenizer(EndpointTokenizer):
-    total = "totalTokens"
-
-    def __init__(self, base: httpx.URL, path: str, profile: Profile) -> None:
-        super().__init__(base, ("contents", "systemInstruction", "tools"))
-        self._path = path
-        self._profile = profile
-
-    def url(self, body: JSONMapping) -> httpx.URL:
-        return model_url(self._url, self._path, body.get("model"), self._profile)
-
-    def prompt(self, body: JSONMapping) -> JSONObject:
-        prompt = super().prompt(body)
-        if not self._path.startswith("/models/"):
-            return prompt
-        # AI Studio ignores fields outside the wrapper.
-        return {"generateContentRequest": {"model": f"models/{body.get('model')}", **prompt}}
+    return [counted] if method else []
 
 
 GEMINI_CODEC = Codec(
     to_gemini,
     GeminiDecoder,
     GEMINI_CALLER_FIELDS,
-    _tokenizer,
+    _counting_methods,
     known_error=_error_with_field,
     models_path="/models?pageSize=1000",  # default 50
     listed_model=_listed_model,

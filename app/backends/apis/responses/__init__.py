@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from app.backends.apis import Codec
 from app.backends.apis.responses.decoder import ResponsesDecoder
 from app.backends.apis.responses.encoder import RESPONSES_CALLER_FIELDS, to_responses
-from app.backends.apis.token_counting import EndpointTokenizer
+from app.backends.apis.token_counting import CountingMethod, endpoint_method
 from app.backends.server.endpoints import under
 from app.core.profile import Profile
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 _PROMPT = ("model", "instructions", "input", "tools", "tool_choice", "text", "reasoning", "parallel_tool_calls")
 
 
-def _tokenizer(base: httpx.URL, profile: Profile) -> EndpointTokenizer:
-    return EndpointTokenizer(under(base, "responses/input_tokens", profile), _PROMPT)
+def _counting_methods(base: httpx.URL, profile: Profile) -> list[CountingMethod]:
+    return [endpoint_method(under(base, "responses/input_tokens", profile), _PROMPT, "input_tokens")]
 
 
-RESPONSES_CODEC = Codec(to_responses, ResponsesDecoder, RESPONSES_CALLER_FIELDS, _tokenizer)
+RESPONSES_CODEC = Codec(to_responses, ResponsesDecoder, RESPONSES_CALLER_FIELDS, _counting_methods)
