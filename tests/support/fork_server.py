@@ -44,7 +44,6 @@ _IMPORTED = (
     "app.api.uvicorn.http",
     "app.api.uvicorn.websocket",
     "app.backends.apis.chat",
-    "app.backends.apis.chat.completion",
     "app.backends.demo",
     "app.backends.server",
     "app.cli.chat",

@@ -57,31 +57,7 @@ _TIERS = {"standard": "default", "flex": "flex", "priority": "priority"}
 
 class GeminiDecoder(APIDecoder):
     def __init__(self, encoded: EncodedRequest, profile: Profile, error_in: ErrorIn) -> None:
-        self._reader = _ResponseReader(profile)
         super().__init__(BodyDecoder(list, EventDecoder()), error_in, filters(profile, encoded.body))
-        self.warnings = self._reader.warnings
-
-    def _read(self, events: list[ServerEvent]) -> list[Delta]:
-        deltas: list[Delta] = []
-        for event in events:
-            if event is END:  # sent by other implementations
-                self.done = self.finished
-            elif isinstance(event, dict) and event.get("error"):
-                self.failure = self._error_in(event) or failure("failure")
-                break
-            elif isinstance(event, dict):
-                self._begun = True
-                read = self._reader.read(event)
-                self.resumed |= self.finished and any(not isinstance(delta, _NOT_OUTPUT) for delta in read)
-                self.finished = self._reader.finished
-                deltas += read
-        return deltas
-
-
-class _ResponseReader:
-    def __init__(self, profile: Profile) -> None:
-        self.warnings: list[str] = []
-        self.finished = False
         self._profile = profile
         self._calls = 0
         self._items = 0
@@ -93,7 +69,22 @@ class _ResponseReader:
         self._grounding: JSONMapping = {}
         self._citations: list[JSONObject] = []
 
-    def read(self, response: JSONMapping) -> list[Delta]:
+    def _read(self, events: list[ServerEvent]) -> list[Delta]:
+        deltas: list[Delta] = []
+        for event in events:
+            if event is END:  # sent by other implementations
+                self.done = self.finished
+            elif isinstance(event, dict) and event.get("error"):
+                self.failure = self._error_in(event) or failure("failure")
+                break
+            elif isinstance(event, dict):
+                self._begun = True
+                was_finished, read = self.finished, self._response(event)
+                self.resumed |= was_finished and any(not isinstance(delta, _NOT_OUTPUT) for delta in read)
+                deltas += read
+        return deltas
+
+    def _response(self, response: JSONMapping) -> list[Delta]:
         candidates = json_objects(response.get("candidates"))
         candidate = next((each for each in candidates if not each.get("index")), {})
         self._usage = json_object(response.get("usageMetadata")) or self._usage
@@ -226,10 +217,10 @@ class _ResponseReader:
 
 
 _PARTS = {
-    "functionCall": _ResponseReader._call,
-    "inlineData": _ResponseReader._image,
-    "executableCode": _ResponseReader._executable,
-    "codeExecutionResult": _ResponseReader._result,
+    "functionCall": GeminiDecoder._call,
+    "inlineData": GeminiDecoder._image,
+    "executableCode": GeminiDecoder._executable,
+    "codeExecutionResult": GeminiDecoder._result,
 }
 
 

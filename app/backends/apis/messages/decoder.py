@@ -57,26 +57,36 @@ _DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta
 
 class MessagesDecoder(APIDecoder):
     def __init__(self, encoded: EncodedRequest, profile: Profile, error_in: ErrorIn) -> None:
-        self._request_body = encoded.body
-        self._message = MessageReader(profile)
-        repeats = PatternMatcher(self._message.find_text)
+        repeats = PatternMatcher(self.find_text)
         body = BodyDecoder(_as_events, EventDecoder(repeats, named=True))
         super().__init__(body, error_in, filters(profile, encoded.body), repeats)
-        self.warnings = self._message.warnings
+        self._request_body = encoded.body
+        self._profile = profile
+        self._paused = False  # waiting for a continuation
+        self._pauses = 0
+        self._before: JSONMapping = {}  # usage before the last pause
+        self._usage: JSONObject = {}
+        self._message: JSONMapping = {}  # the first event's
+        self._blocks: dict[int, JSONObject] = {}  # open, by index
+        self.content: list[JSONObject] = []  # complete blocks
+        self._calls = 0
+        self._length = 0  # characters in complete text blocks since the last other block
 
     @property
     def continuation(self) -> JSONObject | None:
         """The same request plus the message so far."""
-        if not (self.done and self._message.paused):
+        if not (self.done and self._paused):
             return None
-        messages = [*self._request_body["messages"], {"role": "assistant", "content": self._message.content}]
+        messages = [*self._request_body["messages"], {"role": "assistant", "content": self.content}]
         return {**self._request_body, "messages": messages}
 
     def resume(self) -> None:
         super().resume()
-        self._repeats = PatternMatcher(self._message.find_text)
+        self._repeats = PatternMatcher(self.find_text)
         self._body = BodyDecoder(_as_events, EventDecoder(self._repeats, named=True))
-        self._message.resume()
+        self._paused = False
+        self._pauses += 1
+        self._before, self._usage = self._total(), {}
 
     def _read(self, events: list[ServerEvent]) -> list[Delta]:
         deltas: list[Delta] = []
@@ -90,42 +100,13 @@ class MessagesDecoder(APIDecoder):
                 self.done = self.finished
             elif event.get("type") == "error" or event.get("error"):
                 self.failure = self._error_in(event) or failure("failure")
+            elif read := _READ.get(str(event.get("type"))):
+                self._begun = self._begun or event["type"] != "ping"
+                deltas += read(self, event)
+                self.done = event["type"] == "message_stop"
             else:
-                deltas += self._message.read(event)
-                self.finished = self._message.finished
-                self.done = event.get("type") == "message_stop"
-        self._begun = self._message.begun
+                self._warn(f"Events of unknown type {quote(event.get('type'))} from the backend were ignored.")
         return deltas
-
-
-class MessageReader:
-    def __init__(self, profile: Profile) -> None:
-        self.begun = False
-        self.warnings: list[str] = []
-        self.finished = False
-        self.paused = False  # waiting for a continuation
-        self.content: list[JSONObject] = []  # complete blocks
-        self._profile = profile
-        self._pauses = 0
-        self._before: JSONMapping = {}  # usage before the last pause
-        self._usage: JSONObject = {}
-        self._start: JSONMapping = {}  # the first event's message
-        self._blocks: dict[int, JSONObject] = {}  # open, by index
-        self._calls = 0
-        self._length = 0  # characters in complete text blocks since the last other block
-
-    def read(self, event: JSONMapping) -> list[Delta]:
-        read = _READ.get(str(event.get("type")))
-        if read is None:
-            self._warn(f"Events of unknown type {quote(event.get('type'))} from the backend were ignored.")
-            return []
-        self.begun = self.begun or event["type"] != "ping"
-        return read(self, event)
-
-    def resume(self) -> None:
-        self.paused = False
-        self._pauses += 1
-        self._before, self._usage = self._total(), {}
 
     def _total(self) -> JSONObject:
         names = {*self._before, *self._usage}
@@ -139,8 +120,8 @@ class MessageReader:
         }
 
     def start(self, event: JSONMapping) -> list[Delta]:
-        self._start = json_object(event.get("message"))
-        self._count(json_object(self._start.get("usage")))
+        self._message = json_object(event.get("message"))
+        self._count(json_object(self._message.get("usage")))
         return []
 
     def _count(self, usage: JSONMapping) -> None:
@@ -258,10 +239,10 @@ class MessageReader:
         deltas: list[Delta] = []
         if usage := message_usage(self._total() if self._before else self._usage):
             deltas.append(UsageReported(usage))
-        answer_id, model = (json_text(self._start.get(name)) or None for name in ("id", "model"))
+        answer_id, model = (json_text(self._message.get(name)) or None for name in ("id", "model"))
         deltas.append(AnswerMetadata(answer_id, model, _TIERS.get(str(self._usage.get("service_tier")))))
-        self.paused = reason == "pause_turn" and self._pauses < _MAX_PAUSES
-        if reason is None or self.paused:
+        self._paused = reason == "pause_turn" and self._pauses < _MAX_PAUSES
+        if reason is None or self._paused:
             return deltas
         self.finished = True
         if reason == "refusal":
@@ -271,14 +252,14 @@ class MessageReader:
         return [*deltas, Finished(_FINISH_REASONS.get(str(reason), FinishReason.STOP), stop_sequence)]
 
 
-_READ: dict[str, Callable[[MessageReader, JSONMapping], list[Delta]]] = {
-    "message_start": MessageReader.start,
-    "content_block_start": MessageReader.start_block,
-    "content_block_delta": MessageReader.delta,
-    "content_block_stop": MessageReader.stop_block,
-    "message_delta": MessageReader.finish,
-    "message_stop": lambda reader, event: [],
-    "ping": lambda reader, event: [],
+_READ: dict[str, Callable[[MessagesDecoder, JSONMapping], list[Delta]]] = {
+    "message_start": MessagesDecoder.start,
+    "content_block_start": MessagesDecoder.start_block,
+    "content_block_delta": MessagesDecoder.delta,
+    "content_block_stop": MessagesDecoder.stop_block,
+    "message_delta": MessagesDecoder.finish,
+    "message_stop": lambda decoder, event: [],
+    "ping": lambda decoder, event: [],
 }
 
 

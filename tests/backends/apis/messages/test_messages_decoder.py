@@ -75,7 +75,7 @@ def test_bytes_of_any_cut_give_the_same_deltas(made: Any, positions: list[int]) 
 @given(blocks)
 def test_message_kept_for_replay_is_what_the_server_sent(made: Any) -> None:
     decoder = decoded(b"".join(map(frame, events(*made))), [])[1]
-    kept = decoder._message.content
+    kept = decoder.content
     assert [block["type"] for block in kept] == [block["type"] for block, _ in made]
     for block, (begun, deltas) in zip(kept, made, strict=True):
         if begun["type"] in ("text", "thinking"):
