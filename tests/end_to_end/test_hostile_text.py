@@ -18,7 +18,7 @@ from app.core.dialects import dialect_of, needs_strings
 from app.core.history.truncation import fitting_share
 from app.core.http import retry_after
 from app.core.redaction import Redactor
-from app.core.request.grammar import LarkParser, pattern
+from app.core.request.grammar import lark_regex, pattern
 from app.errors import InvalidRequest
 from tests.support.machine import slowness
 
@@ -57,9 +57,9 @@ ROWS: dict[str, tuple[Callable[[str], Any], str]] = {
     "logs: URLs": (Redactor(), full("://a:")),
     "logs: URLs with long passwords": (Redactor(), "://a:" + full("b:")),
     "logs: keys that are too short": (Redactor(), full("sk-a ")),
-    "grammar: blank lines": (LarkParser, full("\n")),
-    "grammar: blank lines, and then no alternative": (LarkParser, "start: /a/" + full("\n ", "b")),
-    "grammar: a string without an end": (LarkParser, '"' + full("\\a")),
+    "grammar: blank lines": (lark_regex, full("\n")),
+    "grammar: blank lines, and then no alternative": (lark_regex, "start: /a/" + full("\n ", "b")),
+    "grammar: a string without an end": (lark_regex, '"' + full("\\a")),
     "grammar: a long number": (lambda text: pattern("lark", f'start: "a" ~ {text}'), full("9")),
     "grammar: a regular expression": (lambda text: pattern("regex", text), full("(a|b)")),
     "truncation: a long number": (fitting_share, "limit " + full("9")),

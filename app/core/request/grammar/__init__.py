@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
 MAX_PATTERN_LENGTH = 8000  # characters; longer patterns are too slow for servers
-# Higher, because names and comments are not part of the expression.
-_LONGEST_DEFINITION = 4 * MAX_PATTERN_LENGTH
+_LONGEST_DEFINITION = 4 * MAX_PATTERN_LENGTH  # names and comments are not part of the expression
 
 
 def pattern(syntax: str, definition: str, form: str = "pattern") -> str | None:
@@ -30,10 +29,13 @@ def pattern(syntax: str, definition: str, form: str = "pattern") -> str | None:
     encoding without the quotation marks. `xgrammar` equals `json_pattern`, but returns None if only some texts contain
     escapes: for such a pattern that library (0.2.8) only allows texts without escapes.
     """
-    if syntax not in _SYNTAXES or len(definition) > _LONGEST_DEFINITION:
+    if syntax not in ("lark", "regex") or len(definition) > _LONGEST_DEFINITION:
         return None
     try:
-        node = _SYNTAXES[syntax](definition)
+        regex = lark_regex(definition) if syntax == "lark" else definition
+        if len(regex) > MAX_PATTERN_LENGTH:
+            return None
+        node = Regex(regex).parse()
         expression = f"^({render(node, escaped=form != 'pattern')})$"
     except (ValueError, RecursionError):  # unsupported, or a number too large for Python
         return None
@@ -62,113 +64,70 @@ _COMMON = {
 }
 
 
-class LarkParser:
-    """Parses a Lark grammar; raises `UnsupportedPattern` for recursion, flags, templates, and most directives."""
+_LARK_TOKEN = re.compile(
+    r"(?P<skip>\s+|//[^\n]*|->[ \t]*\w+)"
+    r"|%import[ \t]+common\.(?P<import>\w+)(?:[ \t]*->[ \t]*(?P<alias>\w+))?"
+    r"|(?P<define>[?!]?\w+(?:\.\d+)?)[ \t]*:|(?P<name>\w+)"
+    r'|(?P<string>"(?:\\.|[^"\\\n])*")(?!i)|/(?P<regex>(?:\\.|[^/\\\n])+)/(?![imslux])'
+    r"|~[ \t]*(?P<least>\d+)(?:\.\.(?P<most>\d+))?|(?P<mark>[|()\[\]*+?])"
+)
+_LARK_MARKS = {"[": "((", "]": ")?)"}  # others mean the same in a regular expression
+_ANCHORS = re.compile(r"\A\^|(?<!\\)\$\Z")
 
-    _TOKEN = re.compile(
-        r"(?P<skip>\s+|//[^\n]*)"
-        r"|%import[ \t]+common\.(?P<import>\w+)(?:[ \t]*->[ \t]*(?P<alias>\w+))?"
-        r"|(?P<define>[?!]?\w+(?:\.\d+)?)[ \t]*:|(?P<name>\w+)"
-        r'|(?P<string>"(?:\\.|[^"\\\n])*")(?!i)|/(?P<regex>(?:\\.|[^/\\\n])+)/(?![imslux])'
-        r"|~[ \t]*(?P<least>\d+)(?:\.\.(?P<most>\d+))?|->[ \t]*(?P<called>\w+)|(?P<mark>[|()\[\]*+?])"
-    )
 
-    def __init__(self, text: str) -> None:
-        self._rules: dict[str, Node | list[re.Match[str]]] = {}
-        self._open: set[str] = set()  # rules being parsed, to detect recursion
-        self._tokens: list[re.Match[str]] = []
-        rule: list[re.Match[str]] = []
-        at = 0
-        while at < len(text):
-            token = self._TOKEN.match(text, at)
-            if token is None:
+def lark_regex(grammar: str) -> str:
+    """
+    The expression for a Lark grammar's rule `start`, with all other rules put in.
+
+    Raises `UnsupportedPattern` for recursion, flags, templates, and most directives. Does not check the expression.
+    """
+    rules: dict[str, str | list[re.Match[str]] | None] = {}
+    rule: list[re.Match[str]] = []
+    at = 0
+    while at < len(grammar):
+        token = _LARK_TOKEN.match(grammar, at)
+        if token is None:
+            raise UnsupportedPattern
+        at = token.end()
+        if token["import"]:
+            rules[token["alias"] or token["import"]] = _COMMON.get(token["import"])
+        elif token["define"]:
+            rule = []
+            rules[token["define"].lstrip("?!").partition(".")[0]] = rule
+        elif token["skip"] is None:
+            rule.append(token)
+    return _rule_regex("start", rules)
+
+
+def _rule_regex(name: str, rules: dict[str, str | list[re.Match[str]] | None]) -> str:
+    rule = rules.pop(name, None)  # unknown until it is translated, so that recursion is an error
+    if rule is None:
+        raise UnsupportedPattern
+    if isinstance(rule, list):
+        text = ""
+        for token in rule:
+            text += _token_regex(token, rules)
+            if len(text) > MAX_PATTERN_LENGTH:  # before it doubles again
                 raise UnsupportedPattern
-            at = token.end()
-            if token["import"]:
-                regex = _COMMON.get(token["import"])
-                if regex is None:
-                    raise UnsupportedPattern
-                self._rules[token["alias"] or token["import"]] = Regex(regex).parse()
-            elif token["define"]:
-                rule = []
-                self._rules[token["define"].lstrip("?!").partition(".")[0]] = rule
-            elif token["skip"] is None and token["called"] is None:
-                rule.append(token)
-
-    def start(self) -> Node:
-        return self._rule("start")
-
-    def _rule(self, name: str) -> Node:
-        rule = self._rules.get(name)
-        if rule is None or name in self._open:
-            raise UnsupportedPattern
-        if not isinstance(rule, list):
-            return rule
-        self._open.add(name)
-        tokens, self._tokens = self._tokens, rule[::-1]
-        node = self._either()
-        if self._tokens:
-            raise UnsupportedPattern
-        self._tokens = tokens
-        self._open.discard(name)
-        self._rules[name] = node
-        return node
-
-    @property
-    def _mark(self) -> str | None:
-        return self._tokens[-1]["mark"] if self._tokens else None
-
-    def _either(self) -> Node:
-        parts = [self._sequence()]
-        while self._mark == "|":
-            self._tokens.pop()
-            parts.append(self._sequence())
-        return parts[0] if len(parts) == 1 else Alt(tuple(parts))
-
-    def _sequence(self) -> Seq:
-        parts: list[Node] = []
-        while self._tokens and self._mark not in ("|", ")", "]"):
-            parts.append(self._times(self._atom()))
-        return Seq(tuple(parts))
-
-    def _times(self, part: Node) -> Node:
-        while self._tokens and (self._tokens[-1]["least"] or self._mark in ("*", "+", "?")):
-            token = self._tokens.pop()
-            if token["least"]:
-                part = many(part, int(token["least"]), int(token["most"] or token["least"]))
-            else:
-                part = Many(part, *TIMES[token["mark"]])
-        return part
-
-    def _atom(self) -> Node:
-        token = self._tokens.pop()
-        if token["name"]:
-            return self._rule(token["name"])
-        if token["string"]:
-            return literal(_string(token["string"]))
-        if token["regex"]:
-            return Regex(token["regex"].replace(r"\/", "/")).parse()
-        closing = {"(": ")", "[": "]"}.get(token["mark"] or "")
-        if closing is None:
-            raise UnsupportedPattern
-        node = self._either()
-        if self._mark != closing:
-            raise UnsupportedPattern
-        self._tokens.pop()
-        return Many(node, 0, 1) if closing == "]" else node
+        rule = text
+    rules[name] = rule
+    return rule
 
 
-def _string(quoted: str) -> str:
-    try:
-        return str(ast.literal_eval(quoted))
-    except (SyntaxError, ValueError):
-        raise UnsupportedPattern from None
+def _token_regex(token: re.Match[str], rules: dict[str, str | list[re.Match[str]] | None]) -> str:
+    if token["name"]:
+        return f"({_rule_regex(token['name'], rules)})"
+    if token["string"]:
+        try:
+            return f"({re.escape(ast.literal_eval(token['string']))})"
+        except (SyntaxError, ValueError):
+            raise UnsupportedPattern from None
+    if token["regex"]:
+        return f"({_ANCHORS.sub('', token['regex'])})"
+    if token["least"]:
+        return f"{{{token['least']},{token['most'] or token['least']}}}"
+    return _LARK_MARKS.get(token["mark"], token["mark"])
 
-
-_SYNTAXES: dict[str, Callable[[str], Node]] = {
-    "lark": lambda definition: LarkParser(definition).start(),
-    "regex": lambda definition: Regex(definition).parse(),
-}
 
 _LAST = 0x10FFFF
 _MAX_REPETITIONS = 1000
@@ -206,13 +165,6 @@ class UnsupportedPattern(ValueError):
 TIMES: Mapping[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 
-def many(part: Node, least: int, most: int | None) -> Many:
-    """Raises `UnsupportedPattern` for invalid or too large bounds."""
-    if max(least, most or 0) > _MAX_REPETITIONS or (most is not None and most < least):
-        raise UnsupportedPattern
-    return Many(part, least, most)
-
-
 def _chars(ranges: Iterable[tuple[int, int]]) -> Chars:
     joined: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
@@ -227,10 +179,6 @@ def _complement(chars: Chars) -> Chars:
     ends = [-1, *(end for low, high in chars.ranges for end in (low - 1, high + 1)), _LAST + 1]
     ends = [ends[0] + 1, *ends[1:-1], ends[-1] - 1]
     return Chars(tuple((low, high) for low, high in zip(ends[::2], ends[1::2], strict=True) if low <= high))
-
-
-def literal(text: str) -> Seq:
-    return Seq(tuple(Chars(((ord(character), ord(character)),)) for character in text))
 
 
 def _of(members: str) -> Chars:
@@ -286,8 +234,11 @@ class Regex:
         self._at = match.end()
         if match[2] is None:
             return Many(part, *TIMES[match[1]])
-        most = int(match[4]) if match[4] else None if match[3] else int(match[2])
-        return many(part, int(match[2]), most)
+        least = int(match[2])
+        most = int(match[4]) if match[4] else None if match[3] else least
+        if max(least, most or 0) > _MAX_REPETITIONS or (most is not None and most < least):
+            raise UnsupportedPattern
+        return Many(part, least, most)
 
     def _atom(self) -> Node:
         first, self._at = self._next, self._at + 1
@@ -354,36 +305,17 @@ class Regex:
 
 
 def render(node: Node, *, escaped: bool = False) -> str:
-    """Raises `UnsupportedPattern` if it is impossible or too long."""
-    if _size(node, {}) > MAX_PATTERN_LENGTH:
-        raise UnsupportedPattern
-    return _rendered(node, escaped)
-
-
-def _size(node: Node, sizes: dict[int, int]) -> int:
-    """Estimate the length without rendering, which can need exponential space."""
-    if id(node) not in sizes:
-        match node:
-            case Chars(ranges):
-                sizes[id(node)] = len(ranges)
-            case Many(part):
-                sizes[id(node)] = 1 + _size(part, sizes)
-            case Seq(parts) | Alt(parts):
-                sizes[id(node)] = sum(1 + _size(part, sizes) for part in parts)
-    return sizes[id(node)]
-
-
-def _rendered(node: Node, escaped: bool) -> str:
+    """Raises `UnsupportedPattern` for characters without a portable class."""
     match node:
         case Chars():
             return _escaped(node) if escaped else _plain(node)
         case Seq(parts):
-            texts = [(part, _rendered(part, escaped)) for part in parts]
+            texts = [(part, render(part, escaped=escaped)) for part in parts]
             return "".join(f"({text})" if isinstance(part, Alt) else text for part, text in texts)
         case Alt(parts):
-            return "|".join(_rendered(part, escaped) for part in parts)
+            return "|".join(render(part, escaped=escaped) for part in parts)
         case Many(part, least, most):
-            text = _rendered(part, escaped)
+            text = render(part, escaped=escaped)
             alone = isinstance(part, Chars) and (not escaped or len(text) == 1 or text[0] == "[")
             return f"{text if alone else f'({text})'}{_times(least, most)}"
 
@@ -429,7 +361,11 @@ _SHORT = {'"': '"', "\\": "\\\\", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\
 def _escaped(chars: Chars) -> str:
     raw = _raw(chars)
     options = [_plain(raw)] if raw.ranges else []
-    short = "".join(escape for character, escape in _SHORT.items() if _holds(chars, ord(character)))
+    short = "".join(
+        escape
+        for character, escape in _SHORT.items()
+        if any(low <= ord(character) <= high for low, high in chars.ranges)
+    )
     if short:
         options.append(rf"\\[{short}]" if short not in _SHORT.values() else rf"\\{short}")
     if chars.ranges and chars.ranges[-1][1] == _LAST:
@@ -441,10 +377,6 @@ def _escaped(chars: Chars) -> str:
 
 def _raw(chars: Chars) -> Chars:
     return _complement(_chars([*_complement(chars).ranges, *_complement(_RAW).ranges]))
-
-
-def _holds(chars: Chars, code: int) -> bool:
-    return any(low <= code <= high for low, high in chars.ranges)
 
 
 def is_escaped(node: Node) -> bool:
