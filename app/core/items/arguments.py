@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Protocol
 
@@ -85,15 +85,13 @@ class ObjectReader:
 
     def end(self) -> str:
         if self._quoted is not None:
-            text = _object_in(self._unquoted())
-            if text is None:
-                text = self.held()
-            else:
-                self._closed = True
+            text, value = self.held(), self._unquoted()
+            if isinstance(value, str) and isinstance(_value_of(value), dict):
+                text, self._closed = value, True
             self._quoted, self._value = [], None
-        else:
-            text = "" if self._started else "{}"
-            self._started = True
+            return text
+        text = "" if self._started else "{}"
+        self._started = True
         return text
 
     def held(self) -> str:
@@ -127,7 +125,7 @@ class ObjectReader:
                 self._depth = depths[-1] if depths else self._depth
                 self._closed = self._depth == 0
                 self._string = in_string
-                self._skip = in_string and _trailing_backslashes(piece[at:]) % 2
+                self._skip = in_string and (len(piece) - max(at, len(piece.rstrip("\\")))) % 2
                 return ""
         while match := (self._INSIDE if self._string else self._OUTSIDE).search(piece, at):
             at = match.end()
@@ -163,10 +161,6 @@ def _depths(depth: int, text: str) -> tuple[list[int], bool]:
     return depths[1:], len(parts) % 2 == 0
 
 
-def _trailing_backslashes(text: str) -> int:
-    return len(text) - len(text.rstrip("\\"))
-
-
 _INVALID = object()
 
 
@@ -177,13 +171,9 @@ def _value_of(text: str) -> object:
         return _INVALID
 
 
-def _object_in(value: object) -> str | None:
-    return value if isinstance(value, str) and isinstance(_value_of(value), dict) else None
-
-
 class InputReader:
     """
-    Extracts the member `input` from a JSON object as it arrives.
+    Extracts the member `input` from a JSON object: as it arrives if it is the first member, otherwise at the end.
 
     Anything else is forwarded unchanged: plain text, or an object without `input`. A lone JSON string is decoded, and
     parsed again if the server encoded the object twice.
@@ -191,151 +181,92 @@ class InputReader:
 
     def __init__(self, argument: str = INPUT) -> None:
         self._argument = argument
+        # begin (only space), object, quoted (a lone string), text, input (inside its string), rest (after it)
         self._state = "begin"
         self._held: list[str] = []  # pieces, while the kind of text is undecided
+        self._length = 0  # characters in them
         self._string = _String()
-        self._key: list[str] = []
-        self._depth = 0  # in the skipped value
+        self._object = ObjectReader()  # finds the object's end
 
     @property
     def closed(self) -> bool:
-        return self._state == "closed"
+        return self._state == "rest" and self._object.closed
 
     def feed(self, piece: str) -> str:
-        output: list[str] = []
-        if self._state in _UNDECIDED:
-            self._held.append(piece)
-        at = 0
-        while at < len(piece):
-            if expected := _EXPECTED.get(self._state):
-                if piece[at] not in _SPACE:
-                    self._turn(expected.get(piece[at], "raw"))
-                at += 1
-            elif read := _HANDLERS.get(self._state):
-                at = read(self, piece, at, output)
-            else:
-                break
-            if self._state == "raw" and self._held:
-                output.append(self._flush())
-                at = len(piece)
-        return "".join(output)
+        if self._state == "input":
+            return self._input(piece, 0)
+        if self._state == "text":
+            return piece
+        if self._state == "rest":
+            self._object.feed(piece)
+            return ""
+        self._held.append(piece)
+        if self._state == "begin":
+            self._state = _KINDS.get(piece.lstrip()[:1], "text")
+        if self._state == "object":
+            return self._member(piece)
+        return self._text() if self._state == "text" else ""
 
     def end(self) -> str:
         held = self._flush()
-        if self._state == "alone":
-            try:
-                return _decoded_twice(str(loads(held)), self._argument)
-            except ValueError:
-                return held  # text starting with a quotation mark
-        return held if self._state == "begin" else ""
+        if self._state == "quoted" and isinstance(text := _value_of(held), str):
+            inner = _member_of(text, self._argument)
+            return text if inner is None else inner
+        return "" if self._state == "object" else held
 
     def held(self) -> str:
         return ""
 
     def cut(self, emitted: Sequence[str], *, broken: bool) -> bool:
-        return broken if self._state in _UNBOUNDED else not self.closed
+        return broken if self._state in ("begin", "quoted", "text") else not self.closed
 
-    def _turn(self, state: str) -> None:
-        self._state = state
-        self._string = _String()
-        self._depth = 0
-        if state in _DECIDED:
-            self._held = []
+    def _member(self, piece: str) -> str:
+        """Find the start of `input`, or the whole object, or that the text is not an object."""
+        if self._length < _LONGEST_START:
+            held = "".join(self._held)
+            if match := re.match(rf'\s*\{{\s*"{self._argument}"\s*:\s*"', held):
+                self._state, self._held, self._object = "input", [], ObjectReader()
+                self._object.feed("{")
+                return self._input(held, match.end())
+            if not _OBJECT.match(held):
+                return self._text()
+            self._length = len(held)
+        inside = self._object.feed(piece)
+        if not self._object.closed:
+            return ""
+        held = "".join(self._held)
+        inner = _member_of(held[: len(held) - len(piece) + len(inside)], self._argument)
+        if inner is None:
+            return self._text()
+        self._state, self._held = "rest", []
+        return inner
+
+    def _input(self, piece: str, at: int) -> str:
+        text, end = self._string.read(piece, at)
+        if end is not None:
+            self._state = "rest"
+            self._object.feed(piece[end:])
+        return text
+
+    def _text(self) -> str:
+        self._state = "text"
+        return self._flush()
 
     def _flush(self) -> str:
         held, self._held = "".join(self._held), []
         return held
 
-    # State handlers: each reads from `at`, appends text to emit to `output`, and returns its end position.
 
-    def _raw(self, piece: str, at: int, output: list[str]) -> int:
-        output.append(piece[at:])
-        return len(piece)
-
-    def _input(self, piece: str, at: int, output: list[str]) -> int:
-        text, end = self._string.read(piece, at)
-        output.append(text)
-        if end is None:
-            return len(piece)
-        self._turn("rest")
-        return end
-
-    def _name(self, piece: str, at: int, output: list[str]) -> int:
-        text, end = self._string.read(piece, at)
-        self._key.append(text)
-        if end is None:
-            return len(piece)
-        key, self._key = "".join(self._key), []
-        self._turn("colon" if key == self._argument else "other colon")
-        return end
-
-    def _skip(self, piece: str, at: int, output: list[str]) -> int:
-        if self._depth and len(piece) - at > _LONG:
-            depths, in_string = _depths(self._depth, piece[at:])
-            if min(depths, default=1) > 0:
-                self._depth = depths[-1] if depths else self._depth
-                if in_string:
-                    self._state = f"{self._state} string"
-                    self._string.read("\\" * (_trailing_backslashes(piece) % 2), 0)
-                return len(piece)
-        match = _STRUCTURE.search(piece, at)
-        if match is None:
-            return len(piece)
-        mark = match[0]
-        if mark == '"':
-            self._state = f"{self._state} string"
-        elif mark in "{[":
-            self._depth += 1
-        elif self._depth:
-            self._depth -= mark in "}]"
-        else:
-            self._turn(_AFTER_VALUE[self._state].get(mark, self._state))
-        return match.end()
-
-    def _skip_string(self, piece: str, at: int, output: list[str]) -> int:
-        _, end = self._string.read(piece, at)
-        if end is None:
-            return len(piece)
-        self._state = self._state.removesuffix(" string")
-        self._string = _String()
-        return end
+_KINDS = {"": "begin", "{": "object", '"': "quoted"}  # by the first character other than space
+_OBJECT = re.compile(r'\s*\{\s*(?:["}]|\Z)')
+_LONGEST_START = 200  # characters before an `input` that is emitted as it arrives
 
 
-def _decoded_twice(text: str, argument: str) -> str:
-    try:
-        value = loads(text)
-    except ValueError:
-        return text
-    inner = value.get(argument) if isinstance(value, dict) else None
-    return inner if isinstance(inner, str) else text
-
-
-_SPACE = " \t\r\n"
-_STRUCTURE = re.compile(r'["{}\[\],]')
-
-# The next non-space character decides the state; any other character means another kind of text.
-_EXPECTED: dict[str, dict[str, str]] = {
-    "begin": {"{": "first", '"': "alone"},
-    "first": {'"': "name", "}": "closed"},
-    "next": {'"': "name"},
-    "colon": {":": "value"},
-    "other colon": {":": "other"},
-    "value": {'"': "input"},
-}
-_AFTER_VALUE: dict[str, dict[str, str]] = {"other": {",": "next", "}": "raw", "]": "raw"}, "rest": {"}": "closed"}}
-
-_HANDLERS: dict[str, Callable[[InputReader, str, int, list[str]], int]] = {
-    "raw": InputReader._raw,
-    "input": InputReader._input,
-    "name": InputReader._name,
-    "other": InputReader._skip,
-    "rest": InputReader._skip,
-    "other string": InputReader._skip_string,
-    "rest string": InputReader._skip_string,
-}
-_DECIDED = frozenset({"input", "closed"})  # states in which the kind of text is certain
-_UNDECIDED = frozenset({*_EXPECTED, "alone", "name", "other", "other string"})
-_UNBOUNDED = frozenset({"begin", "alone", "raw"})  # states of text without its own end
+def _member_of(document: str, name: str) -> str | None:
+    """The string with this name in a JSON object; None without it, but "" for an empty object."""
+    value = _value_of(document)
+    inner = (value.get(name) if value else "") if isinstance(value, dict) else None
+    return inner if isinstance(inner, str) else None
 
 
 class _String:

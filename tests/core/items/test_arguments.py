@@ -144,7 +144,9 @@ def test_text_of_any_form_and_cut_is_emitted_as_it_was(
 ) -> None:
     document = {**before, "input": text, **{name: value for name, value in after.items() if name not in before}}
     arguments = json.dumps(document, ensure_ascii=ascii, indent=indent)
-    assert read(*in_pieces(arguments, cuts)) == text
+    reader = InputReader()
+    assert "".join(map(reader.feed, in_pieces(arguments, cuts))) == text
+    assert (reader.closed, reader.end()) == (True, "")
 
 
 @given(text=texts, cuts=cuts)
