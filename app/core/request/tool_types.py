@@ -41,11 +41,11 @@ def _function(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
     function: dict[str, object] = {}
     if isinstance(description := tool.get("description"), str) and description:
         function["description"] = description
-    parameters = tool.get("parameters")
-    parameters = object_schema(parameters) if isinstance(parameters, dict) and parameters else NO_PARAMETERS
-    strict = _STRICT[options.strict](tool.get("strict"))
+    schema = tool.get("parameters")
+    parameters: JSONMapping = object_schema(schema) if isinstance(schema, dict) and schema else NO_PARAMETERS
+    strict = {"send": tool.get("strict"), "drop": None, "force": True}[options.strict]
     dropped = frozenset(() if strict is True else options.schema_drop)
-    if _is_sealed(parameters):
+    if any(isinstance(one, dict) and one.get("encrypted") is True for one in parameters["properties"].values()):
         dropped |= _SEALING
     function["parameters"] = stripped(parameters, dropped) if dropped else parameters
     if options.schema_form == "mfjs":
@@ -56,20 +56,6 @@ def _function(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
 # OpenAI encrypts such a parameter's value; other servers reject the keyword.
 _SEALING = frozenset({"encrypted"})
 
-
-def _is_sealed(parameters: ToolFields) -> bool:
-    properties = parameters.get("properties")
-    for schema in properties.values() if isinstance(properties, dict) else ():
-        if isinstance(schema, dict) and schema.get("encrypted") is True:
-            return True
-    return False
-
-
-_STRICT: dict[str, Callable[[bool | None], bool | None]] = {
-    "send": lambda strict: strict,
-    "drop": lambda strict: None,
-    "force": lambda strict: True,
-}
 
 # Custom tools' own descriptions, for example Codex's, forbid JSON.
 _FREE_TEXT = f"Put the whole text into the argument `{INPUT}`. Do not wrap it in JSON, quotes or a code fence."
@@ -118,10 +104,6 @@ TOOL_SEARCH: JSONObject = {  # for clients without their own
 }
 
 
-def _tool_search(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
-    return _function({name: tool.get(name) or default for name, default in TOOL_SEARCH.items()}, options)
-
-
 def _fixed(
     description: str, properties: dict[str, object], *required: str
 ) -> Callable[[ToolFields, RequestOptions], dict[str, object]]:
@@ -143,6 +125,10 @@ _local_shell = _fixed(
     "command",
 )
 _SHELL = "Run shell commands on the user's machine. Returns their output."
+_SKILLS = (
+    " These skills are available. Each skill is a folder with instructions in `SKILL.md`. "
+    "Read its `SKILL.md` before you use a skill:"
+)
 _COMMANDS = {
     "commands": {**_STRINGS, "description": "Shell command lines."},
     "timeout_ms": _TIMEOUT,
@@ -151,20 +137,10 @@ _COMMANDS = {
 
 
 def _shell(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
-    environment = tool.get("environment")
-    skills = environment.get("skills") if isinstance(environment, Mapping) else None
-    lines = [
-        f"- {skill.get('name')}: {skill.get('description')} ({skill.get('path')})"
-        for skill in (skills if isinstance(skills, list) else ())
-        if isinstance(skill, Mapping)
-    ]
-    if lines:
-        about = (
-            "These skills are available. Each skill is a folder with instructions in `SKILL.md`. "
-            "Read its `SKILL.md` before you use a skill:"
-        )
-        return _fixed("\n".join([f"{_SHELL} {about}", *lines]), _COMMANDS, "commands")(tool, options)
-    return _fixed(_SHELL, _COMMANDS, "commands")(tool, options)
+    skills = json_objects(json_object(tool.get("environment")).get("skills"))
+    about = _SKILLS if skills else ""
+    lines = [f"- {skill.get('name')}: {skill.get('description')} ({skill.get('path')})" for skill in skills]
+    return _fixed("\n".join([f"{_SHELL}{about}", *lines]), _COMMANDS, "commands")(tool, options)
 
 
 _apply_patch = _fixed(
@@ -207,9 +183,11 @@ _ACTION: dict[str, object] = {
 _COMPUTER = "Control the user's computer with mouse and keyboard. Each call returns a screenshot."
 
 
-def _computer(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
-    actions = {"type": "array", "items": _ACTION, "description": "Actions to perform, in order."}
-    return _fixed(_COMPUTER, {"actions": actions}, "actions")(tool, options)
+_computer = _fixed(
+    _COMPUTER,
+    {"actions": {"type": "array", "items": _ACTION, "description": "Actions to perform, in order."}},
+    "actions",
+)
 
 
 def _computer_preview(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
@@ -224,14 +202,18 @@ def _runs_locally(tool: ToolFields) -> bool:
     return environment is None or (isinstance(environment, Mapping) and environment.get("type") == "local")
 
 
-def _is_by_client(tool: ToolFields) -> bool:
-    return tool.get("execution") == "client"
-
-
 TOOL_TYPES: dict[str, ToolType] = {
     "function": ToolType(FUNCTION_CALL, _function),
     "custom": ToolType(CUSTOM_TOOL_CALL, _custom),
-    "tool_search": ToolType(TOOL_SEARCH_CALL, _tool_search, "tool_search", _is_by_client, {"execution": "client"}),
+    "tool_search": ToolType(
+        TOOL_SEARCH_CALL,
+        lambda tool, options: _function(
+            {name: tool.get(name) or default for name, default in TOOL_SEARCH.items()}, options
+        ),
+        "tool_search",
+        lambda tool: tool.get("execution") == "client",
+        {"execution": "client"},
+    ),
     "local_shell": ToolType(LOCAL_SHELL_CALL, _local_shell, "local_shell"),
     "shell": ToolType(SHELL_CALL, _shell, "shell", _runs_locally, {"environment": {"type": "local"}}),
     "apply_patch": ToolType(APPLY_PATCH_CALL, _apply_patch, "apply_patch"),
@@ -246,20 +228,23 @@ _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "
 _DATA = frozenset({"enum", "const", "default", "example", "examples"})
 
 
-def stripped(schema: object, keywords: frozenset[str]) -> object:
+def _rewritten(schema: object, change: Callable[[JSONObject], JSONObject]) -> object:
+    """Apply a change to a schema and all schemas in it, from the outside in."""
     if isinstance(schema, list):
-        return [stripped(one, keywords) for one in schema]
+        return [_rewritten(one, change) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    result: dict[str, object] = {}
-    for keyword, value in schema.items():
-        if keyword in keywords:
-            continue
+    result = change(schema)
+    for keyword, value in result.items():
         if keyword in _NAMED and isinstance(value, dict):
-            result[keyword] = {name: stripped(inner, keywords) for name, inner in value.items()}
-        else:
-            result[keyword] = value if keyword in _DATA else stripped(value, keywords)
+            result[keyword] = {name: _rewritten(inner, change) for name, inner in value.items()}
+        elif keyword not in _DATA:
+            result[keyword] = _rewritten(value, change)
     return result
+
+
+def stripped(schema: object, keywords: frozenset[str]) -> object:
+    return _rewritten(schema, lambda one: {name: value for name, value in one.items() if name not in keywords})
 
 
 def keyword_paths(schema: object, path: str = "") -> Iterator[tuple[str, str]]:
@@ -280,6 +265,7 @@ def keyword_paths(schema: object, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 _ANNOTATIONS = frozenset({"title", "description", "default", "examples"})
+_TYPED = frozenset({"type", "$ref", "anyOf"})
 
 
 def mfjs(schema: object) -> object:
@@ -289,16 +275,12 @@ def mfjs(schema: object) -> object:
     Its validator rejects a `type` next to `anyOf`, lists of `items`, and annotations next to a `$ref` that are also in
     its target: https://github.com/MoonshotAI/walle and https://github.com/vercel/ai/pull/18921.
     """
-    if isinstance(schema, list):
-        return [mfjs(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    result: dict[str, object] = {}
-    for keyword, value in schema.items():
-        if keyword in _NAMED and isinstance(value, dict):
-            result[keyword] = {name: mfjs(inner) for name, inner in value.items()}
-        elif not (keyword in _ANNOTATIONS and "$ref" in schema):
-            result[keyword] = value if keyword in _DATA else mfjs(value)
+    return _rewritten(schema, _as_mfjs)
+
+
+def _as_mfjs(schema: JSONObject) -> JSONObject:
+    dropped = _ANNOTATIONS if "$ref" in schema else frozenset()
+    result = {name: value for name, value in schema.items() if name not in dropped}
     choices = result.get("anyOf")
     if "type" in result and isinstance(choices, list) and all(isinstance(choice, dict) for choice in choices):
         outer = result.pop("type")
@@ -308,7 +290,6 @@ def mfjs(schema: object) -> object:
     return result
 
 
-_TYPED = frozenset({"type", "$ref", "anyOf"})
 _ALTERNATIVES = ("anyOf", "oneOf")
 _COMBINED = frozenset({"$ref", "allOf", *_ALTERNATIVES})
 _LOCAL = re.compile(r"#/(\$defs|definitions)/([^/]+)")  # in the same schema
@@ -348,20 +329,15 @@ def _merged_fields(
         combined = [definition, *combined]
     for part in combined:
         inner, names = _merged_fields(part, root, followed, nesting - 1)
-        _add_missing(properties, inner)
+        properties = {**properties, **inner, **properties}  # the first schema with a name
         required += names
     for keyword in _ALTERNATIVES:
         choices = filter(_is_object, json_objects(schema.get(keyword)))
         if alternatives := [_merged_fields(choice, root, followed, nesting - 1) for choice in choices]:
-            _add_missing(properties, _either([inner for inner, _ in alternatives]))
+            properties = {**properties, **_either([inner for inner, _ in alternatives]), **properties}
             in_all = set.intersection(*(set(names) for _, names in alternatives))
             required += [name for name in alternatives[0][1] if name in in_all]
     return properties, [*dict.fromkeys(required)]
-
-
-def _add_missing(properties: JSONObject, others: JSONObject) -> None:
-    for name, schema in others.items():
-        properties.setdefault(name, schema)
 
 
 def _definition(schema: JSONMapping, root: JSONMapping) -> JSONObject:

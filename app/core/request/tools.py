@@ -16,11 +16,11 @@ from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from app.core.items import FUNCTION_CALL, ITEM_TYPES, MCP_APPROVAL_REQUEST
-from app.core.profile import Profile, RequestOptions
+from app.core.profile import RequestOptions
 from app.core.request.model_request import TranslationState
 from app.core.request.tool_types import REJECTED_KEYWORD, TOOL_NAME, TOOL_TYPES, ToolFields, keyword_paths
 from app.core.stream.event_types import ToolBinding
-from app.core.types import JSONObject, json_list, json_object
+from app.core.types import JSONObject, json_list, json_object, json_objects, json_text
 from app.core.types.hosted import (
     DEFAULT_NAMESPACE,
     HOSTED_TABLES,
@@ -28,7 +28,6 @@ from app.core.types.hosted import (
     NO_PARAMETERS,
     DeferredTool,
     HostedFunction,
-    HostedTools,
     needs_table,
 )
 from app.core.types.request import Item
@@ -45,23 +44,35 @@ _MAX_LISTED = 200  # tools in the search's description
 _MAX_ABOUT = 200  # characters per tool description
 
 
-class ToolSource(NamedTuple):
+class ToolEntry(NamedTuple):
     namespace: str | None
     name: str
     tool: ToolFields
-    about: str = ""
+    path: str = ""  # in the request's `tools`; "" for tools in items
+    found: bool = False
+    about: str = ""  # the namespace's description
+    is_first: bool = False  # in its namespace
+
+    @property
+    def key(self) -> tuple[str | None, str]:
+        return self.namespace, self.name
+
+    @property
+    def is_deferred(self) -> bool:
+        return self.tool.get("defer_loading") is True and not self.found
+
+    @property
+    def declared(self) -> ToolFields:
+        """The first has the namespace's description: Chat Completions has no namespaces."""
+        if not (self.is_first and self.about):
+            return self.tool
+        return {**self.tool, "description": "\n\n".join(filter(None, (self.about, self.tool.get("description"))))}
 
 
 class Function(NamedTuple):
     tool: JSONObject
     binding: ToolBinding
-    source: ToolSource | None = None  # None: declared by the server
-
-
-class _DeclaredHosted(NamedTuple):
-    profile: Profile
-    hosted: HostedFunction
-    function: Function
+    source: ToolEntry | None = None  # None: declared by the server
 
 
 def _hosted(chat_name: str, function: HostedFunction, options: RequestOptions) -> Function:
@@ -86,17 +97,15 @@ class ToolSet:
         self._names: dict[tuple[str | None, str], str] = {}  # chat names, by the client's namespace and name
         self._chosen: list[tuple[HostedFunction, Collection[str]]] = []
 
-    def add(self, source: ToolSource, options: RequestOptions, *, is_first: bool = False) -> None:
-        """`is_first`: include the namespace's description."""
-        namespace, name, tool, about = source
+    def add(self, entry: ToolEntry, options: RequestOptions) -> None:
+        namespace, name, tool = entry[:3]
         chat_name = self._names[namespace, name] = self.name(namespace, name)
         kind = TOOL_TYPES[tool["type"]]
-        described = _described(tool, about) if is_first else tool
-        declared = {"type": "function", "function": {"name": chat_name, **kind.declare(described, options)}}
+        declared = {"type": "function", "function": {"name": chat_name, **kind.declare(entry.declared, options)}}
         fields = {**named(namespace, name)} if kind.name is None else {**kind.fields}
         if tool.get("async") is True:
             fields["async"] = True  # also in its calls: their outputs can arrive in any later turn
-        self.functions[chat_name] = Function(declared, ToolBinding(kind.call, fields), source)
+        self.functions[chat_name] = Function(declared, ToolBinding(kind.call, fields), entry)
 
     def add_hosted(self, function: HostedFunction, types: Collection[str], state: TranslationState) -> bool:
         """False if the function's name is taken or the limit reached."""
@@ -104,11 +113,11 @@ class ToolSet:
         if key in self._names or len(self.functions) >= MAX_FUNCTIONS:
             return False
         chat_name = self._names[key] = self.name(*key)
-        earlier: _DeclaredHosted | None = state.hosted.declared.get(chat_name)
-        if earlier is None or earlier.profile is not state.profile or earlier.hosted is not function:
-            earlier = _DeclaredHosted(state.profile, function, _hosted(chat_name, function, state.options))
-            state.hosted.declared[chat_name] = earlier
-        self.functions[chat_name] = earlier.function
+        declared = state.hosted.declared
+        profile, earlier, _ = declared.get(chat_name, (None, None, None))
+        if profile is not state.profile or earlier is not function:
+            declared[chat_name] = (state.profile, function, _hosted(chat_name, function, state.options))
+        self.functions[chat_name] = declared[chat_name][2]
         self._chosen.append((function, types))
         return True
 
@@ -188,11 +197,8 @@ class ToolSet:
         return names
 
     def declared_in(self, item: Item) -> list[tuple[str, ToolFields]]:
-        entries = _entries(json_list(item.get("tools")), lambda *_: None)
-        return [
-            (self.name(*entry.key), _described(entry.tool, entry.about) if entry.is_first else entry.tool)
-            for entry in entries
-        ]
+        entries = _entries(json_list(item.get("tools")), _ignore)
+        return [(self.name(*entry.key), entry.declared) for entry in entries]
 
 
 NO_TOOLS = ToolSet()  # must not be modified
@@ -204,29 +210,6 @@ def named(namespace: str | None, name: str) -> dict[str, object]:
 
 def namespace_of(named: Mapping[str, object]) -> str | None:
     return namespace if isinstance(namespace := named.get("namespace"), str) and namespace else None
-
-
-class _Entry(NamedTuple):
-    namespace: str | None
-    name: str
-    tool: ToolFields
-    path: str = ""  # in the request's `tools`; "" for tools in items
-    found: bool = False
-    about: str = ""  # the namespace's description
-    is_first: bool = False  # in its namespace
-
-    @property
-    def key(self) -> tuple[str | None, str]:
-        return self.namespace, self.name
-
-    @property
-    def hosted_key(self) -> tuple[str, str]:
-        """As in `HostedFunction.key`."""
-        return self.namespace or DEFAULT_NAMESPACE, self.name
-
-    @property
-    def is_deferred(self) -> bool:
-        return self.tool.get("defer_loading") is True and not self.found
 
 
 _TYPE = itemgetter("type")
@@ -262,55 +245,48 @@ def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
     searchable = SEARCH in own_keys or any(entry.key == SEARCH for entry in entries)
     # Also in the last round, which does not offer hosted functions.
     searchable |= any(state.request.tools[position]["type"] == "tool_search" for position in hosted.served)
-    entries = [entry for entry in entries if not (entry.found and entry.hosted_key in own_keys)]
+    entries = [
+        entry
+        for entry in entries
+        if not (entry.found and (entry.namespace or DEFAULT_NAMESPACE, entry.name) in own_keys)
+    ]
     # Functions' own names take precedence over names with namespaces.
     entries.sort(key=lambda entry: entry.namespace is not None)
+    own = _checked_keys(entries, state.warnings)
     offered = ToolSet()
-    own: set[tuple[str | None, str]] = set()
     for entry in entries:
-        _warn_dropped_fields(entry.tool, state.warnings)
-        if entry.path and entry.key in own:
-            raise _duplicate(entry)
-        if entry.path:
-            _check_strict(entry)
         if searchable and entry.is_deferred:
             offered.deferred.add(entry.key)
         elif entry.path or entry.key not in own or entry.key in offered.deferred:
-            source = ToolSource(*entry.key, entry.tool, entry.about)
-            offered.add(source, options, is_first=entry.is_first)
+            offered.add(entry, options)
             offered.deferred.discard(entry.key)
             if entry.path:
                 added.pop(entry.key, None)
-        if entry.path:
-            own.add(entry.key)
     offered.hosted_types = frozenset(hosted.types)
-    deferred = [entry for entry in entries if entry.is_deferred]
-    on_offer = _offered_hosted(hosted.functions, items, searchable, bool(deferred))
+    on_offer = _offered_hosted(hosted.functions, items, searchable, any(entry.is_deferred for entry in entries))
     left_out = [function.name for function, types in on_offer if not offered.add_hosted(function, types, state)]
     if left_out:
         state.warnings.add(
             f"{len(left_out)} functions of hosted tools were left out, for example {quote(left_out[0])}: {_FULL}"
         )
-    offered.describe_search([*_as_deferred(filter(lambda entry: entry.path, deferred)), *_deferred_hosted(hosted)])
+    deferred = _as_deferred(entry for entry in entries if entry.path)
+    deferred += [DeferredTool.of_hosted(function) for function, _ in hosted.functions if function.deferred]
+    offered.describe_search(deferred)
     offered.move_to_end(added)
     _warn_dropped_keywords(offered.functions.values(), state)
     return offered
 
 
 def deferred_tools(tools: Sequence[Any], items: Iterable[Item]) -> list[DeferredTool]:
-    entries = [*_entries(tools, lambda *_: None)]
+    entries = [*_entries(tools, _ignore)]
     for item in items:
-        if (row := ITEM_TYPES.get(item["type"])) and row.adds_tools == "declared":
-            entries += _entries(json_list(item.get("tools")), lambda *_: None)
-    return [*_as_deferred(filter(lambda entry: entry.is_deferred, entries))]
+        if _ADDING.get(item["type"]) == "declared":
+            entries += _entries(json_list(item.get("tools")), _ignore)
+    return _as_deferred(entries)
 
 
-def _as_deferred(entries: Iterable[_Entry]) -> Iterator[DeferredTool]:
-    return (DeferredTool(entry.tool, entry.namespace, entry.about) for entry in entries)
-
-
-def _deferred_hosted(hosted: HostedTools) -> Iterator[DeferredTool]:
-    return (DeferredTool.of_hosted(function) for function, _ in hosted.functions if function.deferred)
+def _as_deferred(entries: Iterable[ToolEntry]) -> list[DeferredTool]:
+    return [DeferredTool(entry.tool, entry.namespace, entry.about) for entry in entries if entry.is_deferred]
 
 
 def _warn_dropped_keywords(functions: Iterable[Function], state: TranslationState) -> None:
@@ -325,11 +301,27 @@ def _warn_dropped_keywords(functions: Iterable[Function], state: TranslationStat
                 state.warnings.add(REJECTED_KEYWORD.format(keyword))
 
 
-def _check_strict(entry: _Entry) -> None:
+def _checked_keys(entries: Iterable[ToolEntry], warnings: Warnings) -> set[tuple[str | None, str]]:
+    """The request's own tools; raises `InvalidRequest` for two with the same name, or an invalid strict function."""
+    own: set[tuple[str | None, str]] = set()
+    for entry in entries:
+        for name in ("output_schema", "allowed_callers"):
+            if (value := entry.tool.get(name)) and value != ["direct"]:
+                warnings.add(f"The parameter 'tools[].{name}' is not supported by this backend and was ignored.")
+        if not entry.path:
+            continue
+        if entry.key in own:
+            message = f"Invalid '{entry.path}.name': must be unique, but two tools are named '{entry.name}'."
+            raise InvalidRequest(message, param=f"{entry.path}.name")
+        own.add(entry.key)
+        if entry.tool.get("strict") is True:
+            _check_strict(entry)
+    return own
+
+
+def _check_strict(entry: ToolEntry) -> None:
     """Raises OpenAI's error for a strict function with an optional property."""
-    parameters = entry.tool.get("parameters")
-    if entry.tool.get("strict") is not True or not isinstance(parameters, dict):
-        return
+    parameters = json_object(entry.tool.get("parameters"))
     required = {name for name in json_list(parameters.get("required")) if isinstance(name, str)}
     for name in json_object(parameters.get("properties")):
         if name not in required:
@@ -339,12 +331,6 @@ def _check_strict(entry: _Entry) -> None:
             )
             param = f"{entry.path}.parameters"
             raise InvalidRequest(message, param=param, code="invalid_function_parameters")
-
-
-def _warn_dropped_fields(tool: ToolFields, warnings: Warnings) -> None:
-    for name in ("output_schema", "allowed_callers"):
-        if (value := tool.get(name)) and value != ["direct"]:
-            warnings.add(f"The parameter 'tools[].{name}' is not supported by this backend and was ignored.")
 
 
 def _offered_hosted(
@@ -364,32 +350,22 @@ def _offered_hosted(
 
 def _found_keys(items: Iterable[Item]) -> set[tuple[str, str]]:
     keys = set()
-    for item in items:
-        if (row := ITEM_TYPES.get(item["type"])) and row.adds_tools == "search":
-            for tool in filter(_is_object, json_list(item.get("tools"))):
-                inner = tool.get("tools")
-                names = (
-                    [function.get("name") for function in filter(_is_object, inner)] if isinstance(inner, list) else []
-                )
-                keys |= {(str(tool.get("name")), str(name)) for name in names} or {
-                    (DEFAULT_NAMESPACE, str(tool.get("name")))
-                }
+    found = (item for item in items if _ADDING.get(item["type"]) == "search")
+    for item in found:
+        for tool in json_objects(item.get("tools")):
+            names = {(str(tool.get("name")), str(inner.get("name"))) for inner in json_objects(tool.get("tools"))}
+            keys |= names or {(DEFAULT_NAMESPACE, str(tool.get("name")))}
     return keys
-
-
-def _is_object(value: object) -> bool:
-    return isinstance(value, dict)
-
-
-def _duplicate(entry: _Entry) -> InvalidRequest:
-    field = f"{entry.path}.name"
-    return InvalidRequest(f"Invalid '{field}': must be unique, but two tools are named '{entry.name}'.", param=field)
 
 
 _FULL = f"their names are already used, or the request has more than {MAX_FUNCTIONS} functions."
 
 # (message without a full stop, tool type, path)
 _Unoffered: TypeAlias = Callable[[str, object, str], None]
+
+
+def _ignore(message: str, type_: object, path: str) -> None:
+    pass
 
 
 def _refuse(message: str, type_: object, path: str) -> None:
@@ -404,19 +380,19 @@ def _entries(
     path: str = "",
     found: bool = False,
     served: Collection[int] = frozenset(),
-) -> Iterator[_Entry]:
+) -> Iterator[ToolEntry]:
     for index, tool in enumerate(tools):
         type_ = tool.get("type") if isinstance(tool, dict) else None
         where = f"{path}[{index}]" if path else ""
         kind = TOOL_TYPES.get(type_) if isinstance(type_, str) else None
-        if path and index in served:
+        if index in served:
             continue
         if _is_named(tool):
-            yield _Entry(None, tool["name"], tool, where, found)
+            yield ToolEntry(None, tool["name"], tool, where, found)
         elif type_ == "namespace" and isinstance(tool.get("name"), str) and tool["name"]:
             yield from _inner(tool, unoffered, where, found)
         elif kind and kind.name and kind.offered(tool):
-            yield _Entry(DEFAULT_NAMESPACE, kind.name, tool, where, found)
+            yield ToolEntry(DEFAULT_NAMESPACE, kind.name, tool, where, found)
         else:
             unoffered(_why_unoffered(type_, in_request=bool(path)), type_, where)
 
@@ -440,26 +416,19 @@ def why_not_run(type_: object) -> str:
     return needs_table(table) if table else _NOT_RUN.get(type_, "are not supported")
 
 
-def _inner(namespace: ToolFields, unoffered: _Unoffered, path: str, found: bool) -> Iterator[_Entry]:
-    tools = namespace.get("tools")
-    about = namespace.get("description")
-    about = about if isinstance(about, str) else ""
+def _inner(namespace: ToolFields, unoffered: _Unoffered, path: str, found: bool) -> Iterator[ToolEntry]:
+    about = json_text(namespace.get("description"))
     is_first = True
     defers = namespace.get("defer_loading") is True
-    for index, tool in enumerate(tools if isinstance(tools, list) else ()):
+    for index, tool in enumerate(json_list(namespace.get("tools"))):
         where = path and f"{path}.tools[{index}]"
         if _is_named(tool):
             tool = {**tool, "defer_loading": True} if defers else tool
-            yield _Entry(namespace["name"], tool["name"], tool, where, found, about, is_first)
+            yield ToolEntry(namespace["name"], tool["name"], tool, where, found, about, is_first)
             is_first = False
         else:
             type_ = tool.get("type") if isinstance(tool, dict) else None
             unoffered(f"A tool of the namespace {quote(namespace['name'])} is not a function", type_, where)
-
-
-def _described(tool: ToolFields, about: str) -> ToolFields:
-    """Functions get the namespace's description: Chat Completions has no namespaces."""
-    return {**tool, "description": "\n\n".join(filter(None, (about, tool.get("description"))))} if about else tool
 
 
 def _is_named(tool: object) -> bool:
