@@ -13,13 +13,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from app.core.types.request import Item
 from app.loading import import_object
 from app.tools import Declaration, HostedFunction, HostedTool, Outcome, Report, Source, ToolCall, ToolHost, ToolSession
 from app.tools.validation import read_declaration, read_table
-from app.tools.web_search.commands import CodexSearch
 from app.tools.web_search.pages import MAX_PATTERN_CHARS, PageFailed, Pages, PageText, matches
 from app.tools.web_search.providers import (
     PROVIDERS,
@@ -51,16 +50,12 @@ def _domain(value: str) -> str:
 Domain = Annotated[str, AfterValidator(_domain)]
 
 
-class _Fields(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-
-class SearchFilters(_Fields):
+class SearchFilters(BaseModel):
     allowed_domains: list[Domain] | None = Field(None, max_length=100)
     blocked_domains: list[Domain] | None = Field(None, max_length=100)
 
 
-class UserLocation(_Fields):
+class UserLocation(BaseModel):
     city: str | None = None
     country: str | None = None
     region: str | None = None
@@ -71,7 +66,7 @@ class UserLocation(_Fields):
         return f"{place} (timezone {self.timezone})" if place and self.timezone else place or self.timezone or ""
 
 
-class WebSearchDeclaration(_Fields):
+class WebSearchDeclaration(BaseModel):
     filters: SearchFilters | None = None
     user_location: UserLocation | None = None
     search_context_size: Literal["low", "medium", "high"] | None = None
@@ -106,7 +101,7 @@ class WebSearchTool(HostedTool):
 
     @property
     def resources(self) -> Mapping[str, object]:
-        return {"search": CodexSearch(self.open)}
+        return {"search": self}  # see `commands.py`
 
     def open(self, declaration: Declaration) -> WebSearchSession:
         declared = read_declaration(
@@ -177,7 +172,11 @@ class WebSearchSession(ToolSession):
             returned = await self._provider.search(query)
         except SearchFailed as error:
             return Outcome.failed(str(error), {"action": action})
-        results = [result for result in _distinct(returned) if query.permits(result.url)][: self._count]
+        by_url: dict[str, SearchResult] = {}
+        for result in returned:
+            if query.permits(result.url):
+                by_url.setdefault(result.url, result)
+        results = [*by_url.values()][: self._count]
         if self._shows_sources:
             action["sources"] = [{"type": "url", "url": result.url} for result in results]
         listed = [
@@ -187,7 +186,7 @@ class WebSearchSession(ToolSession):
         return Outcome(
             _format_results(query.text, results),
             {"action": action, "results": listed},
-            sources=[_source(result.url, result.title) for result in results],
+            sources=[_source(result) for result in results],
             usage={"web_search": {"num_requests": 1}},
         )
 
@@ -197,8 +196,7 @@ class WebSearchSession(ToolSession):
             page = await self._page(action["url"])
         except PageFailed as error:
             return Outcome.failed(str(error), {"action": action})
-        output = f"{page.title}\n{page.url}\n{_DATA}\n\n{page.text}"
-        return Outcome(output, {"action": action}, sources=[_source(page.url, page.title)])
+        return _page_outcome(page, page.text, action)
 
     async def find_in_page(self, arguments: Mapping[str, object]) -> Outcome:
         url, pattern = (str(arguments.get(name) or "") for name in ("url", "pattern"))
@@ -212,9 +210,7 @@ class WebSearchSession(ToolSession):
             return Outcome.failed(str(error), {"action": action})
         excerpts = await asyncio.to_thread(matches, page.text, pattern)
         text = "\n...\n".join(excerpts) if excerpts else "The page does not contain the text."
-        return Outcome(
-            f"{page.title}\n{page.url}\n{_DATA}\n\n{text}", {"action": action}, sources=[_source(page.url, page.title)]
-        )
+        return _page_outcome(page, text, action)
 
     async def _page(self, url: str) -> PageText:
         assert self._pages
@@ -252,13 +248,6 @@ def _search_action(text: str) -> dict[str, object]:
     return {"type": "search", "query": text, "queries": [text]}
 
 
-def _distinct(results: Sequence[SearchResult]) -> list[SearchResult]:
-    by_url: dict[str, SearchResult] = {}
-    for result in results:
-        by_url.setdefault(result.url, result)
-    return [*by_url.values()]
-
-
 def _format_results(text: str, results: Sequence[SearchResult]) -> str:
     if not results:
         return f"No results for {text!r}. Try other words."
@@ -269,5 +258,9 @@ def _format_results(text: str, results: Sequence[SearchResult]) -> str:
     return "\n".join(lines)
 
 
-def _source(url: str, title: str) -> Source:
-    return Source({"type": "url_citation", "url": url, "title": title})
+def _page_outcome(page: PageText, text: str, action: Mapping[str, object]) -> Outcome:
+    return Outcome(f"{page.title}\n{page.url}\n{_DATA}\n\n{text}", {"action": action}, sources=[_source(page)])
+
+
+def _source(found: SearchResult | PageText) -> Source:
+    return Source({"type": "url_citation", "url": found.url, "title": found.title})

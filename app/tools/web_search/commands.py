@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from app.core.access import KeyAccess
 from app.errors import InvalidRequest
 from app.tools import Declaration, Outcome
+from app.tools.web_search import WebSearchSession, WebSearchTool
 
 MAX_CODEX_COMMANDS = 16  # per request
 _CONCURRENT = 4
@@ -30,33 +31,27 @@ _SIZES = {"short": "low", "medium": "medium", "long": "high"}
 _REFERENCES = "The `ref_id` of a result is its URL."
 
 
-class _Fields(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-
-class QueryCommand(_Fields):
+class QueryCommand(BaseModel):
     q: str
     recency: int | None = None
     domains: list[str] | None = Field(None, max_length=100)
 
 
-class OpenCommand(_Fields):
+class OpenCommand(BaseModel):
     ref_id: str
     lineno: int | None = Field(None, ge=0)
 
 
-class FindCommand(_Fields):
+class FindCommand(BaseModel):
     ref_id: str
     pattern: str
 
 
-class TimeCommand(_Fields):
-    """At an offset from UTC, such as `+03:00`."""
-
-    utc_offset: str
+class TimeCommand(BaseModel):
+    utc_offset: str  # such as `+03:00`
 
 
-class SearchCommands(_Fields):
+class SearchCommands(BaseModel):
     """Unsupported commands are answered with an alternative."""
 
     search_query: list[QueryCommand] | None = None
@@ -72,7 +67,7 @@ class SearchCommands(_Fields):
     response_length: str | None = None
 
 
-class SearchRequest(_Fields):
+class SearchRequest(BaseModel):
     id: str | None = None
     model: str | None = None
     input: Any = None
@@ -90,146 +85,107 @@ _UNSUPPORTED = {
     "weather": "The weather is not available as a command. Use `search_query`.",
     "sports": "Sports are not available as a command. Use `search_query`.",
 }
-_PAGES_OFF = "Pages cannot be opened. Use `search_query`; its results contain text."
-_DOMAIN_CLASH = "None of the `domains` are allowed."
-
-
-class SearchSession(Protocol):
-    @property
-    def opens_pages(self) -> bool: ...
-
-    async def search(self, arguments: Mapping[str, object]) -> Outcome: ...
-
-    async def open_page(self, arguments: Mapping[str, object]) -> Outcome: ...
-
-    async def find_in_page(self, arguments: Mapping[str, object]) -> Outcome: ...
-
-
-_Command: TypeAlias = Callable[[], Awaitable[Outcome]]
-
-
-class CodexSearch:
-    def __init__(self, open_session: Callable[[Declaration], SearchSession]) -> None:
-        self._open_session = open_session
-
-    async def run(self, request: SearchRequest, owner: str, access: KeyAccess) -> dict[str, object]:
-        commands = request.commands
-        work = [*self._commands(request, owner, access)]
-        if len(work) > MAX_CODEX_COMMANDS:
-            message = f"Invalid 'commands': must have at most {MAX_CODEX_COMMANDS} commands, not {len(work)}."
-            raise InvalidRequest(message, param="commands", code="invalid_value")
-        free = asyncio.Semaphore(_CONCURRENT)
-
-        async def run(start: _Command) -> Outcome:
-            async with free:
-                return await start()
-
-        outcomes = await asyncio.gather(*map(run, work))
-        texts = [str(outcome.output) for outcome in outcomes]
-        texts += [note for name, note in _UNSUPPORTED.items() if getattr(commands, name)]
-        answer: dict[str, object] = {"output": _join(texts, request.max_output_tokens), "encrypted_output": None}
-        if commands.search_query:
-            found = (outcome.fields.get("results") for outcome in outcomes)
-            answer["results"] = [result for results in found if isinstance(results, list) for result in results]
-        return answer
-
-    def _commands(self, request: SearchRequest, owner: str, access: KeyAccess) -> Iterator[_Command]:
-        commands, filters = request.commands, request.settings.get("filters")
-        allowed = filters.get("allowed_domains") if isinstance(filters, Mapping) else None
-        declared = {name: value for name, value in request.settings.items() if name in _SETTINGS}
-        if commands.response_length in _SIZES and not declared.get("search_context_size"):
-            declared["search_context_size"] = _SIZES[commands.response_length]
-        # Other modes, such as `index_only`, need an index.
-        if declared.get("external_web_access") not in (None, True):
-            declared["external_web_access"] = False
-
-        def session(**changes: object) -> SearchSession:
-            tool = {"type": "web_search", **declared, **changes}
-            return self._open_session(Declaration(tool, {}, "settings", owner, "", "", access=access))
-
-        pages = session()
-        for query in commands.search_query or ():
-            if query.domains:
-                domains = _allowed_domains(query.domains, allowed)
-                if not domains:
-                    yield _fixed(Outcome.failed(_DOMAIN_CLASH))
-                    continue
-                blocked = filters.get("blocked_domains") if isinstance(filters, Mapping) else None
-                searcher = session(filters={"allowed_domains": domains, "blocked_domains": blocked})
-            else:
-                searcher = pages
-            yield partial(searcher.search, {"query": query.q})
-        for opened in commands.open or ():
-            yield _open_command(pages, opened)
-        for find in commands.find or ():
-            yield _find_command(pages, find)
-        for time in commands.time or ():
-            yield _fixed(_time_at(time.utc_offset))
-
-
 _SETTINGS = ("filters", "user_location", "search_context_size", "external_web_access")
 
 
-def _allowed_domains(domains: Sequence[str], allowed: object) -> list[str]:
-    """An empty list of allowed domains allows all."""
-    if not isinstance(allowed, list) or not allowed:
-        return [*domains]
-    return [domain for domain in domains if any(domain == one or domain.endswith(f".{one}") for one in allowed)]
+async def run_commands(tool: WebSearchTool, request: SearchRequest, owner: str, access: KeyAccess) -> dict[str, object]:
+    """Raises `InvalidRequest` and `PermissionDenied`."""
+    commands = request.commands
+    work = _commands(tool, request, owner, access)
+    if len(work) > MAX_CODEX_COMMANDS:
+        message = f"Invalid 'commands': must have at most {MAX_CODEX_COMMANDS} commands, not {len(work)}."
+        raise InvalidRequest(message, param="commands", code="invalid_value")
+    free = asyncio.Semaphore(_CONCURRENT)
+
+    async def run(command: Callable[[], Awaitable[Outcome]]) -> Outcome:
+        async with free:
+            return await command()
+
+    outcomes = await asyncio.gather(*map(run, work))
+    texts = [str(outcome.output) for outcome in outcomes]
+    texts += [note for name, note in _UNSUPPORTED.items() if getattr(commands, name)]
+    text = "\n\n".join(texts) or f"No command found. Use `search_query`. {_REFERENCES}"
+    limit = (request.max_output_tokens or 0) * _CHARS
+    if limit and len(text) > limit:
+        text = f"{text[:limit]}\n(Truncated.)"
+    answer: dict[str, object] = {"output": text, "encrypted_output": None}
+    if commands.search_query:
+        found = (outcome.fields.get("results") for outcome in outcomes)
+        answer["results"] = [result for results in found if isinstance(results, list) for result in results]
+    return answer
 
 
-def _open_command(session: SearchSession, command: OpenCommand) -> _Command:
-    async def open_page() -> Outcome:
-        if (refused := _refusal(session, command.ref_id)) is not None:
-            return refused
-        outcome = await session.open_page({"url": command.ref_id})
-        if command.lineno and outcome.status == "completed":
-            lines = str(outcome.output).split("\n")
-            return Outcome("\n".join([*lines[:_HEAD], *lines[_HEAD + command.lineno :]]))
-        return outcome
+def _commands(
+    tool: WebSearchTool, request: SearchRequest, owner: str, access: KeyAccess
+) -> list[Callable[[], Awaitable[Outcome]]]:
+    commands, filters = request.commands, request.settings.get("filters")
+    filters = filters if isinstance(filters, Mapping) else {}
+    declared = {name: value for name, value in request.settings.items() if name in _SETTINGS}
+    if commands.response_length in _SIZES and not declared.get("search_context_size"):
+        declared["search_context_size"] = _SIZES[commands.response_length]
+    # Other modes, such as `index_only`, need an index.
+    if declared.get("external_web_access") not in (None, True):
+        declared["external_web_access"] = False
 
-    return open_page
+    def session(**changes: object) -> WebSearchSession:
+        declaration = {"type": "web_search", **declared, **changes}
+        return tool.open(Declaration(declaration, {}, "settings", owner, "", "", access=access))
+
+    pages = session()
+    work: list[Callable[[], Awaitable[Outcome]]] = []
+    for query in commands.search_query or ():
+        searcher: WebSearchSession | None = pages
+        if domains := query.domains:
+            allowed = filters.get("allowed_domains")
+            if isinstance(allowed, list) and allowed:  # an empty list allows all
+                domains = [one for one in domains if any(one == name or one.endswith(f".{name}") for name in allowed)]
+            within = {"allowed_domains": domains, "blocked_domains": filters.get("blocked_domains")}
+            searcher = session(filters=within) if domains else None
+        work.append(partial(_search, searcher, query))
+    work += [partial(_open, pages, command) for command in commands.open or ()]
+    work += [partial(_find, pages, command) for command in commands.find or ()]
+    work += [partial(_time, command) for command in commands.time or ()]
+    return work
+
+
+async def _search(session: WebSearchSession | None, command: QueryCommand) -> Outcome:
+    if session is None:
+        return Outcome.failed("None of the `domains` are allowed.")
+    return await session.search({"query": command.q})
 
 
 _HEAD = 4  # lines before a page's text: title, URL, a note, an empty line
 
 
-def _find_command(session: SearchSession, command: FindCommand) -> _Command:
-    async def find() -> Outcome:
-        if (refused := _refusal(session, command.ref_id)) is not None:
-            return refused
-        return await session.find_in_page({"url": command.ref_id, "pattern": command.pattern})
+async def _open(session: WebSearchSession, command: OpenCommand) -> Outcome:
+    if refused := _refusal(session, command.ref_id):
+        return refused
+    outcome = await session.open_page({"url": command.ref_id})
+    if command.lineno and outcome.status == "completed":
+        lines = str(outcome.output).split("\n")
+        return Outcome("\n".join([*lines[:_HEAD], *lines[_HEAD + command.lineno :]]))
+    return outcome
 
-    return find
+
+async def _find(session: WebSearchSession, command: FindCommand) -> Outcome:
+    if refused := _refusal(session, command.ref_id):
+        return refused
+    return await session.find_in_page({"url": command.ref_id, "pattern": command.pattern})
 
 
-def _refusal(session: SearchSession, ref_id: str) -> Outcome | None:
+def _refusal(session: WebSearchSession, ref_id: str) -> Outcome | None:
     if not session.opens_pages:
-        return Outcome.failed(_PAGES_OFF)
+        return Outcome.failed("Pages cannot be opened. Use `search_query`; its results contain text.")
     if not ref_id.lower().startswith(("http://", "https://")):
         return Outcome.failed(f"{ref_id[:100]!r} is not a URL. {_REFERENCES}")
     return None
 
 
-def _fixed(outcome: Outcome) -> _Command:
-    async def say() -> Outcome:
-        return outcome
-
-    return say
-
-
-_OFFSET = re.compile(r"(?:UTC)?([+-])(\d{1,2}):?(\d{2})?")
-
-
-def _time_at(offset: str) -> Outcome:
-    match = _OFFSET.fullmatch(offset.strip())
+async def _time(command: TimeCommand) -> Outcome:
+    offset = command.utc_offset.strip()
+    match = re.fullmatch(r"(?:UTC)?([+-])(\d{1,2}):?(\d{2})?", offset)
     shift = timedelta(hours=int(match[2]), minutes=int(match[3] or 0)) if match else timedelta(days=2)
     if match is None or shift >= timedelta(days=1):
-        return Outcome.failed(f"{offset[:20]!r} is not a UTC offset. Example: +03:00.")
+        return Outcome.failed(f"{command.utc_offset[:20]!r} is not a UTC offset. Example: +03:00.")
     now = datetime.now(UTC) + (shift if match[1] == "+" else -shift)
-    return Outcome(f"The time at UTC{offset.strip().removeprefix('UTC')} is {now:%Y-%m-%d %H:%M:%S} ({now:%A}).")
-
-
-def _join(texts: Sequence[str], max_tokens: int | None) -> str:
-    text = "\n\n".join(texts) or f"No command found. Use `search_query`. {_REFERENCES}"
-    limit = (max_tokens or 0) * _CHARS
-    return f"{text[:limit]}\n(Truncated.)" if limit and len(text) > limit else text
+    return Outcome(f"The time at UTC{offset.removeprefix('UTC')} is {now:%Y-%m-%d %H:%M:%S} ({now:%A}).")

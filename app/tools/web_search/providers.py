@@ -127,23 +127,8 @@ PROVIDERS: dict[str, SearchAPI] = {
 
 
 class HTTPSearchProvider:
-    def __init__(
-        self, api: SearchAPI, url: str, key: str | None, *, params: Mapping[str, object], timeout: float, name: str
-    ) -> None:
-        headers = {api.key_header: f"{api.key_prefix}{key}"} if api.key_header and key else {}
-        self._api = api
-        self._name = name
-        self._params = params
-        self._url = url.rstrip("/") + api.path
-        self._http = httpx.AsyncClient(
-            headers={**headers, "accept": "application/json"},
-            timeout=timeout,
-            transport=GuardedTransport("any", max_bytes=MAX_ANSWER_BYTES),
-            trust_env=False,
-        )
-
-    @classmethod
-    def from_settings(cls, settings: WebSearchSettings, key: str | None) -> HTTPSearchProvider:
+    def __init__(self, settings: WebSearchSettings, key: str | None) -> None:
+        """Raises `ValueError`."""
         api = PROVIDERS[settings.provider]
         url = settings.url or api.url
         if url is None:
@@ -152,12 +137,25 @@ class HTTPSearchProvider:
             raise ValueError("url: must be the base URL of a server, such as http://127.0.0.1:8888")
         if api.key_header and not key:
             raise ValueError(f"api_key_env: must be set to the variable with the API key for {settings.provider}")
-        return cls(api, url, key, params=settings.params, timeout=settings.timeout, name=settings.provider)
+        headers = {api.key_header: f"{api.key_prefix}{key}"} if api.key_header and key else {}
+        self._api = api
+        self._name = settings.provider
+        self._params = settings.params
+        self._url = url.rstrip("/") + api.path
+        self._http = httpx.AsyncClient(
+            headers={**headers, "accept": "application/json"},
+            timeout=settings.timeout,
+            transport=GuardedTransport("any", max_bytes=MAX_ANSWER_BYTES),
+            trust_env=False,
+        )
+
+    @classmethod
+    def from_settings(cls, settings: WebSearchSettings, key: str | None) -> HTTPSearchProvider:
+        return cls(settings, key)
 
     async def search(self, query: SearchQuery) -> Sequence[SearchResult]:
-        params = {name: value for name, value in self._api.params(query).items() if value is not None} | {
-            **self._params
-        }
+        params = {name: value for name, value in self._api.params(query).items() if value is not None}
+        params |= self._params
         try:
             if self._api.method == "POST":
                 response = await self._http.post(self._url, json=params)

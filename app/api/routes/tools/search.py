@@ -14,16 +14,17 @@ from app.api.routes.lazy_route import LazyRoute
 from app.api.uvicorn.disconnect import CancelOnDisconnect, client_disconnected
 from app.core.usage import estimated_usage
 from app.responses import Caller
-from app.tools.web_search.commands import CodexSearch, SearchRequest
+from app.tools.web_search import WebSearchTool
+from app.tools.web_search.commands import SearchRequest, run_commands
 
 TOOL = "web_search"  # also stands for model and backend in usage
 
 
-def search_routes(api: APIDependencies, search: CodexSearch) -> APIRouter:
+def search_routes(api: APIDependencies, search: WebSearchTool) -> APIRouter:
     router = APIRouter(route_class=LazyRoute, tags=["search"], responses=ERRORS)
 
     async def answer(body: SearchRequest, caller: Caller, admission: Admission) -> Response:
-        found = await search.run(body, caller.owner, caller.access)
+        found = await run_commands(search, body, caller.owner, caller.access)
         for _ in body.commands.search_query or ():
             admission.charge_request(TOOL, TOOL, estimated_usage(()))
         return json_response(found)
