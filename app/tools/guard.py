@@ -19,7 +19,7 @@ import asyncio
 import re
 import ssl
 import zlib
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
@@ -83,12 +83,22 @@ def is_allowed(address: Address, policy: AddressPolicy) -> bool:
     if (embedded := _embedded(address)) is not None:
         return is_allowed(embedded, policy)
     if address in _LOCAL_NAT64:
+        # The IPv4 address can begin after 48, 56, 64 or 96 bits. The byte after the first 64 bits is skipped.
+        data = address.packed
+        possible = [*((data[start:8] + data[9:])[:4] for start in (6, 7, 8)), data[12:]]
         return policy == "private" and not any(
-            inner in _METADATA or inner.is_link_local for inner in _local_embedded(address)
+            inner in _METADATA or inner.is_link_local for inner in map(IPv4Address, possible)
         )
     if address in _METADATA or address.is_link_local or address.is_multicast or address.is_unspecified:
         return False
-    return _is_public(address) or (policy == "private" and address.is_private and not _is_unused(address))
+    if isinstance(address, IPv4Address):
+        usable, unused = True, address.is_reserved  # 240/4 is reported as private
+    else:
+        usable, unused = address in _GLOBAL_UNICAST and address.teredo is None, address.teredo is not None
+    public = usable and address.is_global and not address.is_reserved
+    if public and not any(address in network for network in _NOT_PUBLIC):
+        return True
+    return policy == "private" and address.is_private and not unused
 
 
 def _embedded(address: Address) -> IPv4Address | None:
@@ -100,25 +110,6 @@ def _embedded(address: Address) -> IPv4Address | None:
     if compatible or address in _NAT64:
         return IPv4Address(int(address) & 0xFFFF_FFFF)
     return None
-
-
-def _local_embedded(address: Address) -> Iterator[IPv4Address]:
-    """The possible IPv4 addresses: after 48, 56, 64 or 96 bits."""
-    data = address.packed
-    for start in (6, 7, 8):
-        yield IPv4Address((data[start:8] + data[9:])[:4])  # the byte after the first 64 bits is skipped
-    yield IPv4Address(data[12:])
-
-
-def _is_public(address: Address) -> bool:
-    if not address.is_global or address.is_reserved or any(address in network for network in _NOT_PUBLIC):
-        return False
-    return isinstance(address, IPv4Address) or (address in _GLOBAL_UNICAST and address.teredo is None)
-
-
-def _is_unused(address: Address) -> bool:
-    """Unused ranges that `ipaddress` reports as private: 240/4, Teredo."""
-    return address.teredo is not None if isinstance(address, IPv6Address) else address.is_reserved
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,32 +256,27 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
         socket_options: object = None,
     ) -> httpcore.AsyncNetworkStream:
         """Raises `OutboundRefused`, or the library's errors."""
+        failure = self._failed("The host has no address.")
         try:
             async with asyncio.timeout(timeout):
-                return await self._connect(host, port, local_address, socket_options)
+                for address in await self._addresses(host, port):
+                    try:
+                        stream: httpcore.AsyncNetworkStream = await self._network.connect_tcp(
+                            address, port, local_address=local_address, socket_options=socket_options
+                        )
+                    except self._failed as error:
+                        failure = error
+                    else:
+                        return stream
         except TimeoutError:
             raise self._timed_out("The connection timed out.") from None
-
-    async def _connect(
-        self, host: str, port: int, local_address: str | None, socket_options: object
-    ) -> httpcore.AsyncNetworkStream:
-        failure = self._failed("The host has no address.")
-        for address in await self._addresses(host, port):
-            try:
-                stream: httpcore.AsyncNetworkStream = await self._network.connect_tcp(
-                    address, port, local_address=local_address, socket_options=socket_options
-                )
-            except self._failed as error:
-                failure = error
-            else:
-                return stream
         raise failure
 
     async def _addresses(self, host: str, port: int) -> Sequence[str]:
         try:
             addresses = await self._resolver(host, port)
         except (gaierror, UnicodeError):
-            raise self._failed("The host has no address.") from None
+            return ()
         # Only link-local addresses have a scope (`fe80::1%eth0`).
         if not all(is_allowed(ip_address(address.partition("%")[0]), self._policy) for address in addresses):
             raise OutboundRefused("The host resolves to an address that is not allowed.")
@@ -371,16 +357,15 @@ class GuardedTransport(httpx.AsyncBaseTransport):
 
 
 def plain_headers(headers: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """For the decompressed body, with a safe charset."""
-    plain = [(name, value) for name, value in headers if name.lower() not in ("content-encoding", "content-length")]
-    return [(name, _plain_media_type(value) if name.lower() == "content-type" else value) for name, value in plain]
-
-
-def _plain_media_type(value: str) -> str:
-    """`httpx` would decode with any Python codec."""
-    codec = codec_of(declared_charset(value) or "")
-    media_type = value.partition(";")[0].strip()
-    return f"{media_type}; charset={codec}" if codec else media_type
+    """For the decompressed body, with a safe charset: `httpx` would decode with any Python codec."""
+    plain: list[tuple[str, str]] = []
+    for name, value in headers:
+        if name.lower() == "content-type":
+            codec = codec_of(declared_charset(value) or "")
+            value = value.partition(";")[0].strip() + (f"; charset={codec}" if codec else "")
+        if name.lower() not in ("content-encoding", "content-length"):
+            plain.append((name, value))
+    return plain
 
 
 class BoundedBody:

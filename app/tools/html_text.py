@@ -16,20 +16,17 @@ def html_title_and_text(page: str | bytes) -> tuple[str, str]:
     from lxml import etree, html  # an extra
 
     data = page.encode("utf-8", "replace") if isinstance(page, str) else page
-    parser = html.HTMLParser(encoding="utf-8" if _is_utf8(data) else None, huge_tree=False)
+    try:
+        data.decode()
+        encoding = "utf-8"
+    except UnicodeError:
+        encoding = None
+    parser = html.HTMLParser(encoding=encoding, huge_tree=False)
     try:
         tree = html.document_fromstring(data, parser=parser)
     except etree.ParserError:
         return "", ""
     return " ".join((tree.findtext(".//title") or "").split()), "".join(_visible_text(tree))
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeError:
-        return False
-    return True
 
 
 def _visible_text(tree: object) -> Iterator[str]:

@@ -20,7 +20,7 @@ from app.core.redaction import redact
 from app.core.types import JSONObject
 from app.core.types.content import IMAGES
 from app.core.types.request import Item
-from app.core.usage import Counts, image_usage, request_usage
+from app.core.usage import image_usage, request_usage
 from app.errors import InvalidRequest, StoreUnavailable, TooManyRequests
 from app.runtime.connect_errors import why_no_answer
 from app.tools import Declaration, HostedFunction, HostedTool, Outcome, Report, ToolCall, ToolHost, ToolSession
@@ -54,14 +54,10 @@ class ImageSettings(BaseModel):
 
 
 class ImageMask(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
     image_url: str | None = None
 
 
 class ImageDeclaration(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
     action: Literal["auto", "generate", "edit"] | None = None
     model: str | None = None
     partial_images: int | None = Field(None, ge=0, le=3)
@@ -124,11 +120,8 @@ class ImageSession(ToolSession):
     def __init__(
         self, settings: ImageSettings, api: ImagesAPI, declared: ImageDeclaration, mask: InputImage | None
     ) -> None:
-        self._api = api
-        self._declared = declared
-        self._mask = mask
-        self._backend = settings.backend
-        self._model = settings.choose_model(declared.model)
+        self._api, self._declared, self._mask = api, declared, mask
+        self._backend, self._model = settings.backend, settings.choose_model(declared.model)
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
         properties: dict[str, object] = {"prompt": {"type": "string", "description": _PROMPT}}
@@ -168,23 +161,30 @@ class ImageSession(ToolSession):
         answer: JSONObject = {}
         try:
             async for event in self._api.images(options, images, self._mask if images else None, partial):
-                if event.get("type", "").endswith(".partial_image"):
-                    self._report_partial(event, report)
-                else:
+                if not event.get("type", "").endswith(".partial_image"):
                     answer = event
+                elif isinstance(image := event.get("b64_json"), str):
+                    index = event.get("partial_image_index")
+                    report.event(
+                        "partial_image",
+                        partial_image_b64=image,
+                        partial_image_index=index if isinstance(index, int) else 0,
+                        **_without_none({name: event.get(name) for name in _ECHOED}),
+                    )
             result = _result_of(answer)
         except ImageFailed as error:
             return Outcome.failed(str(error))
         finally:
-            if usage := request_usage(answer.get("usage")):
-                report.charge_request(self._model or "", self._backend, usage)
+            if charged := request_usage(answer.get("usage")):
+                report.charge_request(self._model or "", self._backend, charged)
         item = next((entry for entry in answer.get("data") or () if isinstance(entry, dict)), {})
+        usage = answer.get("usage")
         revised = item.get("revised_prompt") or answer.get("revised_prompt") or prompt
         echoed = {name: answer.get(name, options.get(name)) for name in _ECHOED}
         return Outcome(
             f"Image created. The user can see it. Prompt: {revised}",
             {"result": result, "revised_prompt": revised, "action": action, **_without_none(echoed)},
-            usage=_usage(answer),
+            usage={"image_gen": image_usage(usage)} if isinstance(usage, dict) else {},
         )
 
     async def _images_to_edit(self, call: ToolCall, report: Report) -> list[InputImage]:
@@ -201,17 +201,6 @@ class ImageSession(ToolSession):
             if len(latest) == MAX_EDITED_IMAGES:
                 break
         return latest[::-1]
-
-    def _report_partial(self, event: Mapping[str, object], report: Report) -> None:
-        if isinstance(image := event.get("b64_json"), str):
-            index = event.get("partial_image_index")
-            echoed = {name: event.get(name) for name in _ECHOED}
-            report.event(
-                "partial_image",
-                partial_image_b64=image,
-                partial_image_index=index if isinstance(index, int) else 0,
-                **_without_none(echoed),
-            )
 
 
 # Statuses for unknown fields, such as `stream`.
@@ -271,11 +260,6 @@ def _result_of(answer: Mapping[str, object]) -> str:
     raise ImageFailed("The backend returned no image in base64.")
 
 
-def _usage(answer: Mapping[str, object]) -> dict[str, Counts]:
-    usage = answer.get("usage")
-    return {"image_gen": image_usage(usage)} if isinstance(usage, dict) else {}
-
-
 class ImagesAPI:
     def __init__(self, options: TransportOptions, timeout: float) -> None:
         self._http = endpoint_client(options, timeout=timeout, max_bytes=MAX_IMAGE_ANSWER_BYTES)
@@ -287,17 +271,17 @@ class ImagesAPI:
         fields = _without_none(options)
         if str(fields.get("model") or "").startswith(("dall-e", "sd", "flux")):
             fields["response_format"] = "b64_json"  # other models always return base64, and reject the field
-        streamed = {"stream": True, "partial_images": partial} if partial else {}
+        attempts: list[dict[str, object]] = [fields]
+        if partial:  # servers that cannot stream images reject these fields before generating
+            attempts.insert(0, {**fields, "stream": True, "partial_images": partial})
         try:
-            async with self._request({**fields, **streamed}, images, mask) as response:
-                if not streamed or response.status_code not in _REFUSED_FIELDS:
+            for attempt in attempts:
+                async with self._request(attempt, images, mask) as response:
+                    if attempt is not fields and response.status_code in _REFUSED_FIELDS:
+                        continue
                     async for event in _events(response):
                         yield event
                     return
-            # Servers that cannot stream images reject the fields before generating.
-            async with self._request(fields, images, mask) as response:
-                async for event in _events(response):
-                    yield event
         except OutboundRefused as error:
             raise ImageFailed(str(error)) from None
         except httpx.TimeoutException:

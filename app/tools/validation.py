@@ -17,8 +17,14 @@ def read_table(model: type[M], table: Mapping[str, object]) -> M:
     try:
         return model.model_validate(dict(table))
     except ValidationError as error:
-        problems = (_table_problem(model, detail) for detail in _details(error))
-        raise ValueError("; ".join(dict.fromkeys(problems))) from None
+        problems: dict[str, None] = {}
+        for detail in _details(error):
+            *above, key = path = _path(detail) or [""]
+            message = describe(detail)
+            if detail["type"] == "extra_forbidden":
+                message = f"unknown key.{did_you_mean(str(key), known_keys(model, above))}".rstrip(".")
+            problems[f"{'.'.join(map(str, path))}: {message}"] = None
+        raise ValueError("; ".join(problems)) from None
 
 
 def read_declaration(model: type[M], declaration: Mapping[str, object], param_path: str, warnings: Warnings) -> M:
@@ -62,14 +68,6 @@ def _path(detail: Mapping[str, Any]) -> list[str | int]:
     """A field's path, without pydantic's tags for union members."""
     path = detail["loc"]
     return [step for step in path if isinstance(step, int) or re.fullmatch(r"[a-z_][\w.-]*", step, re.ASCII)]
-
-
-def _table_problem(model: type[BaseModel], detail: Mapping[str, Any]) -> str:
-    *above, _ = path = _path(detail) or [""]
-    message = describe(detail)
-    if detail["type"] == "extra_forbidden":
-        message = f"unknown key.{did_you_mean(str(path[-1]), known_keys(model, above))}".rstrip(".")
-    return f"{'.'.join(map(str, path))}: {message}"
 
 
 def known_keys(model: type[BaseModel], path: Sequence[object]) -> set[str]:
