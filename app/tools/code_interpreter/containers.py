@@ -8,7 +8,6 @@ suspension. Sandboxes end with their server process (`local.py`); `shared.py` sh
 from __future__ import annotations
 
 import base64
-import binascii
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
@@ -20,7 +19,7 @@ import orjson
 
 from app.core.types import JSONObject
 from app.errors import APIError, InvalidRequest, NotFound
-from app.tools.code_interpreter.bubblewrap.process import STOP_GRACE, SandboxEnded
+from app.tools.code_interpreter.bubblewrap.process import STOP_GRACE, data_of
 from app.tools.code_interpreter.settings import CodeSettings, MemoryLimit
 from app.tools.code_interpreter.skills import Skill, SkillFolder
 from app.tools.files import File, Page, UnknownCursor
@@ -175,13 +174,9 @@ class Containers(ABC):
 
     async def read(self, sandbox: SandboxChannel, path: str, offset: int = 0, size: int = _PIECE) -> bytes:
         answer = await sandbox.request("read", path=path, offset=offset, size=size)
-        data = answer.get("data")
-        if not isinstance(data, str):
+        if not isinstance(answer.get("data"), str):
             raise NotFound("File not found: it no longer exists.", param="file_id")
-        try:
-            return base64.b64decode(data, validate=True)[:size]
-        except binascii.Error:
-            raise SandboxEnded from None
+        return data_of(answer)[:size]
 
     async def _write(self, sandbox: SandboxChannel, path: str, pieces: AsyncIterator[bytes]) -> None:
         append = False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import logging
 import secrets
 import tempfile
@@ -13,12 +12,13 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import IO, Unpack
 
 from app.core.access import KeyAccess
 from app.errors import InvalidRequest, NotFound
 from app.tools.code_interpreter.bubblewrap import Bubblewrap, SandboxLimits
-from app.tools.code_interpreter.bubblewrap.process import STOP_GRACE, Sandbox, SandboxEnded
+from app.tools.code_interpreter.bubblewrap.process import STOP_GRACE, Sandbox, SandboxEnded, data_of
 from app.tools.code_interpreter.containers import (
     Container,
     ContainerFailed,
@@ -189,10 +189,12 @@ class LocalContainers(Containers):
             container.saved = None
         if container.sandbox:
             container.sandbox.kill()
-            self._begin(self._end(container))
+            self._begin(self._end, container)
 
-    def _begin(self, work: Coroutine[object, object, None]) -> None:
-        task = asyncio.create_task(work)
+    def _begin(
+        self, work: Callable[[LocalContainer], Coroutine[object, object, None]], container: LocalContainer
+    ) -> None:
+        task = asyncio.create_task(work(container))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -221,9 +223,6 @@ class LocalContainers(Containers):
                 self._slots.mark_idle(container.slot, container.last_active_at)
 
     async def _running_sandbox(self, container: LocalContainer) -> Sandbox:
-        def evict() -> None:
-            self._begin(self._suspend(container))
-
         unknown = NotFound(f"Container with id '{container.id}' not found.", param="container_id")
         if container.deleted:
             raise unknown
@@ -233,6 +232,7 @@ class LocalContainers(Containers):
             return container.sandbox
         if container.slot is None:
             within = self.settings.call_seconds + 2 * STOP_GRACE  # enough for a running call to end
+            evict = partial(self._begin, self._suspend, container)
             container.slot = await self._slots.acquire(container.owner, evict, within)
             if container.deleted:
                 raise unknown
@@ -302,14 +302,17 @@ class LocalContainers(Containers):
         self, container: Container, sandbox: SandboxChannel, source: str = "assistant"
     ) -> Sequence[ContainerFile]:
         changed: list[ContainerFile] = []
-        entries = await _read_file_list(sandbox)
+        answer = await sandbox.request("files")
+        try:
+            entries = [(str(entry["path"]), int(entry["bytes"]), int(entry["changed"])) for entry in answer["files"]]
+        except (KeyError, TypeError, ValueError):
+            raise SandboxEnded from None
         previous, container.files = container.files, {}
         for path, size, time_changed in entries:
             file = previous.get(path)
             if file is None or (file.bytes, file.changed) != (size, time_changed):
-                file_id, created = (
-                    (file.id, file.created_at) if file else (f"cfile_{secrets.token_hex(16)}", int(self._clock()))
-                )
+                file_id = file.id if file else f"cfile_{secrets.token_hex(16)}"
+                created = file.created_at if file else int(self._clock())
                 file = ContainerFile(file_id, container.id, path, size, time_changed, created, source)
                 changed.append(file)
             container.files[path] = file
@@ -323,15 +326,6 @@ class LocalContainers(Containers):
         if self._tasks:
             await asyncio.wait({*self._tasks})
         self.skills.close()
-
-
-async def _read_file_list(sandbox: SandboxChannel) -> Sequence[tuple[str, int, int]]:
-    """Path, bytes and modification time (ns) per file; raises `SandboxEnded` for a malformed answer."""
-    answer = await sandbox.request("files")
-    try:
-        return [(str(entry["path"]), int(entry["bytes"]), int(entry["changed"])) for entry in answer["files"]]
-    except (KeyError, TypeError, ValueError):
-        raise SandboxEnded from None
 
 
 _PIECE = 1024 * 1024  # bytes per request
@@ -350,7 +344,9 @@ class SavedFiles:
         """Raises `SandboxEnded`, and `OSError` above `max_bytes`."""
         saved = cls(await asyncio.to_thread(tempfile.TemporaryFile, prefix="antiphon-container-"))
         try:
-            while data := await _packed(sandbox, first=not saved.size):
+            data = b"-"
+            while data:
+                data = data_of(await sandbox.request("pack", within=_TIMEOUT, first=not saved.size, size=_PIECE))
                 saved.size += len(data)
                 if saved.size > max_bytes:
                     raise OSError("container files are too large to save")
@@ -373,11 +369,3 @@ class SavedFiles:
 
     def close(self) -> None:
         self._file.close()
-
-
-async def _packed(sandbox: Sandbox, *, first: bool) -> bytes:
-    answer = await sandbox.request("pack", within=_TIMEOUT, first=first, size=_PIECE)
-    try:
-        return base64.b64decode(str(answer.get("data", "")), validate=True)
-    except binascii.Error:
-        raise SandboxEnded from None

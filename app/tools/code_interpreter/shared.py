@@ -62,23 +62,20 @@ class SharedContainers(Containers):
 
     async def _host(self) -> LocalContainers | None:
         """None unless this process is the host, or becomes it."""
-        if self._local or not self._acquire_lock():
+        if self._local:
             return self._local
-        self._local = LocalContainers(self._bubblewrap, self.settings, self.skills)
-        self._local.uploads = self.uploads
-        self._socket_path.unlink(missing_ok=True)
-        self._server = await asyncio.start_unix_server(self._accept, self._socket_path, limit=_MAX_LINE)
-        return self._local
-
-    def _acquire_lock(self) -> bool:
         lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(lock)
-            return False
+            return None
         self._lock = lock
-        return True
+        self._local = LocalContainers(self._bubblewrap, self.settings, self.skills)
+        self._local.uploads = self.uploads
+        self._socket_path.unlink(missing_ok=True)
+        self._server = await asyncio.start_unix_server(self._accept, self._socket_path, limit=_MAX_LINE)
+        return self._local
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | LocalContainers:
         """A connection to the host, or the host's own containers; raises `ContainerFailed`."""
@@ -97,7 +94,7 @@ class SharedContainers(Containers):
         """Run an operation here or on the host; raises its errors and `ContainerFailed`."""
         host = await self._connect()
         if isinstance(host, LocalContainers):
-            return await _run(host, operation, fields)
+            return await getattr(host, operation)(**fields)
         channel = _RemoteSandbox(*host)
         try:
             return await channel.send(operation, fields)
@@ -107,7 +104,7 @@ class SharedContainers(Containers):
             await channel.close()
 
     async def create(self, owner: str, **options: Unpack[NewContainer]) -> Container:
-        return _container(await self._do("create", owner=owner, **_sendable(options)))
+        return _container(await self._do("create", owner=owner, **options))
 
     async def get(self, owner: str, container_id: str) -> Container:
         return _container(await self._do("get", owner=owner, container_id=container_id))
@@ -115,11 +112,11 @@ class SharedContainers(Containers):
     async def for_conversation(
         self, owner: str, chain: str, earlier: Sequence[str], **options: Unpack[NewContainer]
     ) -> Container:
-        fields = {"owner": owner, "chain": chain, "earlier": [*earlier], **_sendable(options)}
+        fields = {"owner": owner, "chain": chain, "earlier": [*earlier], **options}
         return _container(await self._do("for_conversation", **fields))
 
     async def list(self, owner: str, page: Page, name: str | None = None) -> dict[str, object]:
-        result: dict[str, object] = await self._do("list", owner=owner, page=asdict(page), name=name)
+        result: dict[str, object] = await self._do("list", owner=owner, page=page, name=name)
         return result
 
     async def summaries(self, owner: str | None, limit: int) -> Sequence[dict[str, object]]:
@@ -195,7 +192,9 @@ class SharedContainers(Containers):
         message = await lines.get()
         try:
             if message["operation"] != "use":
-                _write(writer, {"result": _plain(await _run(host, message["operation"], message["fields"]))})
+                assert message["operation"] in _OPERATIONS
+                result = await getattr(host, message["operation"])(**_received(message["fields"]))
+                _write(writer, {"result": result})
                 return
             container = await host.get(**message["fields"])
             async with host.use(container) as sandbox:
@@ -204,9 +203,8 @@ class SharedContainers(Containers):
                     message = await lines.get()
                     fields = message["fields"]
                     if message["operation"] == "changes":
-                        changed = await host.changes(container, sandbox, **fields)
-                        files = [asdict(file) for file in container.files.values()]
-                        _write(writer, {"result": {"changed": [file.path for file in changed], "files": files}})
+                        changed = [file.path for file in await host.changes(container, sandbox, **fields)]
+                        _write(writer, {"result": {"changed": changed, "files": [*container.files.values()]}})
                     else:
                         _write(writer, {"result": await sandbox.request(message["operation"], **fields)})
         except APIError as error:
@@ -244,43 +242,32 @@ class _RemoteSandbox:
             await self._writer.wait_closed()
 
 
+_OPERATIONS = ("create", "get", "for_conversation", "list", "summaries", "delete")
+_FIELDS = ("id", "owner", "name", "created_at", "last_active_at", "idle_minutes", "memory_limit", "skills")
+
+
 def _write(writer: asyncio.StreamWriter, message: Mapping[str, object]) -> None:
-    writer.write(orjson.dumps(message) + b"\n")
+    writer.write(orjson.dumps(message, default=_sent, option=orjson.OPT_PASSTHROUGH_DATACLASS) + b"\n")
 
 
-async def _run(host: LocalContainers, operation: str, fields: JSONMapping) -> Any:
-    fields = dict(fields)
+def _sent(value: object) -> object:
+    if isinstance(value, Skill):
+        return [*value]
+    if isinstance(value, Container):
+        return {name: getattr(value, name) for name in _FIELDS}
+    assert isinstance(value, Page | ContainerFile)
+    return asdict(value)
+
+
+def _received(fields: JSONMapping) -> JSONObject:
+    """Convert a message's fields to an operation's arguments."""
+    received = {**fields}
     if "skills" in fields:
-        fields["skills"] = [Skill(*skill) for skill in fields["skills"]]
-    match operation:
-        case "create":
-            return await host.create(**fields)
-        case "get":
-            return await host.get(**fields)
-        case "for_conversation":
-            return await host.for_conversation(**fields)
-        case "list":
-            return await host.list(fields["owner"], Page(**fields["page"]), fields["name"])
-        case "summaries":
-            return await host.summaries(**fields)
-        case _:
-            return await host.delete(**fields)
-
-
-def _sendable(options: NewContainer) -> JSONObject:
-    return {**options, "skills": [[*skill] for skill in options.get("skills") or ()]}
-
-
-_FIELDS = ("id", "owner", "name", "created_at", "last_active_at", "idle_minutes", "memory_limit")
-
-
-def _plain(result: object) -> object:
-    if not isinstance(result, Container):
-        return result
-    return {name: getattr(result, name) for name in _FIELDS} | {"skills": [[*skill] for skill in result.skills]}
+        received["skills"] = [Skill(*skill) for skill in fields["skills"]]
+    if "page" in fields:
+        received["page"] = Page(**fields["page"])
+    return received
 
 
 def _container(result: Any) -> Container:
-    if isinstance(result, Container):
-        return result
-    return Container(**{**result, "skills": [Skill(*skill) for skill in result["skills"]]})
+    return result if isinstance(result, Container) else Container(**_received(result))

@@ -5,11 +5,10 @@ from __future__ import annotations
 import base64
 import contextlib
 import mimetypes
-from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from app.core.types.request import Item
 from app.errors import APIError, InvalidRequest, NotFound
@@ -94,14 +93,10 @@ _BY_MCP = "app.tools.mcp.code:MCPCodeInterpreter"
 
 
 class NetworkPolicy(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
     type: Literal["disabled"] = "disabled"
 
 
 class ContainerOptions(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
     type: Literal["auto", "container_auto"]
     file_ids: Annotated[list[str], Field(max_length=MAX_MOUNTS)] = []
     memory_limit: MemoryLimit | None = None
@@ -110,8 +105,6 @@ class ContainerOptions(BaseModel):
 
 
 class ContainerReference(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
     type: Literal["container_reference"]
     container_id: str
 
@@ -201,12 +194,6 @@ class _Session(ToolSession):
         self._options, self._param_path = options, param_path
         self._container: Container | None = None
 
-    async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
-        return [self._function(await self._find(items))]
-
-    @abstractmethod
-    def _function(self, container: Container) -> HostedFunction: ...
-
     async def _find(self, items: Sequence[Item]) -> Container:
         """Raises `APIError` with `param` set to the field."""
         owner, options, param_path = self._declaration.owner, self._options, self._param_path
@@ -231,6 +218,12 @@ class _Session(ToolSession):
             raise
         return self._container
 
+    async def _changed_files(self, sandbox: SandboxChannel) -> Sequence[ContainerFile]:
+        assert self._container
+        files = await self._containers.changes(self._container, sandbox)
+        await self._containers.copy_files(self._container, sandbox, files[:MAX_CITED])
+        return files
+
     def _sources(self, files: Sequence[ContainerFile], items: Sequence[Item]) -> tuple[list[Source], str]:
         """Citable sources, and a list for the model ("" without files)."""
         marks = FIRST_MARK + MAX_CITED * sum(item.get("type") in _CALLS for item in items) % 90_000
@@ -250,10 +243,11 @@ class _Session(ToolSession):
 
 
 class PythonSession(_Session):
-    def _function(self, container: Container) -> HostedFunction:
+    async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
+        container = await self._find(items)
         fields = {"container_id": container.id}
         about = _PYTHON + describe_skills(container.skills)
-        return HostedFunction("code_interpreter", "code_interpreter_call", about, _CODE_SCHEMA, fields=fields)
+        return [HostedFunction("code_interpreter", "code_interpreter_call", about, _CODE_SCHEMA, fields=fields)]
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
         container, settings = self._container, self._containers.settings
@@ -270,13 +264,25 @@ class PythonSession(_Session):
                     timeout=settings.call_seconds,
                     limit=settings.max_output_chars,
                 )
-                files = await self._containers.changes(container, sandbox)
-                await self._containers.copy_files(container, sandbox, files[:MAX_CITED])
-                images = _images(answer) or await self._image_files(sandbox, files)
+                files = await self._changed_files(sandbox)
+                figures = answer.get("images")
+                images = [
+                    f"data:image/png;base64,{figure}"
+                    for figure in (figures if isinstance(figures, list) else ())
+                    if isinstance(figure, str) and figure.isascii()
+                ]
+                images = images or await self._image_files(sandbox, files)
         except APIError as error:
             return Outcome.failed(error.message, {"outputs": [{"type": "logs", "logs": error.message}]})
         logs = str(answer.get("logs") or "") + (_TRUNCATED if answer.get("cut") else "")
-        if ending := _ending(answer, settings.call_seconds):
+        ended, exceeded = str(answer.get("ended")), str(answer.get("exceeded") or "")
+        ending = ""
+        if ended != "done":
+            ending = _ENDINGS.get(exceeded or ended, _STOPPED)
+            ending = ending.format(seconds=settings.call_seconds, code=answer.get("exit_code"))
+        elif exceeded:  # the kernel may have killed another process
+            ending = f"A process was stopped: {_EXCEEDED.get(exceeded)}."
+        if ending:
             logs = f"{logs}\n{ending}".lstrip("\n")
         sources, file_list = self._sources(files, call.items)
         outputs = [{"type": "logs", "logs": logs}] if logs else []
@@ -305,10 +311,11 @@ class PythonSession(_Session):
 
 
 class ShellSession(_Session):
-    def _function(self, container: Container) -> HostedFunction:
+    async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
+        container = await self._find(items)
         fields = {"environment": {"type": "container_reference", "container_id": container.id}}
         about = _SHELL + describe_skills(container.skills)
-        return HostedFunction("shell", "shell_call", about, _SHELL_SCHEMA, fields=fields)
+        return [HostedFunction("shell", "shell_call", about, _SHELL_SCHEMA, fields=fields)]
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
         container, settings = self._container, self._containers.settings
@@ -331,8 +338,7 @@ class ShellSession(_Session):
             async with self._containers.use(container) as sandbox:
                 for command in commands[:MAX_COMMANDS]:
                     entries.append(await self._command(sandbox, command, seconds, limit or settings.max_output_chars))
-                files = await self._containers.changes(container, sandbox)
-                await self._containers.copy_files(container, sandbox, files[:MAX_CITED])
+                files = await self._changed_files(sandbox)
                 sources, file_list = self._sources(files, call.items)
                 if file_list and entries:
                     entries[-1] = {**entries[-1], "stdout": f"{entries[-1]['stdout']}\n{file_list}".lstrip("\n")}
@@ -378,18 +384,3 @@ def _earlier_containers(items: Sequence[Item]) -> list[str]:
         if item.get("type") in _CALLS and isinstance(container_id, str):
             ids[container_id] = None
     return [*ids]
-
-
-def _images(answer: Mapping[str, object]) -> list[str]:
-    images = answer.get("images")
-    if not isinstance(images, list):
-        return []
-    return [f"data:image/png;base64,{image}" for image in images if isinstance(image, str) and image.isascii()]
-
-
-def _ending(answer: Mapping[str, object], seconds: float) -> str | None:
-    """Why the code was stopped, for the model; None if it finished."""
-    ended, exceeded = str(answer.get("ended")), str(answer.get("exceeded") or "")
-    if ended == "done":  # the kernel may have killed another process
-        return f"A process was stopped: {_EXCEEDED.get(exceeded)}." if exceeded else None
-    return _ENDINGS.get(exceeded or ended, _STOPPED).format(seconds=seconds, code=answer.get("exit_code"))

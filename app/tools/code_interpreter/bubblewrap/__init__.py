@@ -23,7 +23,7 @@ from typing import Any
 
 import orjson
 
-from app.tools.code_interpreter.bubblewrap.cgroups import Group, Groups, find_groups
+from app.tools.code_interpreter.bubblewrap.cgroups import Group, find_parent
 from app.tools.code_interpreter.bubblewrap.process import MAX_ANSWER, Sandbox, SandboxEnded
 from app.tools.code_interpreter.bubblewrap.seccomp import code_filter, seccomp_filter
 from app.tools.code_interpreter.bubblewrap.watch import FILE_BYTES, SandboxMonitor
@@ -87,7 +87,7 @@ class Bubblewrap:
             raise SandboxUnavailable(f"{' or '.join(pythons)} not found: containers need a Python under /usr")
         self._python = python
         self._monitor = SandboxMonitor()
-        self._groups: Groups | None = None
+        self._groups: Path | None = None  # control groups
         try:
             self._filters = {"seccomp": seccomp_filter(), "/run/sandbox/code.seccomp": code_filter()}
         except ValueError as error:
@@ -95,7 +95,7 @@ class Bubblewrap:
 
     def probe(self) -> None:
         """Run an empty sandbox, with a control group if possible; raises `SandboxUnavailable`."""
-        self._groups = find_groups()
+        self._groups = find_parent()
         try:
             self._run_empty()
         except SandboxUnavailable:
@@ -166,7 +166,7 @@ class Bubblewrap:
     def _new_group(self, limits: SandboxLimits) -> Group | None:
         if self._groups is None:
             return None
-        group = self._groups.make()
+        group = Group(self._groups)
         group.limit(limits.memory + limits.disk + limits.disk // 2 + SHARED_MEMORY, limits.processes)
         return group
 

@@ -23,17 +23,16 @@ _MARGIN = 64 * 1024 * 1024  # bytes for bubblewrap, the supervisor, and kernel s
 
 
 class Group:
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, parent: Path) -> None:
+        """Raises `OSError`."""
+        self.directory = parent / f"{_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
+        self.directory.mkdir()
 
     def limit(self, memory: int, processes: int) -> None:
         """`memory` is in bytes and includes files."""
-        for name, value in (
-            ("memory.max", memory + _MARGIN),
-            ("memory.swap.max", 0),
-            ("pids.max", processes + 4),
-        ):
-            self._write(name, str(value))
+        self._write("memory.max", str(memory + _MARGIN))
+        self._write("memory.swap.max", "0")
+        self._write("pids.max", str(processes + 4))
 
     def freeze(self) -> None:
         self._write("cgroup.freeze", "1")
@@ -63,38 +62,25 @@ class Group:
             (self.directory / name).write_text(value)
 
 
-class Groups:
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-
-    def make(self) -> Group:
-        directory = self._directory / f"{_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
-        directory.mkdir()
-        return Group(directory)
-
-    def remove_stale(self) -> None:
-        for directory in self._directory.glob(f"{_PREFIX}*-*"):
+def find_parent() -> Path | None:
+    """The directory for new groups; None if this process cannot create groups. Removes groups of ended servers."""
+    own = _own_directory()
+    if own is None:
+        return None
+    parent = own.parent if _delegated(own.parent) else own  # a service may be in a child of the delegated group
+    try:
+        for directory in parent.glob(f"{_PREFIX}*-*"):
             pid = directory.name.removeprefix(_PREFIX).partition("-")[0]
             if not Path(f"/proc/{pid}").exists():
                 with contextlib.suppress(OSError):
                     directory.rmdir()
-
-
-def find_groups() -> Groups | None:
-    own = _own_directory()
-    if own is None:
-        return None
-    base = own.parent if _delegated(own.parent) else own  # a service may be in a child of the delegated group
-    groups = Groups(base)
-    try:
-        groups.remove_stale()
-        _delegate_controllers(base, own)
-        group = groups.make()
+        _delegate_controllers(parent, own)
+        group = Group(parent)
     except OSError:
         return None
     usable = (group.directory / "cgroup.freeze").exists()
     group.remove()
-    return groups if usable else None
+    return parent if usable else None
 
 
 def _own_directory(mounts: Path = Path("/proc/self/mountinfo"), own: Path = Path("/proc/self/cgroup")) -> Path | None:

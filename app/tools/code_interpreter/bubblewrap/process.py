@@ -7,6 +7,8 @@ The supervisor's answers are untrusted: their size is limited, and paths are onl
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import contextlib
 
 import orjson
@@ -22,6 +24,14 @@ _CALLS = ("python", "shell")
 
 class SandboxEnded(Exception):
     """The sandbox's state and files are lost."""
+
+
+def data_of(answer: JSONObject) -> bytes:
+    """An answer's decoded `data`, or b""; raises `SandboxEnded` if malformed."""
+    try:
+        return base64.b64decode(str(answer.get("data", "")), validate=True)
+    except binascii.Error:
+        raise SandboxEnded from None
 
 
 class Sandbox:

@@ -103,7 +103,9 @@ def code_filter(machine: str | None = None) -> bytes:
 def _program(rules: Sequence[_Rule], machine: str, *, allow_list: bool) -> bytes:
     if machine not in _ARCHITECTURES:
         raise ValueError(f"no seccomp filter is available for {machine}, only for {', '.join(_ARCHITECTURES)}")
-    numbers = _numbers([*_ARCHITECTURES].index(machine))
+    column = 1 + [*_ARCHITECTURES].index(machine)
+    rows = [line.split("\t") for line in _TABLE.read_text(encoding="ascii").splitlines() if not line.startswith("#")]
+    numbers = {row[0]: int(row[column]) for row in rows if row[column]}
     program: list[_Instruction] = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_EQUAL, 1, 0, _ARCHITECTURES[machine]),
@@ -127,12 +129,6 @@ def _program(rules: Sequence[_Rule], machine: str, *, allow_list: bool) -> bytes
     else:
         program.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("HBBI", *instruction) for instruction in program)
-
-
-def _numbers(column: int) -> dict[str, int]:
-    lines = _TABLE.read_text(encoding="ascii").splitlines()
-    rows = [line.split("\t") for line in lines if not line.startswith("#")]
-    return {name: int(number) for name, *both in rows if (number := both[column])}
 
 
 def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
