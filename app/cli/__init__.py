@@ -219,42 +219,18 @@ def probe_backend(url: str, model: str | None, api_key: str | None, name: str, s
     click.echo(f"\n# The same, as variables:\n{report.variables()}")
 
 
-@cli.command("verify", short_help="Check a Responses server against the specification.")
-@click.argument("url", help="Base URL of a Responses server.")
-@_model
-@click.option("--api-key", envvar="OPENAI_API_KEY", show_envvar=True, help="The key to send.")
-@click.option("--second-api-key", help="The key of another user, to check isolation.")
-@click.option("--only", multiple=True, metavar="GLOB", help="Checks to run; repeatable.")
-@click.option("--skip", multiple=True, metavar="GLOB", help="Checks to skip; repeatable.")
-@click.option("--json", "json_file", type=options.PATH, help="Write the results to this file, as JSON.")
-@click.option("--junit", "junit_file", type=options.PATH, help="Write the results to this file, as JUnit XML.")
-@click.option("--timeout", type=float, default=60, show_default=True, help="Seconds to wait for an answer.")
-@click.option("--concurrency", type=click.IntRange(1), default=4, show_default=True, help="Concurrent requests.")
-@click.option("--header", multiple=True, metavar="NAME:VALUE", help="A header to send; repeatable.")
-def verify(
-    url: str,
-    model: str | None,
-    api_key: str | None,
-    second_api_key: str | None,
-    only: Sequence[str],
-    skip: Sequence[str],
-    json_file: Path | None,
-    junit_file: Path | None,
-    timeout: float,
-    concurrency: int,
-    header: Sequence[str],
-) -> None:
+@cli.command(
+    "verify",
+    short_help="Check a Responses server against the specification.",
+    context_settings={"ignore_unknown_options": True},
+    add_help_option=False,
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def verify(arguments: Sequence[str]) -> None:
     """Check a Responses server against the specification; exit 1 if a check fails, 2 if no check could run."""
-    from openresponses_verify.cli import Selection, run_checks
-    from openresponses_verify.server import ServerAccess, read_headers
+    from openresponses_verify.cli import main as run_checks
 
-    try:
-        headers = read_headers(header)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--header") from None
-    access = ServerAccess(url, model, api_key, second_api_key, timeout, concurrency, headers)
-    selection = Selection(only, skip, json_file, junit_file)
-    sys.exit(run_checks(access, selection, "antiphon"))
+    sys.exit(run_checks(arguments, "antiphon verify"))
 
 
 @cli.command("settings", short_help="Print all settings, as a `.env` file.")

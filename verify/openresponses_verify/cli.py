@@ -8,42 +8,15 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from openresponses_verify.report import Terminal, VerifyProgress, as_json, as_junit, print_report
 from openresponses_verify.runner import NothingToVerify, chosen_checks, verify_server
 from openresponses_verify.server import ServerAccess, read_headers
 
 
-class Selection(NamedTuple):
-    only: Sequence[str] = ()
-    skip: Sequence[str] = ()
-    json_file: Path | None = None
-    junit_file: Path | None = None
-
-
-def run_checks(access: ServerAccess, selection: Selection, program: str) -> int:
-    """Check a server, print the report, and return the exit status (see `--help`)."""
-    terminal = Terminal(sys.stdout)
-    try:
-        checks = chosen_checks(selection.only, selection.skip)
-        with VerifyProgress(terminal) as progress:
-            report = asyncio.run(verify_server(access, checks, progress.ended))
-    except NothingToVerify as error:
-        print(f"{program}: {error}", file=sys.stderr)
-        return 2
-    for path, write in ((selection.json_file, as_json), (selection.junit_file, as_junit)):
-        if path:
-            path.write_text(write(report), encoding="utf-8")
-    print_report(report, terminal)
-    if report.interrupted:
-        return 130
-    return 1 if report.summary["fail"] else 0
-
-
-def _parser() -> argparse.ArgumentParser:
+def _parser(program: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="openresponses-verify",
+        prog=program,
         description="Check that a server follows the Open Responses specification.",
         epilog="Exit status: 0: no check failed; 1: a check failed; 2: nothing could be tried; 130: interrupted.",
     )
@@ -62,8 +35,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = _parser()
+def main(arguments: Sequence[str] | None = None, program: str = "openresponses-verify") -> int:
+    """Check a server, print the report, and return the exit status (see `--help`)."""
+    parser = _parser(program)
     options = parser.parse_args(arguments)
     if options.concurrency < 1:
         parser.error("Invalid --concurrency: must be at least 1.")
@@ -80,5 +54,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.concurrency,
         headers,
     )
-    selection = Selection(options.only, options.skip, options.json, options.junit)
-    return run_checks(access, selection, "openresponses-verify")
+    terminal = Terminal(sys.stdout)
+    try:
+        checks = chosen_checks(options.only, options.skip)
+        with VerifyProgress(terminal) as progress:
+            report = asyncio.run(verify_server(access, checks, progress.ended))
+    except NothingToVerify as error:
+        print(f"{program.partition(' ')[0]}: {error}", file=sys.stderr)
+        return 2
+    for path, write in ((options.json, as_json), (options.junit, as_junit)):
+        if path:
+            path.write_text(write(report), encoding="utf-8")
+    print_report(report, terminal)
+    if report.interrupted:
+        return 130
+    return 1 if report.summary["fail"] else 0
