@@ -24,7 +24,6 @@ from app.assembly.parts import (
     build_backend,
     build_background,
     build_batch_worker,
-    build_hooks,
     build_images,
     build_limits,
     build_metrics,
@@ -37,6 +36,7 @@ from app.assembly.parts import (
 )
 from app.assembly.routes import add_middleware, add_routes
 from app.backends import Backend
+from app.backends.routing.replicas import RoutingHooks
 from app.errors import StoreUnavailable
 from app.observability.activity import Activity
 from app.observability.labels import ModelLabels
@@ -96,7 +96,8 @@ def create_app(
     metrics = build_metrics(settings)
     tracing = tracing or build_tracing(settings)
     observers = [observer for observer in (metrics, tracing) if observer]
-    hooks = build_hooks(metrics, tracing)
+    exchanges = [observer.exchange for observer in observers]
+    hooks = RoutingHooks(exchanges, metrics.queued, metrics.health) if metrics else RoutingHooks(exchanges)
     router = build_backend(settings, hooks, backend)
     labels = ModelLabels(router.models, router.model_label)
     for observer in observers:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -41,7 +40,7 @@ from app.settings.prompts import read_prompts
 from app.settings.reloading import ReloadReport, compare_settings
 from app.settings.webhooks import HookSettings
 from app.stores import STORES, ServerStore, Store
-from app.stores.memory import MemoryCounters, MemoryStore
+from app.stores.memory import MemoryCounters
 from app.stores.objects import with_image_objects
 from app.tools import TOOLS, HostedTool, ToolHost
 from app.tools.files.batches import Batches
@@ -83,11 +82,6 @@ def build_tracing(settings: Settings) -> Tracing | None:
     return Tracing.from_environment(content=settings.otel_content)
 
 
-def build_hooks(metrics: Metrics | None, tracing: Tracing | None) -> RoutingHooks:
-    observers = [observer.exchange for observer in (metrics, tracing) if observer]
-    return RoutingHooks(observers, metrics.queued, metrics.health) if metrics else RoutingHooks(observers)
-
-
 def build_backend(
     settings: Settings,
     hooks: RoutingHooks = RoutingHooks(),  # noqa: B008 (frozen)
@@ -112,20 +106,20 @@ def build_store(settings: Settings) -> ServerStore:
     return store
 
 
+def resources_of(tools: Mapping[str, HostedTool]) -> dict[str, object]:
+    return {name: resource for tool in tools.values() for name, resource in tool.resources.items()}
+
+
 def build_images(store: ServerStore, tools: Mapping[str, HostedTool]) -> Store:
     """Keep images in object storage, if a tool provides it."""
-    found = next((tool.resources["attachments"] for tool in tools.values() if "attachments" in tool.resources), None)
-    return with_image_objects(store, found if isinstance(found, Attachments) else None)
+    attachments = resources_of(tools).get("attachments")
+    return with_image_objects(store, attachments if isinstance(attachments, Attachments) else None)
 
 
 def build_vision(settings: Settings, router: Router, store: Store) -> Vision | None:
     if settings.vision is None:
         return None
     return Vision(VisionOptions(**settings.vision.model_dump()), router.named(settings.vision.backend), store)
-
-
-def build_memory(settings: Settings) -> Store:
-    return MemoryStore(ttl=math.inf, max_bytes=settings.websocket_memory)
 
 
 def build_background(settings: Settings, store: ServerStore, instrumented: Store) -> Background:
@@ -238,8 +232,7 @@ def build_batch_worker(
     settings: Settings, api: APIDependencies, background: Background, stopping: Callable[[], bool]
 ) -> BatchWorker | None:
     """Claims no requests while `stopping`; None without batches."""
-    tools = api.responses.tools.values()
-    batches = next((tool.resources["batches"] for tool in tools if "batches" in tool.resources), None)
+    batches = resources_of(api.responses.tools).get("batches")
     if not settings.batch_concurrency or not isinstance(batches, Batches):
         return None
     webhooks = background.webhooks

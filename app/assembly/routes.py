@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import partial
@@ -28,7 +29,7 @@ from app.api.passthrough import passthrough_operations, passthrough_routes
 from app.api.routes import conversations, health, studio, websocket
 from app.api.routes import responses as response_routes
 from app.api.routes.inspection import inspection_routes
-from app.assembly.parts import build_memory
+from app.assembly.parts import resources_of
 from app.backends.routing.router import Router
 from app.backends.server.local_servers import find_local_servers
 from app.core.types.hosted import needs_table
@@ -38,6 +39,7 @@ from app.responses import Caller, Responses
 from app.responses.inspection import offered_prompts, offered_tools, offers_file_search
 from app.settings import Settings
 from app.settings.validation import PageAccess
+from app.stores.memory import MemoryStore
 from app.tools import HostedTool
 
 if TYPE_CHECKING:
@@ -77,16 +79,15 @@ def _add_endpoints(
 ) -> None:
     """Add the endpoints with and without the prefix `/v1`."""
     routers = [response_routes.routes(api), conversations.routes(api)]
+    resources = resources_of(api.responses.tools)
     for name, path in RESOURCES.items():
-        if name == "batches" and not settings.batch_concurrency:
-            continue
-        for tool in api.responses.tools.values():
-            if name in tool.resources:
-                routers.append(import_object(path)(api, tool.resources[name]))
+        if name in resources and (name != "batches" or settings.batch_concurrency):
+            routers.append(import_object(path)(api, resources[name]))
     connections = websocket.ConnectionLimits(
         settings.websocket_lifetime, settings.shutdown_grace, settings.websocket_queue
     )
-    routers.append(websocket.routes(api, connections, partial(build_memory, settings)))
+    memory = partial(MemoryStore, ttl=math.inf, max_bytes=settings.websocket_memory)
+    routers.append(websocket.routes(api, connections, memory))
     routers += [activity_routes(api), key_routes(api, keys)]
     local = partial(find_local_servers, settings.port) if settings.is_local and not settings.has_keys else None
     routers.append(inspection_routes(api, partial(about, settings, api, backends), local))
@@ -128,7 +129,7 @@ def pages_of(settings: Settings) -> dict[str, PageAccess]:
 def _absent(settings: Settings, tools: Mapping[str, HostedTool]) -> dict[str, str]:
     """Reasons for missing endpoints, by path prefix."""
     absent: dict[str, str] = {}
-    served = {name for tool in tools.values() for name in tool.resources}
+    served = resources_of(tools)
     if "files" not in served:
         paths = ("/files", "/uploads", "/batches", "/vector_stores")
         absent |= dict.fromkeys(paths, f"files {needs_table('tools.file_search')}")
