@@ -26,7 +26,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -35,11 +35,11 @@ import click
 from app import __version__
 from app.cli import options
 from app.cli.keys import keys_cli
-from app.cli.options import exit_with
+from app.cli.options import CommandError
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from app.cli.client import ServerClient
     from app.settings import Settings
@@ -118,7 +118,7 @@ def _mcp_servers(pairs: Sequence[str]) -> str:
     for pair in pairs:
         name, separator, target = (part.strip() for part in pair.partition("="))
         if not (name and separator and target):
-            exit_with("--mcp: must be NAME=URL or NAME=COMMAND, such as time='uvx mcp-server-time'", status=2)
+            raise CommandError("--mcp: must be NAME=URL or NAME=COMMAND, such as time='uvx mcp-server-time'", 2)
         servers[name] = target
     return json.dumps(servers)
 
@@ -127,19 +127,16 @@ def _mcp_servers(pairs: Sequence[str]) -> str:
 @click.option("--port", type=int, help="The server's port; by default from the settings.")
 def reload_settings(port: int | None) -> None:
     """Make the running server on this machine reload its settings, and print the result; exit 1 if they are invalid."""
-    from app.cli.reload import ReloadError, reload_server, summary
+    from app.cli.reload import reload_server, summary
     from app.observability.logging import printable
 
-    try:
-        reports = reload_server(_pid_file(port))
-    except ReloadError as error:
-        exit_with(str(error), status=1)
+    reports = reload_server(_pid_file(port))
     refused = [report for report in reports if report.problems]
     if refused:
         problems = dict.fromkeys(problem for report in refused for problem in report.problems)
         processes = ", ".join(str(report.pid) for report in refused)
         text = f"The new settings are invalid; process {processes} continues with the old ones:\n" + "\n".join(problems)
-        exit_with(printable(text, keep="\n"), status=1)
+        raise CommandError(printable(text, keep="\n"))
     click.echo(printable(summary(reports), keep="\n"))
 
 
@@ -156,7 +153,7 @@ def _pid_file(port: int | None) -> Path:
         if path := variables.get("ANTIPHON_PID_FILE"):
             return Path(path)
         if port is None and not (written := variables.get("ANTIPHON_PORT", "8080")).isdecimal():
-            exit_with("\n".join(error.problems), status=1)
+            raise CommandError(str(error)) from None
         return default_pid_file(int(written) if port is None else port)
     return settings.pid_file or default_pid_file(settings.port)
 
@@ -179,7 +176,7 @@ def check(config: str | None) -> None:
     try:
         read_prompts(settings.prompts)
     except SettingsError as error:
-        exit_with("\n".join(error.problems), status=1)
+        raise CommandError(str(error)) from None
     count = len(settings.api_keys) + len(settings.keys)
     keys = f"{count} caller keys" if count else "open, no caller keys"
     click.echo(f"ok    settings  {address_of(settings)}, {keys}")
@@ -209,7 +206,7 @@ def probe_backend(url: str, model: str | None, api_key: str | None, name: str, s
     try:
         url = check_backend_url(url)
     except ValueError as error:
-        exit_with(f"URL: {error}", status=2)
+        raise CommandError(f"URL: {error}", 2) from None
     try:
         report = asyncio.run(probe(url, api_key, model, seconds=seconds))
     except APIError as error:
@@ -255,18 +252,18 @@ def run_codex(arguments: Sequence[str], url: str | None, show: bool) -> None:
     from functools import partial
 
     from app.cli import codex as configure
-    from app.cli.client import ServerError, first_model, has_web_search, safe
+    from app.cli.client import first_model, has_web_search
 
     base, key, own = _server(url)
     program = shutil.which("codex")
     if program is None and not show:
-        exit_with("Codex is not installed: npm install --global @openai/codex", status=127)
+        raise CommandError("Codex is not installed: npm install --global @openai/codex", 127)
+    model = own.default_model if own else None
     try:
-        model = (own.default_model if own else None) or first_model(base, key, proxied=own is None)
-    except ServerError as error:
+        model = model or first_model(base, key, proxied=own is None)
+    except CommandError:
         if not show:
-            exit_with(safe(error), status=1)
-        model = None
+            raise
     searches = "web_search" in own.tool_tables() if own else has_web_search(base, key)
     codex = partial(configure.codex_settings, base, keyed=bool(key), web_search=searches)
     if show:
@@ -303,18 +300,19 @@ def run_chat(
     from rich.console import Console
 
     from app.cli.chat import Chat
-    from app.cli.client import first_model
+    from app.cli.client import ServerClient, first_model
 
     text = prompt if prompt is not None or sys.stdin.isatty() else sys.stdin.read()
     if text is not None and not text.strip():
-        exit_with("No message. Pass one, as in `antiphon chat 'Hello!'`, or write it to standard input.", status=2)
+        raise CommandError("No message. Pass one, as in `antiphon chat 'Hello!'`, or write it to standard input.", 2)
     given = {"instructions": instructions, "reasoning": {"effort": effort} if effort else None}
     parameters: dict[str, object] = {"store": store, **{name: value for name, value in given.items() if value}}
     if tools:
         parameters["tools"] = _tools_of(tools)
-    with connected_client(url, api_key) as (client, key, own):
-        default = model or (own.default_model if own else None)
-        parameters["model"] = default or first_model(client.url, key, proxied=own is None)
+    base, key, own = _server(url, api_key)
+    default = own.default_model if own else None
+    parameters["model"] = model or default or first_model(base, key, proxied=own is None)
+    with ServerClient(base, key, proxied=own is None) as client:
         chat = Chat(client, Console(), parameters)
         if text is None:
             chat.interact()
@@ -332,7 +330,7 @@ def show_response(response_id: str, url: str | None, api_key: str | None, as_jso
 
     from app.cli.chat import show
 
-    with connected_client(url, api_key) as (client, *_):
+    with connected_client(url, api_key) as client:
         show(client, Console(), response_id, as_json=as_json)
 
 
@@ -363,7 +361,7 @@ def replay_response(
 
     if bool(response_ids) == bool(last):
         raise click.BadParameter("must have response ids or --last, not both")
-    with connected_client(url, api_key) as (client, *_):
+    with connected_client(url, api_key) as client:
         ids = response_ids or newest(client, last or 0)
         if response_ids and len(ids) == 1:
             same = replay(client, Console(), ids[0], model, as_json=as_json)
@@ -387,7 +385,7 @@ def usage(url: str | None, api_key: str | None, as_json: bool, **query: str | No
 
     from app.cli.keys.managed import show_usage
 
-    with connected_client(url, api_key) as (client, *_):
+    with connected_client(url, api_key) as client:
         show_usage(client, Console(), query, as_json=as_json)
 
 
@@ -396,30 +394,19 @@ def usage(url: str | None, api_key: str | None, as_json: bool, **query: str | No
 @options.config_file
 def backup(file: Path, config: str | None) -> None:
     """Back up the configured SQLite files, while the server runs. Other stores have their own tools."""
-    from app.cli.backup import BackupError, back_up
+    from app.cli.backup import back_up
 
     if config is not None:
         os.environ["ANTIPHON_CONFIG"] = config
-    try:
-        for path in back_up(_settings(status=2), file):
-            click.echo(f"{path}  {path.stat().st_size} bytes")
-    except BackupError as error:
-        exit_with(str(error), status=1)
+    for path in back_up(_settings(status=2), file):
+        click.echo(f"{path}  {path.stat().st_size} bytes")
 
 
-@contextmanager
-def connected_client(
-    url: str | None, api_key: str | None
-) -> Iterator[tuple[ServerClient, str | None, Settings | None]]:
-    """Exits with the server's message on an error."""
-    from app.cli.client import ServerClient, ServerError, safe
+def connected_client(url: str | None, api_key: str | None) -> ServerClient:
+    from app.cli.client import ServerClient
 
     base, key, own = _server(url, api_key)
-    with ServerClient(base, key, proxied=own is None) as client:
-        try:
-            yield client, key, own
-        except ServerError as error:
-            exit_with(safe(error), status=1)
+    return ServerClient(base, key, proxied=own is None)
 
 
 def _server(url: str | None, key: str | None = None) -> tuple[str, str | None, Settings | None]:
@@ -441,7 +428,7 @@ def _tools_of(path: Path) -> list[object]:
     try:
         tools = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        exit_with(f"{path}: {error}", status=2)
+        raise CommandError(f"{path}: {error}", 2) from None
     return tools if isinstance(tools, list) else [tools]
 
 
@@ -469,7 +456,7 @@ def _settings(*, status: int) -> Settings:
     try:
         return load_settings()
     except SettingsError as error:
-        exit_with("\n".join(error.problems), status=status)
+        raise CommandError(str(error), status) from None
 
 
 def _listen(settings: Settings) -> list[socket.socket]:
@@ -480,10 +467,12 @@ def _listen(settings: Settings) -> list[socket.socket]:
     try:
         return listen(settings.host, settings.port)
     except socket.gaierror as error:
-        exit_with(f"ANTIPHON_HOST: must be an address or a name of this machine: {error.strerror}", status=2)
+        raise CommandError(
+            f"ANTIPHON_HOST: must be an address or a name of this machine: {error.strerror}", 2
+        ) from None
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        exit_with(f"ANTIPHON_PORT: cannot listen on {address_of(settings)}: {reason}", status=1)
+        raise CommandError(f"ANTIPHON_PORT: cannot listen on {address_of(settings)}: {reason}") from None
 
 
 def _try_to_build(settings: Settings) -> list[str]:
@@ -499,12 +488,12 @@ def _try_to_build(settings: Settings) -> list[str]:
         read_prompts(settings.prompts)
         warnings = asyncio.run(prepare_tools(settings))
     except SettingsError as error:
-        exit_with("\n".join(error.problems), status=2)
+        raise CommandError(str(error), 2) from None
     for variable, build in (("STORE_URL", build_store), ("LIMIT_STORE_URL", partial(build_limits, metrics=None))):
         try:
             build(settings)
         except ValueError as error:
-            exit_with(f"ANTIPHON_{variable}: {error}", status=2)
+            raise CommandError(f"ANTIPHON_{variable}: {error}", 2) from None
     return warnings
 
 

@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 import apsw
 
+from app.cli.options import CommandError
 from app.settings import Settings
 from app.settings.loading import environment
 from app.tools.files.settings import FileSearchSettings
@@ -21,20 +22,16 @@ ADVICE = {
 ADVICE |= {"rediss": ADVICE["redis"], "redis+cluster": ADVICE["redis"], "postgres": ADVICE["postgresql"]}
 
 
-class BackupError(Exception):
-    """Its message is the reason, or another store's backup command."""
-
-
 def back_up(settings: Settings, target: Path) -> list[Path]:
     """
     Copy the store's SQLite file to `target`, and the store of `[tools.file_search]` to `target` plus `-files`.
 
     Vector store indexes go to `TARGET-files.indexes`. Each copy is consistent, also while the server writes. Returns
-    the paths written; raises `BackupError`.
+    the paths written; raises `CommandError`.
     """
     scheme = settings.store_url.partition(":")[0]
     if scheme != "sqlite":
-        raise BackupError(ADVICE.get(scheme, f"The store {scheme}:// must be backed up with its own tools."))
+        raise CommandError(ADVICE.get(scheme, f"The store {scheme}:// must be backed up with its own tools."))
     copies = [(_path(settings.store_url), target)]
     if (url := _files_url(settings)).startswith("sqlite:"):
         files, copied = _path(url), target.with_name(f"{target.name}-files")
@@ -43,9 +40,9 @@ def back_up(settings: Settings, target: Path) -> list[Path]:
         copies += [(index, copied.with_name(f"{copied.name}.indexes") / index.name) for index in indexes]
     copies = [(source, copy) for source, copy in copies if source.exists()]
     if not copies:
-        raise BackupError(f"File not found: {_path(settings.store_url)}")
+        raise CommandError(f"File not found: {_path(settings.store_url)}")
     if existing := [str(copy) for _, copy in copies if copy.exists()]:
-        raise BackupError(f"File exists: {', '.join(existing)}")
+        raise CommandError(f"File exists: {', '.join(existing)}")
     for source, copy in copies:
         _copy(source, copy)
     return [copy for _, copy in copies]
@@ -76,7 +73,7 @@ def _copy(source: Path, target: Path) -> None:
                 backup.step(-1)  # in one read transaction, during which the server can write
         partial.rename(target)
     except (OSError, apsw.Error) as error:
-        raise BackupError(f"{source}: {error}") from error
+        raise CommandError(f"{source}: {error}") from error
     finally:
         partial.unlink(missing_ok=True)
 

@@ -9,7 +9,8 @@ from urllib.parse import quote
 
 from rich.console import Console
 
-from app.cli.client import ServerClient, ServerError, safe
+from app.cli.client import ServerClient
+from app.cli.options import CommandError, safe
 from app.core.types import JSONObject
 
 HELP = "/new starts over, /model NAME changes the model, /id prints the id of the last response, /quit or Ctrl+D exits."
@@ -50,13 +51,13 @@ class Chat:
     def _attempt(self, line: str) -> None:
         try:
             self.send(line)
-        except ServerError as error:
+        except CommandError as error:
             self._line(safe(error), "red")
         except KeyboardInterrupt:
             self._line("Stopped.", "dim")
 
     def send(self, text: str) -> None:
-        """Raises `ServerError`."""
+        """Raises `CommandError`."""
         items = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}]
         while items:
             items = self._turn(items)
@@ -74,7 +75,7 @@ class Chat:
         self._line("")
         if response.get("status") in (None, "failed"):
             error = response.get("error") or {"message": "The connection broke before the answer was complete."}
-            raise ServerError(error["message"])
+            raise CommandError(error["message"])
         if response["status"] == "incomplete":
             reason = (response.get("incomplete_details") or {}).get("reason") or "cancelled"
             self._line(f"The answer is incomplete: {safe(reason)}.", "yellow")
@@ -137,7 +138,7 @@ def call_line(item: JSONObject) -> str:
 
 
 def show(client: ServerClient, console: Console, response_id: str, *, as_json: bool = False) -> None:
-    """Raises `ServerError`."""
+    """Raises `CommandError`."""
     path = f"antiphon/responses/{quote(response_id, safe='')}"
     chain, translation = client.get(f"{path}/chain"), client.get(f"{path}/translation")
     if as_json:

@@ -8,15 +8,8 @@ from contextlib import contextmanager
 
 import httpx
 
+from app.cli.options import CommandError
 from app.core.types import JSONObject
-
-# Control characters and bidirectional marks, with which model output could manipulate the terminal.
-_CONTROLS = dict.fromkeys((*range(32), *range(127, 160), *range(8234, 8239), *range(8294, 8298)))
-_REMOVED = {code: None for code in _CONTROLS if chr(code) not in "\n\t"}
-
-
-class ServerError(Exception):
-    """The server rejected a request or cannot be reached; the message contains the remedy."""
 
 
 class ServerClient:
@@ -40,18 +33,18 @@ class ServerClient:
         self._http.close()
 
     def get(self, path: str) -> JSONObject:
-        """Raises `ServerError`."""
+        """Raises `CommandError`."""
         return self.send("GET", path)[0]
 
     def send(self, method: str, path: str, body: JSONObject | None = None) -> tuple[JSONObject, Mapping[str, str]]:
-        """Return the response's body and headers; raises `ServerError`."""
+        """Return the response's body and headers; raises `CommandError`."""
         with self._errors():
             response = self._http.request(method, path, json=body)
             _check(response)
             return response.json(), response.headers
 
     def stream(self, path: str, body: dict[str, object]) -> Iterator[JSONObject]:
-        """Raises `ServerError`."""
+        """Raises `CommandError`."""
         with self._errors(), self._http.stream("POST", path, json=body) as response:
             if response.is_error:
                 response.read()
@@ -65,18 +58,18 @@ class ServerClient:
         try:
             yield
         except httpx.ConnectError:
-            raise ServerError(f"No server found at {self.url}. Start one: antiphon serve") from None
+            raise CommandError(f"No server found at {self.url}. Start one: antiphon serve") from None
         except httpx.TimeoutException:
-            raise ServerError(f"The server at {self.url} did not answer in time.") from None
+            raise CommandError(f"The server at {self.url} did not answer in time.") from None
         except (httpx.UnsupportedProtocol, httpx.InvalidURL):
             message = f"{self.url!r} is not a base URL. Expected something like http://127.0.0.1:8080/v1"
-            raise ServerError(message) from None
+            raise CommandError(message) from None
         except httpx.RemoteProtocolError:
-            raise ServerError(f"The connection to {self.url} was lost, or the server does not speak HTTP.") from None
+            raise CommandError(f"The connection to {self.url} was lost, or the server does not speak HTTP.") from None
         except httpx.HTTPError as error:
-            raise ServerError(f"The connection to {self.url} failed: {error or 'it was closed'}") from None
+            raise CommandError(f"The connection to {self.url} failed: {error or 'it was closed'}") from None
         except ValueError:
-            raise ServerError(f"The server at {self.url} is not an Antiphon: its response is not JSON.") from None
+            raise CommandError(f"The server at {self.url} is not an Antiphon: its response is not JSON.") from None
 
 
 def _check(response: httpx.Response) -> None:
@@ -87,22 +80,22 @@ def _check(response: httpx.Response) -> None:
         message = f"{error['message']} ({response.status_code} {error['code']})"
     except (ValueError, LookupError, TypeError):
         message = f"{response.url} answered with status {response.status_code} and without an error in JSON."
-    raise ServerError(message)
+    raise CommandError(message)
 
 
 _MODELS_TIMEOUT = 15  # seconds
 
 
 def first_model(url: str, key: str | None, *, proxied: bool) -> str:
-    """Raises `ServerError`."""
+    """Raises `CommandError`."""
     with ServerClient(url, key, proxied=proxied, timeout=_MODELS_TIMEOUT) as client:
         listed = client.get("models")
     models = listed.get("data") if isinstance(listed, dict) else None
     if isinstance(models, list) and models and isinstance(models[0], dict) and models[0].get("id"):
         return str(models[0]["id"])
     if isinstance(models, list):
-        raise ServerError(f"The server at {url} lists no models. Name one: --model NAME")
-    raise ServerError(
+        raise CommandError(f"The server at {url} lists no models. Name one: --model NAME")
+    raise CommandError(
         f"The server at {url} is not an Antiphon: its response has no list of models. The URL must end in /v1."
     )
 
@@ -112,11 +105,6 @@ def has_web_search(url: str, key: str | None) -> bool:
     try:
         with ServerClient(url, key, proxied=True, timeout=_MODELS_TIMEOUT) as client:
             tools = client.get("antiphon/about").get("tools")
-    except ServerError:
+    except CommandError:
         return False
     return isinstance(tools, list) and any(tool.get("type") == "web_search" for tool in tools)
-
-
-def safe(text: object) -> str:
-    """Remove control characters except newlines and tabs."""
-    return str(text).translate(_REMOVED)

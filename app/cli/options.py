@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import IO, Any, TypeVar
 
 import click
 
@@ -21,9 +20,25 @@ class OrderedGroup(click.Group):
         return [*self.commands]
 
 
-def exit_with(problem: str, *, status: int) -> NoReturn:
-    click.echo(problem, err=True)
-    sys.exit(status)
+class CommandError(click.ClickException):
+    """Ends a command with an exit status; the message explains the remedy."""
+
+    def __init__(self, message: str, status: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = status  # type: ignore[misc]
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(safe(self.message), err=True)
+
+
+# Control characters and bidirectional marks, with which model output could manipulate the terminal.
+_CONTROLS = dict.fromkeys((*range(32), *range(127, 160), *range(8234, 8239), *range(8294, 8298)))
+_REMOVED = {code: None for code in _CONTROLS if chr(code) not in "\n\t"}
+
+
+def safe(text: object) -> str:
+    """Remove control characters except newlines and tabs."""
+    return str(text).translate(_REMOVED)
 
 
 def combined(*options: Callable[[Any], Any]) -> Callable[[_Command], _Command]:

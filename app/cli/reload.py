@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from app.cli.options import CommandError
 from app.settings.loading import RELOADS_DIRECTORY, environment
 from app.settings.reloading import ReloadReport
 
@@ -111,16 +112,13 @@ def _log_unwritten(path: Path, error: OSError, required: bool) -> None:
     logger.log(level, "pid file not written; `antiphon reload` cannot find this server", extra=fields)
 
 
-class ReloadError(Exception): ...
-
-
 def reload_server(path: Path) -> list[ReloadReport]:
-    """Return the processes' reports. Raises `ReloadError` without a server, or if not all processes report in time."""
+    """Return the processes' reports. Raises `CommandError` without a server, or if not all processes report in time."""
     begun = time.monotonic_ns()
     pid = _signal_server(path)
     directory = reloads_directory(path)
     if not directory.is_dir():
-        raise ReloadError(f"Process {pid} was told to reload its settings, but cannot report here. See its log.")
+        raise CommandError(f"Process {pid} was told to reload its settings, but cannot report here. See its log.")
     until, again = time.monotonic() + _TIMEOUT, time.monotonic() + _AGAIN
     while True:
         reports = {pid: report for pid, report in ReloadReport.read_all(directory).items() if report.begun >= begun}
@@ -130,16 +128,16 @@ def reload_server(path: Path) -> list[ReloadReport]:
             return [report for report in reports.values() if not report.workers]
         if time.monotonic() > until:
             names = ", ".join(map(str, waiting))
-            raise ReloadError(f"No report from process {names} within {_TIMEOUT} seconds. See the log of the server.")
+            raise CommandError(f"No report from process {names} within {_TIMEOUT} seconds. See the log of the server.")
         if time.monotonic() > again:
             again += _AGAIN
             if _signal_server(path) != pid:
-                raise ReloadError(f"Process {pid} has ended.")
+                raise CommandError(f"Process {pid} has ended.")
         time.sleep(_PAUSE)
 
 
 def _signal_server(path: Path) -> int:
-    """Send SIGHUP to the server that holds a pid file, and return its process id; raises `ReloadError`."""
+    """Send SIGHUP to the server that holds a pid file, and return its process id; raises `CommandError`."""
     try:
         with path.open() as file:  # absent on Windows
             try:
@@ -151,8 +149,8 @@ def _signal_server(path: Path) -> int:
     except (FileNotFoundError, ProcessLookupError, ValueError):
         pass
     except OSError as error:
-        raise ReloadError(f"{path}: {error.strerror}") from None
-    raise ReloadError(f"No server of this user holds {path}. Is it another port? antiphon reload --port PORT")
+        raise CommandError(f"{path}: {error.strerror}") from None
+    raise CommandError(f"No server of this user holds {path}. Is it another port? antiphon reload --port PORT")
 
 
 def summary(reports: Sequence[ReloadReport]) -> str:

@@ -13,7 +13,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from app.cli.client import ServerClient, ServerError, safe
+from app.cli.client import ServerClient
+from app.cli.options import CommandError, safe
 from app.core.history.resource import declared_tool
 from app.core.types import JSONObject
 
@@ -52,7 +53,7 @@ def replay(client: ServerClient, console: Console, response_id: str, model: str 
     """
     Repeat a stored response without storing the result; print both and return whether they are equal.
 
-    Raises `ServerError`.
+    Raises `CommandError`.
     """
     before, after = _repeated(client, response_id, model)
     same = before.same_as(after)
@@ -75,7 +76,7 @@ def replay_all(
     for response_id in response_ids:
         try:
             found.append((response_id, _repeated(client, response_id, model)))
-        except ServerError as error:
+        except CommandError as error:
             found.append((response_id, str(error)))
     if as_json:
         rows = [
@@ -89,7 +90,7 @@ def replay_all(
 
 
 def newest(client: ServerClient, number: int) -> list[str]:
-    """Ids of finished responses; raises `ServerError`."""
+    """Ids of finished responses; raises `CommandError`."""
     page = client.get(f"antiphon/responses?limit={number}")
     return [entry["id"] for entry in page["data"] if entry["status"] in _REPEATABLE]
 
@@ -99,12 +100,12 @@ def _as_json(before: Result, after: Result) -> JSONObject:
 
 
 def _repeated(client: ServerClient, response_id: str, model: str | None) -> tuple[Result, Result]:
-    """The stored result and the repeated result; raises `ServerError`."""
+    """The stored result and the repeated result; raises `CommandError`."""
     chain = client.get(f"antiphon/responses/{quote(response_id, safe='')}/chain")
     turn = chain["data"][-1]
     if turn["response"]["status"] not in _REPEATABLE:
         status = turn["response"]["status"].replace("_", " ")
-        raise ServerError(f"The response is {status}: there is nothing to compare with.")
+        raise CommandError(f"The response is {status}: there is nothing to compare with.")
     measures = turn.get("measures") or {}
     before = Result.of(turn["response"], measures.get("seconds"), measures.get("cost"))
     began = time.perf_counter()

@@ -10,7 +10,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from app.cli.backup import BackupError, back_up
+from app.cli.backup import back_up
+from app.cli.options import CommandError
 from app.settings import Settings
 from app.stores.sqlite import SQLiteStore
 from tests.cli.test_cli import run
@@ -89,14 +90,14 @@ def test_backup_includes_files_and_their_indexes(tmp_path: Path, monkeypatch: py
 def test_backup_to_a_file_that_exists_is_refused(tmp_path: Path) -> None:
     _database(tmp_path / "antiphon.db", "response")
     (tmp_path / "backup.db").write_text("an earlier backup")
-    with pytest.raises(BackupError, match=r"File exists: .*backup\.db"):
+    with pytest.raises(CommandError, match=r"File exists: .*backup\.db"):
         back_up(_settings(tmp_path), tmp_path / "backup.db")
     assert (tmp_path / "backup.db").read_text() == "an earlier backup"
 
 
 def test_backup_of_a_file_that_is_not_a_database_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "antiphon.db").write_text("not a database" * 1000)
-    with pytest.raises(BackupError, match="file is not a database"):
+    with pytest.raises(CommandError, match="file is not a database"):
         back_up(_settings(tmp_path), tmp_path / "backup.db")
     assert [path.name for path in tmp_path.iterdir()] == ["antiphon.db"]
 
@@ -111,7 +112,7 @@ def test_backup_of_a_file_that_is_not_a_database_leaves_nothing(tmp_path: Path) 
 )
 def test_backup_of_another_store_names_its_own_tool(tmp_path: Path, url: str, advice: str) -> None:
     settings = Settings(store_url=url)  # type: ignore[call-arg]
-    with pytest.raises(BackupError, match=advice) as raised:
+    with pytest.raises(CommandError, match=advice) as raised:
         back_up(settings, tmp_path / "backup.db")
     assert "secret" not in str(raised.value)
 

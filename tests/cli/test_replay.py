@@ -13,7 +13,8 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from app.cli import cli
-from app.cli.client import ServerClient, ServerError
+from app.cli.client import ServerClient
+from app.cli.options import CommandError
 from app.cli.replay import newest, replay, replay_all
 from tests.support.build import call, delta, finish, reported
 from tests.support.scripted import Scripted, Step
@@ -124,7 +125,7 @@ async def test_replay_of_many_prints_a_row_for_each_and_their_sums() -> None:
 
 async def test_replay_of_a_response_that_is_not_stored_is_refused() -> None:
     async with antiphon(Scripted(answer_steps("Hi."))) as url:
-        with pytest.raises(ServerError, match="not found"):
+        with pytest.raises(CommandError, match="not found"):
             await replayed(url, "resp_unknown")
 
 

@@ -72,12 +72,12 @@ def make_key(name: str, owner: str | None, existing: bool) -> None:
     try:
         check_key_name(name)
     except ValueError as error:
-        options.exit_with(f"NAME: {error}", status=2)
+        raise options.CommandError(f"NAME: {error}", 2) from None
     if existing:
         key = getpass.getpass("Key: ") if sys.stdin.isatty() else sys.stdin.readline()
         key = key.strip()
         if not (key and key.isascii() and key.isprintable()):
-            options.exit_with("The key must be printable ASCII: a header cannot contain anything else.", status=2)
+            raise options.CommandError("The key must be printable ASCII: a header cannot contain anything else.", 2)
         owner = owner or digest_of(key)[:32]  # keeps the owner of the objects already stored with this key
     else:
         key = generate_key()
@@ -97,7 +97,7 @@ def create_key(name: str, url: str | None, api_key: str | None, as_json: bool, *
     from app.cli.keys.managed import print_secret
 
     body = {"name": name, **_changed_fields(fields)}
-    with connected_client(url, api_key) as (client, *_):
+    with connected_client(url, api_key) as client:
         created, _ = client.send("POST", "antiphon/keys", body)
         print_secret(created, as_json=as_json)
 
@@ -110,7 +110,7 @@ def list_keys(revoked: bool, url: str | None, api_key: str | None, as_json: bool
     from app.cli import connected_client
     from app.cli.keys.managed import all_keys, print_keys
 
-    with connected_client(url, api_key) as (client, *_):
+    with connected_client(url, api_key) as client:
         print_keys(all_keys(client, revoked=revoked), as_json=as_json)
 
 
@@ -127,7 +127,7 @@ def update_key(
     from app.cli.keys.managed import id_of, print_keys
 
     body = {**dict.fromkeys(reset), **_changed_fields(fields)}
-    with connected_client(url, api_key) as (client, *_):
+    with connected_client(url, api_key) as client:
         changed, _ = client.send("PATCH", f"antiphon/keys/{id_of(client, key)}", body)
         print_keys([changed], as_json=as_json)
 
@@ -140,7 +140,7 @@ def revoke_key(key: str, url: str | None, api_key: str | None, as_json: bool) ->
     from app.cli import connected_client
     from app.cli.keys.managed import id_of, print_keys
 
-    with connected_client(url, api_key) as (client, *_):
+    with connected_client(url, api_key) as client:
         revoked, _ = client.send("DELETE", f"antiphon/keys/{id_of(client, key)}")
         print_keys([revoked], as_json=as_json)
 
@@ -154,7 +154,7 @@ def rotate_key(key: str, grace_period: int, url: str | None, api_key: str | None
     from app.cli import connected_client
     from app.cli.keys.managed import id_of, print_secret
 
-    with connected_client(url, api_key) as (client, *_):
+    with connected_client(url, api_key) as client:
         path = f"antiphon/keys/{id_of(client, key)}/rotate"
         rotated, _ = client.send("POST", path, {"grace_period": grace_period})
         print_secret(rotated, as_json=as_json)
@@ -166,4 +166,4 @@ def _changed_fields(values: Mapping[str, Any]) -> dict[str, object]:
     try:
         return changed_fields(values)
     except ValueError as error:
-        options.exit_with(str(error), status=2)
+        raise options.CommandError(str(error), 2) from None

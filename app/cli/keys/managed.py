@@ -13,7 +13,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from app.cli.client import ServerClient, ServerError, safe
+from app.cli.client import ServerClient
+from app.cli.options import CommandError, safe
 from app.core.types import JSONObject
 
 _ID = re.compile(r"key_[0-9a-f]{24}|settings:.*")
@@ -67,7 +68,7 @@ def _time(text: str) -> int:
 
 
 def all_keys(client: ServerClient, *, revoked: bool = False) -> list[JSONObject]:
-    """Raises `ServerError`."""
+    """Raises `CommandError`."""
     found: list[JSONObject] = []
     query = {"limit": "100", "revoked": "true" if revoked else "false"}
     while True:
@@ -79,13 +80,13 @@ def all_keys(client: ServerClient, *, revoked: bool = False) -> list[JSONObject]
 
 
 def id_of(client: ServerClient, key: str) -> str:
-    """The id of a key by name or id, encoded for a path; raises `ServerError`."""
+    """The id of a key by name or id, encoded for a path; raises `CommandError`."""
     if _ID.fullmatch(key):
         return quote(key, safe=":")
     for found in all_keys(client):
         if found["name"] == key:
             return quote(str(found["id"]), safe=":")
-    raise ServerError(f"The server has no key named '{key}'. See: antiphon key list")
+    raise CommandError(f"The server has no key named '{key}'. See: antiphon key list")
 
 
 def print_secret(key: JSONObject, *, as_json: bool) -> None:
@@ -141,7 +142,7 @@ def _print_table(console: Console, table: Table) -> None:
 
 
 def show_usage(client: ServerClient, console: Console, query: Mapping[str, str | None], *, as_json: bool) -> None:
-    """Raises `ServerError`."""
+    """Raises `CommandError`."""
     parameters = {name: value for name, value in query.items() if value}
     listed = client.get(f"antiphon/usage?{urlencode(parameters)}")
     if as_json:
