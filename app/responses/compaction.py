@@ -18,7 +18,7 @@ from app.core.history.compaction import TRIGGER, retained_messages
 from app.core.history.turns import input_item
 from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_builder import EventBuilder
-from app.core.stream.open_items import OpenNativeItem
+from app.core.stream.open_items import OpenItem
 from app.core.types import JSONObject
 from app.core.types.deltas import AnswerMetadata, Delta, Finished, StreamDone, TextDelta, UsageReported
 from app.core.types.request import CreateResponse, Item, Response, TextOptions
@@ -79,7 +79,7 @@ class SummaryReader(DeltaReader):
         self._encrypt = encrypt
         self._progress = progress
         self._pieces: list[str] = []
-        self._item: OpenNativeItem | None = None
+        self._item: OpenItem | None = None
 
     def text(self, delta: TextDelta) -> None:
         self._pieces += delta.texts
@@ -118,7 +118,7 @@ class SummaryReader(DeltaReader):
         self._pieces = [text]
         return text.strip()
 
-    def _added(self) -> OpenNativeItem:
+    def _added(self) -> OpenItem:
         if self._item is None:
             self._item = self.builder.add_native_item(_STARTED)
         return self._item

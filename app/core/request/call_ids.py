@@ -89,12 +89,8 @@ class CallIds:
 def _form(pattern: str) -> _Form:
     """An id format for the pattern, preferably long, for fewer collisions."""
     fits = re.compile(pattern).fullmatch
-    best, best_matches = _FORM, 0
     for length, prefix, alphabet in product(_LENGTHS, _PREFIXES, _ALPHABETS):
         form = _Form(prefix, alphabet, length)
-        matches = sum(fits(form.id(seed)) is not None for seed in _SAMPLES)
-        if matches > best_matches and len(prefix) + length <= MAX_CALL_ID:
-            best, best_matches = form, matches
-        if best_matches == len(_SAMPLES):
-            break
-    return best
+        if len(prefix) + length <= MAX_CALL_ID and all(fits(form.id(seed)) for seed in _SAMPLES):
+            return form
+    return _FORM

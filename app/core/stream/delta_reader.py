@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.event_types import TEXT
-from app.core.stream.open_items import OpenNativeItem
+from app.core.stream.open_items import OpenItem
 from app.core.stream.tool_calls import CallLimits, CallRules, ToolCalls
 from app.core.types import JSONObject
 from app.core.types.deltas import (
@@ -67,7 +67,7 @@ class DeltaReader:
         self.stopped = False  # a stop sequence was found: further deltas are unwanted
         self._logprobs = logprobs
         self._finish_required = finish_required
-        self._native: dict[int, OpenNativeItem] = {}  # by `NativeItem.number`
+        self._native: dict[int, OpenItem] = {}  # by `NativeItem.number`
         self._sources: list[CitedSource] = []  # before the first text
 
     def feed(self, deltas: Iterable[Delta]) -> None:

@@ -27,7 +27,7 @@ from app.core.stream.event_types import (
     PartType,
     ToolBinding,
 )
-from app.core.stream.open_items import OpenCall, OpenItem, OpenNativeItem, OpenOutput, OpenPart
+from app.core.stream.open_items import OpenCall, OpenItem, OpenPart
 from app.core.stream.reasoning_encryption import ReasoningEncryption
 from app.core.types import JSONMapping, JSONObject, with_fields
 from app.core.types.deltas import REASONING_CONTENT
@@ -84,16 +84,17 @@ class EventBuilder:
         self._plain: OpenPart | None = None  # the open item's only part, unless citations are searched in its text
         self._calls: list[OpenCall] = []
         self.running: list[OpenCall] = []  # complete hosted calls, and items added by tools
-        self._native: list[OpenNativeItem] = []
+        self._native: list[OpenItem] = []
         self._last_reasoning: str | None = None
         self._citations: Citations | None = None
         self._phase: str | None = None  # for the next message
         self._held_logprobs: list[Any] = []  # of text held back because it may begin a citation mark
 
-    def restore(self, state: OpenOutput) -> None:
-        self.started = state.started
-        self._sequence_number = state.sequence_number
-        self._open, self._calls, self.running = state.open, state.calls, state.running
+    def restore(
+        self, sequence_number: int, open_: OpenItem | None, calls: list[OpenCall], running: list[OpenCall]
+    ) -> None:
+        self._sequence_number = sequence_number
+        self._open, self._calls, self.running = open_, calls, running
 
     def pop_events(self) -> EventBatch:
         """The events to deliver."""
@@ -212,7 +213,7 @@ class EventBuilder:
         if item_type == "reasoning":
             fields = {"id": self.new_id("rs"), "summary": [], "status": "in_progress"}
             item = with_fields({"type": "reasoning"}, fields)
-            self._open = OpenItem(self._add(item), item, ())
+            self._open = OpenItem(self._add(item), item)
 
     def begin_part(self) -> None:
         """Close the open part; the next is added with its first text."""
@@ -361,15 +362,15 @@ class EventBuilder:
 
     # Native items.
 
-    def add_native_item(self, item: JSONMapping) -> OpenNativeItem:
+    def add_native_item(self, item: JSONMapping) -> OpenItem:
         """Add an item that is sent to the client unchanged, except for its id."""
         self.close_item()
         added = with_fields({"type": item["type"], "id": self.new_id(id_prefix(item["type"]))}, _without_id(item))
-        native = OpenNativeItem(self._add(added), added)
+        native = OpenItem(self._add(added), added)
         self._native.append(native)
         return native
 
-    def native_event(self, native: OpenNativeItem, event: JSONMapping) -> None:
+    def native_event(self, native: OpenItem, event: JSONMapping) -> None:
         """Ignored after the item's end."""
         if native in self._native:
             ours = {"item_id": native.item["id"], "output_index": native.index}
@@ -378,7 +379,7 @@ class EventBuilder:
                 event["type"], **{name: ours.get(name, value) for name, value in event.items() if name not in _HEAD}
             )
 
-    def end_native_item(self, native: OpenNativeItem, item: JSONMapping, upstream: Upstream) -> None:
+    def end_native_item(self, native: OpenItem, item: JSONMapping, upstream: Upstream) -> None:
         """`upstream`: fields to send back."""
         if native in self._native:
             self._native.remove(native)

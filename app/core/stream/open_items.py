@@ -37,16 +37,10 @@ class OpenPart(DeltaFields):
 class OpenItem:
     index: int
     item: Item
-    rows: tuple[PartType, ...]
+    rows: tuple[PartType, ...] = ()
     parts: list[OpenPart] = field(default_factory=list)
     closed: dict[str, list[Any]] = field(default_factory=dict)  # closed parts, by the item's field
     source: str | None = None  # the backend's field with the reasoning text
-
-
-@dataclass(slots=True)
-class OpenNativeItem:
-    index: int
-    item: Item
 
 
 @dataclass(slots=True)
@@ -66,14 +60,3 @@ class OpenCall:
         text = "".join(self.pieces)
         self.pieces = [text]
         return text
-
-
-@dataclass(slots=True)
-class OpenOutput:
-    """A builder's state, for `EventBuilder.restore`."""
-
-    started: bool = False
-    sequence_number: int = 0
-    open: OpenItem | None = None
-    calls: list[OpenCall] = field(default_factory=list)
-    running: list[OpenCall] = field(default_factory=list)

@@ -13,7 +13,7 @@ from app.core.items import ITEM_TYPES
 from app.core.stream import event_types
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.event_types import PartType
-from app.core.stream.open_items import OpenCall, OpenItem, OpenOutput, OpenPart
+from app.core.stream.open_items import OpenCall, OpenItem, OpenPart
 from app.core.types import JSONObject, with_fields
 from app.core.types.request import Event, Item, Response
 
@@ -48,15 +48,21 @@ def recovered_builder(response: Response, events: Iterable[Event]) -> EventBuild
         state.apply(event)
     begun: Response = {**response, "status": "in_progress" if state.started else "queued", "output": state.output}
     builder = EventBuilder(begun, new_id=_no_id)
-    builder.restore(state)
+    builder.started = state.started
+    builder.restore(state.sequence_number, state.open, state.calls, state.running)
     if not state.sequence_number:
         builder.mark_queued()
     return builder
 
 
 @dataclass
-class _Recovered(OpenOutput):
+class _Recovered:
+    started: bool = False
+    sequence_number: int = 0
     output: list[Item] = field(default_factory=list)
+    open: OpenItem | None = None
+    calls: list[OpenCall] = field(default_factory=list)
+    running: list[OpenCall] = field(default_factory=list)
 
     def apply(self, event: Event) -> None:
         self.sequence_number = event["sequence_number"] + 1
@@ -64,7 +70,12 @@ class _Recovered(OpenOutput):
             case "response.in_progress":
                 self.started = True
             case "response.output_item.added":
-                self._item_added(event["output_index"], event["item"])
+                index, item = event["output_index"], event["item"]
+                self.output.append(item)
+                if kind := _CALLS.get(item["type"]):
+                    (self.calls if kind.field else self.running).append(OpenCall(index, item, kind))
+                elif self.open is None:  # an unknown item type must not replace a known one
+                    self.open = OpenItem(index, item)
             case "response.output_item.done":
                 self._item_done(event["output_index"], event["item"])
             case type_ if "part" in event:
@@ -97,27 +108,17 @@ class _Recovered(OpenOutput):
     def _call_at(self, event: Event) -> OpenCall:
         return next(call for call in (*self.calls, *self.running) if call.index == event["output_index"])
 
-    def _item_added(self, index: int, item: Item) -> None:
-        self.output.append(item)
-        if kind := _CALLS.get(item["type"]):
-            (self.calls if kind.field else self.running).append(OpenCall(index, item, kind))
-        elif self.open is None:  # an unknown item type must not replace a known one
-            self.open = OpenItem(index, item, ())
-
     def _item_done(self, index: int, item: Item) -> None:
-        texts = {name: value for name, value in self._texts_at(index).items() if name not in item}
-        self.output[index] = with_fields(item, texts)
+        """The logged `done` event can omit texts that were sent as deltas."""
+        texts: JSONObject = {}
+        if self.open and self.open.index == index:
+            texts, self.open = self.open.closed, None
+        for call in (*self.calls, *self.running):
+            if call.index == index and call.kind.field and call.pieces:
+                texts = {call.kind.field: call.kind.value(call.written)}
+        self.output[index] = with_fields(item, {**texts, **item})
         self.calls = [call for call in self.calls if call.index != index]
         self.running = [call for call in self.running if call.index != index]
-        if self.open and self.open.index == index:
-            self.open = None
-
-    def _texts_at(self, index: int) -> JSONObject:
-        """The logged `done` event can omit texts that were sent as deltas."""
-        if self.open and self.open.index == index:
-            return {**self.open.closed}
-        calls = [call for call in (*self.calls, *self.running) if call.index == index]
-        return {call.kind.field: call.kind.value(call.written) for call in calls if call.kind.field and call.pieces}
 
     def _part(self, event: Event, *, added: bool) -> None:
         assert self.open

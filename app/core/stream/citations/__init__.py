@@ -43,18 +43,12 @@ class Citations:
 
     def __init__(self) -> None:
         self._length = 0  # characters so far
-        self._links: CitationLinks | None = None
-        self._marks: CitationMarks | None = None
+        self._links = CitationLinks()
+        self._marks = CitationMarks()
 
     def add(self, sources: Mapping[str, Annotation]) -> None:
-        marked = {key: annotation for key, annotation in sources.items() if key.isdigit()}
-        linked = {key: annotation for key, annotation in sources.items() if key not in marked}
-        if marked:
-            self._marks = self._marks or CitationMarks()
-            self._marks.add(marked)
-        if linked:
-            self._links = self._links or CitationLinks()
-            self._links.add(linked)
+        self._marks.add({key: annotation for key, annotation in sources.items() if key.isdigit()})
+        self._links.add({key: annotation for key, annotation in sources.items() if not key.isdigit()})
 
     def skip(self, pieces: Sequence[str]) -> bool:
         """
@@ -63,42 +57,34 @@ class Citations:
         Most text cites nothing, but after a search all later turns have sources.
         """
         text = "\0".join((*pieces, ""))
-        if _MAY_CITE.search(text) or (self._marks and self._marks.pending) or (self._links and self._links.pending):
+        if _MAY_CITE.search(text) or self._marks.pending or self._links.pending:
             return False
         self._length += len(text) - len(pieces)
-        if self._links:
-            self._links.skip(pieces)
+        self._links.skip(pieces)
         return True
 
     def feed(self, text: str) -> list[str | JSONObject]:
         """Text and annotations completed by this piece, in order."""
         pieces: list[str | JSONObject] = []
-        for piece in self._marks.feed(text) if self._marks else (text,):
+        for piece in self._marks.feed(text):
             if isinstance(piece, str):
                 pieces += self._linked(piece)
+            elif piece["type"] == "container_file_citation":  # with an empty span, other sources with an index
+                pieces.append({**piece, "start_index": self._length, "end_index": self._length})
             else:
-                pieces.append({**piece, **_position(piece, self._length)})
+                pieces.append({**piece, "index": self._length})
         return pieces
 
     def end(self) -> list[str | JSONObject]:
         """The rest; resets for the next text."""
-        held = self._marks.end() if self._marks else ""
-        pieces = self._linked(held) if held else []
-        if self._links:
-            pieces += self._links.end()
+        held = self._marks.end()
+        pieces = [*(self._linked(held) if held else ()), *self._links.end()]
         self._length = 0
         return pieces
 
     def _linked(self, text: str) -> list[str | JSONObject]:
         self._length += len(text)
-        return [text, *(self._links.feed(text) if self._links else ())]
-
-
-def _position(annotation: Mapping[str, object], offset: int) -> dict[str, int]:
-    """An empty span for container files, an index for other sources."""
-    if annotation["type"] == "container_file_citation":
-        return {"start_index": offset, "end_index": offset}
-    return {"index": offset}
+        return [text, *self._links.feed(text)]
 
 
 # Models also combine several numbers in a mark, or add the source's name after the number.
@@ -133,16 +119,16 @@ class CitationMarks:
 
     def feed(self, text: str) -> list[str | Annotation]:
         text, self._held = self._held + text, ""
-        if "【" not in text and not text.endswith(" ") and not self._here:
+        if not self._sources or ("【" not in text and not text.endswith(" ") and not self._here):
             return [text] if text else []
         pieces: list[str | Annotation] = []
         start = 0
         for mark in _MARK.finditer(text):
-            annotations = self._annotations(mark[1])
-            if annotations is None:
-                continue
-            self._cite(text[start : mark.start()], annotations, pieces)
-            start = mark.end()
+            numbers = _NUMBER.findall(mark[1])
+            annotations = [self._sources[number] for number in numbers if number in self._sources]
+            if len(annotations) == len(numbers):
+                self._cite(text[start : mark.start()], annotations, pieces)
+                start = mark.end()
         rest = text[start:]
         certain = _certain(rest)
         self._held = rest[certain:]
@@ -152,11 +138,6 @@ class CitationMarks:
     def end(self) -> str:
         held, self._held, self._spaces, self._here = self._held, "", "", []
         return held
-
-    def _annotations(self, numbers: str) -> list[Annotation] | None:
-        sources = [self._sources.get(number) for number in _NUMBER.findall(numbers)]
-        annotations = [annotation for annotation in sources if annotation is not None]
-        return annotations if len(annotations) == len(sources) else None
 
     def _cite(self, before: str, annotations: list[Annotation], pieces: list[str | Annotation]) -> None:
         text = before.rstrip(" ")
@@ -235,6 +216,8 @@ class CitationLinks:
         self._tail = (self._tail + text)[-1:]
 
     def feed(self, text: str) -> list[JSONObject]:
+        if not self._sources:
+            return []
         annotations = []
         if self._pending and text:
             annotation, start, end = self._pending
