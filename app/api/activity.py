@@ -29,98 +29,6 @@ from app.responses import Caller
 
 _RESOURCES = 100  # listed containers and vector stores
 
-_QUANTILES = {"median": 0.31, "p95": 0.84}
-_DURATIONS = {"requests": 12, "failed": 1, "refused": 2, "first_token": _QUANTILES, "total": _QUANTILES}
-_LATENCY = {
-    "object": "antiphon.latency",
-    "hours": 24,
-    "slot_seconds": SLOT,
-    "data": [{"start": 1790000100, **_DURATIONS}],
-    "keys": [{"key": "alice", **_DURATIONS}],
-    "models": [{"model": "qwen3", **_DURATIONS}],
-    "total": _DURATIONS,
-}
-_REFUSALS = {
-    "object": "list",
-    "data": [
-        {
-            "object": "antiphon.refusal",
-            "at": 1790000000.5,
-            "key": "alice",
-            "endpoint": "POST /v1/responses",
-            "status": 429,
-            "type": "rate_limit_error",
-            "code": "rate_limit_exceeded",
-            "param": None,
-            "request_id": "req_1",
-        }
-    ],
-    "has_more": False,
-}
-_BUDGETS = {
-    "object": "list",
-    "data": [
-        {
-            "object": "antiphon.budget",
-            "key": "alice",
-            "limit": "money_per_month",
-            "amount": 50.0,
-            "used": 12.5,
-            "resets_at": 1793000000,
-        }
-    ],
-}
-_NOW = {
-    "object": "antiphon.now",
-    "complete": True,
-    "backends": [
-        {
-            "name": "default",
-            "max_concurrency": 8,
-            "queued": 0,
-            "replicas": [{"url": "http://localhost:8000/v1", "state": "up", "in_flight": 2}],
-        }
-    ],
-    "running": [
-        {
-            "id": "resp_5f3759df5f3759dfc0ffee00c0ffee00c0ffee00",
-            "key": "alice",
-            "own": True,
-            "model": "qwen3",
-            "backend": "default",
-            "delivery": "background",
-            "began": 1790000000.5,
-            "first_token_seconds": 0.31,
-        }
-    ],
-    "containers": [
-        {
-            "id": "cntr_1",
-            "keys": ["alice"],
-            "own": True,
-            "created_at": 1790000000,
-            "last_active_at": 1790000100,
-            "memory_limit": "1g",
-            "running": True,
-            "files": 2,
-            "bytes": 2048,
-        }
-    ],
-    "vector_stores": [
-        {
-            "id": "vs_1",
-            "keys": ["alice"],
-            "own": True,
-            "created_at": 1790000000,
-            "last_active_at": 1790000100,
-            "files": 3,
-            "in_progress": 1,
-            "failed": 0,
-            "bytes": 65536,
-        }
-    ],
-}
-
 
 @runtime_checkable
 class SummarizedResource(Protocol):
@@ -133,7 +41,7 @@ def activity_routes(api: APIDependencies) -> APIRouter:
     router = APIRouter(route_class=LazyRoute, prefix="/antiphon", tags=["antiphon"], responses=ERRORS)
     caller_of = api.caller_dependency()
 
-    @router.get("/refusals", summary="List refused requests", openapi_extra=response_example(_REFUSALS))
+    @router.get("/refusals", summary="List refused requests", openapi_extra=response_example("refusals"))
     async def refusals(
         limit: str = Query("100", description="1 to 100"),
         status: str | None = Query(None, description="only refusals with this status, for example 429"),
@@ -144,7 +52,7 @@ def activity_routes(api: APIDependencies) -> APIRouter:
     @router.get(
         "/latency",
         summary="Requests, errors and durations in the last hours",
-        openapi_extra=response_example(_LATENCY),
+        openapi_extra=response_example("latency"),
     )
     async def latency(
         hours: str = Query(str(HOURS), description=f"1 to {HOURS}"),
@@ -166,7 +74,7 @@ def activity_routes(api: APIDependencies) -> APIRouter:
         query = number, length, key or "*", model or "*"
         return json_response(await asyncio.to_thread(_summed, found, caller.access, *query))
 
-    @router.get("/budgets", summary="List budgets and their use", openapi_extra=response_example(_BUDGETS))
+    @router.get("/budgets", summary="List budgets and their use", openapi_extra=response_example("budgets"))
     async def budgets(caller: Caller = caller_of) -> Response:
         access = caller.access
         await api.accounting.wait_until_stored()
@@ -188,7 +96,7 @@ def activity_routes(api: APIDependencies) -> APIRouter:
     @router.get(
         "/now",
         summary="Current state: running responses, backends, containers, vector stores",
-        openapi_extra=response_example(_NOW),
+        openapi_extra=response_example("now"),
     )
     async def now(caller: Caller = caller_of) -> Response:
         return json_response(await _now(api, caller))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
 
+import orjson
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
@@ -85,9 +88,14 @@ def request_body(model: type[BaseModel], **examples: object) -> dict[str, object
     return {"requestBody": {"required": True, "content": {"application/json": content}}}
 
 
-def response_example(example: object) -> dict[str, object]:
-    """`openapi_extra` for routes that return an object like `example`."""
-    content = {"application/json": {"schema": {"type": "object"}, "example": example}}
+@cache
+def _examples() -> dict[str, object]:
+    return cast(dict[str, object], orjson.loads(Path(__file__).with_name("examples.json").read_bytes()))
+
+
+def response_example(name: str) -> dict[str, object]:
+    """`openapi_extra` for routes that return an object like this one in `examples.json`."""
+    content = {"application/json": {"schema": {"type": "object"}, "example": _examples()[name]}}
     return {"responses": {"200": {"description": "Successful Response", "content": content}}}
 
 

@@ -23,41 +23,6 @@ from app.core.types import JSONObject
 from app.errors import InvalidRequest, PermissionDenied
 from app.stores.keys import KeyChange
 
-_KEY = {
-    "id": "key_5f3759df5f3759dfc0ffee00",
-    "object": "antiphon.key",
-    "name": "alice",
-    "source": "store",
-    "owner": "research",
-    "models": ["qwen*"],
-    "tools": ["web_search"],
-    "admin": False,
-    "requests_per_minute": 60,
-    "tokens_per_minute": None,
-    "max_concurrent": 4,
-    "budgets": {"money_per_month": 50.0},
-    "max_stored_bytes": None,
-    "expires_at": 1798761600,
-    "created_at": 1790000000,
-    "last_used_at": 1790000100,
-    "previous_secret_expires_at": None,
-    "revoked": False,
-}
-_WITH_SECRET = {**_KEY, "secret": "sk-antiphon-..."}
-_KEYS = {"object": "list", "data": [_KEY], "first_id": _KEY["id"], "last_id": _KEY["id"], "has_more": False}
-_CHANGE = {
-    "id": "000000000007",
-    "object": "antiphon.key_change",
-    "at": 1790000000.5,
-    "actor": "ops",
-    "action": "update",
-    "key": "alice",
-    "key_id": _KEY["id"],
-    "before": {"name": "alice", "models": ["*"]},
-    "after": {"name": "alice", "models": ["qwen*"]},
-}
-_CHANGES = {"object": "list", "data": [_CHANGE], "first_id": _CHANGE["id"], "last_id": _CHANGE["id"], "has_more": False}
-
 
 def key_routes(api: APIDependencies, keys: ManagedKeys) -> APIRouter:
     router = APIRouter(route_class=LazyRoute, prefix="/antiphon", tags=["antiphon"], responses=ERRORS)
@@ -76,7 +41,7 @@ def key_routes(api: APIDependencies, keys: ManagedKeys) -> APIRouter:
         body = await read_body(request, model, limits)
         return admin(request), body
 
-    @router.get("/keys", summary="List keys", openapi_extra=response_example(_KEYS))
+    @router.get("/keys", summary="List keys", openapi_extra=response_example("keys"))
     async def listed(
         request: Request,
         limit: str = Query("100", description="1 to 100"),
@@ -92,13 +57,13 @@ def key_routes(api: APIDependencies, keys: ManagedKeys) -> APIRouter:
     @router.post(
         "/keys",
         summary="Create a key; only this response contains its secret",
-        openapi_extra=request_body(CreateKey) | response_example(_WITH_SECRET),
+        openapi_extra=request_body(CreateKey) | response_example("key_with_secret"),
     )
     async def create(request: Request) -> Response:
         actor, body = await change(request, CreateKey)
         return _with_secret(*await keys.create(actor, body))
 
-    @router.get("/keys/{key_id}", summary="Retrieve a key", openapi_extra=response_example(_KEY))
+    @router.get("/keys/{key_id}", summary="Retrieve a key", openapi_extra=response_example("key"))
     async def retrieve(request: Request, key_id: str) -> Response:
         admin(request)
         return _answer(await keys.retrieve(key_id))
@@ -106,13 +71,13 @@ def key_routes(api: APIDependencies, keys: ManagedKeys) -> APIRouter:
     @router.patch(
         "/keys/{key_id}",
         summary="Change fields of a key",
-        openapi_extra=request_body(UpdateKey) | response_example(_KEY),
+        openapi_extra=request_body(UpdateKey) | response_example("key"),
     )
     async def update(request: Request, key_id: str) -> Response:
         actor, body = await change(request, UpdateKey)
         return _answer(await keys.update(actor, key_id, body, request.headers.get("if-match")))
 
-    @router.delete("/keys/{key_id}", summary="Revoke a key", openapi_extra=response_example({**_KEY, "revoked": True}))
+    @router.delete("/keys/{key_id}", summary="Revoke a key", openapi_extra=response_example("revoked_key"))
     async def revoke(request: Request, key_id: str) -> Response:
         actor = admin(request)
         return _answer(await keys.revoke(actor, key_id, request.headers.get("if-match")))
@@ -120,13 +85,13 @@ def key_routes(api: APIDependencies, keys: ManagedKeys) -> APIRouter:
     @router.post(
         "/keys/{key_id}/rotate",
         summary="Give a key a new secret",
-        openapi_extra=request_body(RotateKey) | response_example(_WITH_SECRET),
+        openapi_extra=request_body(RotateKey) | response_example("key_with_secret"),
     )
     async def rotate(request: Request, key_id: str) -> Response:
         actor, body = await change(request, RotateKey)
         return _with_secret(*await keys.rotate(actor, key_id, body, request.headers.get("if-match")))
 
-    @router.get("/audit", summary="List changes of keys, newest first", openapi_extra=response_example(_CHANGES))
+    @router.get("/audit", summary="List changes of keys, newest first", openapi_extra=response_example("audit"))
     async def audit(
         request: Request,
         limit: str = Query("20", description="1 to 100"),

@@ -23,146 +23,6 @@ from app.errors import InvalidRequest
 from app.responses import Caller
 from app.responses.inspection import Inspection, ResponseFilter
 
-_RESPONSE = "resp_5f3759df5f3759dfc0ffee00c0ffee00c0ffee00"
-_ENTRY = {
-    "id": _RESPONSE,
-    "created_at": 1790000000,
-    "status": "completed",
-    "model": "demo",
-    "previous_response_id": None,
-    "conversation": None,
-    "usage": {"input_tokens": 3, "output_tokens": 3, "total_tokens": 6},
-    "background": False,
-    "seconds": 1.204,
-    "first_token_seconds": 0.31,
-    "queued_seconds": 0.0,
-    "cost": 0.000123,
-    "backend": "default",
-    "key": "alice",
-    "delivery": "sse",
-    "steps": [
-        {"kind": "model", "start": 0.0, "end": 0.52, "status": "completed"},
-        {"kind": "tool", "start": 0.52, "end": 0.8, "function": "web_search", "status": "completed"},
-        {"kind": "model", "start": 0.8, "end": 1.204, "status": "completed"},
-    ],
-    "tools": ["web_search"],
-    "error": None,
-    "metadata": {},
-    "preview": "Say hello.",
-    "answer": "Hello!",
-}
-_FACETS = {
-    "object": "antiphon.facets",
-    "searched": 120,
-    "complete": True,
-    "data": {"status": [{"value": "completed", "count": 118}, {"value": "failed", "count": 2}]},
-}
-_LIST = {"object": "list", "data": [_ENTRY], "first_id": _RESPONSE, "last_id": _RESPONSE, "has_more": False}
-_CHAIN_ENTRY = {
-    "object": "antiphon.chain",
-    "id": _RESPONSE,
-    "status": "completed",
-    "model": "demo",
-    "background": False,
-    "created_at": 1790000000,
-    "updated_at": 1790000042,
-    "title": "Say hello.",
-    "name": "Greetings",
-    "pinned": False,
-    "responses": 3,
-}
-_LABEL = {name: _CHAIN_ENTRY[name] for name in ("object", "id", "name", "pinned")}
-_CHAINS = {"object": "list", "data": [_CHAIN_ENTRY], "first_id": _RESPONSE, "last_id": _RESPONSE, "has_more": False}
-_MCP_SERVER = {
-    "object": "antiphon.mcp_server",
-    "server_label": "lab",
-    "tools": [{"name": "add", "description": "Adds two numbers.", "needs_approval": False}],
-    "error": None,
-}
-_INPUT = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Say hello."}]}
-_MEASURES = {
-    "seconds": 1.204,
-    "first_token_seconds": 0.31,
-    "cost": 0.000123,
-    "backend": "default",
-    "key": "alice",
-    "delivery": "sse",
-    "queued_seconds": 0.0,
-    "steps": [
-        {"kind": "tools", "start": 0.0, "end": 0.02},
-        {"kind": "model", "start": 0.02, "end": 0.52, "round": 0, "status": "completed", "output_tokens": 21},
-        {
-            "kind": "tool",
-            "start": 0.52,
-            "end": 0.8,
-            "call_id": "call_1",
-            "tool": "web_search",
-            "function": "web_search",
-        },
-    ],
-}
-_CHAIN = {
-    "object": "list",
-    "data": [
-        {
-            "response": {"id": _RESPONSE, "object": "response", "output": []},
-            "input": [_INPUT],
-            "request": {"temperature": 0.2},
-            "measures": _MEASURES,
-        }
-    ],
-    "earlier": [],
-    "forks": [],
-}
-_TRANSLATION = {
-    "object": "antiphon.translation",
-    "backend": "default",
-    "profile": "vllm",
-    "url": "http://localhost:8000/v1/chat/completions",
-    "body": {"model": "qwen3", "messages": [{"role": "user", "content": "Say hello."}], "stream": True},
-    "warnings": [],
-}
-_LOCAL_SERVERS = {
-    "object": "list",
-    "looked": True,
-    "data": [{"name": "Ollama", "url": "http://localhost:11434/v1", "models": ["qwen3:8b"]}],
-}
-_COUNTS = {
-    "requests": 12,
-    "input_tokens": 4200,
-    "cached_input_tokens": 3000,
-    "output_tokens": 900,
-    "reasoning_tokens": 300,
-    "total_tokens": 5100,
-    "cost": 0.0123,
-}
-_USAGE = {
-    "object": "list",
-    "from": "2026-11-01",
-    "to": "2026-11-22",
-    "data": [{"object": "antiphon.usage", "day": "2026-11-22", "key": "alice", "model": "qwen3", **_COUNTS}],
-    "total": _COUNTS,
-}
-_ABOUT = {
-    "object": "antiphon.about",
-    "version": "0.1.0",
-    "backends": [{"name": "default", "profile": "vllm", "url": "http://localhost:8000/v1", "models": ["*"]}],
-    "store": {"kind": "sqlite", "ttl": 2592000},
-    "tools": [{"type": "web_search"}, {"type": "mcp", "server_label": "lab"}],
-    "file_search": True,
-    "prompts": [
-        {
-            "id": "greeting",
-            "versions": [{"version": "1", "variables": [{"name": "name", "default": None}], "model": None}],
-        }
-    ],
-    "background": True,
-    "key_required": False,
-    "metrics": True,
-    "currency": "€",
-    "admin": False,
-}
-
 
 class UpdateChain(BaseModel):
     """Absent fields are not changed."""
@@ -225,7 +85,7 @@ def inspection_routes(
         api.admitted_dependency(),
     )
 
-    @router.get("/responses", summary="List the caller's recent responses", openapi_extra=response_example(_LIST))
+    @router.get("/responses", summary="List the caller's recent responses", openapi_extra=response_example("responses"))
     async def recent(
         request: Request,
         query: Annotated[FilterQuery, Depends(FilterQuery)],
@@ -239,7 +99,7 @@ def inspection_routes(
     @router.get(
         "/responses/facets",
         summary="Count the caller's recent responses by status, model, tool, backend, key and delivery",
-        openapi_extra=response_example(_FACETS),
+        openapi_extra=response_example("facets"),
     )
     async def facets(
         request: Request, query: Annotated[FilterQuery, Depends(FilterQuery)], caller: Caller = caller_of
@@ -249,7 +109,7 @@ def inspection_routes(
     @router.get(
         "/chains",
         summary="List the caller's chains of responses",
-        openapi_extra=response_example(_CHAINS),
+        openapi_extra=response_example("chains"),
     )
     async def chains(
         request: Request,
@@ -264,7 +124,7 @@ def inspection_routes(
     @router.patch(
         "/chains/{response_id}",
         summary="Name or pin a response's chain",
-        openapi_extra=request_body(UpdateChain) | response_example(_LABEL),
+        openapi_extra=request_body(UpdateChain) | response_example("chain_label"),
     )
     async def label(request: Request, response_id: str, caller: Caller = admitted_caller) -> Response:
         body = await read_body(request, UpdateChain, api.body_limits)
@@ -274,7 +134,7 @@ def inspection_routes(
     @router.get(
         "/local-servers",
         summary="Find model servers on this machine; only for a server without keys on a loopback address",
-        openapi_extra=response_example(_LOCAL_SERVERS),
+        openapi_extra=response_example("local_servers"),
     )
     async def local_servers(caller: Caller = admitted_caller) -> Response:
         looks = find_local_servers is not None and not api.auth.required
@@ -285,7 +145,7 @@ def inspection_routes(
     @router.get(
         "/responses/{response_id}/chain",
         summary="Retrieve a response and its predecessors, with input",
-        openapi_extra=response_example(_CHAIN),
+        openapi_extra=response_example("chain"),
     )
     async def chain(response_id: str, caller: Caller = caller_of) -> Response:
         return json_response(await inspection.chain(response_id, caller))
@@ -293,7 +153,7 @@ def inspection_routes(
     @router.get(
         "/mcp/{server_label}",
         summary="List the tools of a configured MCP server",
-        openapi_extra=response_example(_MCP_SERVER),
+        openapi_extra=response_example("mcp_server"),
     )
     async def mcp_server(request: Request, server_label: str, caller: Caller = admitted_caller) -> Response:
         with CancelOnDisconnect(request.scope, request.receive):
@@ -303,7 +163,7 @@ def inspection_routes(
     @router.get(
         "/responses/{response_id}/translation",
         summary="Retrieve a response's backend request",
-        openapi_extra=response_example(_TRANSLATION),
+        openapi_extra=response_example("translation"),
     )
     async def translation(response_id: str, caller: Caller = caller_of) -> Response:
         return json_response(await inspection.translation(response_id, caller))
@@ -311,7 +171,7 @@ def inspection_routes(
     @router.post(
         "/translation",
         summary="Translate a request without sending it",
-        openapi_extra=CREATE | response_example(_TRANSLATION),
+        openapi_extra=CREATE | response_example("translation"),
     )
     async def preview(request: Request, caller: Caller = admitted_caller) -> Response:
         body = await read_body(request, CreateResponse, api.body_limits)
@@ -320,7 +180,7 @@ def inspection_routes(
     @router.get(
         "/usage",
         summary="List usage by day, key and model: your own, or all with an admin key",
-        openapi_extra=response_example(_USAGE),
+        openapi_extra=response_example("usage"),
     )
     async def usage(
         first: str | None = Query(
@@ -336,7 +196,7 @@ def inspection_routes(
         await api.accounting.wait_until_stored()
         return json_response(await list_usage(api.accounting.ledger, query, caller.access))
 
-    @router.get("/about", summary="Describe the configuration", openapi_extra=response_example(_ABOUT))
+    @router.get("/about", summary="Describe the configuration", openapi_extra=response_example("about"))
     async def describe(caller: Caller = caller_of) -> Response:
         return json_response(about(caller))
 
